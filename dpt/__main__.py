@@ -1,0 +1,3 @@
+from dpt.cli import main
+
+main()

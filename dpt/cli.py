@@ -1,0 +1,193 @@
+"""The command line: ``dpt COMMAND ...`` and ``python train.py ...``.
+
+A user's mistake gets one message and a non-zero exit, never a stack trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HELP = """\
+dpt: Dense Prediction Transformers
+
+Usage
+  dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
+  dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint
+
+dpt COMMAND --help explains a command.
+"""
+
+
+def config_dir() -> Path:
+    """The configuration files: the repository's in an editable install, else the package's own."""
+    package = Path(__file__).parent
+    for folder in (package.parent / "conf", package / "conf"):
+        if (folder / "train.yaml").is_file():
+            return folder
+    raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
+
+
+def main(command: str | None = None) -> None:
+    """Runs a command; without one, the first argument names it.
+
+    Exit codes: 0 done, 1 a mistake in the input, 2 an unknown command, 128 + N stopped by signal N.
+    """
+    arguments = sys.argv[1:]
+    if command is None:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(HELP, end="")
+            return
+        command, *arguments = arguments
+    if command not in COMMANDS:
+        print(f"error: no command {command!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        raise SystemExit(2)
+    run_hydra(command, COMMANDS[command], arguments)
+
+
+def _train(cfg: dict[str, Any]) -> None:
+    from dpt.engine.fit import fit
+
+    fit(cfg)
+
+
+def _evaluate(cfg: dict[str, Any]) -> None:
+    from dpt.engine.evaluate import evaluate
+
+    evaluate(cfg)
+
+
+COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {"train": _train, "evaluate": _evaluate}
+
+
+def run_hydra(command: str, job: Callable[[dict[str, Any]], None], arguments: list[str]) -> None:
+    """Composes the command's configuration from ``arguments`` and runs ``job`` on it."""
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
+    quiet_libraries()
+    typed = sys.argv
+    sys.argv = [typed[0], *arguments]
+
+    def task(cfg: Any) -> None:
+        sys.argv = typed  # processes of the same run are started from it
+        run_job(cfg, job)
+
+    entry = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=command)
+    try:
+        entry(task)()
+    except (HydraException, OmegaConfBaseException) as error:
+        fail(explain(error, command, arguments))
+    except (ValueError, OSError) as error:
+        fail(str(error))
+    finally:
+        sys.argv = typed
+
+
+def run_job(cfg: Any, job: Callable[[dict[str, Any]], None]) -> None:
+    """One run: its folder, its log, its configuration on disk, then the job."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    from dpt.engine.report import start_log
+
+    hydra_cfg = HydraConfig.get()
+    OmegaConf.update(cfg, "run_dir", hydra_cfg.runtime.output_dir)
+    if hydra_cfg.mode is RunMode.MULTIRUN and cfg.trainer.devices not in (1, "1", "auto"):
+        raise ValueError(
+            "-m runs on one device each: leave trainer.devices at 1, or start the runs one by one"
+        )
+    folder = Path(cfg.run_dir)
+    values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    leader = os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("RANK", "0") == "0"
+    start_log(folder if leader else None)
+    if leader:
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    try:
+        job(values)  # type: ignore[arg-type]
+    except Exception:
+        if leader:
+            with (folder / "log.txt").open("a") as file:
+                file.write(traceback.format_exc())
+        raise
+    finally:
+        if "wandb" in sys.modules:
+            sys.modules["wandb"].finish()  # or the next job of a sweep would join this run
+
+
+def fail(message: str) -> None:
+    """Prints ``error: message`` as one line and exits with 1."""
+    if os.environ.get("DPT_DEBUG"):
+        traceback.print_exc()
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+def explain(error: Exception, command: str, arguments: list[str]) -> str:
+    """A configuration error as one line that says what is allowed."""
+    text = str(error)
+    refused = re.search(r"Could not override '([^']+)'", text)
+    if refused:
+        return _allowed_keys(refused[1], command, arguments) or text
+    group = re.search(
+        r"Could not find '([^']+)'.*?Available options in '[^']*':(.*?)(Config search path|$)",
+        text,
+        re.S,
+    )
+    if group:
+        return f"there is no {group[1]}; choose from {', '.join(group[2].split())}"
+    missing = re.search(r"Missing mandatory value: (\S+)|full_key: (\S+)", text)
+    if missing and ("Missing" in text or "???" in text):
+        key = missing[1] or missing[2]
+        return f"{key} must be given: {key}=VALUE"
+    return text.split("\n")[0] if "full_key" in text else text
+
+
+def _allowed_keys(key: str, command: str, arguments: list[str]) -> str | None:
+    """What stands where the misspelt ``key`` was looked for."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import DictConfig, OmegaConf
+
+    from dpt.engine.configure import unknown_key
+
+    *parents, last = re.split(r"[./]", key.split("@")[0])
+    rest = [a for a in arguments if "=" in a and not a.lstrip("+~").startswith((key, "hydra"))]
+    try:
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            cfg = compose(command, overrides=rest)
+        node = OmegaConf.select(cfg, ".".join(parents)) if parents else cfg
+    except Exception:
+        return None
+    if isinstance(node, DictConfig):
+        return unknown_key(key, last, [str(k) for k in node])
+    top = [str(k) for k in cfg]
+    return unknown_key(key, parents[0], top) if parents and parents[0] not in top else None
+
+
+def quiet_libraries() -> None:
+    """Silences notices of libraries that no user can act on, each by its own message."""
+    for message in (
+        r".*LeafSpec.*is deprecated.*",
+        r".*does not have many workers.*",
+        r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+        r".*Checkpoint directory .* exists and is not empty.*",
+        r".*It is recommended to use .*sync_dist=True.*",
+        r".*The number of training batches .* is smaller than the logging interval.*",
+        r".*Experiment logs directory .* exists and is not empty.*",
+    ):
+        warnings.filterwarnings("ignore", message=message)
+
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)

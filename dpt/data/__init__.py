@@ -1,0 +1,32 @@
+"""Data sets, transforms, sampling and loading: from files to batches."""
+
+from dpt.data.base import Augmented, DataError, Dataset, Transform, check_sample, validate_samples
+from dpt.data.folder import FolderDataset
+from dpt.data.imagefolder import ImageFolderDataset, ImageTableDataset
+from dpt.data.io import read_depth, read_image, read_labels
+from dpt.data.loading import collate_eval, collate_train, make_loader
+from dpt.data.samplers import EpochSampler
+from dpt.data.scenes import ScenesDataset
+from dpt.data.transforms import EvalTransform, TrainTransform
+
+__all__ = [
+    "Augmented",
+    "DataError",
+    "Dataset",
+    "EpochSampler",
+    "EvalTransform",
+    "FolderDataset",
+    "ImageFolderDataset",
+    "ImageTableDataset",
+    "ScenesDataset",
+    "TrainTransform",
+    "Transform",
+    "check_sample",
+    "collate_eval",
+    "collate_train",
+    "make_loader",
+    "read_depth",
+    "read_image",
+    "read_labels",
+    "validate_samples",
+]

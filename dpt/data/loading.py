@@ -1,0 +1,163 @@
+"""From samples to batches: collation and the data loader."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from dpt.data.base import Augmented, DataError, Dataset, Transform
+from dpt.data.samplers import EpochSampler
+from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, Sample, Target
+
+
+def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch:
+    """Samples of one size, stacked; a label that a sample lacks is filled in as ignored.
+
+    Args:
+        samples: transformed samples.
+        targets: what the batch shall carry; ``depth`` brings ``valid`` with it.
+    """
+    sizes = {s["image"].shape[:2] for s in samples}
+    if len(sizes) > 1:
+        raise DataError(f"images of one batch differ in size {sorted(sizes)}: set data.image_size")
+    size = sizes.pop()
+    batch = _scalars(samples, targets)
+    batch["image"] = _channels_last(np.stack([s["image"] for s in samples]))
+    if "labels" in targets:
+        batch["labels"] = _stack([s.get("labels", _no_labels(size)) for s in samples])
+    if "depth" in targets:
+        batch["depth"] = _stack([s.get("depth", _no_depth(size)) for s in samples])
+        batch["valid"] = _stack([s.get("valid", _not_valid(size)) for s in samples])
+    return batch
+
+
+def collate_eval(samples: Sequence[Sample], targets: Sequence[Target] = ()) -> Batch:
+    """Images stacked if they have one size, else a list; maps as lists at their own resolution.
+
+    Args:
+        samples: transformed samples.
+        targets: what the batch carries even if no sample of it does; what some sample has is
+            carried anyway. A map that an image lacks is wholly ignored, of the image's size.
+    """
+    present = [t for t in ("labels", "depth", "class_id", "value") if any(t in s for s in samples)]
+    carried = {*targets, *present}
+    batch: dict[str, Any] = dict(_scalars(samples, carried))
+    images = [s["image"] for s in samples]
+    if len({i.shape for i in images}) == 1:
+        batch["image"] = _channels_last(np.stack(images))
+    else:
+        batch["image"] = [_tensor(i).permute(2, 0, 1) for i in images]
+    sizes = [i.shape[:2] for i in images]
+    paired = list(zip(samples, sizes, strict=True))
+    if "labels" in carried:
+        batch["labels"] = [_tensor(s.get("labels", _no_labels(size))) for s, size in paired]
+    if "depth" in carried:
+        batch["depth"] = [_tensor(s.get("depth", _no_depth(size))) for s, size in paired]
+        batch["valid"] = [_tensor(s.get("valid", _not_valid(size))) for s, size in paired]
+    return batch  # type: ignore[return-value]
+
+
+def make_loader(
+    dataset: Dataset,
+    transform: Transform,
+    *,
+    training: bool,
+    batch_size: int,
+    num_workers: int,
+    seed: int,
+    targets: Sequence[Target],
+    pin_memory: bool = False,
+    drop_last: bool | None = None,
+    prefetch_factor: int | None = None,
+) -> DataLoader:
+    """A loader whose batches do not depend on ``num_workers``.
+
+    Args:
+        dataset: raw samples; its ``preload()``, if it has one, is called before workers start, so
+            that they share one cache.
+        transform: ``TrainTransform`` or ``EvalTransform``.
+        training: shuffle, give all ranks the same number of samples, and stack maps at one size;
+            else keep the order, pad nothing, and keep maps at their own resolution.
+        batch_size: samples of one batch on this rank.
+        num_workers: processes that read; 0 reads in this one. They live as long as the loader.
+        seed: of order and augmentation.
+        targets: the labels that every batch carries.
+        pin_memory: page-locked batches, for a CUDA device.
+        drop_last: leave out a last, smaller batch. None: in training, unless the data set has
+            fewer samples than a batch.
+        prefetch_factor: batches that each worker prepares ahead.
+    """
+    sampler = EpochSampler(len(dataset), seed=seed, shuffle=training)
+    if drop_last is None:
+        drop_last = training and len(sampler) >= batch_size
+    preload = getattr(dataset, "preload", None)
+    if preload is not None and num_workers > 0:
+        preload()
+    collate = collate_train if training else collate_eval
+    return DataLoader(
+        Augmented(dataset, transform, seed=seed),
+        batch_size=batch_size,
+        sampler=sampler,
+        num_workers=num_workers,
+        collate_fn=partial(collate, targets=tuple(targets)),
+        pin_memory=pin_memory,
+        drop_last=drop_last,
+        worker_init_fn=_init_worker,
+        persistent_workers=num_workers > 0,
+        prefetch_factor=prefetch_factor if num_workers > 0 else None,
+        generator=torch.Generator().manual_seed(seed),  # leaves the global random state alone
+    )
+
+
+def _init_worker(worker_id: int) -> None:
+    """One thread a worker; Ctrl-C is left to the main process, which may still validate."""
+    cv2.setNumThreads(0)
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _scalars(samples: Sequence[Sample], targets: Any) -> Batch:
+    batch: Batch = {
+        "index": torch.tensor([s.get("index", -1) for s in samples]),
+        "name": [s.get("name", "") for s in samples],
+    }
+    if "class_id" in targets:
+        batch["class_id"] = torch.tensor([s.get("class_id", NO_CLASS) for s in samples])
+    if "value" in targets:
+        values = [s.get("value", float("nan")) for s in samples]
+        batch["value"] = torch.tensor(values, dtype=torch.float32)
+    return batch
+
+
+def _channels_last(images_BHWC: np.ndarray) -> Tensor:
+    return torch.from_numpy(images_BHWC).permute(0, 3, 1, 2)
+
+
+def _stack(arrays: list[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.stack(arrays))
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Shares memory where it may; arrays of a cache are read-only and are copied."""
+    writable = array.flags.writeable and array.flags.c_contiguous
+    return torch.from_numpy(array if writable else array.copy())
+
+
+def _no_labels(size: tuple[int, ...]) -> np.ndarray:
+    return np.full(size, IGNORE_INDEX, np.uint8)
+
+
+def _no_depth(size: tuple[int, ...]) -> np.ndarray:
+    return np.zeros(size, np.float32)
+
+
+def _not_valid(size: tuple[int, ...]) -> np.ndarray:
+    return np.zeros(size, bool)

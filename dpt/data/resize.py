@@ -1,0 +1,75 @@
+"""Resizing of images and of maps. OpenCV's (width, height) order stays in here and in io.py."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from dpt.types import Sample
+
+
+def resize_image(image: np.ndarray, size: tuple[int, int], *, rule: str = "train") -> np.ndarray:
+    """uint8 (H, W, 3) to ``size`` [h, w].
+
+    Args:
+        image: what to resize; returned as it is when it has that size.
+        size: (h, w).
+        rule: ``bilinear`` and ``cubic`` take every pixel from its 2×2 or 4×4 neighbours, as MiDaS
+            does, also when shrinking; ``area`` averages when shrinking and is bilinear when
+            enlarging; ``train`` averages by the whole factor, where it divides the sides, and is
+            bilinear for what remains: nearly as smooth as ``area`` and several times as fast.
+    """
+    if image.shape[:2] == tuple(size):
+        return image
+    height, width = image.shape[:2]
+    shrinks = size[0] < height or size[1] < width
+    if rule == "cubic":
+        method = cv2.INTER_CUBIC
+    elif rule == "area" and shrinks:
+        method = cv2.INTER_AREA
+    else:
+        method = cv2.INTER_LINEAR
+    if rule == "train":
+        factor = whole_factor((height, width), size)
+        if factor > 1 and height % factor == 0 and width % factor == 0:
+            small = (width // factor, height // factor)
+            image = cv2.resize(image, small, interpolation=cv2.INTER_AREA)
+        elif factor > 1:
+            method = cv2.INTER_AREA
+        if image.shape[:2] == tuple(size):
+            return image
+    return cv2.resize(image, (size[1], size[0]), interpolation=method)
+
+
+def resize_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Labels, depth or a bool map to ``size`` [h, w] by nearest neighbour.
+
+    Nothing is interpolated: no depth arises between an object and its background, no class id
+    between two others. Pixel centres are matched exactly (plain INTER_NEAREST is off by up to
+    half a pixel against the bilinear image).
+    """
+    if values.shape == tuple(size):
+        return values
+    plain = values.view(np.uint8) if values.dtype == bool else values
+    out = cv2.resize(plain, (size[1], size[0]), interpolation=cv2.INTER_NEAREST_EXACT)
+    return out.view(bool) if values.dtype == bool else out
+
+
+def whole_factor(size: tuple[int, int], target: tuple[int, int]) -> int:
+    """The largest whole factor by which both sides can shrink and still cover ``target``."""
+    return max(1, min(size[0] // target[0], size[1] // target[1]))
+
+
+def shrink_sample(sample: Sample, cover: tuple[int, int]) -> Sample:
+    """The sample scaled down, aspect kept, to the smallest size that covers ``cover`` [h, w]."""
+    height, width = sample["image"].shape[:2]
+    scale = max(cover[0] / height, cover[1] / width)
+    if scale >= 1:
+        return sample
+    size = (round(height * scale), round(width * scale))
+    out = sample.copy()
+    out["image"] = resize_image(sample["image"], size)
+    for key in ("labels", "depth", "valid"):
+        if key in sample:
+            out[key] = resize_map(sample[key], size)
+    return out

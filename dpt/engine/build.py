@@ -1,0 +1,191 @@
+"""The parts of a run, each made from its own part of the configuration."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from dpt.data import EvalTransform, TrainTransform, make_loader
+from dpt.engine.configure import check_arguments, find, make
+from dpt.model import DPT, create_model
+from dpt.tasks import OBJECTIVES, Objective, Task
+from dpt.types import DatasetInfo, Preprocessing
+from dpt.weights import load_encoder_weights
+
+log = logging.getLogger("dpt")
+
+LOADER_KEYS = ("image_size", "batch_size", "num_workers", "train", "val")
+LABEL_NAMES = {
+    "depth": "depth maps",
+    "labels": "class masks",
+    "class_id": "a class for each image",
+    "value": "a number for each image",
+}
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """How samples are batched; the part of ``data`` that every data set shares."""
+
+    image_size: tuple[int, int]
+    batch_size: int
+    num_workers: int
+
+    def __post_init__(self) -> None:
+        if min(self.image_size) < 1 or self.batch_size < 1 or self.num_workers < 0:
+            raise ValueError(
+                f"data: image_size={list(self.image_size)} and batch_size={self.batch_size} must "
+                f"be positive, num_workers={self.num_workers} at least 0"
+            )
+
+
+def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
+    values = {k: data[k] for k in ("image_size", "batch_size", "num_workers")}
+    return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
+
+
+def make_dataset(data: Mapping[str, Any], split: str) -> Any:
+    """The data set of one split. ``data.train`` and ``data.val`` hold arguments of one alone."""
+    node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
+    return make(node | {"split": split} | (data.get(split) or {}), "data")
+
+
+def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
+    """What each head learns; class counts and the depth range come from the data where unset."""
+    info: DatasetInfo = data.info
+    objectives = {}
+    for name, node in task["objectives"].items():
+        cls: Any = find(node["_target_"], f"task.objectives.{name}")
+        if cls.target not in info.targets:
+            raise ValueError(
+                f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
+                f"{', '.join(LABEL_NAMES[t] for t in info.targets)}. Choose data that has them "
+                f"(data=scenes has all; data=folder: set data.labels or data.depth)"
+            )
+        node = {**node, **_from_data(node, data)}
+        objectives[name] = make(node, f"task.objectives.{name}")
+    return objectives
+
+
+def _from_data(node: Mapping[str, Any], data: Any) -> dict[str, Any]:
+    """Arguments of an objective that the data decides."""
+    info: DatasetInfo = data.info
+    filled: dict[str, Any] = {}
+    if "max_depth" in node and node["max_depth"] is None:
+        filled["max_depth"] = info.max_depth
+    if "num_classes" in node:
+        kind = node["_target_"].rpartition(".")[2]
+        names = info.class_names if kind == "SegmentationObjective" else data.class_id_names
+        if node["num_classes"] is None:
+            filled["num_classes"] = len(names)
+        elif node["num_classes"] != len(names):
+            raise ValueError(
+                f"num_classes={node['num_classes']}, but the data has {len(names)} classes "
+                f"({', '.join(names[:4])}, ...): leave it out, or set data.num_classes"
+            )
+        if kind == "SegmentationObjective":
+            filled["class_names"] = names
+    return filled
+
+
+def make_model(
+    model: Mapping[str, Any], objectives: Mapping[str, Objective], image_size: tuple[int, int]
+) -> DPT:
+    """The model with a head for each objective, its encoder initialised from a file if one is set.
+
+    Null values are left to the size table.
+    """
+    encoder = _set_values(model["encoder"])
+    weights = encoder.pop("weights", None)
+    if encoder["kind"] != "timm":
+        encoder["image_size"] = list(image_size)
+    net = create_model(
+        model["name"],
+        heads={o.head: o.head_options() for o in objectives.values()},
+        encoder=encoder,
+        decoder=_set_values(model["decoder"]),
+        preprocessing={"image_size": list(image_size)},
+    )
+    if weights is not None:
+        log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
+    return net
+
+
+def _set_values(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in node.items() if v is not None}
+
+
+def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:
+    return Task(
+        model=model,
+        objectives=objectives,
+        optimizer=make(cfg["optim"], "optim"),
+        schedule=make(cfg["schedule"], "schedule"),
+        monitor=cfg["task"]["monitor"],
+    )
+
+
+def train_loader(
+    dataset: Any, settings: LoaderSettings, augment: Mapping[str, Any], seed: int, targets: Any
+) -> DataLoader:
+    values = check_arguments(
+        TrainTransform, {"image_size": settings.image_size, **augment}, "augment"
+    )
+    return make_loader(
+        dataset,
+        TrainTransform(**values),
+        training=True,
+        batch_size=settings.batch_size,
+        num_workers=settings.num_workers,
+        seed=seed,
+        targets=targets,
+    )
+
+
+def eval_loader(
+    dataset: Any, settings: LoaderSettings, preprocessing: Preprocessing, targets: Any
+) -> DataLoader:
+    return make_loader(
+        dataset,
+        EvalTransform(preprocessing),
+        training=False,
+        batch_size=settings.batch_size,
+        num_workers=settings.num_workers,
+        seed=0,
+        targets=targets,
+    )
+
+
+def objectives_of(model: DPT, data: Any) -> dict[str, Objective]:
+    """Objectives for scoring a finished model on data: one for each head that can be scored."""
+    info: DatasetInfo = data.info
+    objectives: dict[str, Objective] = {}
+    for name, options in model.spec["heads"].items():
+        cls: Any = OBJECTIVES[name]
+        if cls.target not in info.targets:
+            continue
+        if name == "depth":
+            max_depth = info.max_depth
+            objectives[name] = cls(kind=options["kind"], max_depth=max_depth)
+        elif name == "regression":
+            objectives[name] = cls()
+        else:
+            names = info.class_names if name == "segmentation" else data.class_id_names
+            found = options["num_classes"]
+            if len(names) != found:
+                raise ValueError(
+                    f"the checkpoint's {name} head has {found} classes, but the data has "
+                    f"{len(names)}: evaluate on the data it was trained for"
+                )
+            extra = {"class_names": names} if name == "segmentation" else {}
+            objectives[name] = cls(num_classes=found, **extra)
+    if not objectives:
+        raise ValueError(
+            f"nothing to score: the checkpoint predicts {', '.join(model.spec['heads'])}, the data "
+            f"gives {', '.join(LABEL_NAMES[t] for t in info.targets)}"
+        )
+    return objectives

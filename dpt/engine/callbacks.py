@@ -1,0 +1,231 @@
+"""What happens beside the training loop: pictures, progress, throughput, an orderly end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.callbacks import Callback, RichProgressBar
+from torch import Tensor
+
+from dpt.depthmath import align_scale_shift, inverse_depth
+from dpt.tasks import DepthObjective, SegmentationObjective, Task
+from dpt.tasks.base import take
+from dpt.types import Batch
+from dpt.viz import depth_panel, save_png, segmentation_panel, stack
+
+log = logging.getLogger("dpt")
+
+
+class Panels(Callback):
+    """Pictures of validation images: photo, truth, prediction, error.
+
+    Args:
+        folder: where ``<index>.png`` is written at each validation, over the one before.
+        count: how many images, spread evenly over the data set.
+    """
+
+    def __init__(self, *, folder: str, count: int = 8) -> None:
+        self.folder = Path(folder)
+        self.count = count
+        self.pictures: dict[int, np.ndarray] = {}
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if not trainer.is_global_zero or trainer.sanity_checking:
+            return
+        assert isinstance(pl_module, Task)
+        loader: Any = trainer.val_dataloaders
+        wanted = spread(self.count, len(loader.dataset))
+        images = {int(i): image for i, image in zip(batch["index"], batch["image"], strict=True)}
+        for predictions, labels in outputs["groups"]:
+            for k, index in enumerate(labels["index"].tolist()):
+                if index not in wanted:
+                    continue
+                photo = images[index].permute(1, 2, 0).cpu().numpy()
+                one = {name: output[k : k + 1] for name, output in predictions.items()}
+                rows = panel_rows(pl_module, photo, one, take(labels, [k]), loader.dataset)
+                if rows:
+                    self.pictures[index] = stack(rows)
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self.pictures:
+            return
+        for index, picture in self.pictures.items():
+            save_png(self.folder / f"{index:05d}.png", picture)
+        for logger in trainer.loggers:
+            if hasattr(logger, "log_image"):
+                images = [self.pictures[i] for i in sorted(self.pictures)]
+                kinds = ["jpg"] * len(images)
+                logger.log_image("panels/val", images, step=trainer.global_step, file_type=kinds)
+        self.pictures.clear()
+
+
+def spread(count: int, length: int) -> set[int]:
+    """``count`` positions spread evenly over ``length``."""
+    return {int(i) for i in np.linspace(0, length - 1, min(count, length)).round()}
+
+
+def panel_rows(
+    task: Task, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, dataset: Any
+) -> list[np.ndarray]:
+    """A row of pictures for each dense head, at the label's resolution."""
+    rows = []
+    for objective in task.objectives.values():
+        if isinstance(objective, DepthObjective):
+            truth, valid = labels["depth"][0], labels["valid"][0]
+            prediction = objective.predict(outputs["depth"], _size(truth))[0].float()
+            if objective.kind == "relative":
+                prediction = _in_metres(prediction, truth, valid, objective.max_depth)
+            rows.append(depth_panel(photo, _array(truth), _array(valid), _array(prediction)))
+        elif isinstance(objective, SegmentationObjective):
+            truth = labels["labels"][0]
+            classes = objective.predict(outputs["segmentation"], _size(truth))[0]
+            palette = dataset.dataset.info.palette or None
+            rows.append(
+                segmentation_panel(photo, _array(truth), _array(classes).astype(np.uint8), palette)
+            )
+    return rows
+
+
+def _in_metres(prediction: Tensor, depth: Tensor, valid: Tensor, max_depth: float) -> Tensor:
+    """Relative inverse depth, fitted to the truth, as metres."""
+    target = inverse_depth(depth[None], valid[None])
+    scale, shift = align_scale_shift(prediction[None], target, valid[None])
+    fitted = prediction * scale.to(prediction) + shift.to(prediction)
+    return fitted.clamp(min=1.0 / max_depth).reciprocal()
+
+
+def _size(tensor: Tensor) -> tuple[int, int]:
+    return tensor.shape[-2], tensor.shape[-1]
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+class Throughput(Callback):
+    """Logs ``train/images_per_s`` over all ranks, validation left out."""
+
+    def __init__(self) -> None:
+        self.images = 0
+        self.since = 0.0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._restart()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._restart()
+
+    def _restart(self) -> None:
+        self.images, self.since = 0, time.monotonic()
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        self.images += len(batch["image"]) * trainer.world_size
+        if trainer.global_step % 10 == 0 and self.images:
+            rate = self.images / (time.monotonic() - self.since)
+            pl_module.log("train/images_per_s", rate, batch_size=1)
+
+
+class Progress(Callback):
+    """Progress in a log without a terminal: a line ``lines`` times a run, and at validations."""
+
+    def __init__(self, *, lines: int = 20) -> None:
+        self.lines = lines
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        total = total_steps(trainer)
+        every = max(1, total // self.lines) if total else 50
+        if trainer.is_global_zero and trainer.global_step % every == 0:
+            metrics = trainer.callback_metrics
+            parts = [f"{k.removeprefix('train/')} {float(v):.4g}" for k, v in metrics.items()
+                     if k in ("train/loss", "train/images_per_s")]  # fmt: skip
+            log.info("step %d%s: %s", trainer.global_step, f"/{total}" if total else "",
+                     ", ".join(parts))  # fmt: skip
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, Task)
+        if trainer.is_global_zero and pl_module.monitor in pl_module.scores:
+            score = pl_module.scores[pl_module.monitor]
+            log.info("step %d: %s %.4f", trainer.global_step, pl_module.monitor, score)
+
+
+def make_progress() -> Callback:
+    """A bar with loss and main metric in a terminal, lines where there is none."""
+    return RichProgressBar(leave=False) if sys.stdout.isatty() else Progress()
+
+
+def total_steps(trainer: L.Trainer) -> int | None:
+    """Optimiser steps of the run; None where time ends it."""
+    total = trainer.estimated_stepping_batches
+    return int(total) if total != float("inf") else None
+
+
+class StopOnSignal(Callback):
+    """Ctrl-C and SIGTERM end the run after the current step, so that it can validate and save.
+
+    A second Ctrl-C interrupts at once.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self.before: dict[signal.Signals, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.before[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number)
+        log.info("%s: stopping after this step; validating and saving", self.received.name)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        stop = self.received is not None
+        if trainer.world_size > 1:  # ranks hear signals at different steps, but must stop together
+            if trainer.global_step % 10:
+                return
+            stop = trainer.strategy.reduce_boolean_decision(stop, all=False)
+        if stop:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

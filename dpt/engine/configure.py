@@ -1,0 +1,127 @@
+"""From configuration to objects: the only door. Below it nobody sees a Hydra object.
+
+A mapping with ``_target_`` becomes a call of that function or class with the other keys as typed
+keyword arguments; with ``_partial_`` it becomes a factory that waits for the rest.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from typing import Any, get_type_hints
+
+import pydantic
+from omegaconf import OmegaConf
+
+ALLOWED = ("dpt.", "lightning.", "torch.nn.", "torch.optim.", "torchmetrics.")
+"""Where a ``_target_`` may lie: a configuration must not be able to call anything there is."""
+
+
+def plain(cfg: Any) -> Any:
+    """A configuration node as plain dictionaries and lists, interpolations resolved."""
+    return OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else cfg
+
+
+def make(node: Any, where: str, **given: Any) -> Any:
+    """Builds the object that ``node`` describes.
+
+    Args:
+        node: plain data with ``_target_``.
+        where: the node's key in the configuration, for messages.
+        **given: further arguments, which win over the node's.
+
+    Raises:
+        ValueError: an unknown target or key, or a value of the wrong type.
+    """
+    node = dict(node)
+    target = find(node.pop("_target_", None), where)
+    is_partial = node.pop("_partial_", False)
+    arguments = {k: _build(v, f"{where}.{k}") for k, v in node.items()} | given
+    arguments = check_arguments(target, arguments, where, is_partial=is_partial)
+    return partial(target, **arguments) if is_partial else target(**arguments)
+
+
+def _build(value: Any, where: str) -> Any:
+    if isinstance(value, Mapping):
+        if "_target_" in value:
+            return make(value, where)
+        return {k: _build(v, f"{where}.{k}") for k, v in value.items()}
+    if isinstance(value, list):
+        return [_build(v, f"{where}.{i}") for i, v in enumerate(value)]
+    return value
+
+
+def find(path: Any, where: str) -> Callable[..., Any]:
+    """The function or class that a ``_target_`` names."""
+    if not isinstance(path, str) or not path.startswith(ALLOWED):
+        raise ValueError(f"{where}._target_={path!r}: must begin with one of {', '.join(ALLOWED)}")
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{where}._target_={path}: not found ({error})") from error
+
+
+def check_arguments(
+    target: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    where: str,
+    *,
+    is_partial: bool = False,
+) -> dict[str, Any]:
+    """Arguments converted to the types that ``target`` declares.
+
+    Raises:
+        ValueError: one line that names the key, what was found, and what is allowed.
+    """
+    parameters = inspect.signature(target).parameters
+    names = [
+        n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    hints = _hints(target)
+    checked: dict[str, Any] = {}
+    for key, value in arguments.items():
+        if key not in names:
+            if not open_ended:
+                raise ValueError(unknown_key(f"{where}.{key}", key, names))
+            checked[key] = value
+        elif key in hints:
+            checked[key] = _convert(value, hints[key], f"{where}.{key}")
+        else:
+            checked[key] = value
+    if not is_partial:
+        empty = inspect.Parameter.empty
+        absent = [n for n in names if parameters[n].default is empty and n not in arguments]
+        if absent:
+            raise ValueError(f"{where} needs {', '.join(absent)}")
+    return checked
+
+
+def unknown_key(path: str, key: str, allowed: list[str]) -> str:
+    near = get_close_matches(key, allowed, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"there is no {path}.{hint} Allowed here: {', '.join(sorted(allowed))}"
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except NameError:  # a library's hints that exist for type checkers alone
+        return {}
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    try:
+        config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint, config=config)
+    except Exception:  # a hint that describes no plain data
+        return value
+    try:
+        return adapter.validate_python(value)
+    except pydantic.ValidationError as error:
+        reasons = "; ".join(dict.fromkeys(e["msg"].lower() for e in error.errors()))
+        raise ValueError(f"{where}={value!r}: {reasons}") from None

@@ -1,0 +1,59 @@
+"""Scores a checkpoint on a data set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch.distributed as dist
+
+from dpt.engine import build
+from dpt.engine.callbacks import Panels
+from dpt.engine.configure import make
+from dpt.engine.report import log_table, write_json
+from dpt.model import DPT
+from dpt.tasks import Task
+
+log = logging.getLogger("dpt")
+
+
+def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
+    """Scores ``cfg["checkpoint"]`` on one split and writes ``metrics.json`` and pictures.
+
+    Each image counts exactly once on any number of ranks.
+
+    Args:
+        cfg: as plain data (``conf/evaluate.yaml``).
+    """
+    folder = Path(cfg["run_dir"])
+    L.seed_everything(cfg["seed"], verbose=False)
+    model = DPT.from_pretrained(cfg["checkpoint"])
+    settings = build.loader_settings(cfg["data"])
+    dataset = build.make_dataset(cfg["data"], cfg["split"])
+    objectives = build.objectives_of(model, dataset)
+    if cfg["image_size"] is not None:
+        size = tuple(cfg["image_size"])
+        model.preprocessing = replace(model.preprocessing, image_size=size)
+    loader = build.eval_loader(
+        dataset, settings, model.preprocessing, [o.target for o in objectives.values()]
+    )
+    task = Task(model=model, objectives=objectives)
+    trainer = make(
+        cfg["trainer"] | {"enable_checkpointing": False},
+        "trainer",
+        logger=False,
+        callbacks=[Panels(folder=str(folder / "panels"))],
+    )
+    trainer.validate(task, loader, verbose=False)
+    scores = dict(task.scores)
+    if trainer.is_global_zero:
+        write_json(folder / "metrics.json", scores)
+        log_table({str(cfg["checkpoint"]): scores}, title=f"Scores on {cfg['split']}")
+        log.info("%d images; pictures: %s", len(dataset), folder / "panels")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return scores

@@ -1,0 +1,131 @@
+"""A training run, from configuration to metrics.json."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch.distributed as dist
+from lightning.pytorch.callbacks import Callback
+
+from dpt.engine import build
+from dpt.engine.baselines import trivial_scores
+from dpt.engine.callbacks import StopOnSignal
+from dpt.engine.configure import make
+from dpt.engine.report import log_table, write_json
+from dpt.tasks import Task
+
+log = logging.getLogger("dpt")
+
+VALIDATIONS = 10
+"""How often a run validates where the trainer's own settings do not say."""
+CHECKED_FILES = 16
+"""Files of each split that are read before training starts."""
+
+
+def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
+    """Trains, validates, and leaves the run's folder complete.
+
+    Every ending that can still validate does so and writes ``last.ckpt`` and ``metrics.json``.
+
+    Args:
+        cfg: the run as plain data (``conf/train.yaml``).
+
+    Returns:
+        The final validation metrics, also in ``metrics.json``.
+    """
+    folder = Path(cfg["run_dir"])
+    L.seed_everything(cfg["seed"], verbose=False)
+    settings = build.loader_settings(cfg["data"])
+    train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
+    objectives = build.make_objectives(cfg["task"], train)
+    for dataset in (train, val):
+        if hasattr(dataset, "validate"):
+            dataset.validate(limit=CHECKED_FILES)
+    model = build.make_model(cfg["model"], objectives, settings.image_size)
+    task = build.make_task(cfg, objectives, model)
+    targets = [o.target for o in objectives.values()]
+    train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
+    val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
+
+    stop = StopOnSignal()
+    trainer = make_trainer(cfg, len(train_loader), [stop])
+    if trainer.is_global_zero:
+        log.info(
+            "%s on %s (%d train, %d val images), %s with %.1f M parameters, in %s",
+            cfg["task"]["name"],
+            cfg["data"]["_target_"].rpartition(".")[2],
+            len(train),
+            len(val),
+            cfg["model"]["name"],
+            sum(p.numel() for p in model.parameters()) / 1e6,
+            folder,
+        )
+    started = time.monotonic()
+    log_settings(trainer, cfg)
+    trainer.fit(task, train_loader, val_loader)
+    minutes = (time.monotonic() - started) / 60
+    scores = finish(trainer, task, val_loader, folder)
+    if trainer.is_global_zero and scores:
+        rows = trivial_scores(objectives, train, val, settings.image_size)
+        baselines = {
+            f"{k.replace(' ', '_')}/{m}": v for k, row in rows.items() for m, v in row.items()
+        }
+        write_json(folder / "metrics.json", scores | baselines)
+        log_table({**rows, cfg["model"]["name"]: scores}, title="Scores on val")
+        log.info("%d steps in %.1f minutes", trainer.global_step, minutes)
+        log.info("checkpoints: %s", folder / "checkpoints")
+        log.info("pictures:    %s", folder / "panels")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if stop.received is not None:
+        log.info("stopped by %s after %d steps", stop.received.name, trainer.global_step)
+        raise SystemExit(128 + stop.received)
+    return scores
+
+
+def make_trainer(
+    cfg: Mapping[str, Any], batches_per_epoch: int, extra: list[Callback]
+) -> L.Trainer:
+    """Lightning's trainer, its unset length and validation interval filled in."""
+    node = dict(cfg["trainer"])
+    if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
+        node["max_steps"] = cfg["steps"]
+    if node["max_epochs"] is None:
+        node["max_epochs"] = -1  # no limit: steps or time end the run
+    accumulate = node["accumulate_grad_batches"]
+    if node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None:
+        limits = [VALIDATIONS * 100] if node["max_time"] else []
+        if node["max_steps"] != -1:
+            limits.append(node["max_steps"] * accumulate)
+        if node["max_epochs"] != -1:
+            limits.append(node["max_epochs"] * batches_per_epoch)
+        node["val_check_interval"] = max(1, math.ceil(min(limits) / VALIDATIONS))
+    if node["enable_progress_bar"] is None:
+        node["enable_progress_bar"] = sys.stdout.isatty()
+    loggers = [make(c, f"logger.{name}") for name, c in cfg["logger"].items() if c]
+    wanted = {name: c for name, c in cfg["callbacks"].items() if c}
+    if not loggers:
+        wanted.pop("learning_rate", None)  # it has nowhere to write
+    callbacks = [make(c, f"callbacks.{name}") for name, c in wanted.items()]
+    return make(node, "trainer", logger=loggers or False, callbacks=callbacks + extra)
+
+
+def log_settings(trainer: L.Trainer, cfg: Mapping[str, Any]) -> None:
+    for logger in trainer.loggers:
+        logger.log_hyperparams(dict(cfg))
+
+
+def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:
+    """Scores the last weights, if the last validation did not, and saves them."""
+    trainer.save_checkpoint(folder / "checkpoints" / "last.ckpt")
+    if task.scored_step != trainer.global_step:
+        trainer.should_stop = False
+        trainer.validate(task, val_loader, verbose=False)
+    return dict(task.scores)

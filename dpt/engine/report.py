@@ -1,0 +1,66 @@
+"""What a run tells people: the log, and the table at its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+LOWER_IS_BETTER = {
+    "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "rmse_pooled", "mae",
+}  # fmt: skip
+
+
+def start_log(folder: Path | None) -> None:
+    """Sends the project's log to the terminal, and to ``log.txt`` in ``folder`` if there is one."""
+    log = logging.getLogger("dpt")
+    log.handlers.clear()
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    terminal = logging.StreamHandler(sys.stdout)
+    terminal.setFormatter(logging.Formatter("%(message)s"))
+    log.addHandler(terminal)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = logging.FileHandler(folder / "log.txt")
+        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(file)
+
+
+def write_json(path: Path, values: Mapping[str, float]) -> None:
+    """A flat object of numbers, written whole or not at all; what is not a number becomes null."""
+    temporary = path.with_suffix(".tmp")
+    numbers = {k: v if v == v else None for k, v in sorted(values.items())}
+    temporary.write_text(json.dumps(numbers, indent=2) + "\n")
+    os.replace(temporary, path)
+
+
+def log_table(rows: Mapping[str, Mapping[str, float]], *, title: str) -> None:
+    """Logs scores, a column for each of ``rows`` (baselines and the model), a line a metric.
+
+    A star marks the best of each line.
+    """
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("metric")
+    for name in rows:
+        table.add_column(name, justify="right")
+    for metric in next(iter(rows.values())):
+        if metric.startswith("val/iou/"):
+            continue
+        values = [row.get(metric, float("nan")) for row in rows.values()]
+        lower = metric.removeprefix("val/") in LOWER_IS_BETTER
+        finite = [v for v in values if v == v]
+        best = (min if lower else max)(finite) if len(rows) > 1 and finite else None
+        cells = [f"{v:.4f} {'*' if v == best else ' '}" for v in values]
+        table.add_row(f"{metric} ({'lower' if lower else 'higher'} is better)", *cells)
+    text = StringIO()
+    Console(file=text, width=100, color_system=None).print(table)
+    logging.getLogger("dpt").info("%s", text.getvalue().rstrip())

@@ -1,0 +1,197 @@
+"""Depth losses: scale-invariant log (metric), scale- and shift-invariant (relative), gradients.
+
+All take ``prediction``, ``target`` (B, H, W) and ``valid`` bool (B, H, W) and return a scalar: the
+mean over the batch's images of one number an image, which is 0 for an image without valid pixels.
+The papers' own code pools the pixels of a batch instead; per image, neither the number of valid
+pixels of a neighbour nor the number of processes changes what an image teaches.
+
+Only element-wise operations, sums and sorts are used, none of which autocast takes below float32;
+half-precision inputs are cast up on entry.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, median_mad, valid_range
+
+SILogForm = Literal["bts", "zoedepth", "depth_anything", "eigen"]
+
+
+class _Form(NamedTuple):
+    focus: float  # λ: how much of the squared mean error is forgiven
+    factor: float
+    root: bool
+    sample_variance: bool  # divides by M - 1, as torch.var does by default
+
+
+_FORMS: dict[SILogForm, _Form] = {
+    "bts": _Form(focus=0.85, factor=10.0, root=True, sample_variance=False),
+    "zoedepth": _Form(focus=0.85, factor=10.0, root=True, sample_variance=True),
+    "depth_anything": _Form(focus=0.5, factor=1.0, root=True, sample_variance=False),
+    "eigen": _Form(focus=0.5, factor=1.0, root=False, sample_variance=False),
+}
+
+
+class SILogLoss(nn.Module):
+    """Scale-invariant log error of metric depth, in the four forms in use.
+
+    With e = ln(prediction) - ln(target) over an image's valid pixels:
+
+    ==================  ==================================  =======================================
+    ``form``            loss                                source
+    ==================  ==================================  =======================================
+    ``bts``             10 · sqrt(mean e² - .85 (mean e)²)  Lee et al. 2019, eq. 4 and code
+    ``zoedepth``        10 · sqrt(var e + .15 (mean e)²)    Bhat et al. 2023, code: sample variance
+    ``depth_anything``  sqrt(mean e² - .5 (mean e)²)        Yang et al. 2024 (V2), code, λ = .5
+    ``eigen``           mean e² - .5 (mean e)²              Eigen et al. 2014, eq. 4, λ = .5
+    ==================  ==================================  =======================================
+
+    All are computed as var e + (1 - λ) (mean e)², which cannot turn negative by rounding. The root
+    has no gradient at 0; there (a perfect image, or one without valid pixels) the gradient is 0.
+    Just above 0 it is bounded, since ∇ mean e² shrinks as fast as the root.
+
+    Below ``eps`` the logarithm is continued by its tangent, ln(eps) + (p - eps) / eps: finite for
+    every prediction, and unlike a clamp it still pulls a prediction of 0 upwards.
+
+    Args:
+        form: see the table.
+        eps: metres, > 0.
+    """
+
+    def __init__(self, *, form: SILogForm = "bts", eps: float = 1e-3) -> None:
+        super().__init__()
+        if form not in _FORMS:
+            raise ValueError(f"SILog form {form!r} is unknown; allowed: {get_args(SILogForm)}")
+        if not eps > 0:
+            raise ValueError(f"SILog eps must be positive, got {eps}")
+        self.form: SILogForm = form
+        self.eps = eps
+
+    def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """Args: prediction, target: (B, H, W), metres; valid: bool (B, H, W)."""
+        _check_shapes(prediction, target, valid)
+        form = _FORMS[self.form]
+        valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
+        safe_prediction = torch.where(valid, at_least_float32(prediction), 1.0)
+        safe_target = torch.where(valid, at_least_float32(target), 1.0)
+        floored = safe_prediction.clamp(min=self.eps)
+        log_prediction = floored.log() + (safe_prediction - floored) / self.eps
+        error = log_prediction - safe_target.log()
+
+        mean = masked_mean(error, valid)
+        variance = masked_mean((error - mean[:, None, None]).square(), valid)
+        if form.sample_variance:
+            count = valid.sum((-2, -1))
+            variance = variance * count / (count - 1).clamp(min=1)
+        loss = variance + (1 - form.focus) * mean.square()
+        return (form.factor * (_sqrt(loss) if form.root else loss)).mean()
+
+    def extra_repr(self) -> str:
+        return f"form={self.form!r}, eps={self.eps}"
+
+
+class GradientMatchingLoss(nn.Module):
+    """Multi-scale gradient matching of two maps in one unit (Ranftl et al. 2020, eq. 11).
+
+    Σ_k 1/M_k Σ_i |∇x R_i^k| + |∇y R_i^k| with R = prediction - target and R^k every 2^k-th pixel
+    of it, k = 0 .. scales - 1. A difference counts where both neighbours are valid. M_k is the
+    number of valid pixels at scale k, as in the authors' code.
+
+    Args:
+        scales: number of scales, at least 1.
+    """
+
+    def __init__(self, *, scales: int = 4) -> None:
+        super().__init__()
+        if scales < 1:
+            raise ValueError(f"gradient matching needs at least 1 scale, got {scales}")
+        self.scales = scales
+
+    def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """Args: prediction, target: (B, H, W), the same unit; valid: bool (B, H, W)."""
+        _check_shapes(prediction, target, valid)
+        prediction = torch.where(valid, at_least_float32(prediction), 0.0)
+        residual = prediction - torch.where(valid, at_least_float32(target), 0.0)
+        per_image = residual.new_zeros(len(residual))
+        for scale in range(self.scales):
+            step = 2**scale
+            r, m = residual[:, ::step, ::step], valid[:, ::step, ::step]
+            dx = torch.where(m[:, :, 1:] & m[:, :, :-1], r[:, :, 1:] - r[:, :, :-1], 0.0)
+            dy = torch.where(m[:, 1:] & m[:, :-1], r[:, 1:] - r[:, :-1], 0.0)
+            total = dx.abs().sum((1, 2)) + dy.abs().sum((1, 2))
+            per_image = per_image + total / m.sum((1, 2)).clamp(min=1)
+        return per_image.mean()
+
+
+class ScaleShiftInvariantLoss(nn.Module):
+    """MiDaS' trimmed scale- and shift-invariant loss (Ranftl et al. 2020, eqs. 5-7, 11, 12).
+
+    Prediction and true inverse depth are each brought to zero median and unit mean absolute
+    deviation over the valid pixels (eqs. 5, 6); the loss is 1/(2M) Σ |residual| over the U_M
+    smallest of the image's M residuals, U_M = floor((1 - trim) · M) (eq. 7), plus
+    ``gradient_weight`` times gradient matching between the aligned maps (eqs. 11, 12).
+
+    Args:
+        trim: share of the largest residuals left out, in [0, 1), to three decimals.
+        gradient_weight: α of eq. 12; 0 leaves gradient matching out.
+        gradient_scales: K of eq. 11.
+    """
+
+    def __init__(
+        self, *, trim: float = 0.2, gradient_weight: float = 0.5, gradient_scales: int = 4
+    ) -> None:
+        super().__init__()
+        if not 0 <= trim < 1:
+            raise ValueError(f"trim must be in [0, 1), got {trim}")
+        if gradient_weight < 0:
+            raise ValueError(f"gradient_weight must not be negative, got {gradient_weight}")
+        self.trim = trim
+        self.gradient_weight = gradient_weight
+        self.gradient_matching = GradientMatchingLoss(scales=gradient_scales)
+
+    def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """Args: prediction: (B, H, W), relative inverse depth, unit-less, larger is nearer;
+        target: (B, H, W), *metric depth*, metres, inverted here; valid: bool (B, H, W)."""
+        _check_shapes(prediction, target, valid)
+        valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
+        aligned = _normalize(prediction, valid)
+        truth = _normalize(inverse_depth(target, valid), valid)
+        loss = self._trimmed_mae(aligned, truth, valid)
+        if self.gradient_weight > 0:
+            loss = loss + self.gradient_weight * self.gradient_matching(aligned, truth, valid)
+        return loss
+
+    def _trimmed_mae(self, aligned: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
+        residual = torch.where(valid, (aligned - truth).abs(), torch.inf).flatten(1)
+        ordered = residual.sort(dim=1).values  # the valid ones first
+        count = valid.flatten(1).sum(1, keepdim=True)
+        kept = count * round((1 - self.trim) * 1000) // 1000  # in integers: exact at any size
+        rank = torch.arange(ordered.shape[1], device=ordered.device)
+        total = torch.where(rank < kept, ordered, 0.0).sum(1, keepdim=True)
+        return (total / (2 * count.clamp(min=1))).mean()
+
+    def extra_repr(self) -> str:
+        return f"trim={self.trim}, gradient_weight={self.gradient_weight}"
+
+
+def _normalize(values: Tensor, valid: Tensor) -> Tensor:
+    """(B, H, W) to zero median and unit mean absolute deviation; 0 where invalid."""
+    shift, scale = median_mad(values, valid)
+    safe = torch.where(valid, at_least_float32(values), shift[:, None, None])
+    return (safe - shift[:, None, None]) / scale[:, None, None]
+
+
+def _sqrt(values: Tensor) -> Tensor:
+    """Square root whose gradient at 0 is 0 in place of infinity."""
+    positive = values > torch.finfo(values.dtype).tiny
+    return torch.where(positive, torch.where(positive, values, 1.0).sqrt(), 0.0)
+
+
+def _check_shapes(prediction: Tensor, target: Tensor, valid: Tensor) -> None:
+    if not (prediction.ndim == 3 and prediction.shape == target.shape == valid.shape):
+        shapes = [tuple(t.shape) for t in (prediction, target, valid)]
+        raise ValueError(f"depth, target and valid must share one shape (B, H, W), got {shapes}")

@@ -1,0 +1,199 @@
+"""Segmentation losses on logits (B, K, H, W) and labels (B, H, W) with an ignored id.
+
+Each returns the mean over the batch's images of one number an image, 0 for a wholly ignored one.
+Logits of another size than the labels (an auxiliary head's) are resized to the labels' size first,
+bilinear with ``align_corners=True`` as in the official DPT. Softmax and everything after it runs in
+float32 at least. Labels must be in [0, K) or ``ignore_index``; the data set checks that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dpt.depthmath import at_least_float32
+
+
+class CrossEntropyLoss(nn.Module):
+    """Pixel-wise cross-entropy: per image Σ w[y] · ce / Σ w[y] over its labelled pixels.
+
+    Without ``class_weights`` this is the mean over the labelled pixels. For one image it equals
+    ``torch.nn.functional.cross_entropy`` with ``reduction="mean"``, weights and smoothing included.
+
+    Args:
+        ignore_index: label of pixels that do not count.
+        label_smoothing: in [0, 1): share of the target spread evenly over the classes.
+        class_weights: K factors, none negative; None for 1.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        ignore_index: int = 255,
+        label_smoothing: float = 0.0,
+        class_weights: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
+        if class_weights is not None and min(class_weights, default=0) < 0:
+            raise ValueError(f"class_weights must not be negative, got {list(class_weights)}")
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        weights = None if class_weights is None else torch.tensor([float(w) for w in class_weights])
+        self.register_buffer("class_weights", weights, persistent=False)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
+        logits, labels, valid = _prepare(logits, labels, self.ignore_index)
+        weights = self.class_weights
+        if weights is not None:
+            if len(weights) != logits.shape[1]:
+                raise ValueError(f"{len(weights)} class_weights for {logits.shape[1]} classes")
+            weights = weights.to(logits.dtype)
+        loss = F.cross_entropy(
+            logits,
+            labels,
+            weight=weights,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction="none",
+        )
+        if weights is None:
+            pixel_weights = valid.to(loss.dtype)
+        else:
+            pixel_weights = torch.where(valid, weights[torch.where(valid, labels, 0)], 0.0)
+        return _image_ratio(loss, pixel_weights)  # PyTorch has weighted and masked the loss itself
+
+
+class FocalLoss(nn.Module):
+    """(1 - p)^γ · (-ln p), p the probability of the true class (Lin et al. 2017, eq. 4).
+
+    Args:
+        gamma: γ, at least 0; 0 is cross-entropy.
+        ignore_index: label of pixels that do not count.
+    """
+
+    def __init__(self, *, gamma: float = 2.0, ignore_index: int = 255) -> None:
+        super().__init__()
+        if gamma < 0:
+            raise ValueError(f"gamma must not be negative, got {gamma}")
+        self.gamma = gamma
+        self.ignore_index = ignore_index
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
+        logits, labels, valid = _prepare(logits, labels, self.ignore_index)
+        ce = F.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction="none")
+        # 1 - p without cancellation; the floor keeps the gradient of a small power finite at p = 1
+        miss = (-torch.expm1(-ce)).clamp(min=1e-12)
+        return _image_mean(miss.pow(self.gamma) * ce, valid.to(ce.dtype))
+
+
+class DiceLoss(nn.Module):
+    """Soft Dice: mean over the image's classes of 1 - 2 Σ p·g / (Σ p + Σ g) (Milletari 2016).
+
+    The classes of an image are those with a labelled pixel in it; the sums run over its labelled
+    pixels. Milletari et al. square p and g in the denominator; this is the plain, more common form.
+
+    Args:
+        ignore_index: label of pixels that do not count.
+    """
+
+    def __init__(self, *, ignore_index: int = 255) -> None:
+        super().__init__()
+        self.ignore_index = ignore_index
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
+        logits, labels, valid = _prepare(logits, labels, self.ignore_index)
+        probabilities = logits.softmax(1).flatten(2)
+        index, inside = torch.where(valid, labels, 0).flatten(1), valid.flatten(1)
+        true_class = probabilities.gather(1, index[:, None]).squeeze(1)
+
+        zeros = probabilities.new_zeros(probabilities.shape[:2])
+        intersection = zeros.scatter_add(1, index, torch.where(inside, true_class, 0.0))
+        labelled = zeros.scatter_add(1, index, inside.to(zeros.dtype))
+        predicted = torch.where(inside[:, None], probabilities, 0.0).sum(2)
+        total = predicted + labelled
+        present = labelled > 0
+        dice = 2 * intersection / torch.where(present, total, 1.0)
+        return _image_mean(1 - dice, present.to(dice.dtype))
+
+
+class LovaszSoftmaxLoss(nn.Module):
+    """Lovász extension of the Jaccard loss, per image, over the classes present in it.
+
+    Berman et al. 2018, eq. 9 and algorithm 1: for each class the errors m = |[y = c] - p_c| are
+    sorted descending and weighted with the growth of the Jaccard loss as pixels are added in that
+    order. The growth is written in closed form, 1/U for a pixel of the class and I/(U (U - 1)) for
+    another one (I, U: intersection and union so far), where a difference of neighbouring losses
+    would cancel in float32. The weights are constants for the gradient, as in the authors' code;
+    only they and the errors are kept for backward, not the sorted order.
+
+    Costs a sort of all pixels for each class: meant for fine-tuning and for few classes.
+
+    Args:
+        ignore_index: label of pixels that do not count.
+    """
+
+    def __init__(self, *, ignore_index: int = 255) -> None:
+        super().__init__()
+        self.ignore_index = ignore_index
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
+        logits, labels, valid = _prepare(logits, labels, self.ignore_index)
+        probabilities = logits.softmax(1).flatten(2)
+        labels, valid = labels.flatten(1), valid.flatten(1)
+        losses, present = [], []
+        for class_id in range(probabilities.shape[1]):
+            foreground = valid & (labels == class_id)
+            errors = (foreground.to(probabilities.dtype) - probabilities[:, class_id]).abs()
+            errors = torch.where(valid, errors, 0.0)
+            losses.append((errors * _lovasz_weights(errors, foreground, valid)).sum(1))
+            present.append(foreground.any(1))
+        return _image_mean(torch.stack(losses, 1), torch.stack(present, 1).to(logits.dtype))
+
+
+@torch.no_grad()
+def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor:
+    """Weight of each pixel's error, (B, N), in the pixels' own order; all bool inputs (B, N)."""
+    order = torch.where(valid, errors, -1.0).argsort(dim=1, descending=True)
+    hit = foreground.gather(1, order)
+    seen = hit.cumsum(1)  # integers: exact, and deterministic on CUDA
+    total = seen[:, -1:]
+    intersection = (total - seen).to(errors.dtype)
+    rank = torch.arange(1, hit.shape[1] + 1, device=errors.device)
+    union = (total + rank - seen).to(errors.dtype)
+    growth = torch.where(hit, 1 / union, intersection / (union * (union - 1).clamp(min=1)))
+    return torch.zeros_like(errors).scatter(1, order, growth)
+
+
+def _prepare(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits in float32 or more at the labels' size, labels as int64, and where they count."""
+    if logits.ndim != 4 or labels.ndim != 3 or len(logits) != len(labels):
+        raise ValueError(
+            "logits (B, K, H, W) and labels (B, H, W) are needed, "
+            f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
+        )
+    logits, size = at_least_float32(logits), labels.shape[-2:]
+    if logits.shape[-2:] != size:
+        logits = F.interpolate(logits, size=size, mode="bilinear", align_corners=True)
+    return logits, labels.long(), labels != ignore_index
+
+
+def _image_ratio(values: Tensor, weights: Tensor) -> Tensor:
+    """Σ values / Σ weights of each image (0 without weight), averaged over the images."""
+    total, weight = values.flatten(1).sum(1), weights.flatten(1).sum(1)
+    return (total / torch.where(weight > 0, weight, 1.0)).mean()
+
+
+def _image_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean of each image's values, averaged over the images; (B, ...) → ()."""
+    return _image_ratio(values * weights, weights)

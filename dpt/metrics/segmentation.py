@@ -1,0 +1,122 @@
+"""Intersection over union and accuracies from one confusion matrix over the whole data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dpt.metrics.base import SumMetric, sum_dtype
+
+
+def confusion_matrix(
+    prediction: Tensor, labels: Tensor, num_classes: int, ignore_index: int = 255
+) -> Tensor:
+    """Pixel counts, truth by row and prediction by column: int64 (K, K + 1).
+
+    The last column counts labelled pixels whose prediction is no class at all (a 255 read from a
+    file, say): wrong, not skipped. Pixels labelled ``ignore_index`` or outside [0, K) count
+    nowhere; that labels are legal is the data set's to check, see :func:`check_labels`.
+
+    ``scatter_add_`` into one extra bin, where boolean indexing or ``bincount`` would make CUDA wait
+    for the size of the result.
+
+    Args:
+        prediction: integer class ids, any shape.
+        labels: integer class ids, the same shape.
+        num_classes: K.
+        ignore_index: label of pixels that do not count.
+    """
+    if prediction.shape != labels.shape:
+        raise ValueError(
+            "prediction and labels must share one shape, "
+            f"got {tuple(prediction.shape)} and {tuple(labels.shape)}"
+        )
+    if prediction.is_floating_point():
+        raise ValueError(f"prediction must hold integer class ids, got {prediction.dtype}")
+    columns = num_classes + 1
+    unlabelled = num_classes * columns
+    prediction, labels = prediction.flatten().long(), labels.flatten().long()
+    column = torch.where((prediction >= 0) & (prediction < num_classes), prediction, num_classes)
+    counted = (labels != ignore_index) & (labels >= 0) & (labels < num_classes)
+    bins = torch.where(counted, labels * columns + column, unlabelled)
+    counts = torch.zeros(unlabelled + 1, dtype=torch.int64, device=labels.device)
+    counts.scatter_add_(0, bins, torch.ones_like(bins))
+    return counts[:unlabelled].view(num_classes, columns)
+
+
+def check_labels(labels: Tensor, num_classes: int, ignore_index: int = 255) -> None:
+    """Raises ``ValueError`` naming labels outside [0, K); waits for the device: for debugging."""
+    found = labels.unique().tolist()
+    if wrong := [v for v in found if v != ignore_index and not 0 <= v < num_classes]:
+        raise ValueError(
+            f"labels {wrong} found; allowed are 0..{num_classes - 1} and {ignore_index} (ignored)"
+        )
+
+
+def class_iou(matrix: Tensor) -> Tensor:
+    """Intersection over union of each class, (K,), from a (K, K) or (K, K + 1) confusion matrix.
+
+    NaN for a class that neither truth nor prediction holds.
+    """
+    counts = matrix.to(sum_dtype(matrix.device))
+    hits = counts.diagonal()
+    return hits / (counts.sum(1) + counts[:, : len(counts)].sum(0) - hits)
+
+
+def segmentation_scores(matrix: Tensor) -> dict[str, Tensor]:
+    """``miou``, ``pixel_accuracy`` and ``mean_accuracy`` in 0..1; NaN if nothing was counted.
+
+    ``miou`` averages the classes with a non-empty union, ``mean_accuracy`` (of recalls) those
+    that the truth holds.
+    """
+    counts = matrix.to(sum_dtype(matrix.device))
+    hits, truth = counts.diagonal(), counts.sum(1)
+    return {
+        "miou": class_iou(matrix).nanmean(),
+        "pixel_accuracy": hits.sum() / truth.sum(),
+        "mean_accuracy": (hits / truth).nanmean(),
+    }
+
+
+class SegmentationMetrics(SumMetric):
+    """mIoU as benchmarks report it: one confusion matrix, then the mean over classes.
+
+    Equals torchmetrics' ``MulticlassJaccardIndex(average="macro")``, at a fraction of its time; a
+    mean of per-image IoUs (``torchmetrics.segmentation.MeanIoU``) is another number.
+
+    Args:
+        num_classes: K.
+        class_names: K names for the ``iou/<name>`` results; empty for the class ids.
+        ignore_index: label of pixels that do not count.
+    """
+
+    higher_is_better = True
+    confusion: Tensor
+
+    def __init__(
+        self, num_classes: int, class_names: Sequence[str] = (), *, ignore_index: int = 255
+    ) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        names = tuple(class_names) or tuple(str(c) for c in range(num_classes))
+        if len(names) != num_classes:
+            raise ValueError(f"{len(names)} class_names for {num_classes} classes")
+        self.num_classes = num_classes
+        self.class_names = names
+        self.ignore_index = ignore_index
+        self.add_count("confusion", num_classes, num_classes + 1)
+
+    def update(self, prediction: Tensor, labels: Tensor) -> None:
+        """Args: prediction: integer class ids (H, W) or (B, H, W); labels: the same shape."""
+        self.confusion = self.confusion + confusion_matrix(
+            prediction, labels, self.num_classes, self.ignore_index
+        )
+
+    def compute(self) -> dict[str, Tensor]:
+        """Scalars in 0..1: ``miou``, ``pixel_accuracy``, ``mean_accuracy``, ``iou/<name>``."""
+        iou = class_iou(self.confusion).unbind()
+        scores = segmentation_scores(self.confusion)
+        return scores | {f"iou/{n}": v for n, v in zip(self.class_names, iou, strict=True)}

@@ -1,0 +1,32 @@
+"""The model in plain PyTorch: no files, no Lightning."""
+
+from dpt.nn.dpt import DPT, pad_to_multiple
+from dpt.nn.encoders import HybridVisionTransformer, TimmEncoder
+from dpt.nn.fusion import Decoder, Fusion, ResidualConvUnit
+from dpt.nn.heads import ClassificationHead, DepthHead, RegressionHead, SegmentationHead
+from dpt.nn.positions import resize_positions, sincos_1d, sincos_2d
+from dpt.nn.reassemble import Assemble, Project, Read, Reassemble, Resample
+from dpt.nn.vit import VisionTransformer
+
+__all__ = [
+    "DPT",
+    "Assemble",
+    "ClassificationHead",
+    "Decoder",
+    "DepthHead",
+    "Fusion",
+    "HybridVisionTransformer",
+    "Project",
+    "Read",
+    "Reassemble",
+    "RegressionHead",
+    "Resample",
+    "ResidualConvUnit",
+    "SegmentationHead",
+    "TimmEncoder",
+    "VisionTransformer",
+    "pad_to_multiple",
+    "resize_positions",
+    "sincos_1d",
+    "sincos_2d",
+]

@@ -1,0 +1,178 @@
+"""Encoders beside the plain ViT: the official hybrid, and any timm backbone with features.
+
+timm takes two seconds to import, so only a model that uses it pays: the imports stand inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpt.nn.vit import VisionTransformer
+from dpt.types import Tokens
+
+
+class HybridEmbed(nn.Module):
+    """ResNet-50 (three stages, weight-standardised) whose stride-16 map is embedded by a 1×1."""
+
+    def __init__(self, *, in_channels: int, dim: int) -> None:
+        super().__init__()
+        from timm.layers import StdConv2dSame
+        from timm.models.resnetv2 import ResNetV2
+
+        self.backbone = ResNetV2(
+            layers=(3, 4, 9),
+            num_classes=0,
+            global_pool="",
+            in_chans=in_channels,
+            preact=False,
+            stem_type="same",
+            conv_layer=partial(StdConv2dSame, eps=1e-8),
+        )
+        self.proj = nn.Conv2d(self.backbone.num_features, dim, kernel_size=1)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) to the maps of the first two stages (H/4, H/8) and the embedding (H/16)."""
+        x = self.backbone.stem(images)
+        maps = []
+        for stage in self.backbone.stages:
+            x = stage(x)
+            maps.append(x)
+        return [*maps[:2], self.proj(x)]
+
+
+class HybridVisionTransformer(VisionTransformer):
+    """ViT over CNN features (official DPT-Hybrid): taps are two ResNet stages, then two blocks.
+
+    Takes the arguments of :class:`VisionTransformer`; ``patch_size`` is 16 by construction, and
+    ``out_indices`` names the two blocks.
+    """
+
+    stage_channels = (256, 512)
+
+    def __init__(self, *, out_indices: Sequence[int] = (8, 11), **arguments: Any) -> None:
+        if arguments.setdefault("patch_size", 16) != 16:
+            raise ValueError("the hybrid's CNN features have stride 16: patch_size must be 16")
+        super().__init__(out_indices=out_indices, **arguments)
+
+    def _make_patch_embed(self, patch_size: int, in_channels: int, dim: int) -> nn.Module:
+        return HybridEmbed(in_channels=in_channels, dim=dim)
+
+    @property
+    def embed_dims(self) -> tuple[int, ...]:
+        return (*self.stage_channels, *super().embed_dims)
+
+    @property
+    def num_prefix_tokens(self) -> tuple[int, ...]:
+        return (0, 0, *super().num_prefix_tokens)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return (4, 8, *super().strides)
+
+    def forward(self, images: Tensor) -> Tokens:
+        *stages, embedding = self.patch_embed(images)
+        maps = [*stages, *[embedding] * len(self.out_indices)]
+        levels = [stage.flatten(2).transpose(1, 2) for stage in stages]
+        levels += self.run_blocks(self.embed(embedding))
+        return Tokens(levels, [(m.shape[-2], m.shape[-1]) for m in maps])
+
+
+class TimmEncoder(nn.Module):
+    """Any timm backbone that offers intermediate features: ViT, DINOv2/v3, Swin, ConvNeXt, ...
+
+    Args:
+        name: a timm model name, with or without a pretrained tag.
+        pretrained: download the tag's weights from the hub.
+        out_indices: four blocks (plain transformers) or stages (pyramids) to tap; None takes
+            blocks at a quarter, half, three quarters and the end, or the last four stages.
+        drop_path: rate at the last block.
+        **arguments: passed to the timm model.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        pretrained: bool = False,
+        out_indices: Sequence[int] | None = None,
+        drop_path: float = 0.0,
+        **arguments: Any,
+    ) -> None:
+        super().__init__()
+        import timm
+
+        if not timm.is_model(name.partition(".")[0]):
+            near = timm.list_models(f"*{name.partition('.')[0][:8]}*")[:5]
+            raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
+        model = _create(name, pretrained, {"drop_path_rate": drop_path, **arguments})
+        if not hasattr(model, "forward_intermediates"):
+            raise ValueError(f"timm's {name} offers no intermediate features")
+        reductions = [level["reduction"] for level in model.feature_info]
+        self.plain = len(set(reductions)) == 1  # one stride throughout: a plain transformer
+        if out_indices is None:
+            n = len(reductions)
+            start = max(0, n - 4)
+            out_indices = (
+                [n * (i + 1) // 4 - 1 for i in range(4)] if self.plain else range(start, n)
+            )
+        self.out_indices = list(out_indices)
+        if hasattr(model, "prune_intermediate_layers"):
+            model.prune_intermediate_layers(self.out_indices, prune_norm=True, prune_head=True)
+        self.model = model
+        levels = [model.feature_info[i] for i in self.out_indices]
+        self.embed_dims = tuple(int(level["num_chs"]) for level in levels)
+        self.strides = tuple(int(level["reduction"]) for level in levels)
+        prefix = int(getattr(model, "num_prefix_tokens", 0) or 0) if self.plain else 0
+        self.num_prefix_tokens = (prefix,) * len(levels)
+        self.pad_multiple = max(self.strides)
+
+    def forward(self, images: Tensor) -> Tokens:
+        """Normalised images (B, 3, H, W), sides multiples of ``pad_multiple``, to their tokens."""
+        options: dict[str, Any] = {"norm": False, "stop_early": True, "intermediates_only": True}
+        height, width = images.shape[-2:]
+        if self.plain:
+            grid = (height // self.strides[0], width // self.strides[0])
+            if not self.num_prefix_tokens[0]:
+                levels = self.model.forward_intermediates(
+                    images, indices=self.out_indices, output_fmt="NLC", **options
+                )
+                return Tokens(list(levels), [grid] * len(levels))
+            pairs = self.model.forward_intermediates(
+                images,
+                indices=self.out_indices,
+                output_fmt="NLC",
+                return_prefix_tokens=True,
+                **options,
+            )
+            levels = [torch.cat((prefix, patches), dim=1) for patches, prefix in pairs]
+            return Tokens(levels, [grid] * len(levels))
+        maps = self.model.forward_intermediates(
+            images, indices=self.out_indices, output_fmt="NCHW", **options
+        )
+        levels = [m.flatten(2).transpose(1, 2) for m in maps]
+        return Tokens(levels, [(m.shape[-2], m.shape[-1]) for m in maps])
+
+
+def _create(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
+    """The timm model, made to take any image size where its family has a switch for that."""
+    import timm
+
+    switches: tuple[dict[str, Any], ...] = (
+        {"dynamic_img_size": True},
+        {"strict_img_size": False},
+        {},
+    )
+    for any_size in switches:
+        try:
+            return timm.create_model(
+                name, pretrained=pretrained, num_classes=0, **any_size, **arguments
+            )
+        except TypeError as error:  # that family has no such argument
+            if not any_size or not any(switch in str(error) for switch in any_size):
+                raise ValueError(f"timm's {name} refused {arguments}: {error}") from error
+    raise AssertionError("unreachable")

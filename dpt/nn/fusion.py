@@ -1,0 +1,132 @@
+"""Fusion ("the combine step"; Ranftl et al. 2021, section 3.2 and figure 1, right)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpt.nn.reassemble import ReadoutMode, Reassemble
+from dpt.types import Tokens
+
+
+def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bilinear with aligned corners, the decoder's only interpolation."""
+    return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
+
+
+class ResidualConvUnit(nn.Module):
+    """x + conv(ReLU(conv(ReLU(x)))), each convolution followed by BN where asked for.
+
+    The ReLU is not in place: the skip carries x, not ReLU(x). A convolution has a bias where no
+    BN follows it.
+    """
+
+    def __init__(self, channels: int, *, batch_norm: bool) -> None:
+        super().__init__()
+
+        def conv() -> nn.Conv2d:
+            return nn.Conv2d(channels, channels, kernel_size=3, padding=1, bias=not batch_norm)
+
+        def norm() -> nn.Module:
+            return nn.BatchNorm2d(channels) if batch_norm else nn.Identity()
+
+        self.conv1, self.bn1 = conv(), norm()
+        self.conv2, self.bn2 = conv(), norm()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn1(self.conv1(F.relu(x)))
+        return x + self.bn2(self.conv2(F.relu(y)))
+
+
+class Fusion(nn.Module):
+    """Adds a level to what comes from above, refines, doubles the size, projects.
+
+    The deepest block has nothing above it, hence no unit for a lateral: official checkpoints hold
+    one there that never runs.
+    """
+
+    def __init__(self, channels: int, *, batch_norm: bool, deepest: bool = False) -> None:
+        super().__init__()
+        self.rcu1 = None if deepest else ResidualConvUnit(channels, batch_norm=batch_norm)
+        self.rcu2 = ResidualConvUnit(channels, batch_norm=batch_norm)
+        self.project = nn.Conv2d(channels, channels, kernel_size=1)
+
+    def forward(self, lateral: Tensor, above: Tensor | None, size: tuple[int, int]) -> Tensor:
+        """(B, C, h, w) and (B, C, h, w) from above to (B, C, *size)."""
+        x = lateral
+        if self.rcu1 is not None and above is not None:
+            x = above + self.rcu1(lateral)
+        # the paper projects after upsampling; the two commute, and here it is a quarter of the work
+        return upsample(self.project(self.rcu2(x)), size)
+
+
+class Decoder(nn.Module):
+    """Token matrices to a feature map: reassemble each level, then fuse from deep to shallow.
+
+    Args:
+        embed_dims, num_prefix_tokens: of each level's tokens, shallow to deep.
+        reassemble_channels: channels of each level's map; None keeps D and leaves Project out.
+        scales: size of each map over its token grid; each map is twice the next one's size.
+        fusion_channels: channels of everything after the 3×3 convolution behind Reassemble.
+        readout: mode of Read on levels with a CLS token, see :class:`dpt.nn.reassemble.Read`.
+        batch_norm: BN in the residual units, as official DPT has for segmentation.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dims: Sequence[int],
+        num_prefix_tokens: Sequence[int],
+        reassemble_channels: Sequence[int | None] = (96, 192, 384, 768),
+        scales: Sequence[float] = (4, 2, 1, 0.5),
+        fusion_channels: int = 256,
+        readout: ReadoutMode = "project",
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        per_level = (embed_dims, num_prefix_tokens, reassemble_channels, scales)
+        if len({len(values) for values in per_level}) != 1 or len(embed_dims) < 2:
+            raise ValueError(
+                "the decoder needs one entry a level and at least two levels: "
+                f"{len(embed_dims)} taps, reassemble_channels={list(reassemble_channels)}, "
+                f"scales={list(scales)}"
+            )
+        self.fusion_channels = fusion_channels
+        self.reassemble = nn.ModuleList(
+            Reassemble(
+                dim=dim,
+                num_prefix_tokens=prefix,
+                readout=readout if prefix else "ignore",
+                channels=channels,
+                scale=scale,
+            )
+            for dim, prefix, channels, scale in zip(*per_level, strict=True)
+        )
+        self.layer_rn = nn.ModuleList(
+            nn.Conv2d(channels or dim, fusion_channels, kernel_size=3, padding=1, bias=False)
+            for dim, channels in zip(embed_dims, reassemble_channels, strict=True)
+        )
+        last = len(embed_dims) - 1
+        self.fusion = nn.ModuleList(
+            Fusion(fusion_channels, batch_norm=batch_norm, deepest=i == last)
+            for i in range(len(embed_dims))
+        )
+
+    def fuse(self, tokens: Tokens) -> list[Tensor]:
+        """The output of every fusion block, deepest first; the last is the feature map."""
+        levels = zip(self.layer_rn, self.reassemble, tokens.levels, tokens.grids, strict=True)
+        laterals = [conv(reassemble(*level)) for conv, reassemble, *level in levels]
+        maps: list[Tensor] = []
+        for i in reversed(range(len(laterals))):
+            if i:  # to the size of the next lateral: twice, but for odd sizes
+                size = (laterals[i - 1].shape[-2], laterals[i - 1].shape[-1])
+            else:
+                size = (2 * laterals[0].shape[-2], 2 * laterals[0].shape[-1])
+            maps.append(self.fusion[i](laterals[i], maps[-1] if maps else None, size))
+        return maps
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Tokens to (B, fusion_channels, 8·grid_h, 8·grid_w): H/2 × W/2 at patch size 16."""
+        return self.fuse(tokens)[-1]

@@ -1,0 +1,168 @@
+"""Heads: what a task reads from the feature map, or from the CLS token.
+
+Shapes: F fusion channels, (h, w) the feature map, (H, W) the image, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dpt.nn.fusion import upsample
+
+
+class DenseHead(nn.Module):
+    """A head that makes a map of the image's size from the decoder's."""
+
+    def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+        raise NotImplementedError
+
+    def auxiliary(self, maps: list[Tensor], size: tuple[int, int]) -> Tensor | None:
+        """A second prediction from inside the decoder, for training only."""
+        return None
+
+
+class DepthHead(DenseHead):
+    """Depth of each pixel: features (B, F, h, w) to (B, H, W).
+
+    Args:
+        kind: ``relative`` gives inverse depth up to scale and shift, >= 0 (official DPT);
+            ``metric`` gives metres.
+        max_depth: largest depth in metres, for ``metric``.
+        activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``softplus`` is unbounded.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        kind: Literal["relative", "metric"] = "relative",
+        max_depth: float | None = None,
+        activation: Literal["sigmoid", "softplus"] = "sigmoid",
+        hidden_channels: int = 32,
+    ) -> None:
+        super().__init__()
+        if kind not in ("relative", "metric"):
+            raise ValueError(f"depth kind={kind!r}: choose from ('relative', 'metric')")
+        if activation not in ("sigmoid", "softplus"):
+            raise ValueError(f"depth activation={activation!r}: choose 'sigmoid' or 'softplus'")
+        if kind == "metric" and (max_depth is None or not max_depth > 0):
+            raise ValueError(f"a metric depth head needs max_depth > 0 in metres, not {max_depth}")
+        self.kind = kind
+        self.max_depth = max_depth
+        self.activation = activation if kind == "metric" else "relu"
+        self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
+        self.conv2 = nn.Conv2d(in_channels // 2, hidden_channels, kernel_size=3, padding=1)
+        self.conv3 = nn.Conv2d(hidden_channels, 1, kernel_size=1)
+
+    def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+        x = upsample(self.conv1(features), size)
+        x = self.conv3(torch.relu(self.conv2(x))).squeeze(1)
+        if self.activation == "sigmoid":
+            assert self.max_depth is not None
+            return torch.sigmoid(x) * self.max_depth
+        return nn.functional.softplus(x) if self.activation == "softplus" else torch.relu(x)
+
+
+class SegmentationHead(DenseHead):
+    """Class logits of each pixel: features (B, F, h, w) to (B, K, H, W).
+
+    The auxiliary head has the same layers and reads the penultimate fusion output.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        num_classes: int,
+        dropout: float = 0.1,
+        auxiliary: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"a segmentation head needs num_classes >= 1, not {num_classes}")
+        self.num_classes = num_classes
+
+        def layers() -> nn.Sequential:
+            return nn.Sequential(
+                nn.Conv2d(in_channels, in_channels, kernel_size=3, padding=1, bias=False),
+                nn.BatchNorm2d(in_channels),
+                nn.ReLU(),
+                nn.Dropout(dropout),
+                nn.Conv2d(in_channels, num_classes, kernel_size=1),
+            )
+
+        self.layers = layers()
+        self.auxiliary_layers = layers() if auxiliary else None
+
+    def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+        return upsample(self.layers(features), size)
+
+    def auxiliary(self, maps: list[Tensor], size: tuple[int, int]) -> Tensor | None:
+        if self.auxiliary_layers is None:
+            return None
+        return upsample(self.auxiliary_layers(maps[-2]), size)
+
+
+class TokenHead(nn.Module):
+    """A head on the CLS token of the deepest level (the mean token where there is no CLS)."""
+
+    def __init__(
+        self, *, dim: int, num_prefix_tokens: int, outputs: int, dropout: float, norm_eps: float
+    ) -> None:
+        super().__init__()
+        self.num_prefix_tokens = num_prefix_tokens
+        self.norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(dim, outputs)
+        nn.init.trunc_normal_(self.linear.weight, std=0.02)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, P + N, D) to (B, outputs)."""
+        token = tokens[:, 0] if self.num_prefix_tokens else tokens.mean(dim=1)
+        return self.linear(self.dropout(self.norm(token)))
+
+
+class ClassificationHead(TokenHead):
+    """Logits (B, C) of the whole image."""
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        num_prefix_tokens: int,
+        num_classes: int,
+        dropout: float = 0.0,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        if num_classes < 1:
+            raise ValueError(f"a classification head needs num_classes >= 1, not {num_classes}")
+        super().__init__(
+            dim=dim,
+            num_prefix_tokens=num_prefix_tokens,
+            outputs=num_classes,
+            dropout=dropout,
+            norm_eps=norm_eps,
+        )
+        self.num_classes = num_classes
+
+
+class RegressionHead(TokenHead):
+    """One number (B,) of the whole image."""
+
+    def __init__(
+        self, *, dim: int, num_prefix_tokens: int, dropout: float = 0.0, norm_eps: float = 1e-6
+    ) -> None:
+        super().__init__(
+            dim=dim,
+            num_prefix_tokens=num_prefix_tokens,
+            outputs=1,
+            dropout=dropout,
+            norm_eps=norm_eps,
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens).squeeze(-1)

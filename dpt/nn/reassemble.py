@@ -1,0 +1,116 @@
+"""Reassemble (Ranftl et al. 2021, section 3.2): a token matrix becomes a map.
+
+Four steps in the paper's order, Read, Assemble, Project, Resample. Shapes: B batch, P prefix
+tokens, N = h·w patch tokens, D embedding, C channels of the map.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ReadoutMode = Literal["ignore", "add", "project"]
+
+
+class Read(nn.Module):
+    """What the CLS (readout) token tells the patch tokens: (B, P + N, D) to (B, N, D).
+
+    - ``ignore``: nothing
+    - ``add``: it is added to each of them
+    - ``project``: each is concatenated with it and mapped back, GELU(Linear(2D -> D)). This mode is
+      not the :class:`Project` step below, which is a 1×1 convolution.
+
+    Registers are dropped in every mode.
+    """
+
+    def __init__(self, *, dim: int, num_prefix_tokens: int, mode: ReadoutMode) -> None:
+        super().__init__()
+        if mode not in get_args(ReadoutMode):
+            raise ValueError(f"readout={mode!r}: choose from {get_args(ReadoutMode)}")
+        if num_prefix_tokens == 0 and mode != "ignore":
+            raise ValueError(f"readout={mode!r} needs a CLS token, and this encoder has none")
+        self.mode: ReadoutMode = mode
+        self.num_prefix_tokens = num_prefix_tokens
+        self.linear = nn.Linear(2 * dim, dim) if mode == "project" else None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        patches = tokens[:, self.num_prefix_tokens :]
+        if self.mode == "ignore":
+            return patches
+        cls_token = tokens[:, 0]
+        if self.linear is None:
+            return patches + cls_token.unsqueeze(1)
+        # W [patch; cls] = W_patch patch + W_cls cls: the CLS part is computed once an image
+        dim = patches.shape[-1]
+        weight_patch, weight_cls = self.linear.weight.split(dim, dim=1)
+        shared = F.linear(cls_token, weight_cls, self.linear.bias)
+        return F.gelu(F.linear(patches, weight_patch) + shared.unsqueeze(1))
+
+
+class Assemble(nn.Module):
+    """Puts each token back to its place: (B, h·w, D) to a map (B, D, h, w), channels-last."""
+
+    def forward(self, patches: Tensor, grid: tuple[int, int]) -> Tensor:
+        return patches.transpose(1, 2).unflatten(2, grid)
+
+
+class Project(nn.Conv2d):
+    """The 1×1 convolution from the embedding to the map's channels, D to C."""
+
+    def __init__(self, *, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, kernel_size=1)
+
+
+class Resample(nn.Module):
+    """To ``scale`` times the grid: transposed convolution up, strided 3×3 convolution down."""
+
+    def __init__(self, *, channels: int, scale: float) -> None:
+        super().__init__()
+        self.conv: nn.Module
+        if scale == 1:
+            self.conv = nn.Identity()
+        elif scale > 1 and scale == int(scale):
+            k = int(scale)
+            self.conv = nn.ConvTranspose2d(channels, channels, kernel_size=k, stride=k)
+        elif 0 < scale < 1 and (1 / scale) == int(1 / scale):
+            self.conv = nn.Conv2d(
+                channels, channels, kernel_size=3, stride=int(1 / scale), padding=1
+            )
+        else:
+            raise ValueError(f"resample scale {scale}: must be a whole number or one over one")
+
+    def forward(self, map_BChw: Tensor) -> Tensor:
+        return self.conv(map_BChw)
+
+
+class Reassemble(nn.Module):
+    """One level: Read, Assemble, Project, Resample.
+
+    Args:
+        dim: D of the level's tokens.
+        channels: C of the map. None leaves Project out (official hybrid, levels 1 and 2).
+        scale: size of the map over the size of the token grid.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        num_prefix_tokens: int,
+        readout: ReadoutMode,
+        channels: int | None,
+        scale: float,
+    ) -> None:
+        super().__init__()
+        self.read = Read(dim=dim, num_prefix_tokens=num_prefix_tokens, mode=readout)
+        self.assemble = Assemble()
+        self.project = (
+            nn.Identity() if channels is None else Project(in_channels=dim, out_channels=channels)
+        )
+        self.resample = Resample(channels=channels or dim, scale=scale)
+
+    def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """(B, P + h·w, D) to (B, C, scale·h, scale·w)."""
+        return self.resample(self.project(self.assemble(self.read(tokens), grid)))

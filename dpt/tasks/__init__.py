@@ -1,0 +1,26 @@
+"""What is trained: objectives (one a head) and the LightningModule that runs them."""
+
+from dpt.tasks.base import Objective, Task
+from dpt.tasks.depth import DepthObjective
+from dpt.tasks.image import ClassificationObjective, RegressionObjective
+from dpt.tasks.segmentation import SegmentationObjective
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    objective.head: objective
+    for objective in (
+        DepthObjective,
+        SegmentationObjective,
+        ClassificationObjective,
+        RegressionObjective,
+    )
+}
+
+__all__ = [
+    "OBJECTIVES",
+    "ClassificationObjective",
+    "DepthObjective",
+    "Objective",
+    "RegressionObjective",
+    "SegmentationObjective",
+    "Task",
+]

@@ -1,0 +1,179 @@
+"""The LightningModule: one model, and what each of its heads is trained on and scored by."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchmetrics import Metric
+
+from dpt.model import DPT
+from dpt.types import Batch, Target
+from dpt.weights.native import SPEC_KEY
+
+OptimizerFactory = Callable[[nn.Module], Optimizer]
+ScheduleFactory = Callable[..., LRScheduler]
+
+
+class Objective(nn.Module, ABC):
+    """What one head learns and how it is scored.
+
+    A class of its own has one file in this folder and one line in ``conf/task``.
+    """
+
+    head: ClassVar[str]
+    target: ClassVar[Target]
+    metrics: Metric
+
+    @abstractmethod
+    def head_options(self) -> dict[str, Any]:
+        """Arguments of the head in the model's spec."""
+
+    @abstractmethod
+    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Weighted scalar terms by name; their sum is minimised."""
+
+    @abstractmethod
+    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
+        """One image's output, batch axis kept, as the prediction at ``size`` = (H, W)."""
+
+    @abstractmethod
+    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        """Scores a batch of evaluation, image by image, at each label's own resolution."""
+
+    def compute(self) -> dict[str, float]:
+        """Metrics since the last reset, summed over all ranks."""
+        return {k: float(v) for k, v in self.metrics.compute().items()}
+
+    def reset(self) -> None:
+        """Forgets what was scored."""
+        self.metrics.reset()
+
+
+def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
+    """Images of an evaluation batch, stacked by size, with their positions in the batch."""
+    images = batch["image"]
+    if isinstance(images, Tensor):
+        yield images, list(range(len(images)))
+        return
+    groups: dict[torch.Size, list[int]] = {}
+    for i, image in enumerate(images):
+        groups.setdefault(image.shape, []).append(i)
+    for positions in groups.values():
+        yield torch.stack([images[i] for i in positions]), positions
+
+
+def take(batch: Batch, positions: list[int]) -> Batch:
+    """The samples of an evaluation batch at ``positions``, images aside."""
+    picked: dict[str, Any] = {}
+    for key, values in batch.items():
+        if key == "image":
+            continue
+        picked[key] = (
+            values[positions] if isinstance(values, Tensor) else [values[i] for i in positions]
+        )
+    return picked  # type: ignore[return-value]
+
+
+class Task(L.LightningModule):
+    """Trains and scores a model.
+
+    Args:
+        model: the model; every head named by an objective.
+        objectives: one for each head that is trained.
+        optimizer: makes the optimiser from the model; None where nothing is trained.
+        schedule: makes the schedule from (optimiser, total_steps=...).
+        monitor: the metric that decides which checkpoint is best, shown in the progress bar.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: DPT,
+        objectives: Mapping[str, Objective],
+        optimizer: OptimizerFactory | None = None,
+        schedule: ScheduleFactory | None = None,
+        monitor: str = "",
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.objectives = nn.ModuleDict(objectives)
+        self.optimizer_factory = optimizer
+        self.schedule_factory = schedule
+        self.monitor = monitor
+        self.scores: dict[str, float] = {}
+        self.scored_step = -1
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """uint8 images (B, 3, H, W) to the model's outputs."""
+        return self.model(self.model.preprocessing.normalize(images))
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
+        outputs = self(batch["image"])
+        terms: dict[str, Tensor] = {}
+        for objective in self.objectives.values():
+            terms |= objective.losses(outputs, batch)
+        loss = torch.stack(list(terms.values())).sum()
+        size = len(batch["image"])
+        for name, value in terms.items():
+            if len(terms) > 1:
+                self.log(f"train/{name}", value.detach(), batch_size=size)
+        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
+        return loss
+
+    def evaluate_batch(self, batch: Batch) -> Iterator[tuple[dict[str, Tensor], Batch]]:
+        """Outputs and labels of a batch, in groups of images of one size."""
+        for images, positions in same_size_groups(batch):
+            yield self(images), take(batch, positions)
+
+    def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
+        groups = list(self.evaluate_batch(batch))
+        for outputs, labels in groups:
+            for objective in self.objectives.values():
+                objective.update(outputs, labels)
+        return {"groups": groups}  # for the pictures
+
+    def on_validation_epoch_start(self) -> None:
+        for objective in self.objectives.values():
+            objective.reset()
+
+    def on_validation_epoch_end(self) -> None:
+        self.scores = {}
+        self.scored_step = self.trainer.global_step
+        for objective in self.objectives.values():
+            self.scores |= {f"val/{k}": v for k, v in objective.compute().items()}
+        for name, value in self.scores.items():
+            if name == self.monitor or value == value:  # an absent class has no IoU
+                # compute() has summed over the ranks: all log one number, whose mean is itself
+                self.log(name, value, prog_bar=name == self.monitor, sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        assert self.optimizer_factory is not None
+        optimizer = self.optimizer_factory(self.model)
+        if self.schedule_factory is None:
+            return optimizer
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        scheduler = self.schedule_factory(optimizer, total_steps=total_steps)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[SPEC_KEY] = self.model.spec
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, index: int) -> Any:
+        def move(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device, non_blocking=True)
+            if isinstance(value, list) and value and isinstance(value[0], Tensor):
+                return [move(v) for v in value]
+            return value
+
+        return {key: move(value) for key, value in batch.items()}

@@ -1,0 +1,86 @@
+"""Depth: metric (metres) or relative (inverse depth up to scale and shift)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
+from dpt.metrics.depth import DepthMetrics
+from dpt.nn.fusion import upsample
+from dpt.tasks.base import Objective
+from dpt.types import Batch
+
+DepthKind = Literal["metric", "relative"]
+
+
+def default_loss(*, kind: DepthKind) -> nn.Module:
+    """SILog for metres, the trimmed scale-and-shift-invariant loss for relative depth."""
+    return SILogLoss() if kind == "metric" else ScaleShiftInvariantLoss()
+
+
+class DepthObjective(Objective):
+    """Trains ``outputs["depth"]`` (B, H, W) and scores it in metres.
+
+    Args:
+        kind: ``metric`` predictions are scored as they are; ``relative`` ones after a least-squares
+            fit of scale and shift to each image's inverse depth.
+        max_depth: in metres; bounds the head's output and the pixels that count.
+        min_depth: in metres; nearer pixels do not count.
+        loss: called with prediction, target and valid, each (B, H, W); None takes the kind's own.
+        activation: of a metric head, ``sigmoid`` (bounded by ``max_depth``) or ``softplus``.
+        weight: factor of the loss.
+    """
+
+    head = "depth"
+    target = "depth"
+
+    def __init__(
+        self,
+        *,
+        kind: DepthKind = "metric",
+        max_depth: float,
+        min_depth: float = 1e-3,
+        loss: nn.Module | None = None,
+        activation: Literal["sigmoid", "softplus"] = "sigmoid",
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if kind not in ("metric", "relative"):
+            raise ValueError(f"task.kind={kind!r}: choose metric or relative")
+        self.kind = kind
+        self.max_depth = max_depth
+        self.activation = activation
+        self.loss = loss or default_loss(kind=kind)
+        self.weight = weight
+        self.metrics = DepthMetrics(
+            min_depth=min_depth,
+            max_depth=max_depth,
+            alignment="none" if kind == "metric" else "scale_shift",
+            prediction_kind=kind,
+        )
+
+    def head_options(self) -> dict[str, Any]:
+        if self.kind == "relative":
+            return {"kind": "relative"}
+        return {"kind": "metric", "max_depth": self.max_depth, "activation": self.activation}
+
+    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        loss = self.loss(outputs["depth"], batch["depth"], batch["valid"])
+        return {"loss_depth": self.weight * loss}
+
+    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
+        """(1, h, w) to (1, H, W), bilinear; metres or relative inverse depth."""
+        if output.shape[-2:] == torch.Size(size):
+            return output
+        return upsample(output.float().unsqueeze(1), size).squeeze(1)
+
+    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        for output, depth, valid in zip(
+            outputs["depth"].split(1), batch["depth"], batch["valid"], strict=True
+        ):
+            size = (depth.shape[-2], depth.shape[-1])
+            self.metrics.update(self.predict(output, size), depth[None], valid[None])

@@ -1,0 +1,97 @@
+"""Tasks of the whole image, read from the CLS token: classification and regression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
+from dpt.tasks.base import Objective
+from dpt.types import NO_CLASS, Batch
+
+
+class ClassificationObjective(Objective):
+    """Trains ``outputs["classification"]``, logits (B, C), by cross-entropy.
+
+    Args:
+        num_classes: C.
+        dropout: in front of the linear layer.
+        label_smoothing: share of the target spread over all classes.
+        weight: factor of the loss.
+    """
+
+    head = "classification"
+    target = "class_id"
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        dropout: float = 0.0,
+        label_smoothing: float = 0.0,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.dropout = dropout
+        self.label_smoothing = label_smoothing
+        self.weight = weight
+        self.metrics = ClassificationMetrics(num_classes)
+
+    def head_options(self) -> dict[str, Any]:
+        return {"num_classes": self.num_classes, "dropout": self.dropout}
+
+    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        # summed over the labelled and divided by all, so that ranks can be averaged
+        loss = F.cross_entropy(
+            outputs["classification"].float(),
+            batch["class_id"],
+            ignore_index=NO_CLASS,
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
+        )
+        return {"loss_classification": self.weight * loss / len(batch["class_id"])}
+
+    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
+        return output.argmax(dim=1)
+
+    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        self.metrics.update(outputs["classification"], batch["class_id"])
+
+
+class RegressionObjective(Objective):
+    """Trains ``outputs["regression"]``, one number (B,), by squared error.
+
+    Args:
+        dropout: in front of the linear layer.
+        weight: factor of the loss.
+    """
+
+    head = "regression"
+    target = "value"
+
+    def __init__(self, *, dropout: float = 0.0, weight: float = 1.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.weight = weight
+        self.metrics = RegressionMetrics()
+
+    def head_options(self) -> dict[str, Any]:
+        return {"dropout": self.dropout}
+
+    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        value = batch["value"]
+        known = value.isfinite()
+        error = outputs["regression"].float() - torch.where(known, value, torch.zeros_like(value))
+        squared = torch.where(known, error, torch.zeros_like(error)).square()
+        return {"loss_regression": self.weight * squared.mean()}
+
+    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
+        return output
+
+    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        self.metrics.update(outputs["regression"], batch["value"])

@@ -1,0 +1,77 @@
+"""Semantic segmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpt.losses.segmentation import CrossEntropyLoss
+from dpt.metrics.segmentation import SegmentationMetrics
+from dpt.nn.fusion import upsample
+from dpt.tasks.base import Objective
+from dpt.types import Batch
+
+
+class SegmentationObjective(Objective):
+    """Trains ``outputs["segmentation"]``, logits (B, K, H, W), and scores its argmax.
+
+    Args:
+        num_classes: K.
+        class_names: for the report, K of them or none.
+        loss: called with logits (B, K, H, W) and labels (B, H, W).
+        auxiliary_weight: factor of the same loss on the auxiliary head (Ranftl et al. 2021,
+            section 4.2: 0.2 on the penultimate fusion output); 0 leaves the head out.
+        dropout: in front of the last convolution.
+        weight: factor of the whole loss.
+    """
+
+    head = "segmentation"
+    target = "labels"
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        class_names: Sequence[str] = (),
+        loss: nn.Module | None = None,
+        auxiliary_weight: float = 0.2,
+        dropout: float = 0.1,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.loss = loss or CrossEntropyLoss()
+        self.auxiliary_weight = auxiliary_weight
+        self.dropout = dropout
+        self.weight = weight
+        self.metrics = SegmentationMetrics(num_classes, class_names=tuple(class_names))
+
+    def head_options(self) -> dict[str, Any]:
+        return {
+            "num_classes": self.num_classes,
+            "dropout": self.dropout,
+            "auxiliary": self.auxiliary_weight > 0,
+        }
+
+    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        labels = batch["labels"]
+        terms = {"loss_segmentation": self.weight * self.loss(outputs["segmentation"], labels)}
+        auxiliary = outputs.get("segmentation_auxiliary")
+        if auxiliary is not None:
+            factor = self.weight * self.auxiliary_weight
+            terms["loss_auxiliary"] = factor * self.loss(auxiliary, labels)
+        return terms
+
+    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
+        """Logits (1, K, h, w) to class ids (1, H, W): logits are resized, then the best taken."""
+        if output.shape[-2:] != torch.Size(size):
+            output = upsample(output.float(), size)
+        return output.argmax(dim=1)
+
+    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        for output, labels in zip(outputs["segmentation"].split(1), batch["labels"], strict=True):
+            size = (labels.shape[-2], labels.shape[-1])
+            self.metrics.update(self.predict(output, size), labels[None])

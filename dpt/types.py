@@ -1,0 +1,146 @@
+"""What travels between the rooms: sample and batch keys, units, preprocessing.
+
+Data flows one way: file -> sample -> batch -> tokens -> maps -> output -> loss, metric, picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+IGNORE_INDEX = 255
+"""The label of pixels that no class claims, in memory. Files may use another: readers map it."""
+
+NO_CLASS = -1
+"""The ``class_id`` of an image that carries none (a missing ``value`` is NaN)."""
+
+Target = Literal["depth", "labels", "class_id", "value"]
+
+
+class Sample(TypedDict, total=False):
+    """One image and whatever labels it has, as NumPy arrays at one common size.
+
+    A missing label is a missing key. Sizes of the maps equal the image's unless a transform for
+    evaluation says otherwise.
+    """
+
+    image: np.ndarray  # uint8 (H, W, 3), RGB
+    depth: np.ndarray  # float32 (H, W), metres; 0 where invalid
+    valid: np.ndarray  # bool (H, W), True where depth was measured
+    labels: np.ndarray  # uint8 (H, W), class ids; IGNORE_INDEX where unlabelled
+    class_id: int  # image-level class
+    value: float  # image-level number
+    index: int  # position in the data set
+    name: str  # what to call it in messages, usually the file's path
+
+
+class Batch(TypedDict, total=False):
+    """Samples of one size, stacked. A sample without a label is wholly ignored, never missing.
+
+    In training every map has the image's size. In evaluation ``depth``, ``valid`` and ``labels``
+    are lists, one tensor an image at the label's own resolution, and so may ``image`` be.
+    """
+
+    image: Tensor  # uint8 (B, 3, H, W), RGB, channels-last in memory; Preprocessing normalises it
+    depth: Tensor  # float32 (B, H, W), metres
+    valid: Tensor  # bool (B, H, W)
+    labels: Tensor  # uint8 (B, H, W)
+    class_id: Tensor  # int64 (B,), NO_CLASS where missing
+    value: Tensor  # float32 (B,), NaN where missing
+    index: Tensor  # int64 (B,)
+    name: list[str]
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What a data set gives, known before any file is read.
+
+    Attributes:
+        targets: the labels its samples can carry.
+        class_names: names of the classes in ``labels``, or of ``class_id``; empty if it has none.
+        palette: an RGB row (0..255) for each class, or empty for the default colours.
+        min_depth: smallest depth that counts as valid, in metres.
+        max_depth: largest depth that counts as valid, in metres; None if the set has no depth.
+    """
+
+    targets: tuple[Target, ...]
+    class_names: tuple[str, ...] = ()
+    palette: tuple[tuple[int, int, int], ...] = ()
+    min_depth: float = 1e-3
+    max_depth: float | None = None
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+
+class Tokens(NamedTuple):
+    """The token matrices that an encoder exposes, shallow to deep.
+
+    Attributes:
+        levels: one matrix a tapped block, (B, P + h·w, D): P prefix tokens (CLS first, registers
+            after it), then the patches row by row. P and D may differ between levels.
+        grids: (h, w) of each level's patch tokens.
+    """
+
+    levels: list[Tensor]
+    grids: list[tuple[int, int]]
+
+
+ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch"]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a picture becomes a model's input. Plain data: it travels with the weights.
+
+    Attributes:
+        mean, std: per RGB channel, for pixel values in 0..1.
+        image_size: the [H, W] that ``resize`` aims at.
+        resize: ``lower_bound`` scales the image to cover ``image_size`` and ``upper_bound`` to fit
+            into it, both keeping the aspect; ``minimal`` takes whichever of the two side ratios is
+            closer to 1 (MiDaS, official DPT); ``stretch`` takes ``image_size`` as it is.
+        multiple_of: both sides are rounded to a multiple of this many pixels.
+        interpolation: of the image, when resized.
+    """
+
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    image_size: tuple[int, int] = (384, 384)
+    resize: ResizeRule = "lower_bound"
+    multiple_of: int = 16
+    interpolation: Literal["bilinear", "cubic", "area"] = "cubic"
+
+    def input_size(self, height: int, width: int) -> tuple[int, int]:
+        """(H, W) to which an image of ``height`` × ``width`` pixels is resized."""
+        target_h, target_w = self.image_size
+        scale_h, scale_w = target_h / height, target_w / width
+        if self.resize == "lower_bound":
+            scale_h = scale_w = max(scale_h, scale_w)
+        elif self.resize == "upper_bound":
+            scale_h = scale_w = min(scale_h, scale_w)
+        elif self.resize == "minimal":
+            scale_h = scale_w = scale_h if abs(1 - scale_h) < abs(1 - scale_w) else scale_w
+
+        def to_multiple(length: float) -> int:
+            rounded = round(length / self.multiple_of) * self.multiple_of
+            return max(self.multiple_of, int(rounded))
+
+        return to_multiple(scale_h * height), to_multiple(scale_w * width)
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """uint8 (B, 3, H, W) in 0..255 to the float32 input of the model, on the same device."""
+        mean = torch.tensor(self.mean, device=images.device).mul_(255.0).view(1, 3, 1, 1)
+        scale = torch.tensor(self.std, device=images.device).mul_(255.0).reciprocal_()
+        return (images.float() - mean) * scale.view(1, 3, 1, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Preprocessing:
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})

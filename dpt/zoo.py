@@ -1,0 +1,203 @@
+"""Sizes by name: the one table, and how a row becomes encoder, decoder and heads.
+
+A model is described by a *spec*, plain data that travels with its weights:
+``{"name", "encoder": {...}, "decoder": {...}, "heads": {name: {...}}, "preprocessing": {...}}``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from typing import Any
+
+from torch import nn
+
+from dpt.nn import (
+    ClassificationHead,
+    Decoder,
+    DepthHead,
+    HybridVisionTransformer,
+    RegressionHead,
+    SegmentationHead,
+    TimmEncoder,
+    VisionTransformer,
+)
+from dpt.types import Preprocessing
+
+Spec = dict[str, Any]
+
+ENCODERS: dict[str, type[nn.Module]] = {
+    "vit": VisionTransformer,
+    "hybrid": HybridVisionTransformer,
+    "timm": TimmEncoder,
+}
+HEADS: dict[str, type[nn.Module]] = {
+    "depth": DepthHead,
+    "segmentation": SegmentationHead,
+    "classification": ClassificationHead,
+    "regression": RegressionHead,
+}
+
+
+def _size(
+    embed_dim: int,
+    num_blocks: int,
+    num_heads: int,
+    out_indices: list[int],
+    reassemble_channels: list[int | None],
+    fusion_channels: int,
+    kind: str = "vit",
+) -> Spec:
+    return {
+        "encoder": {
+            "kind": kind,
+            "embed_dim": embed_dim,
+            "num_blocks": num_blocks,
+            "num_heads": num_heads,
+            "out_indices": out_indices,
+        },
+        "decoder": {
+            "reassemble_channels": reassemble_channels,
+            "fusion_channels": fusion_channels,
+        },
+    }
+
+
+# dpt_base, dpt_large and dpt_hybrid are the paper's; the smaller two follow ViT-Ti and ViT-S
+SIZES: dict[str, Spec] = {
+    "dpt_tiny": _size(192, 12, 3, [2, 5, 8, 11], [24, 48, 96, 192], 64),
+    "dpt_small": _size(384, 12, 6, [2, 5, 8, 11], [48, 96, 192, 384], 128),
+    "dpt_base": _size(768, 12, 12, [2, 5, 8, 11], [96, 192, 384, 768], 256),
+    "dpt_large": _size(1024, 24, 16, [5, 11, 17, 23], [256, 512, 1024, 1024], 256),
+    "dpt_hybrid": _size(768, 12, 12, [8, 11], [None, None, 768, 768], 256, kind="hybrid"),
+}
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names that :func:`dpt.create_model` knows, filtered by a glob such as ``dpt_*``."""
+    return [name for name in sorted(SIZES) if fnmatch(name, pattern)]
+
+
+def _arguments(target: type) -> set[str]:
+    """Keyword arguments of a class, those its parents take through ``**arguments`` included."""
+    names: set[str] = set()
+    for cls in target.__mro__:
+        if cls is nn.Module:
+            break
+        if "__init__" in vars(cls):
+            parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+            names |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return names
+
+
+def _check_keys(where: str, given: Mapping[str, Any], allowed: set[str]) -> None:
+    unknown = sorted(set(given) - allowed)
+    if unknown:
+        raise ValueError(f"{where} has no {', '.join(unknown)}; it takes {sorted(allowed)}")
+
+
+def make_spec(
+    name: str,
+    *,
+    heads: Mapping[str, Mapping[str, Any]],
+    encoder: Mapping[str, Any] | None = None,
+    decoder: Mapping[str, Any] | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Spec:
+    """A row of the table with overrides, as a complete spec.
+
+    Args:
+        name: one of :func:`list_models`.
+        heads: arguments of each head by its name, one or more of depth, segmentation,
+            classification, regression.
+        encoder, decoder, preprocessing: overrides of each part. ``encoder={"kind": "timm",
+            "name": ...}`` replaces the encoder as a whole.
+        **overrides: the same without the nesting, as ``patch_size=8`` or ``readout="add"``.
+
+    Raises:
+        ValueError: an unknown name or argument; the message lists what is allowed.
+    """
+    if name not in SIZES:
+        raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
+    if not heads:
+        raise ValueError(f"a model needs at least one head of {', '.join(HEADS)}")
+    _check_keys("heads", heads, set(HEADS))
+    row = SIZES[name]
+    encoder = {"kind": row["encoder"]["kind"], **(encoder or {})}
+    if encoder["kind"] not in ENCODERS:
+        raise ValueError(f"encoder kind {encoder['kind']!r}: choose from {', '.join(ENCODERS)}")
+    encoder_class = ENCODERS[encoder["kind"]]
+    decoder = dict(decoder or {})
+    for key, value in overrides.items():
+        part = encoder if key in _arguments(encoder_class) else decoder
+        part[key] = value
+    if encoder["kind"] == row["encoder"]["kind"]:
+        encoder = {**row["encoder"], **encoder}
+    if encoder["kind"] != "timm":  # timm checks its own
+        _check_keys(f"{name}'s encoder", encoder, _arguments(encoder_class) | {"kind"})
+    decoder = {**row["decoder"], **decoder}
+    derived = {"embed_dims", "num_prefix_tokens"}
+    _check_keys(f"{name} (decoder)", decoder, _arguments(Decoder) - derived)
+    # official DPT normalises the residual units of its segmentation models alone
+    decoder.setdefault("batch_norm", "segmentation" in heads)
+    image_size = list(encoder.get("image_size", (384, 384)))
+    settings = {
+        "image_size": image_size,
+        "multiple_of": encoder.get("patch_size", 16),
+        **(preprocessing or {}),
+    }
+    _check_keys("preprocessing", settings, set(Preprocessing.__dataclass_fields__))
+    return {
+        "name": name,
+        "encoder": _plain(encoder),
+        "decoder": _plain(decoder),
+        "heads": {k: _plain(v) for k, v in heads.items()},
+        "preprocessing": Preprocessing.from_dict(settings).to_dict(),
+    }
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def build(spec: Spec) -> tuple[nn.Module, Decoder | None, dict[str, nn.Module]]:
+    """The encoder, decoder and heads that a spec describes, randomly initialised."""
+    arguments = dict(spec["encoder"])
+    kind = arguments.pop("kind")
+    encoder: Any = _construct(f"the {kind} encoder", ENCODERS[kind], **arguments)
+    dense = {"depth", "segmentation"} & set(spec["heads"])
+    decoder = None
+    if dense:
+        arguments = dict(spec["decoder"])
+        base = min(encoder.strides[0], encoder.strides[-1] / 4)
+        arguments.setdefault("scales", [s / (base * 2**i) for i, s in enumerate(encoder.strides)])
+        arguments.setdefault("readout", "project")
+        decoder = Decoder(
+            embed_dims=encoder.embed_dims,
+            num_prefix_tokens=encoder.num_prefix_tokens,
+            **arguments,
+        )
+    heads: dict[str, nn.Module] = {}
+    for name, options in spec["heads"].items():
+        if name in dense:
+            parts: dict[str, Any] = {"in_channels": spec["decoder"]["fusion_channels"]}
+        else:
+            parts = {
+                "dim": encoder.embed_dims[-1],
+                "num_prefix_tokens": encoder.num_prefix_tokens[-1],
+            }
+        _check_keys(f"the {name} head", options, _arguments(HEADS[name]) - set(parts))
+        heads[name] = _construct(f"the {name} head", HEADS[name], **parts, **options)
+    return encoder, decoder, heads
+
+
+def _construct(where: str, target: type[nn.Module], **arguments: Any) -> nn.Module:
+    parameters = inspect.signature(target).parameters.values()
+    needed = {p.name for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY}
+    if absent := sorted(needed - set(arguments)):
+        raise ValueError(f"{where} needs {', '.join(absent)}")
+    return target(**arguments)

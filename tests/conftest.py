@@ -1,0 +1,14 @@
+"""Fixtures for all tests."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data sets beside the checkout; skips where it is absent."""
+    folder = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"needs the real data sets in {folder}")
+    return folder

@@ -1,0 +1,456 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpt.data import DataError, FolderDataset
+from dpt.types import IGNORE_INDEX
+
+
+def write(path: Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+
+
+def photo(value: int = 0, size: tuple[int, int] = (6, 8)) -> np.ndarray:
+    return np.full((*size, 3), value, np.uint8)
+
+
+def ids(value: int = 0, size: tuple[int, int] = (6, 8)) -> np.ndarray:
+    return np.full(size, value, np.uint8)
+
+
+def millimetres(value: int = 1500) -> np.ndarray:
+    return np.full((6, 8), value, np.uint16)
+
+
+def segmentation(root: Path, **options) -> FolderDataset:
+    settings = {"split": "train", "labels": "masks", "num_classes": 3} | options
+    return FolderDataset(root=root, **settings)
+
+
+def depth_set(root: Path, **options) -> FolderDataset:
+    settings = {"split": "train", "depth": "depth", "max_depth": 10} | options
+    return FolderDataset(root=root, **settings)
+
+
+def stems(dataset: FolderDataset) -> list[str]:
+    return [dataset.files(i).image.stem for i in range(len(dataset))]
+
+
+# ----------------------------------------------------------------------------------- layouts
+
+
+def test_sub_folder_named_after_the_split(tmp_path):
+    for split, count in (("train", 3), ("val", 2)):
+        for i in range(count):
+            write(tmp_path / f"images/{split}/{i}.png", photo(i))
+            write(tmp_path / f"masks/{split}/{i}.png", ids(i % 3))
+    dataset = segmentation(tmp_path)
+    assert (len(dataset), len(segmentation(tmp_path, split="val"))) == (3, 2)
+    sample = dataset[2]
+    assert sample["image"][0, 0, 0] == 2
+    assert sample["labels"].dtype == np.uint8
+    assert (sample["labels"] == 2).all()
+    assert sample["index"] == 2
+    assert sample["name"].endswith("images/train/2.png")
+    assert dataset.info.targets == ("labels",)
+    assert dataset.info.class_names == ("class_0", "class_1", "class_2")
+
+
+def test_split_in_a_template_and_sub_folders(tmp_path):
+    for town in ("bonn", "ulm"):
+        write(tmp_path / f"train/rgb/{town}/a.jpg", photo())
+        write(tmp_path / f"train/ids/{town}/a.png", ids(1 if town == "ulm" else 2))
+    dataset = segmentation(tmp_path, images="%split/rgb", labels="%split/ids")
+    assert [int(dataset[i]["labels"][0, 0]) for i in range(2)] == [2, 1]
+    with pytest.raises(DataError, match=r"val/rgb does not exist.*train.*data\.images"):
+        segmentation(tmp_path, split="val", images="%split/rgb", labels="%split/ids")
+
+
+def test_split_on_disk_may_have_another_name(tmp_path):
+    for split in ("train", "validation"):
+        write(tmp_path / f"images/{split}/a.png", photo())
+        write(tmp_path / f"masks/{split}/a.png", ids())
+    assert len(segmentation(tmp_path, split="val", split_names={"val": "validation"})) == 1
+
+
+def test_missing_split_folder_does_not_fall_back_to_the_other_splits_files(tmp_path):
+    write(tmp_path / "images/train/a.png", photo())
+    write(tmp_path / "masks/train/a.png", ids())
+    with pytest.raises(DataError, match=r"images/val does not exist.*holds train.*split_names"):
+        segmentation(tmp_path, split="val")
+
+
+def test_flat_masks_serve_split_images(tmp_path):
+    write(tmp_path / "images/train/a.png", photo())
+    write(tmp_path / "images/val/b.png", photo())
+    for stem in "ab":
+        write(tmp_path / f"masks/{stem}.png", ids())
+    assert stems(segmentation(tmp_path)) == ["a"]
+    assert stems(segmentation(tmp_path, split="val")) == ["b"]
+
+
+def test_fractions_cover_everything_once_and_are_stable(tmp_path):
+    for i in range(50):
+        write(tmp_path / f"images/{i}.png", photo())
+        write(tmp_path / f"masks/{i}.png", ids())
+    train, val = (set(stems(segmentation(tmp_path, split=s))) for s in ("train", "val"))
+    assert (len(train), len(val)) == (45, 5)
+    assert not train & val
+    shares = {"train": 0.6, "val": 0.2, "test": 0.2}
+    parts = [stems(segmentation(tmp_path, split=s, fractions=shares)) for s in shares]
+    assert [len(p) for p in parts] == [30, 10, 10]
+    assert sorted(sum(parts, [])) == sorted(train | val)
+    # a new file moves at most one of the old ones
+    write(tmp_path / "images/new.png", photo())
+    write(tmp_path / "masks/new.png", ids())
+    assert len(val ^ set(stems(segmentation(tmp_path, split="val"))) - {"new"}) <= 1
+
+
+def test_fractions_faults(tmp_path):
+    write(tmp_path / "images/a.png", photo())
+    write(tmp_path / "masks/a.png", ids())
+    with pytest.raises(DataError, match="1 files are too few"):
+        segmentation(tmp_path)
+    with pytest.raises(DataError, match=r"split test has no folder.*train, val"):
+        segmentation(tmp_path, split="test")
+    with pytest.raises(DataError, match="sum to at most 1"):
+        segmentation(tmp_path, fractions={"train": 0.9, "val": 0.2})
+
+
+def test_tiny_folder_still_has_a_validation_image(tmp_path):
+    for stem in "ab":
+        write(tmp_path / f"images/{stem}.png", photo())
+        write(tmp_path / f"masks/{stem}.png", ids())
+    assert len(segmentation(tmp_path)) == len(segmentation(tmp_path, split="val")) == 1
+
+
+def test_list_files(tmp_path):
+    for stem in ("x/a", "x/b", "y/b", "c"):
+        write(tmp_path / f"images/{stem}.jpg", photo())
+        write(tmp_path / f"masks/{stem}.png", ids())
+    (tmp_path / "train.txt").write_text("# a comment\n\nx/b.jpg\nimages/y/b.jpg\nc\n./a\n")
+    lists = {"train": "train.txt", "val": "val.txt"}
+    dataset = segmentation(tmp_path, split_files=lists)
+    found = [dataset.files(i).image.relative_to(tmp_path).as_posix() for i in range(4)]
+    assert found == ["images/x/b.jpg", "images/y/b.jpg", "images/c.jpg", "images/x/a.jpg"]
+    with pytest.raises(DataError, match=r"val\.txt does not exist.*train\.txt"):
+        segmentation(tmp_path, split="val", split_files=lists)
+    (tmp_path / "val.txt").write_text("b\nzzz\nc\n")  # two files are called b
+    with pytest.raises(DataError, match=r"val\.txt: 2 of 3 lines.*\(b, zzz\)"):
+        segmentation(tmp_path, split="val", split_files=lists)
+    with pytest.raises(DataError, match=r"names no list for split test \(it has train, val\)"):
+        segmentation(tmp_path, split="test", split_files=lists)
+
+
+# ----------------------------------------------------------------------------------- pairing
+
+
+def test_name_templates(tmp_path):
+    for stem in ("s1", "s2"):
+        write(tmp_path / f"images/train/{stem}_leftImg8bit.png", photo())
+        write(tmp_path / f"masks/train/{stem}_gtFine_labelIds.png", ids(1))
+        write(tmp_path / f"masks/train/{stem}_gtFine_color.png", photo())
+        np.save(tmp_path / f"masks/train/depth_{stem}.npy", np.full((6, 8), 2.0))
+    dataset = segmentation(
+        tmp_path,
+        depth="masks",
+        depth_scale=1,
+        max_depth=5,
+        images_name="%stem_leftImg8bit",
+        labels_name="%stem_gtFine_labelIds",
+        depth_name="depth_%stem",
+    )
+    assert len(dataset) == 2
+    assert dataset.info.targets == ("depth", "labels")
+    assert (dataset[1]["depth"] == 2).all()
+    with pytest.raises(DataError, match=r"no image pairs.*s1_leftImg8bit and s1_gtFine.*%stem"):
+        segmentation(tmp_path)
+    with pytest.raises(DataError, match=r"data\.labels_name=labels must hold %stem once"):
+        segmentation(tmp_path, labels_name="labels")
+
+
+def test_photos_and_masks_in_one_folder(tmp_path):
+    for stem in "ab":
+        write(tmp_path / f"train/{stem}.jpg", photo())
+        write(tmp_path / f"train/{stem}.png", ids())
+    dataset = segmentation(
+        tmp_path, images=".", labels=".", images_name="%stem.jpg", labels_name="%stem.png"
+    )
+    assert stems(dataset) == ["a", "b"]
+    with pytest.raises(DataError, match=r"a\.jpg and .*a\.png have one name.*data\.images_name"):
+        segmentation(tmp_path, images=".", labels=".")
+
+
+def test_images_without_labels(tmp_path):
+    for i in range(5):
+        write(tmp_path / f"images/train/{i}.png", photo())
+    for i in (0, 2):
+        write(tmp_path / f"masks/train/{i}.png", ids())
+    (tmp_path / "masks/train/.hidden.png").write_bytes(b"junk")
+    with pytest.raises(DataError, match=r"3 of 5 images.*without labels: 1, 3, 4\).*missing=skip"):
+        segmentation(tmp_path)
+    assert stems(segmentation(tmp_path, missing="skip")) == ["0", "2"]
+
+
+def test_partial_labels(tmp_path):
+    for i in range(4):
+        write(tmp_path / f"images/train/{i}.png", photo())
+    for i in (0, 1):
+        write(tmp_path / f"masks/train/{i}.png", ids())
+    for i in (1, 2):
+        write(tmp_path / f"depth/train/{i}.png", millimetres())
+    with pytest.raises(DataError, match=r"1 of 4 images.*no labels and no depth.*: 3\)"):
+        segmentation(tmp_path, depth="depth", max_depth=10)
+    write(tmp_path / "masks/train/3.png", ids())
+    dataset = segmentation(tmp_path, depth="depth", max_depth=10)
+    keys = [sorted(dataset[i].keys() & {"labels", "depth", "valid"}) for i in range(4)]
+    assert keys == [["labels"], ["depth", "labels", "valid"], ["depth", "valid"], ["labels"]]
+
+
+def test_faulty_folders(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere does not exist.*data\.root"):
+        segmentation(tmp_path / "nowhere")
+    (tmp_path / "imges").mkdir()
+    with pytest.raises(DataError, match=r"images does not exist; .* holds imges: .*data\.images"):
+        segmentation(tmp_path)
+    (tmp_path / "images/train").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"no file in .*images/train.*it is empty"):
+        segmentation(tmp_path)
+    (tmp_path / "images/train/a.heic").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"no file in .*suffix of \.jpg .*found .*a\.heic"):
+        segmentation(tmp_path)
+
+
+# ------------------------------------------------------------------------------------ labels
+
+
+def one(root: Path, mask: np.ndarray, **options) -> FolderDataset:
+    write(root / "images/train/a.png", photo())
+    write(root / "masks/train/a.png", mask)
+    return segmentation(root, **options)
+
+
+def test_ignored_values_become_255(tmp_path):
+    mask = np.arange(48, dtype=np.uint8).reshape(6, 8) % 4
+    labels = one(tmp_path, mask, ignore_index=3)[0]["labels"]
+    assert np.array_equal(labels, np.where(mask == 3, IGNORE_INDEX, mask))
+    mask[0, 0] = 255
+    labels = one(tmp_path, mask, ignore_index=[3, 255])[0]["labels"]
+    assert labels[0, 0] == IGNORE_INDEX
+    assert (labels == 0).sum() == 11
+
+
+def test_16_bit_ids(tmp_path):
+    labels = one(tmp_path, np.full((6, 8), 65535, np.uint16), ignore_index=65535)[0]["labels"]
+    assert (labels == IGNORE_INDEX).all()
+    assert labels.dtype == np.uint8
+    with pytest.raises(DataError, match="class ids 256 are outside"):  # would wrap to 0
+        one(tmp_path, np.full((6, 8), 256, np.uint16))[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (3, r"set data\.ignore_index=3; if ids count from 1, set data\.num_classes=4"),
+        (77, r"set data\.num_classes, or data\.ignore_index"),
+    ],
+)
+def test_id_out_of_range(tmp_path, value, hint):
+    mask = ids()
+    mask[2, 2] = value
+    with pytest.raises(DataError, match=rf"a\.png: class ids {value} are outside 0\.\.2.*{hint}"):
+        one(tmp_path, mask)[0]
+    mask[2, 2] = 255
+    with pytest.raises(DataError, match=r"class ids 255.*ignore_index=7: if 255 marks"):
+        one(tmp_path, mask, ignore_index=7)[0]
+
+
+def test_colour_masks(tmp_path):
+    colors = [[255, 0, 0], [0, 255, 0], [0, 0, 255], [0, 0, 0]]  # the last means unlabelled
+    mask = np.random.default_rng(0).integers(0, 4, (6, 8))
+    dataset = one(tmp_path, np.array(colors, np.uint8)[mask], label_colors=colors, ignore_index=3)
+    assert np.array_equal(dataset[0]["labels"], np.where(mask == 3, IGNORE_INDEX, mask))
+    assert dataset.info.palette == ((255, 0, 0), (0, 255, 0), (0, 0, 255))
+
+
+def test_class_options(tmp_path):
+    dataset = one(tmp_path, ids(), num_classes=None, class_names=["a", "b"])
+    assert dataset.info.num_classes == 2
+    for options, says in [
+        ({"num_classes": None}, r"data\.num_classes is needed"),
+        ({"num_classes": 256}, r"data\.num_classes=256 must lie in 1\.\.255"),
+        ({"class_names": ["a"]}, r"data\.class_names has 1 names for data\.num_classes=3"),
+        ({"label_colors": [[1, 2, 3]]}, r"data\.label_colors has 1 rows for 3"),
+    ]:
+        with pytest.raises(DataError, match=says):
+            one(tmp_path, ids(), **options)
+
+
+# ------------------------------------------------------------------------------------- depth
+
+
+def test_depth_in_metres(tmp_path):
+    write(tmp_path / "images/train/a.png", photo())
+    raw = np.arange(48, dtype=np.uint16).reshape(6, 8) * 300
+    raw[0, 1] = 65535
+    write(tmp_path / "depth/train/a.png", raw)
+    sample = depth_set(tmp_path, invalid_depth=[0, 65535], min_depth=0.5)[0]
+    valid = (raw >= 500) & (raw <= 10000)
+    assert np.array_equal(sample["valid"], valid)
+    assert np.array_equal(sample["depth"], np.where(valid, raw / 1000, 0).astype(np.float32))
+
+
+def test_depth_options(tmp_path):
+    write(tmp_path / "images/train/a.png", photo())
+    write(tmp_path / "depth/train/a.png", millimetres())
+    for options, says in [
+        ({"max_depth": None}, r"data\.max_depth is needed"),
+        ({"min_depth": 20}, r"data\.min_depth=20 must lie"),
+        ({"depth_scale": 0}, r"data\.depth_scale=0"),
+    ]:
+        with pytest.raises(DataError, match=says):
+            depth_set(tmp_path, **options)
+
+
+def test_sizes_must_agree(tmp_path):
+    dataset = one(tmp_path, ids(size=(3, 4)))
+    says = r"images/train/a\.png: image is 8x6 but its mask is 4x3 \(.*masks/train/a\.png\)"
+    with pytest.raises(DataError, match=says):
+        dataset[0]
+    with pytest.raises(DataError, match=r"8x6 but its mask is 6x8.*EXIF"):
+        one(tmp_path, ids(size=(8, 6)))[0]
+
+
+# ---------------------------------------------------------------------------------- validate
+
+
+def depth_files(root: Path, values: list[int], **options) -> FolderDataset:
+    for i, value in enumerate(values):
+        write(root / f"images/train/{i:03}.png", photo())
+        write(root / f"depth/train/{i:03}.png", millimetres(value))
+    return depth_set(root, **options)
+
+
+def test_validate_sees_a_wrong_scale(tmp_path):
+    dataset = depth_files(tmp_path, [1500, 2500], depth_scale=1)
+    says = r"every pixel of .*000\.png is invalid.*look like millimetres.*depth_scale=0\.001"
+    with pytest.raises(DataError, match=says):
+        dataset.validate()
+    dataset = depth_files(tmp_path, [1500, 2500], depth_scale=0.01)
+    with pytest.raises(DataError, match=r"check data\.depth_scale, data\.invalid_depth"):
+        dataset.validate()
+
+
+def test_validate_remarks_on_a_single_dead_map(tmp_path):
+    dataset = depth_files(tmp_path, [1500, 0, 2500])
+    remarks = dataset.validate()
+    assert len(remarks) == 1
+    assert "001.png is invalid" in remarks[0]
+    assert not dataset[1]["valid"].any()
+
+
+def test_validate_reads_beyond_the_first_files(tmp_path):
+    dataset = depth_files(tmp_path, [1500] * 12)
+    for i in range(4, 12):
+        (tmp_path / f"depth/train/{i:03}.png").write_bytes(b"broken")
+    with pytest.raises(DataError, match="not a picture"):
+        dataset.validate(limit=8)
+    assert dataset.validate(limit=0) == []
+
+
+def test_validate_sees_wholly_ignored_labels(tmp_path):
+    with pytest.raises(DataError, match=r"every label pixel of .*a\.png is ignored"):
+        one(tmp_path, ids(1), ignore_index=1).validate()
+
+
+# ------------------------------------------------------------------------------------- cache
+
+
+def test_cache_keeps_samples_safe(tmp_path):
+    dataset = depth_files(tmp_path, [1500, 2500], cache=True)
+    dataset.preload()
+    (tmp_path / "depth/train/000.png").unlink()
+    sample = dataset[0]
+    with pytest.raises(ValueError, match="read-only"):
+        sample["depth"][0, 0] = 1
+    sample["name"] = "changed"
+    assert dataset[0]["name"] != "changed"
+
+
+def test_cache_size_is_for_training_only(tmp_path):
+    for split in ("train", "val"):
+        write(tmp_path / f"images/{split}/a.png", photo(7, size=(60, 80)))
+        ramp = np.arange(4800, dtype=np.uint16).reshape(60, 80) + 1000
+        write(tmp_path / f"depth/{split}/a.png", ramp)
+    train = depth_set(tmp_path, cache=True, cache_size=[20, 40])
+    sample = train[0]
+    assert sample["image"].shape == (30, 40, 3)  # covers 20 x 40
+    assert np.isin(np.round(sample["depth"] * 1000), ramp).all()
+    assert sample["valid"].shape == (30, 40)
+    val = depth_set(tmp_path, split="val", cache=True, cache_size=[20, 40])
+    assert val[0]["depth"].shape == (60, 80)
+    assert depth_set(tmp_path, cache=True, cache_size=[100, 100])[0]["depth"].shape == (60, 80)
+
+
+# --------------------------------------------------------------------------------- real data
+
+
+def test_camvid(shared_data):
+    root = shared_data / "camvid"
+    options = {"labels": "masks", "num_classes": 11, "ignore_index": 11}
+    train = FolderDataset(root=root, split="train", **options)
+    val = FolderDataset(root=root, split="val", **options)
+    assert (len(train), len(val)) == (367, 101)
+    counts = np.zeros(256, np.int64)
+    for i in range(len(val)):
+        counts += np.bincount(val._read_labels(val.files(i).labels).ravel(), minlength=256)
+    shares = 100 * counts[:11] / counts[:11].sum()
+    expected = [9.34, 26.41, 0.57, 29.46, 8.87, 16.62, 0.91, 3.13, 1.78, 0.66, 2.26]
+    assert np.allclose(shares, expected, atol=0.006)
+    assert 100 * counts[255] / counts.sum() == pytest.approx(1.70, abs=0.006)
+    assert train.validate(limit=6) == []
+    assert train[0]["image"].shape == (360, 480, 3)
+    with pytest.raises(DataError, match=r"class ids 11 are outside 0\.\.10.*ignore_index=11"):
+        FolderDataset(root=root, split="train", labels="masks", num_classes=11)[0]
+
+
+def test_rgbd(shared_data):
+    root = shared_data / "rgbd"
+    options = {"depth": "depth", "invalid_depth": [0, 65535], "max_depth": 10}
+    train = FolderDataset(root=root, split="train", **options)
+    val = FolderDataset(root=root, split="val", **options)
+    assert (len(train), len(val)) == (234, 25)
+    total, invalid, values = 0, 0, []
+    for i in range(len(val)):
+        sample = val[i]
+        total += sample["valid"].size
+        invalid += (~sample["valid"]).sum()
+        values.append(sample["depth"][sample["valid"]])
+    depth = np.concatenate(values)
+    assert 100 * invalid / total == pytest.approx(17.59, abs=0.006)
+    assert depth.min() == pytest.approx(0.801)
+    assert depth.max() == pytest.approx(3.231)
+    assert depth.mean(dtype=np.float64) == pytest.approx(1.6366, abs=1e-4)
+    assert np.median(depth) == pytest.approx(1.711, abs=1e-4)
+    share = np.mean([(~train[i]["valid"]).mean() for i in range(len(train))])
+    assert 100 * share == pytest.approx(10.41, abs=0.006)
+    assert train.validate(limit=4) == []
+    metres = FolderDataset(root=root, split="val", depth="depth", depth_scale=1, max_depth=10)
+    with pytest.raises(DataError, match=r"look like millimetres: set data\.depth_scale=0\.001"):
+        metres.validate(limit=2)
+
+
+def test_rgbd_65535_is_invalid(shared_data):
+    options = {"depth": "depth", "depth_scale": 0.001, "max_depth": 100}
+    root = shared_data / "rgbd"
+    knows_both = FolderDataset(root=root, split="val", invalid_depth=[0, 65535], **options)
+    knows_zero = FolderDataset(root=root, split="val", **options)
+    highest = [
+        (both["depth"].max(), zero["depth"].max())
+        for both, zero in ((knows_both[i], knows_zero[i]) for i in range(25))
+    ]
+    assert max(both for both, _ in highest) < 4
+    assert sum(zero > 65 for _, zero in highest) == 1

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpt.data import DataError, ImageFolderDataset, ImageTableDataset
+
+
+def write(path, value=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((4, 5, 3), value, np.uint8)).save(path)
+
+
+def test_classes_are_numbered_by_the_train_split(tmp_path):
+    for i, name in enumerate(("dog", "ant", "cat")):
+        write(tmp_path / f"train/{name}/deep/{i}.png", i)
+    write(tmp_path / "val/cat/x.png", 9)
+    train = ImageFolderDataset(root=tmp_path, split="train")
+    val = ImageFolderDataset(root=tmp_path, split="val")
+    assert train.info.targets == ("class_id",)
+    assert train.class_id_names == val.class_id_names == ("ant", "cat", "dog")
+    assert [(train[i]["class_id"], int(train[i]["image"][0, 0, 0])) for i in range(3)] == [
+        (0, 1),
+        (1, 2),
+        (2, 0),
+    ]
+    assert val[0]["class_id"] == 1
+    assert val[0]["name"].endswith("val/cat/x.png")
+    assert val.validate() == []
+
+
+def test_faulty_class_folders(tmp_path):
+    write(tmp_path / "train/ant/a.png")
+    write(tmp_path / "val/bee/a.png")
+    with pytest.raises(DataError, match=r"val: class folders bee are not among"):
+        ImageFolderDataset(root=tmp_path, split="val")
+    named = ImageFolderDataset(root=tmp_path, split="val", class_names=["bee", "ant"])
+    assert named[0]["class_id"] == 0
+    with pytest.raises(DataError, match=r"test does not exist; .* holds train, val"):
+        ImageFolderDataset(root=tmp_path, split="test")
+    (tmp_path / "empty/train").mkdir(parents=True)
+    with pytest.raises(DataError, match="no class folders"):
+        ImageFolderDataset(root=tmp_path / "empty", split="train")
+    (tmp_path / "empty/train/ant").mkdir()
+    with pytest.raises(DataError, match="no image in any class folder"):
+        ImageFolderDataset(root=tmp_path / "empty", split="train")
+
+
+def test_table_of_values(tmp_path):
+    write(tmp_path / "photos/a.png", 3)
+    write(tmp_path / "photos/b.png", 4)
+    (tmp_path / "labels_train.csv").write_text("id, image, age\n1, b.png, 2.5\n2, a.png, -1\n")
+    dataset = ImageTableDataset(root=tmp_path, split="train", images="photos", value_column="age")
+    assert dataset.info.targets == ("value",)
+    assert [dataset[i]["value"] for i in range(2)] == [2.5, -1.0]
+    assert dataset[0]["image"][0, 0, 0] == 4
+    with pytest.raises(DataError, match=r"no column 'value' in the header \(id, image, age\)"):
+        ImageTableDataset(root=tmp_path, split="train", images="photos")
+    with pytest.raises(DataError, match=r"labels_val\.csv does not exist.*labels_train\.csv"):
+        ImageTableDataset(root=tmp_path, split="val")
+
+
+def test_one_table_for_all_splits(tmp_path):
+    for i in range(20):
+        write(tmp_path / f"{i}.png")
+    lines = [f"{i}.png,{i}" for i in range(20)]
+    (tmp_path / "all.csv").write_text("\n".join(["image,value", *lines]))
+    parts = [ImageTableDataset(root=tmp_path, split=s, table="all.csv") for s in ("train", "val")]
+    values = [[part[i]["value"] for i in range(len(part))] for part in parts]
+    assert [len(v) for v in values] == [18, 2]
+    assert sorted(sum(values, [])) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("a.png,", "line 2 has image 'a.png' and value ''"),
+        ("a.png,nan", "value 'nan'"),
+        ("a.png", "value None"),
+        ("a.png,1\na.png,2", "line 3 names a.png again"),
+        ("b.png,1", r"1 of 1 images do not exist \(.*b\.png\)"),
+        ("", "no lines"),
+    ],
+)
+def test_faulty_tables(tmp_path, lines, says):
+    write(tmp_path / "a.png")
+    (tmp_path / "labels_train.csv").write_text(f"image,value\n{lines}\n")
+    with pytest.raises(DataError, match=rf"labels_train\.csv.*{says}"):
+        ImageTableDataset(root=tmp_path, split="train")

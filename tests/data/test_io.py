@@ -1,0 +1,253 @@
+import io as bytes_io
+import struct
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpt.data import io
+from dpt.data.base import DataError
+
+RNG = np.random.default_rng(0)
+NOISE = RNG.integers(0, 256, (24, 32, 3), dtype=np.uint8)
+
+
+def save(path, array, **options):
+    Image.fromarray(array).save(path, **options)
+    return path
+
+
+# ------------------------------------------------------------------------------------- images
+
+
+def test_image_is_rgb_in_file_order(tmp_path):
+    assert np.array_equal(io.read_image(save(tmp_path / "a.png", NOISE)), NOISE)
+
+
+def test_grey_becomes_rgb_and_alpha_is_dropped(tmp_path):
+    grey = io.read_image(save(tmp_path / "grey.png", NOISE[..., 0]))
+    assert np.array_equal(grey, np.repeat(NOISE[..., :1], 3, axis=2))
+    rgba = np.dstack([NOISE, np.full(NOISE.shape[:2], 7, np.uint8)])
+    assert np.array_equal(io.read_image(save(tmp_path / "rgba.png", rgba)), NOISE)
+
+
+def test_exif_orientation_only_on_request(tmp_path):
+    exif = Image.Exif()
+    exif[274] = 6  # to be shown rotated by 90 degrees
+    path = save(tmp_path / "a.jpg", NOISE, exif=exif)
+    assert io.read_image(path).shape == (24, 32, 3)
+    assert io.read_image(path, exif=True).shape == (32, 24, 3)
+
+
+def test_16_bit_colour_keeps_the_high_byte_and_16_bit_grey_is_no_photo(tmp_path):
+    colour = NOISE.astype(np.uint16) * 256 + 77
+    cv2.imwrite(str(tmp_path / "c.png"), colour[..., ::-1])
+    assert np.array_equal(io.read_image(tmp_path / "c.png"), NOISE)
+    save(tmp_path / "d.png", np.full((4, 5), 1500, np.uint16))
+    with pytest.raises(DataError, match=r"d\.png.*16-bit single-channel.*data\.images"):
+        io.read_image(tmp_path / "d.png")
+
+
+def test_missing_file_names_its_neighbours(tmp_path):
+    save(tmp_path / "frame_01.png", NOISE)
+    with pytest.raises(DataError, match=r"frame_1\.png does not exist.*frame_01\.png"):
+        io.read_image(tmp_path / "frame_1.png")
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_truncated_file(tmp_path, suffix, share):
+    path = save(tmp_path / f"a{suffix}", NOISE)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(DataError, match=rf"a\{suffix}: the file is truncated.*again"):
+        io.read_image(path)
+
+
+def test_truncated_jpeg_with_a_whole_thumbnail(tmp_path):
+    thumbnail = bytes_io.BytesIO()
+    Image.fromarray(NOISE[:8, :8]).save(thumbnail, "JPEG")
+    data = save(tmp_path / "a.jpg", NOISE).read_bytes()
+    app1 = b"\xff\xe1" + struct.pack(">H", len(thumbnail.getvalue()) + 2) + thumbnail.getvalue()
+    whole = data[:2] + app1 + data[2:]
+    (tmp_path / "a.jpg").write_bytes(whole)
+    assert io.read_image(tmp_path / "a.jpg").shape == NOISE.shape
+    (tmp_path / "a.jpg").write_bytes(whole[:-100])
+    with pytest.raises(DataError, match="truncated"):
+        io.read_image(tmp_path / "a.jpg")
+
+
+def test_bytes_after_the_end_mark_do_no_harm(tmp_path):
+    for suffix in (".jpg", ".png"):
+        path = save(tmp_path / f"a{suffix}", NOISE)
+        path.write_bytes(path.read_bytes() + b"\0\0padding")
+        assert io.read_image(path).shape == NOISE.shape
+
+
+@pytest.mark.parametrize(("content", "says"), [(b"", "empty"), (b"hello", "not a picture")])
+def test_file_without_a_picture(tmp_path, content, says):
+    (tmp_path / "a.jpg").write_bytes(content)
+    with pytest.raises(DataError, match=rf"a\.jpg.*{says}"):
+        io.read_image(tmp_path / "a.jpg")
+
+
+def test_folder_instead_of_a_file(tmp_path):
+    with pytest.raises(DataError, match="is a folder"):
+        io.read_image(tmp_path)
+
+
+# -------------------------------------------------------------------------------------- depth
+
+
+def test_16_bit_depth_is_exact(tmp_path):
+    raw = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    save(tmp_path / "d.png", raw)
+    depth, valid = io.read_depth(tmp_path / "d.png", scale=0.001, invalid=[0, 65535])
+    expected = (raw / 1000).astype(np.float32)
+    expected[[0, -1], [0, -1]] = 0
+    assert depth.dtype == np.float32
+    assert np.array_equal(depth, expected)
+    assert np.array_equal(valid, (raw > 0) & (raw < 65535))
+
+
+def test_limits_are_inclusive_and_invalid_is_zero(tmp_path):
+    save(tmp_path / "d.png", np.array([[499, 500, 9999, 10000, 10001]], np.uint16))
+    depth, valid = io.read_depth(tmp_path / "d.png", scale=0.001, min_depth=0.5, max_depth=10)
+    assert valid.tolist() == [[False, True, True, True, False]]
+    assert depth.tolist() == [[0, 0.5, np.float32(9.999), 10, 0]]
+
+
+def test_invalid_values_are_compared_before_scaling(tmp_path):
+    np.save(tmp_path / "d.npy", np.array([[-1.0, 2.0, 4.0, np.nan, np.inf, 0.0]]))
+    depth, valid = io.read_depth(tmp_path / "d.npy", scale=2.0, invalid=[4])
+    assert depth.tolist() == [[0, 4, 0, 0, 0, 0]]
+    assert valid.tolist() == [[False, True, False, False, False, False]]
+
+
+def test_uneven_scale(tmp_path):
+    save(tmp_path / "d.png", np.array([[256, 512]], np.uint16))
+    assert io.read_depth(tmp_path / "d.png", scale=1 / 256)[0].tolist() == [[1, 2]]
+    assert np.allclose(io.read_depth(tmp_path / "d.png", scale=0.003)[0], [[0.768, 1.536]])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_tiff(tmp_path, dtype):
+    values = np.arange(1, 13).reshape(3, 4).astype(dtype)
+    cv2.imwrite(str(tmp_path / "d.tiff"), values)
+    assert np.array_equal(io.read_depth(tmp_path / "d.tiff")[0], values)
+
+
+def test_npz_takes_its_first_array(tmp_path):
+    np.savez(tmp_path / "d.npz", depth=np.full((2, 3, 1), 5, np.float16), other=np.zeros(3))
+    assert np.array_equal(io.read_depth(tmp_path / "d.npz")[0], np.full((2, 3), 5))
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("header", ["Pf\n3 2\n{}\n", "Pf \n3  2 \n{} \n", "Pf\r\n3\n2\r\n{}\r\n"])
+def test_pfm_header_byte_order_and_rows(tmp_path, order, header):
+    values = np.array([[1, 2, 3], [4, 5, np.inf]], f"{order}f4")
+    text = header.format("-1.0" if order == "<" else "1.0").encode()
+    (tmp_path / "d.pfm").write_bytes(text + values[::-1].tobytes())
+    depth, valid = io.read_depth(tmp_path / "d.pfm")
+    assert depth.tolist() == [[1, 2, 3], [4, 5, 0]]
+    assert not valid[1, 2]
+
+
+def test_pfm_faults(tmp_path):
+    path = tmp_path / "d.pfm"
+    path.write_bytes(b"Pf\n3 2\n-1\n" + bytes(20))
+    with pytest.raises(DataError, match=r"truncated, 20 of 24 bytes"):
+        io.read_depth(path)
+    path.write_bytes(b"PF\n1 2\n-1\n" + bytes(24))
+    with pytest.raises(DataError, match="colour picture"):
+        io.read_depth(path)
+    path.write_bytes(b"P6\n3 2\n255\n" + bytes(24))
+    with pytest.raises(DataError, match="not a PFM file"):
+        io.read_depth(path)
+
+
+def test_truncated_numpy_files(tmp_path):
+    for name, write in (("d.npy", np.save), ("d.npz", np.savez)):
+        write(tmp_path / name, np.ones((9, 9)))
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: len(data) // 2])
+        with pytest.raises(DataError, match=rf"{name}: cannot be read as a NumPy file"):
+            io.read_depth(tmp_path / name)
+
+
+def test_colour_picture_is_not_depth(tmp_path):
+    with pytest.raises(DataError, match=r"a\.png: this is a colour picture.*not depth"):
+        io.read_depth(save(tmp_path / "a.png", NOISE))
+
+
+# ------------------------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_label_ids(tmp_path, dtype):
+    ids = RNG.integers(0, 200, (5, 6)).astype(dtype)
+    ids[0, 0] = np.iinfo(dtype).max
+    assert np.array_equal(io.read_labels(save(tmp_path / "m.png", ids)), ids)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_palette_png_gives_ids_not_colours(tmp_path, bits):
+    ids = RNG.integers(0, 2**bits, (5, 6)).astype(np.uint8)
+    mask = Image.fromarray(ids).convert("P")
+    mask.putpalette(RNG.integers(0, 256, 768).astype(np.uint8).tobytes())
+    mask.save(tmp_path / "m.png", bits=bits)
+    assert np.array_equal(io.read_labels(tmp_path / "m.png"), ids)
+
+
+def grey_png(ids: np.ndarray, bits: int) -> bytes:
+    """A grey PNG with few bits a pixel, by hand: Pillow writes none with 2 or 4."""
+    import zlib
+
+    flat = np.unpackbits(ids[..., None], axis=2)[..., 8 - bits :].reshape(len(ids), -1)
+    rows = b"".join(b"\0" + np.packbits(row).tobytes() for row in flat)
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        crc = struct.pack(">I", zlib.crc32(kind + body))
+        return struct.pack(">I", len(body)) + kind + body + crc
+
+    header = struct.pack(">IIBBBBB", ids.shape[1], ids.shape[0], bits, 0, 0, 0, 0)
+    parts = (b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_grey_png_of_few_bits_is_not_stretched(tmp_path, bits):
+    ids = RNG.integers(0, 2**bits, (5, 6)).astype(np.uint8)
+    (tmp_path / "m.png").write_bytes(grey_png(ids, bits))
+    assert np.array_equal(io.read_labels(tmp_path / "m.png"), ids)
+
+
+def test_colour_table(tmp_path):
+    colors = [[128, 0, 0], [0, 0, 0], [0, 128, 5]]
+    ids = RNG.integers(0, 3, (5, 6))
+    path = save(tmp_path / "m.png", np.array(colors, np.uint8)[ids])
+    assert np.array_equal(io.read_labels(path, colors=colors), ids)
+    with pytest.raises(DataError, match=r"m\.png.*RGB picture.*data\.label_colors"):
+        io.read_labels(path)
+    with pytest.raises(DataError, match=r"m\.png: colour \[0, 128, 5\].*data\.label_colors"):
+        io.read_labels(path, colors=colors[:2])
+
+
+def test_label_files_that_cannot_be(tmp_path):
+    with pytest.raises(DataError, match=r"m\.jpg: JPEG compression changes class ids"):
+        io.read_labels(save(tmp_path / "m.jpg", NOISE[..., 0]))
+    np.save(tmp_path / "m.npy", np.ones((3, 4), np.float32))
+    with pytest.raises(DataError, match=r"m\.npy: found float32.*class id"):
+        io.read_labels(tmp_path / "m.npy")
+    cv2.imwrite(str(tmp_path / "m.png"), np.ones((3, 4, 3), np.uint16))
+    with pytest.raises(DataError, match=r"m\.png: found uint16"):
+        io.read_labels(tmp_path / "m.png")
+
+
+def test_truncated_palette_png(tmp_path):
+    path = tmp_path / "m.png"
+    Image.fromarray(NOISE[..., 0]).convert("P").save(path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DataError, match=r"m\.png: the file is truncated"):
+        io.read_labels(path)

@@ -1,0 +1,225 @@
+import numpy as np
+import pytest
+import torch
+
+from dpt.data import (
+    DataError,
+    EvalTransform,
+    TrainTransform,
+    collate_eval,
+    collate_train,
+    make_loader,
+)
+from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Preprocessing, Sample
+
+TARGETS = ("labels", "depth")
+
+
+class Noise:
+    """Samples of random content; some lack labels, some lack depth."""
+
+    info = DatasetInfo(targets=TARGETS, class_names=("a", "b"), max_depth=10)
+
+    def __init__(self, length: int = 11, *, broken: int = -1, sizes: bool = False) -> None:
+        self.length = length
+        self.broken = broken
+        self.sizes = sizes
+        self.preloaded = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def preload(self) -> None:
+        self.preloaded += 1
+
+    def __getitem__(self, index: int) -> Sample:
+        if index == self.broken:
+            raise DataError(f"frame_{index}.png: the file is truncated: copy it again")
+        random = np.random.default_rng(index)
+        size = (40, 50 + (index if self.sizes else 0))
+        sample: Sample = {
+            "image": random.integers(0, 256, (*size, 3), dtype=np.uint8),
+            "name": f"frame_{index}.png",
+        }
+        if index % 3 != 1:
+            sample["labels"] = random.integers(0, 2, size, dtype=np.uint8)
+        if index % 3 != 2:
+            sample["depth"] = random.uniform(1, 9, size).astype(np.float32)
+            sample["valid"] = random.random(size) < 0.8
+            sample["depth"][~sample["valid"]] = 0
+        return sample
+
+
+def loader(dataset=None, *, training=True, num_workers=0, **options):
+    if training:
+        transform = TrainTransform(image_size=[32, 32], zoom=[0.8, 2], rotate=5.0, color=1.0)
+    else:
+        transform = EvalTransform(Preprocessing(image_size=(32, 32)))
+    settings = {"batch_size": 4, "seed": 7, "targets": TARGETS} | options
+    dataset = Noise() if dataset is None else dataset
+    return make_loader(
+        dataset, transform, training=training, num_workers=num_workers, **settings
+    )
+
+
+def epochs(loader, count: int = 2) -> list[list[dict]]:
+    found = []
+    for epoch in range(count):
+        loader.sampler.set_epoch(epoch)
+        found.append(list(loader))
+    return found
+
+
+def equal(first, second) -> bool:
+    if isinstance(first, torch.Tensor):
+        return first.dtype == second.dtype and torch.equal(first, second)
+    if isinstance(first, list):
+        return len(first) == len(second) and all(map(equal, first, second))
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(equal(first[k], second[k]) for k in first)
+    return first == second
+
+
+@pytest.fixture(scope="module")
+def without_workers():
+    return epochs(loader())
+
+
+@pytest.mark.parametrize("num_workers", [2, 8])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_batches_do_not_depend_on_workers(without_workers, num_workers):
+    assert equal(epochs(loader(num_workers=num_workers)), without_workers)
+
+
+def test_epochs_differ_in_order_and_augmentation(without_workers):
+    first, second = (torch.cat([b["index"] for b in epoch]) for epoch in without_workers)
+    assert not torch.equal(first, second)
+    images = [
+        {int(i): image for b in epoch for i, image in zip(b["index"], b["image"], strict=True)}
+        for epoch in without_workers
+    ]
+    common = images[0].keys() & images[1].keys()
+    assert len(common) >= 5
+    assert not any(torch.equal(images[0][i], images[1][i]) for i in common)
+
+
+def test_evaluation_does_not_depend_on_workers_or_epoch():
+    alone = epochs(loader(training=False))
+    assert equal(alone[0], alone[1])
+    assert equal(epochs(loader(training=False, num_workers=2), 1)[0], alone[0])
+    assert torch.cat([b["index"] for b in alone[0]]).tolist() == list(range(11))
+
+
+def test_training_batch(without_workers):
+    batch = without_workers[0][0]
+    assert batch["image"].shape == (4, 3, 32, 32)
+    assert batch["image"].dtype == torch.uint8
+    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+    assert (batch["labels"].dtype, batch["labels"].shape) == (torch.uint8, (4, 32, 32))
+    assert (batch["depth"].dtype, batch["valid"].dtype) == (torch.float32, torch.bool)
+    assert len(without_workers[0]) == 2  # 11 samples, the last 3 dropped
+    for epoch in without_workers:
+        for batch in epoch:
+            for row, index in enumerate(batch["index"].tolist()):
+                assert batch["name"][row] == f"frame_{index}.png"
+                assert (batch["labels"][row] == IGNORE_INDEX).all() == (index % 3 == 1)
+                assert (~batch["valid"][row]).all() == (index % 3 == 2)
+
+
+def test_set_smaller_than_a_batch_is_not_dropped():
+    assert [len(b["index"]) for b in loader(Noise(3))] == [3]
+    assert len(loader(Noise(3), drop_last=True)) == 0
+
+
+def test_global_random_state_is_left_alone():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    next(iter(loader()))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_evaluation_batch_of_one_size():
+    batch = next(iter(loader(training=False)))
+    assert batch["image"].shape == (4, 3, 32, 32)
+    assert [tuple(t.shape) for t in batch["labels"]] == [(40, 50), (32, 32), (40, 50), (40, 50)]
+    assert (batch["labels"][1] == IGNORE_INDEX).all()
+    assert not batch["valid"][2].any()
+    assert torch.equal(batch["depth"][0], torch.from_numpy(Noise()[0]["depth"]))
+
+
+def test_evaluation_batch_of_several_sizes():
+    batch = next(iter(loader(Noise(sizes=True), training=False, batch_size=11)))
+    assert isinstance(batch["image"], list)
+    assert {tuple(i.shape) for i in batch["image"]} == {(3, 32, 32), (3, 32, 48)}
+    assert [t.shape[1] for t in batch["labels"]][::3] == [50, 53, 56, 59]
+
+
+def test_cached_read_only_arrays_are_copied(recwarn):
+    sample = Noise()[0]
+    sample["labels"].setflags(write=False)
+    batch = collate_eval([sample], TARGETS)
+    batch["labels"][0][:] = 9
+    assert not (sample["labels"] == 9).any()
+    assert not recwarn.list
+
+
+def test_image_level_targets():
+    image = np.zeros((4, 5, 3), np.uint8)
+    samples: list[Sample] = [{"image": image, "class_id": 3, "value": 0.5}, {"image": image}]
+    for collate in (collate_train, collate_eval):
+        batch = collate(samples, ("class_id", "value"))
+        assert batch["class_id"].tolist() == [3, NO_CLASS]
+        assert batch["class_id"].dtype == torch.int64
+        assert batch["value"][0] == 0.5
+        assert batch["value"].isnan().tolist() == [False, True]
+        assert batch["value"].dtype == torch.float32
+        assert "labels" not in batch
+
+
+def test_targets_that_nobody_has_are_ignored_maps():
+    batch = collate_eval([{"image": np.zeros((4, 5, 3), np.uint8)}], TARGETS)
+    assert (batch["labels"][0] == IGNORE_INDEX).all()
+    assert batch["depth"][0].shape == batch["valid"][0].shape == (4, 5)
+    assert not batch["valid"][0].any()
+
+
+def test_images_of_several_sizes_cannot_be_trained_on():
+    images = [{"image": np.zeros((4, w, 3), np.uint8)} for w in (5, 6)]
+    with pytest.raises(DataError, match=r"differ in size \[\(4, 5\), \(4, 6\)\]"):
+        collate_train(images, ())
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_errors_read_the_same_with_and_without_workers(num_workers):
+    broken = loader(Noise(broken=3), training=False, num_workers=num_workers)
+    with pytest.raises(DataError) as caught:
+        list(broken)
+    assert str(caught.value) == "frame_3.png: the file is truncated: copy it again"
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_cache_is_filled_before_workers_start(num_workers):
+    dataset = Noise()
+    loader(dataset, num_workers=num_workers)
+    assert dataset.preloaded == num_workers
+
+
+def test_workers_leave_ctrl_c_to_the_main_process():
+    import os
+    import signal
+
+    running = loader(num_workers=1)
+    iterator = iter(running)
+    next(iterator)
+    worker = iterator._workers[0]
+    os.kill(worker.pid, signal.SIGINT)
+    assert len(list(iterator)) == 1
+    assert worker.is_alive()
+
+
+def test_batches_survive_pinning():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    batch = next(iter(loader(pin_memory=True)))
+    assert batch["image"].is_pinned()
+    assert batch["image"].is_contiguous(memory_format=torch.channels_last)

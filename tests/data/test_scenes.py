@@ -1,0 +1,234 @@
+import numpy as np
+import pytest
+
+from dpt.data import scene_layouts, scene_shading
+from dpt.data.raycast import Camera, Shell, Solid, first_hits, in_shadow
+from dpt.data.scenes import CLASS_NAMES, MAX_DEPTH, PALETTE, ScenesDataset
+from dpt.types import Sample
+
+SMALL = (48, 64)
+
+
+@pytest.fixture(scope="module")
+def train() -> list[Sample]:
+    dataset = ScenesDataset(split="train", length=80, size=SMALL)
+    return [dataset[k] for k in range(80)]
+
+
+@pytest.fixture(scope="module")
+def val() -> list[Sample]:
+    dataset = ScenesDataset(split="val", length=40, size=SMALL)
+    return [dataset[k] for k in range(40)]
+
+
+def same(first: Sample, second: Sample) -> bool:
+    return all(np.array_equal(first[k], second[k]) for k in ("image", "depth", "valid", "labels"))
+
+
+def test_same_index_gives_the_same_bits():
+    first, second = ScenesDataset(), ScenesDataset(length=9)
+    for k in (8, 0):  # in another order, from another instance
+        second[k - 1 if k else 3]
+        assert same(first[k], second[k])
+        assert first[k]["value"] == second[k]["value"]
+
+
+def test_index_split_and_seed_change_the_picture():
+    pictures = [
+        ScenesDataset(split=split, seed=seed, size=SMALL)[k]["image"].tobytes()
+        for split in ("train", "val", "test")
+        for seed in (0, 1)
+        for k in range(6)
+    ]
+    assert len(set(pictures)) == len(pictures)
+
+
+def test_sample_has_the_promised_types(train):
+    for sample in train:
+        assert sample["image"].dtype == np.uint8
+        assert sample["image"].shape == (*SMALL, 3)
+        assert sample["depth"].dtype == np.float32
+        assert sample["depth"].shape == SMALL
+        assert sample["valid"].dtype == bool
+        assert sample["labels"].dtype == np.uint8
+        assert sample["labels"].max() < len(CLASS_NAMES)
+        assert sample["image"].std() > 5  # neither burnt out nor black
+    assert train[12]["name"] == "scenes/train/000012"
+    assert len(PALETTE) == len(CLASS_NAMES)
+
+
+def test_depth_is_capped_and_the_sky_has_none(train):
+    for sample in train:
+        depth, valid = sample["depth"], sample["valid"]
+        assert (depth[~valid] == 0).all()
+        assert depth[valid].min() > 0.05
+        assert depth[valid].max() <= MAX_DEPTH
+        assert not valid[sample["labels"] == CLASS_NAMES.index("sky")].any()
+    assert np.mean([sample["valid"].mean() for sample in train]) > 0.7
+
+
+def test_every_class_and_every_kind_of_scene_occurs(train):
+    found = np.unique(np.concatenate([sample["labels"].ravel() for sample in train]))
+    assert found.tolist() == list(range(len(CLASS_NAMES)))
+    kinds = {sample["class_id"] for sample in train}
+    assert kinds == set(range(len(ScenesDataset.class_id_names)))
+
+
+def test_value_is_the_free_distance_ahead(train):
+    for sample in train:
+        depth = np.where(sample["valid"], sample["depth"], MAX_DEPTH)
+        assert sample["value"] == pytest.approx(depth[16:32, 21:43].min())
+    assert np.std([sample["value"] for sample in train]) > 1
+
+
+@pytest.mark.parametrize("kind", range(len(scene_layouts.SCENE_NAMES)))
+def test_depth_puts_floors_and_ceilings_where_they_are(kind):
+    scene = scene_layouts.build_scene(kind, np.random.default_rng(kind))
+    _, depth, labels = scene_shading.render(scene=scene, size=SMALL, rng=np.random.default_rng(0))
+    # An own back-projection, from the camera's angles of view alone.
+    rows, columns = np.indices(SMALL) + 0.5
+    focal = scene.camera.focal * SMALL[1]
+    local = np.stack([(columns - SMALL[1] / 2) / focal, (rows - SMALL[0] / 2) / focal])
+    right, down, forward = scene.camera.rotation
+    rise = local[0] * right[2] + local[1] * down[2] + forward[2]
+    height = scene.camera.position[2] + depth * rise
+    ground = (labels == scene_shading.GROUND) & (depth < MAX_DEPTH)
+    assert ground.any()
+    np.testing.assert_allclose(height[ground], 0, atol=1e-4)
+    ceiling = labels == scene_shading.CEILING
+    np.testing.assert_allclose(height[ceiling], scene.shell.high[2], atol=1e-4)
+    others = ~ground & ~ceiling & (depth < MAX_DEPTH)
+    assert height[others].min() > -1e-4  # nothing is sunk into the ground
+
+
+def test_depth_is_along_the_axis_not_along_the_ray():
+    camera = Camera.looking(height=1.5, yaw=0.0, pitch=0.0, roll=0.1, fov=1.2)
+    shell = Shell(np.float32([-2, -50, -50]), np.float32([5, 50, 50]), True)
+    with np.errstate(all="ignore"):
+        _, depth, owner, _ = first_hits(camera=camera, shell=shell, solids=(), size=SMALL)
+    np.testing.assert_allclose(depth, 5, rtol=1e-6)
+    assert (owner == -1).all()
+
+
+INSIDE = {
+    "box": lambda p: np.abs(p).max(0) < 1,
+    "ball": lambda p: (p * p).sum(0) < 1,
+    "cylinder": lambda p: (p[0] ** 2 + p[1] ** 2 < 1) & (np.abs(p[2]) < 1),
+    "cone": lambda p: (np.hypot(p[0], p[1]) < (1 - p[2]) / 2) & (np.abs(p[2]) < 1),
+}
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_rays_meet_solids_where_marching_does(kind):
+    rng = np.random.default_rng(3)
+    rotation = np.linalg.qr(rng.standard_normal((3, 3)))[0].astype(np.float32)
+    solid = Solid(kind, 0, np.float32([4, 0.3, 1]), np.float32([0.5, 0.9, 0.7]), rotation)
+    camera = Camera.looking(height=1.2, yaw=0.05, pitch=-0.03, roll=0.2, fov=0.7)
+    rays = camera.rays((24, 32)).reshape(3, -1)
+    with np.errstate(all="ignore"):
+        entry, leave = solid.span(camera.position[:, None], rays)
+    steps = np.arange(2.5, 5.5, 0.004)
+    points = camera.position[:, None, None] + rays[:, :, None] * steps
+    local = rotation.T @ (points.reshape(3, -1) - solid.center[:, None]) / solid.half[:, None]
+    inside = INSIDE[kind](local).reshape(len(entry), -1)
+    marched = inside.any(1)
+    assert 40 < marched.sum() < 700
+    assert (entry[marched] < leave[marched]).all()
+    np.testing.assert_allclose(entry[marched], steps[inside.argmax(1)[marched]], atol=0.005)
+    last = steps[inside.shape[1] - 1 - inside[:, ::-1].argmax(1)]
+    np.testing.assert_allclose(leave[marched], last[marched], atol=0.005)
+    grazing = (entry < leave) & ~marched
+    assert (leave - entry)[grazing].max(initial=0) < 0.005
+
+
+def test_nothing_is_cut_off_where_solids_are_looked_for():
+    rng = np.random.default_rng(4)
+    camera = Camera.looking(height=1.2, yaw=0.05, pitch=-0.03, roll=0.2, fov=0.9)
+    shell = Shell(np.float32([-99, -99, -99]), np.float32([99, 99, 99]), True)
+    rays = camera.rays(SMALL).reshape(3, -1)
+    for _ in range(60):  # small and large, half outside, partly behind the camera
+        center = np.float32(rng.uniform([-0.3, -2, -0.5], [5, 2, 3]))
+        solid = Solid("box", 0, center, np.float32(rng.uniform(0.05, 0.8, 3)))
+        with np.errstate(all="ignore"):
+            entry, leave = solid.span(camera.position[:, None], rays)
+            _, _, owner, _ = first_hits(camera=camera, shell=shell, solids=[solid], size=SMALL)
+        expected = (entry < leave) & (entry > 0.05)
+        np.testing.assert_array_equal(owner == 0, expected)
+
+
+def test_a_box_throws_its_shadow_away_from_the_light():
+    box = Solid("box", 0, np.float32([0, 0, 1]), np.float32([0.5, 0.5, 0.5]))
+    light = np.float32([0, 0, 3])
+    # The upper edge, 1.5 m above ground and 0.5 m aside, is thrown 1 m aside.
+    x = np.float32([0, 0.9, 0.99, 1.01, 2])
+    points = np.stack([x, 0 * x, 0 * x])
+    with np.errstate(all="ignore"):
+        dark = in_shadow(points=points, owner=np.full(5, -1), light=light, solids=[box])
+        own = in_shadow(points=points, owner=np.zeros(5), light=light, solids=[box])
+    assert dark.tolist() == [True, True, True, False, False]
+    assert not own.any()
+
+
+def test_what_is_behind_the_light_throws_no_shadow():
+    plate = Solid("box", 0, np.float32([0, 0, 3.2]), np.float32([2, 2, 0.1]))
+    points = np.zeros((3, 1), np.float32)
+    with np.errstate(all="ignore"):
+        dark = in_shadow(
+            points=points, owner=np.array([-1]), light=np.float32([0, 0, 3]), solids=[plate]
+        )
+    assert not dark.any()
+
+
+def test_neither_a_constant_nor_the_place_in_the_picture_predicts_much(train, val):
+    depth = np.stack([np.where(s["valid"], s["depth"], np.nan) for s in train])
+    labels = np.stack([s["labels"] for s in train])
+    with np.errstate(all="ignore"):
+        guesses = [np.full(SMALL, np.nanmedian(depth)), np.nanmedian(depth, axis=0)]
+    for guess in guesses:
+        truths = [(guess[s["valid"]], s["depth"][s["valid"]]) for s in val]
+        errors = [(np.abs(guessed - depth) / depth).mean() for guessed, depth in truths]
+        assert np.mean(errors) > 0.35
+
+    mode = np.stack([(labels == k).sum(0) for k in range(len(CLASS_NAMES))]).argmax(0)
+    truth = np.stack([s["labels"] for s in val])
+    ious = []
+    for k in range(len(CLASS_NAMES)):
+        either = (mode == k) | (truth == k)
+        ious.append(((mode == k) & (truth == k)).sum() / max(either.sum(), 1))
+    assert np.mean(ious) < 0.25
+
+
+def test_only_the_targets_asked_for_are_there():
+    sample = ScenesDataset(targets=("labels",), size=SMALL)[0]
+    assert set(sample) == {"image", "labels", "index", "name"}
+    dataset = ScenesDataset(targets=["depth"], size=[48, 64])
+    assert set(dataset[0]) == {"image", "depth", "valid", "index", "name"}
+    assert dataset.info.targets == ("depth",)
+    assert dataset.info.max_depth == MAX_DEPTH
+
+
+def test_it_ends():
+    dataset = ScenesDataset(length=2, size=SMALL)
+    assert len(dataset) == len(list(dataset)) == 2
+    with pytest.raises(IndexError):
+        dataset[-1]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ({"split": "validation"}, "validation.*train, val, test"),
+        ({"size": (96,)}, r"\[H, W\]"),
+        ({"size": 96}, r"\[H, W\]"),
+        ({"size": (8, 128)}, "at least 16"),
+        ({"size": (96.5, 128)}, "96.5"),
+        ({"length": 0}, "length"),
+        ({"seed": -1}, "seed"),
+        ({"targets": ("deep",)}, "deep"),
+        ({"targets": ()}, "targets"),
+    ],
+)
+def test_mistakes_are_named(mistake, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        ScenesDataset(**mistake)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,279 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dpt.data import Augmented, EvalTransform, FolderDataset, TrainTransform
+from dpt.data.resize import resize_image, resize_map
+from dpt.types import IGNORE_INDEX, DatasetInfo, Preprocessing, Sample
+
+H, W = 48, 64
+
+
+def coordinates(height: int = H, width: int = W) -> Sample:
+    """A sample in which image, labels and depth all tell the pixel's row and column."""
+    rows, columns = np.mgrid[:height, :width]
+    return {
+        "image": np.dstack([rows, columns, 0 * rows]).astype(np.uint8),
+        "labels": (rows // 8 * 8 + columns // 8).astype(np.uint8),
+        "depth": (1 + rows + columns / 1000).astype(np.float32),
+        "valid": np.ones((height, width), bool),
+        "index": 5,
+        "name": "here",
+    }
+
+
+def run(sample: Sample, seed: int = 0, **options) -> Sample:
+    options = {"image_size": [H, W], "hflip": 0.0} | options
+    return TrainTransform(**options)(sample, seed=seed)
+
+
+def test_nothing_asked_for_changes_nothing():
+    sample = coordinates()
+    sample["valid"][0, :5] = False
+    sample["labels"][3] = IGNORE_INDEX
+    out = run(sample)
+    for key in ("image", "labels", "valid"):
+        assert np.array_equal(out[key], sample[key])
+        assert not np.shares_memory(out[key], sample[key])
+    assert np.array_equal(out["depth"], np.where(sample["valid"], sample["depth"], 0))
+    assert (out["index"], out["name"]) == (5, "here")
+
+
+def test_flip_moves_everything_together():
+    sample = coordinates()
+    out = run(sample, hflip=1.0)
+    for key in ("image", "labels", "depth", "valid"):
+        assert np.array_equal(out[key], sample[key][:, ::-1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_cut_everything_at_one_place(seed):
+    sample = coordinates()
+    out = run(sample, seed, image_size=[24, 24], zoom=[1.0, 2.0], zoom_scales_depth=False)
+    assert out["image"].shape == (24, 24, 3)
+    rows = out["depth"].astype(int) - 1
+    columns = np.round((out["depth"] - 1 - rows) * 1000).astype(int)
+    assert out["valid"].all()
+    assert np.abs(out["image"][..., 0].astype(int) - rows).max() <= 1
+    assert np.abs(out["image"][..., 1].astype(int) - columns).max() <= 1
+    assert np.array_equal(out["labels"], rows // 8 * 8 + columns // 8)
+
+
+def test_rotation_turns_everything_together_and_invalidates_corners():
+    sample = coordinates()
+    sample["labels"] = np.maximum(sample["labels"], 1)  # 0 must not be confused with the fill
+    out = run(sample, seed=3, rotate=30.0)
+    outside = out["labels"] == IGNORE_INDEX
+    assert 0.02 < outside.mean() < 0.5
+    assert np.array_equal(out["valid"], ~outside)
+    assert (out["depth"][outside] == 0).all()
+    rows = out["depth"][~outside].astype(int) - 1
+    columns = np.round((out["depth"][~outside] - 1 - rows) * 1000).astype(int)
+    labels = np.maximum(rows // 8 * 8 + columns // 8, 1)
+    assert np.array_equal(out["labels"][~outside], labels)
+    inner = ~outside
+    inner[:2] = inner[-2:] = inner[:, :2] = inner[:, -2:] = False
+    difference = np.abs(out["image"][..., 0].astype(int) - (out["depth"].astype(int) - 1))[inner]
+    assert np.median(difference) <= 1
+
+
+def test_class_0_and_unlabelled_survive_every_step():
+    sample = coordinates()
+    sample["labels"][:] = 0
+    sample["labels"][:, :32] = IGNORE_INDEX
+    out = run(sample, hflip=1.0, rotate=0.001, color=1.0)
+    assert set(np.unique(out["labels"])) == {0, IGNORE_INDEX}
+    assert (out["labels"] == 0).mean() == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("size", [[20, 28], [96, 128], [31, 77]])
+def test_nearest_never_invents_values(size):
+    sample = coordinates()
+    random = np.random.default_rng(0)
+    sample["labels"] = random.choice([3, 7, IGNORE_INDEX], (H, W)).astype(np.uint8)
+    sample["depth"] = random.choice([1.0, 9.0], (H, W)).astype(np.float32)
+    sample["valid"] = random.random((H, W)) < 0.5
+    sample["depth"][~sample["valid"]] = 4.0  # must never be seen
+    out = run(sample, image_size=size, hflip=1.0, rotate=10.0)
+    assert set(np.unique(out["labels"])) <= {3, 7, IGNORE_INDEX}
+    assert set(np.unique(out["depth"])) == {0.0, 1.0, 9.0}
+    assert np.array_equal(out["valid"], out["depth"] > 0)
+
+
+@pytest.mark.parametrize("zoom", [2.0, 0.5])
+def test_zoom_divides_depth(zoom):
+    sample = coordinates()
+    sample["depth"][:] = 3.0
+    out = run(sample, zoom=[zoom, zoom])
+    assert np.allclose(out["depth"][out["valid"]], 3.0 / zoom)
+    assert np.allclose(run(sample, zoom=[zoom] * 2, zoom_scales_depth=False)["depth"].max(), 3.0)
+
+
+def test_zoom_in_shows_half_and_zoom_out_pads():
+    near = run(coordinates(), zoom=[2.0, 2.0])
+    assert np.ptp(near["image"][..., 0].astype(int)) == pytest.approx(H / 2, abs=2)
+    far = run(coordinates(), zoom=[0.5, 0.5])
+    inside = far["valid"]
+    assert inside.mean() == pytest.approx(0.25, abs=0.02)
+    assert (far["image"][~inside] == 128).all()
+    assert (far["labels"][~inside] == IGNORE_INDEX).all()
+    assert (far["depth"][~inside] == 0).all()
+    assert np.ptp(far["image"][inside][:, 0].astype(int)) >= H - 4
+
+
+def test_zooms_are_log_uniform():
+    sample = coordinates()
+    sample["depth"][:] = 1.0
+    zooms = [1 / run(sample, seed, zoom=[1.0, 4.0])["depth"].max() for seed in range(300)]
+    assert 1.0 <= min(zooms) < 1.05
+    assert 3.8 < max(zooms) <= 4.001
+    assert np.median(zooms) == pytest.approx(2.0, rel=0.15)  # the middle would be 2.5
+
+
+@pytest.mark.parametrize("size", [(36, 48), (50, 50), (20, 200), (200, 20)])
+def test_zoom_1_covers_image_size_as_lower_bound_does(size):
+    out = run(coordinates(*size), image_size=[32, 40])
+    assert out["valid"].all()
+    shown = [np.ptp(out["depth"].astype(int)), np.ptp(np.round(out["depth"] % 1 * 1000))]
+    scale = max(32 / size[0], 40 / size[1])
+    expected = [32 / scale, 40 / scale]
+    assert np.allclose(shown, expected, rtol=0.1, atol=1.6)
+
+
+def test_same_seed_same_result_and_inputs_untouched():
+    options = {"zoom": [0.5, 2.0], "hflip": 0.5, "rotate": 10.0, "color": 1.0, "blur": 0.3}
+    sample = coordinates()
+    before = {k: v.copy() for k, v in sample.items() if isinstance(v, np.ndarray)}
+    for array in before:
+        sample[array].setflags(write=False)
+    first, second = (run(sample, 11, grayscale=0.3, **options) for _ in range(2))
+    other = run(sample, 12, grayscale=0.3, **options)
+    for key, array in before.items():
+        assert np.array_equal(sample[key], array)
+        assert np.array_equal(first[key], second[key])
+    assert not np.array_equal(first["image"], other["image"])
+
+
+@pytest.mark.parametrize("step", ["color", "blur", "grayscale"])
+def test_colour_steps_leave_labels_and_depth_alone(step):
+    sample = coordinates()
+    sample["image"] = np.random.default_rng(0).integers(0, 256, (H, W, 3), dtype=np.uint8)
+    outs = [run(sample, seed, **{step: 1.0}) for seed in range(4)]
+    assert any(not np.array_equal(out["image"], sample["image"]) for out in outs)
+    for out in outs:
+        for key in ("labels", "depth", "valid"):
+            assert np.array_equal(out[key], sample[key])
+
+
+def test_only_the_keys_that_the_sample_has():
+    image_only = {"image": coordinates()["image"], "class_id": 3}
+    out = run(image_only, rotate=5.0, color=0.5, hflip=1.0)
+    assert out.keys() == {"image", "class_id"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"hflip": 2}, {"zoom": [2, 1]}, {"zoom": [0, 1]}, {"rotate": 200}, {"image_size": [8]}],
+)
+def test_wrong_settings_are_named(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        TrainTransform(**{"image_size": [8, 8]} | options)
+
+
+# ------------------------------------------------------------------------------------ resizing
+
+
+@pytest.mark.parametrize("rule", ["train", "area", "bilinear", "cubic"])
+def test_rules_agree_on_a_smooth_picture(rule):
+    rows, columns = np.mgrid[:96, :128]
+    smooth = np.dstack([rows, columns, rows + columns]).astype(np.uint8)
+    for size in ((37, 50), (48, 64), (32, 43), (120, 160)):
+        out = resize_image(smooth, size, rule=rule)
+        ys = (np.arange(size[0]) + 0.5) * 96 / size[0] - 0.5
+        assert out.shape == (*size, 3)
+        assert np.abs(out[3:-3, 5, 0] - ys[3:-3]).max() <= 1.0
+
+
+def test_train_rule_averages_fine_stripes():
+    stripes = np.zeros((120, 160, 3), np.uint8)
+    stripes[:, ::2] = 200
+    assert np.abs(resize_image(stripes, (50, 66)).astype(int) - 100).max() <= 30
+    assert (resize_image(stripes, (60, 80)) == 100).all()
+
+
+def test_nearest_takes_the_pixel_at_the_centre():
+    values = np.arange(9, dtype=np.float32)[None].repeat(9, 0)
+    assert resize_map(values, (3, 3))[0].tolist() == [1, 4, 7]
+
+
+# ---------------------------------------------------------------------------------- evaluation
+
+
+def test_evaluation_keeps_labels_at_their_own_size():
+    sample = coordinates()
+    for array in (sample["image"], sample["labels"], sample["depth"]):
+        array.setflags(write=False)
+    preprocessing = Preprocessing(image_size=(32, 32), multiple_of=16)
+    out = EvalTransform(preprocessing)(sample)
+    assert out["image"].shape == (32, 48, 3)
+    for key in ("labels", "depth", "valid"):
+        assert out[key] is sample[key]
+    assert sample["image"].shape == (H, W, 3)
+
+
+def test_evaluation_honours_the_interpolation():
+    image = np.random.default_rng(0).integers(0, 256, (H, W, 3), dtype=np.uint8)
+    results = [
+        EvalTransform(Preprocessing(image_size=(16, 16), interpolation=rule))({"image": image})
+        for rule in ("bilinear", "cubic", "area")
+    ]
+    spread = [r["image"].std() for r in results]
+    assert spread[2] < spread[0] < spread[1]  # area averages, cubic sharpens
+
+
+# ----------------------------------------------------------------------------------- Augmented
+
+
+class Constant:
+    info = DatasetInfo(targets=("labels", "depth"))
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Sample:
+        return coordinates()
+
+
+def test_randomness_depends_on_seed_epoch_and_index_only():
+    def image(seed: int, key: tuple[int, int]) -> np.ndarray:
+        transform = TrainTransform(image_size=[24, 24], zoom=[1, 2], color=1.0)
+        return Augmented(Constant(), transform, seed=seed)[key]["image"]
+
+    assert np.array_equal(image(0, (1, 2)), image(0, (1, 2)))
+    for seed, key in [(1, (1, 2)), (0, (0, 2)), (0, (1, 1)), (0, (2, 1))]:
+        assert not np.array_equal(image(0, (1, 2)), image(seed, key))
+    augmented = Augmented(Constant(), TrainTransform(image_size=[24, 24]), seed=0)
+    assert (augmented[(4, 2)]["index"], len(augmented)) == (2, 3)
+    assert np.array_equal(augmented[1]["image"], augmented[(0, 1)]["image"])
+
+
+def test_importing_the_data_room_needs_no_albumentations():
+    code = (
+        "import sys, os, dpt.data; assert os.environ['NO_ALBUMENTATIONS_UPDATE'] == '1';"
+        "assert 'albumentations' not in sys.modules and 'lightning' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_real_frame(shared_data):
+    root = shared_data / "rgbd"
+    dataset = FolderDataset(
+        root=root, split="train", depth="depth", invalid_depth=[0, 65535], max_depth=10
+    )
+    sample = dataset[0]
+    out = run(sample, image_size=[192, 256], zoom=[1, 2], rotate=3.0, zoom_scales_depth=False)
+    assert out["image"].shape == (192, 256, 3)
+    assert np.isin(out["depth"], np.append(sample["depth"], 0)).all()
+    assert 0.7 < out["valid"].mean() < 1

@@ -1,0 +1,245 @@
+"""Depth losses against their formulas written out in NumPy, and what every loss here promises."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpt.losses import CombinedLoss, GradientMatchingLoss, ScaleShiftInvariantLoss, SILogLoss
+
+FORMS = ("bts", "zoedepth", "depth_anything", "eigen")
+LOSSES = {
+    **{form: SILogLoss(form=form) for form in FORMS},
+    "gradient": GradientMatchingLoss(),
+    "ssi": ScaleShiftInvariantLoss(),
+}
+
+
+@pytest.fixture(params=LOSSES, ids=str)
+def loss(request):
+    return LOSSES[request.param]
+
+
+def example(batch=4, height=12, width=14, seed=0):
+    """(prediction, target, valid) float64; invalid targets hold NaN, infinity, 0 or -1."""
+    rng = np.random.default_rng(seed)
+    prediction = torch.from_numpy(rng.uniform(0.5, 9, (batch, height, width)))
+    valid = torch.from_numpy(rng.random((batch, height, width)) < 0.7)
+    target = torch.from_numpy(rng.uniform(0.5, 9, (batch, height, width)))
+    rubbish = torch.from_numpy(rng.choice([math.nan, math.inf, 0.0, -1.0], target.shape))
+    return prediction, torch.where(valid, target, rubbish), valid
+
+
+def silog_reference(form, p, t):
+    e = np.log(p) - np.log(t)
+    return {
+        "bts": lambda: 10 * np.sqrt((e**2).mean() - 0.85 * e.mean() ** 2),
+        "zoedepth": lambda: 10 * np.sqrt(e.var(ddof=1) + 0.15 * e.mean() ** 2),
+        "depth_anything": lambda: np.sqrt((e**2).mean() - 0.5 * e.mean() ** 2),
+        "eigen": lambda: (e**2).sum() / e.size - 0.5 / e.size**2 * e.sum() ** 2,
+    }[form]()
+
+
+def ssi_reference(p, t, m, trim, weight, scales):
+    def unit(d):
+        median = np.median(d[m])
+        return (d - median) / np.abs(d[m] - median).mean()
+
+    with np.errstate(all="ignore"):
+        r = np.where(m, unit(p) - unit(1 / t), 0)
+    ordered = np.sort(np.abs(r[m]))
+    kept = math.floor((1 - trim) * len(ordered) + 1e-9)
+    return ordered[:kept].sum() / (2 * m.sum()) + weight * gradient_reference(r, m, scales)
+
+
+def gradient_reference(r, m, scales):
+    total = 0.0
+    for k in range(scales):
+        rk, mk = r[:: 2**k, :: 2**k], m[:: 2**k, :: 2**k]
+        height, width = rk.shape
+        part = 0.0
+        for y in range(height):
+            for x in range(width):
+                if x + 1 < width and mk[y, x] and mk[y, x + 1]:
+                    part += abs(rk[y, x + 1] - rk[y, x])
+                if y + 1 < height and mk[y, x] and mk[y + 1, x]:
+                    part += abs(rk[y + 1, x] - rk[y, x])
+        total += part / max(mk.sum(), 1)
+    return total
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_silog_is_the_formula_per_image(form):
+    prediction, target, valid = example()
+    expected = np.mean(
+        [
+            silog_reference(form, p[m].numpy(), t[m].numpy())
+            for p, t, m in zip(prediction, target, valid, strict=True)
+        ]
+    )
+    assert SILogLoss(form=form)(prediction, target, valid).item() == pytest.approx(expected)
+
+
+def test_silog_by_hand():
+    # e = (ln 2, 0): mean e² = ln²2 / 2, mean e = ln 2 / 2
+    prediction, target = torch.tensor([[[2.0, 3.0]]]), torch.tensor([[[1.0, 3.0]]])
+    valid = torch.ones(1, 1, 2, dtype=torch.bool)
+    ln2 = math.log(2)
+    expected = {
+        "bts": 10 * ln2 * math.sqrt(0.5 - 0.85 / 4),
+        "zoedepth": 10 * ln2 * math.sqrt(0.5 + 0.15 / 4),
+        "depth_anything": ln2 * math.sqrt(0.5 - 0.5 / 4),
+        "eigen": ln2**2 * (0.5 - 0.5 / 4),
+    }
+    for form, value in expected.items():
+        assert SILogLoss(form=form)(prediction, target, valid).item() == pytest.approx(value)
+
+
+def test_silog_pulls_up_a_prediction_of_zero():
+    prediction = torch.tensor([[[0.0, 2.0, 5e-4]]], requires_grad=True)
+    target = torch.full((1, 1, 3), 2.0)
+    value = SILogLoss(form="bts")(prediction, target, torch.ones(1, 1, 3, dtype=torch.bool))
+    (gradient,) = torch.autograd.grad(value, prediction)
+    assert value.isfinite()
+    assert gradient[0, 0, 0] < 0
+    assert gradient[0, 0, 2] < 0
+
+
+@pytest.mark.parametrize(("trim", "weight", "scales"), [(0.2, 0.5, 4), (0.0, 0.0, 1), (0.1, 2, 2)])
+def test_ssi_is_the_formula_per_image(trim, weight, scales):
+    prediction, target, valid = example()
+    expected = np.mean(
+        [
+            ssi_reference(p.numpy(), t.numpy(), m.numpy(), trim, weight, scales)
+            for p, t, m in zip(prediction, target, valid, strict=True)
+        ]
+    )
+    loss = ScaleShiftInvariantLoss(trim=trim, gradient_weight=weight, gradient_scales=scales)
+    assert loss(prediction, target, valid).item() == pytest.approx(expected)
+
+
+def test_gradient_matching_is_the_formula():
+    prediction, target, valid = example(batch=2, height=9, width=17)
+    residual = torch.where(valid, prediction - target, 0.0)
+    expected = np.mean(
+        [gradient_reference(r.numpy(), m.numpy(), 3) for r, m in zip(residual, valid, strict=True)]
+    )
+    value = GradientMatchingLoss(scales=3)(prediction, target, valid)
+    assert value.item() == pytest.approx(expected)
+
+
+def test_ssi_ignores_scale_and_shift_of_the_prediction():
+    loss = LOSSES["ssi"]
+    prediction, target, valid = example()
+    value = loss(prediction, target, valid)
+    torch.testing.assert_close(loss(3.7 * prediction - 12, target, valid), value)
+    torch.testing.assert_close(loss(prediction, 5 * target, valid), value)
+    perfect = 0.3 / torch.where(valid, target, 1.0) + 2
+    assert loss(perfect, target, valid).item() == pytest.approx(0, abs=1e-12)
+    assert loss(-perfect, target, valid) > 0.5
+
+
+def test_trimming_forgets_the_largest_residuals():
+    residual = torch.tensor([0.1, 9.0, 0.2, 0.3, -50.0, -0.4, 0.5, 0.6, -0.7, -0.8, 77.0, 77.0])
+    valid = torch.tensor([True] * 10 + [False] * 2)[None, None]  # two of ten are trimmed
+    aligned = residual[None, None].requires_grad_()
+    truth = torch.zeros_like(aligned)
+    value = LOSSES["ssi"]._trimmed_mae(aligned, truth, valid)
+    (gradient,) = torch.autograd.grad(value, aligned)
+    assert value.item() == pytest.approx((0.1 + 0.2 + 0.3 + 0.4 + 0.5 + 0.6 + 0.7 + 0.8) / 20)
+    signs = [1, 0, 1, 1, 0, -1, 1, 1, -1, -1, 0, 0]
+    torch.testing.assert_close(gradient[0, 0], torch.tensor(signs) / 20)
+
+
+def test_ssi_by_hand():
+    # inverse truth 1, 2, 3: median 2, deviation 2/3; prediction 0, 1, 5: median 1, deviation 5/3
+    target, prediction = 1 / torch.tensor([[[1.0, 2, 3]]]), torch.tensor([[[0.0, 1, 5]]])
+    valid = torch.ones(1, 1, 3, dtype=torch.bool)
+    residual = (-0.6 + 1.5, 0.0, 2.4 - 1.5)
+    loss = ScaleShiftInvariantLoss(trim=0.0, gradient_weight=0.5, gradient_scales=1)
+    expected = sum(residual) / 6 + 0.5 * (0.9 + 0.9) / 3
+    assert loss(prediction, target, valid).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_rubbish_in_invalid_pixels_reaches_nothing(loss):
+    prediction, target, valid = example()
+    valid[1] = False
+    broken = torch.where(valid, prediction, math.nan).requires_grad_()
+    clean = torch.where(valid, target, 1.0)
+    value = loss(broken, target, valid)
+    (gradient,) = torch.autograd.grad(value, broken)
+    assert value.isfinite()
+    assert gradient.isfinite().all()
+    assert (gradient[~valid] == 0).all()
+    assert (gradient[0] != 0).any()
+    torch.testing.assert_close(loss(prediction, clean, valid), value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_no_or_one_valid_pixel(loss, count):
+    prediction, target, valid = example(batch=1)
+    valid = torch.zeros_like(valid)
+    target[0, 3, 3] = 2.0
+    valid[0, 3, 3] = count == 1
+    prediction = prediction.requires_grad_()
+    value = loss(prediction, target, valid)
+    (gradient,) = torch.autograd.grad(value, prediction)
+    assert gradient.isfinite().all()
+    if count == 0:
+        assert value.item() == 0
+        assert (gradient == 0).all()
+
+
+def test_a_perfect_or_constant_prediction_has_a_finite_gradient(loss):
+    _, target, valid = example()
+    clean = torch.where(valid, target, 1.0)
+    for prediction in (clean, 1 / clean, torch.ones_like(clean), torch.zeros_like(clean)):
+        leaf = prediction.float().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(leaf, target.float(), valid), leaf)
+        assert gradient.isfinite().all()
+        assert gradient.norm() < 1e3
+
+
+def test_two_halves_average_to_the_whole(loss):
+    prediction, target, valid = example()
+    valid[3] = False  # counts as an image all the same
+    halves = [loss(prediction[s], target[s], valid[s]) for s in (slice(0, 2), slice(2, 4))]
+    torch.testing.assert_close(loss(prediction, target, valid), sum(halves) / 2)
+
+
+def test_gradient_is_the_derivative(loss):
+    prediction, target, valid = example(batch=2, height=4, width=5, seed=3)
+    prediction = prediction.requires_grad_()
+    assert torch.autograd.gradcheck(lambda p: loss(p, target, valid), prediction)
+
+
+def test_half_precision_inputs_and_autocast(loss):
+    prediction, target, valid = example()
+    prediction, target = prediction.bfloat16(), target.float()
+    expected = loss(prediction.float(), target, valid)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = loss(prediction, target, valid)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, expected, rtol=0, atol=0)
+
+
+def test_combined_loss():
+    prediction, target, valid = example()
+    silog, gradient = LOSSES["bts"], LOSSES["gradient"]
+    both = CombinedLoss({"silog": silog, "gradient": gradient}, {"gradient": 0.5})
+    expected = silog(prediction, target, valid) + 0.5 * gradient(prediction, target, valid)
+    torch.testing.assert_close(both(prediction, target, valid), expected)
+    assert set(both.parts(prediction, target, valid)) == {"silog", "gradient"}
+    with pytest.raises(ValueError, match="typo"):
+        CombinedLoss({"silog": silog}, {"typo": 1.0})
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="zoedepth"):
+        SILogLoss(form="zoe")
+    with pytest.raises(ValueError, match="trim"):
+        ScaleShiftInvariantLoss(trim=1.0)
+    prediction, target, valid = example()
+    with pytest.raises(ValueError, match=r"\(B, H, W\)"):
+        SILogLoss()(prediction[:, None], target, valid)

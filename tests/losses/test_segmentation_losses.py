@@ -1,0 +1,187 @@
+"""Segmentation losses against PyTorch, naive references and hand computation."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dpt.losses import CrossEntropyLoss, DiceLoss, FocalLoss, LovaszSoftmaxLoss
+
+K = 5
+LOSSES = {
+    "ce": CrossEntropyLoss(),
+    "ce_weighted": CrossEntropyLoss(class_weights=[1, 2, 0.5, 3, 1], label_smoothing=0.1),
+    "focal": FocalLoss(),
+    "dice": DiceLoss(),
+    "lovasz": LovaszSoftmaxLoss(),
+}
+
+
+@pytest.fixture(params=LOSSES, ids=str)
+def loss(request):
+    return LOSSES[request.param]
+
+
+def example(batch=4, height=7, width=9, seed=0):
+    rng = np.random.default_rng(seed)
+    logits = torch.from_numpy(rng.normal(size=(batch, K, height, width)) * 2)
+    labels = torch.from_numpy(rng.integers(0, K - 1, (batch, height, width)).astype(np.uint8))
+    labels[torch.from_numpy(rng.random(labels.shape) < 0.2)] = 255
+    return logits, labels
+
+
+def test_cross_entropy_is_pytorchs_mean_per_image():
+    logits, labels = example()
+    weights = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.0], dtype=torch.float64)
+    for kwargs in ({}, {"label_smoothing": 0.1}, {"weight": weights, "label_smoothing": 0.1}):
+        expected = torch.stack(
+            [
+                F.cross_entropy(x[None], y[None].long(), ignore_index=255, **kwargs)
+                for x, y in zip(logits, labels, strict=True)
+            ]
+        ).mean()
+        ours = CrossEntropyLoss(
+            label_smoothing=kwargs.get("label_smoothing", 0.0),
+            class_weights=kwargs["weight"].tolist() if "weight" in kwargs else None,
+        )
+        torch.testing.assert_close(ours(logits, labels), expected)
+
+
+def test_focal_by_hand():
+    logits = torch.tensor([[[[0.0]], [[math.log(3.0)]]]])  # probabilities 1/4, 3/4
+    label = torch.ones(1, 1, 1, dtype=torch.uint8)
+    assert FocalLoss()(logits, label).item() == pytest.approx(0.25**2 * -math.log(0.75))
+    logits, labels = example()
+    torch.testing.assert_close(
+        FocalLoss(gamma=0)(logits, labels), CrossEntropyLoss()(logits, labels)
+    )
+
+
+def test_dice_by_hand():
+    # class 0: p0 = .5, .8; class 1: p1 = .9; class 2 is absent; the last pixel is ignored
+    p = torch.tensor([[0.5, 0.3, 0.2], [0.8, 0.1, 0.1], [0.05, 0.9, 0.05], [0.1, 0.1, 0.8]])
+    logits = p.log().t().reshape(1, 3, 2, 2)
+    labels = torch.tensor([[[0, 0], [1, 255]]])
+    dice0 = 2 * (0.5 + 0.8) / (0.5 + 0.8 + 0.05 + 2)
+    dice1 = 2 * 0.9 / (0.3 + 0.1 + 0.9 + 1)
+    expected = 1 - (dice0 + dice1) / 2
+    assert DiceLoss()(logits, labels).item() == pytest.approx(expected, rel=1e-6)
+
+
+def jaccard_loss(wrong, foreground):
+    """|wrong| / |foreground or wrong| (Berman et al. 2018, eq. 6)."""
+    return len(wrong) / len(foreground | wrong)
+
+
+def lovasz_reference(logits, labels):
+    """The Lovász extension from its definition: Σ m_π(i) · (Δ({π1..πi}) - Δ({π1..πi-1}))."""
+    losses = []
+    for x, y in zip(logits.softmax(1), labels, strict=True):
+        counted = y != 255
+        probabilities, truth = x[:, counted].numpy(), y[counted].numpy()
+        terms = []
+        for c in np.unique(truth):
+            foreground = set(np.flatnonzero(truth == c).tolist())
+            errors = np.abs((truth == c) - probabilities[c])
+            total, wrong = 0.0, set()
+            for i in np.argsort(-errors, kind="stable").tolist():
+                before = jaccard_loss(wrong, foreground)
+                wrong.add(i)
+                total += errors[i] * (jaccard_loss(wrong, foreground) - before)
+            terms.append(total)
+        losses.append(np.mean(terms))
+    return np.mean(losses)
+
+
+def test_lovasz_is_its_definition():
+    logits, labels = example(batch=2, height=4, width=5)
+    expected = lovasz_reference(logits, labels)
+    assert LovaszSoftmaxLoss()(logits, labels).item() == pytest.approx(expected)
+
+
+def test_lovasz_of_hard_predictions_is_one_minus_iou():
+    labels = torch.tensor([[[0, 0, 0, 1]]])
+    wrong_on_one = torch.tensor([[[0, 0, 1, 1]]])
+    logits = 200.0 * F.one_hot(wrong_on_one, 2).permute(0, 3, 1, 2)
+    expected = 1 - (2 / 3 + 1 / 2) / 2
+    assert LovaszSoftmaxLoss()(logits, labels).item() == pytest.approx(expected)
+
+
+def test_ignored_pixels_reach_nothing(loss):
+    logits, labels = example()
+    ignored = (labels == 255)[:, None]
+    leaf = logits.clone().requires_grad_()
+    value = loss(leaf, labels)
+    (gradient,) = torch.autograd.grad(value, leaf)
+    assert (gradient[ignored.expand_as(gradient)] == 0).all()
+    assert (gradient[~ignored.expand_as(gradient)] != 0).any()
+    torch.testing.assert_close(loss(torch.where(ignored, 30.0 - logits, logits), labels), value)
+
+
+def test_a_wholly_ignored_image_is_zero(loss):
+    logits, labels = example(batch=2)
+    labels[1] = 255
+    leaf = logits.requires_grad_()
+    value = loss(leaf, labels)
+    (gradient,) = torch.autograd.grad(value, leaf)
+    torch.testing.assert_close(value, loss(logits[:1], labels[:1]) / 2)
+    assert gradient.isfinite().all()
+    assert (gradient[1] == 0).all()
+
+
+def test_another_ignore_index():
+    logits, labels = example()
+    other = torch.where(labels == 255, torch.tensor(-1), labels.long())
+    for cls in (CrossEntropyLoss, FocalLoss, DiceLoss, LovaszSoftmaxLoss):
+        torch.testing.assert_close(cls(ignore_index=-1)(logits, other), cls()(logits, labels))
+
+
+def test_perfect_logits_have_a_finite_gradient(loss):
+    _, labels = example()
+    target = torch.where(labels == 255, 0, labels).long()
+    logits = (300.0 * F.one_hot(target, K).permute(0, 3, 1, 2)).requires_grad_()
+    value = loss(logits, labels)
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert gradient.isfinite().all()
+    if loss is not LOSSES["ce_weighted"]:  # smoothing punishes certainty
+        assert value.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_two_halves_average_to_the_whole(loss):
+    logits, labels = example()
+    labels[3] = 255
+    halves = [loss(logits[s], labels[s]) for s in (slice(0, 2), slice(2, 4))]
+    torch.testing.assert_close(loss(logits, labels), sum(halves) / 2)
+
+
+def test_gradient_is_the_derivative(loss):
+    logits, labels = example(batch=2, height=3, width=3, seed=2)
+    assert torch.autograd.gradcheck(lambda x: loss(x, labels), logits.requires_grad_())
+
+
+def test_smaller_logits_are_resized_to_the_labels(loss):
+    logits, labels = example()
+    small = logits[:, :, :4, :5]
+    resized = F.interpolate(small, labels.shape[-2:], mode="bilinear", align_corners=True)
+    torch.testing.assert_close(loss(small, labels), loss(resized, labels))
+
+
+def test_half_precision_inputs_and_autocast(loss):
+    logits, labels = example()
+    logits = logits.bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = loss(logits[:, :, :4, :5], labels)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, loss(logits[:, :, :4, :5].float(), labels))
+
+
+def test_mistakes_are_named():
+    logits, labels = example()
+    with pytest.raises(ValueError, match="3 class_weights for 5 classes"):
+        CrossEntropyLoss(class_weights=[1, 1, 1])(logits, labels)
+    with pytest.raises(ValueError, match=r"labels \(B, H, W\)"):
+        DiceLoss()(logits, labels[:, None])
+    with pytest.raises(ValueError, match="label_smoothing"):
+        CrossEntropyLoss(label_smoothing=1.0)

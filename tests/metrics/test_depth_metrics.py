@@ -1,0 +1,208 @@
+"""Depth metrics against the BTS evaluation written with boolean indexing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpt.metrics import DEPTH_ERRORS, DepthMetrics, depth_errors
+
+
+def example(batch=6, height=8, width=9, seed=0):
+    """(prediction, target, valid) float32, metres; image 4 has no valid pixel."""
+    rng = np.random.default_rng(seed)
+    target = rng.uniform(0.2, 12, (batch, height, width))
+    prediction = target * np.exp(rng.normal(0, 0.3, target.shape))
+    valid = rng.random(target.shape) < 0.6
+    valid[4] = False
+    valid[0, 0, :4] = True
+    target[0, 0, :4] = [1, 2, 3, 4]
+    target[~valid] = rng.choice([0, np.nan, np.inf, 1.0], (~valid).sum())
+    prediction[0, 0, :4] = [np.nan, np.inf, -np.inf, -3]
+    return (
+        torch.from_numpy(prediction).float(),
+        torch.from_numpy(target).float(),
+        torch.from_numpy(valid),
+    )
+
+
+def bts(gt, pred, low, high):
+    """eval_with_pngs.py of BTS for one image: clean, mask, then compute_errors."""
+    pred = pred.copy()
+    with np.errstate(invalid="ignore"):
+        pred[pred < low] = low
+        pred[pred > high] = high
+        pred[np.isinf(pred)] = high
+        pred[np.isnan(pred)] = low
+    thresh = np.maximum(gt / pred, pred / gt)
+    err = np.log(pred) - np.log(gt)
+    return [
+        np.mean(np.abs(gt - pred) / gt),
+        np.mean((gt - pred) ** 2 / gt),
+        np.sqrt(((gt - pred) ** 2).mean()),
+        np.sqrt((err**2).mean()),
+        np.abs(np.log10(pred) - np.log10(gt)).mean(),
+        np.sqrt(np.mean(err**2) - np.mean(err) ** 2) * 100,
+        *((thresh < 1.25**k).mean() for k in (1, 2, 3)),
+    ]
+
+
+def images(prediction, target, valid, low, high):
+    """Float64 (truth, prediction) of the scored pixels, for each image that has some."""
+    for p, t, m in zip(prediction.double(), target.double(), valid, strict=True):
+        with np.errstate(invalid="ignore"):
+            keep = (m & (t > low) & (t < high)).numpy()
+        if keep.any():
+            yield t.numpy()[keep], p.numpy()[keep]
+
+
+def values(metric):
+    return [v.item() for v in metric.compute().values()]
+
+
+def test_equals_bts():
+    prediction, target, valid = example()
+    metric = DepthMetrics(max_depth=10.0, min_depth=0.5)
+    metric.update(prediction, target, valid)
+    rows = [bts(t, p, 0.5, 10.0) for t, p in images(prediction, target, valid, 0.5, 10.0)]
+    assert len(rows) == 5
+    result = metric.compute()
+    assert tuple(result) == (*DEPTH_ERRORS, "rmse_pooled")
+    assert values(metric)[:9] == pytest.approx(np.mean(rows, 0).tolist(), rel=1e-5)
+
+
+def test_pooled_rmse_pools_pixels():
+    target = torch.full((2, 1, 4), 5.0)
+    prediction = target + torch.tensor([[[1.0] * 4], [[3.0] * 4]])
+    valid = torch.tensor([[[True] * 4], [[True, False, False, False]]])
+    metric = DepthMetrics(max_depth=10.0)
+    metric.update(prediction, target, valid)
+    assert metric.compute()["rmse"].item() == pytest.approx((1 + 3) / 2)
+    assert metric.compute()["rmse_pooled"].item() == pytest.approx(math.sqrt((4 + 9) / 5))
+
+
+def test_errors_by_hand():
+    prediction, target = torch.tensor([[[2.0, 1.25, 7.0]]]), torch.tensor([[[1.0, 1.0, math.nan]]])
+    errors = depth_errors(prediction, target, torch.tensor([[[True, True, False]]]))[0].tolist()
+    logs = np.log([2, 1.25])
+    expected = [0.625, 0.53125, math.sqrt(0.53125), math.sqrt((logs**2).mean())]
+    expected += [np.log10([2, 1.25]).mean(), 100 * logs.std(), 0, 0.5, 0.5]  # 1.25 is not < 1.25
+    assert errors == pytest.approx(expected)
+
+
+def test_range_is_strict():
+    target = torch.tensor([[1.0, 10.0, 5.0, 0.5, 20.0]])
+    metric = DepthMetrics(max_depth=10.0, min_depth=1.0)
+    metric.update(target + 1, target, torch.ones(1, 5, dtype=torch.bool))
+    assert metric.pixels.item() == 1
+    assert metric.compute()["rmse"].item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_parts_add_up_to_the_whole(size):
+    data = example()
+    whole = DepthMetrics(max_depth=10.0)
+    whole.update(*data)
+    parts = [DepthMetrics(max_depth=10.0), DepthMetrics(max_depth=10.0)]
+    for step, chunk in enumerate(zip(*(d.split(size) for d in data), strict=True)):
+        parts[step % 2].update(*chunk)
+    merged = DepthMetrics(max_depth=10.0)
+    for name in merged._defaults:  # what dist_reduce_fx="sum" does between processes
+        assert merged._reductions[name] is whole._reductions[name]
+        setattr(merged, name, getattr(parts[0], name) + getattr(parts[1], name))
+    merged._update_count = 1
+    assert values(merged) == pytest.approx(values(whole), rel=1e-6)
+
+
+def test_one_image_without_batch_axis():
+    prediction, target, valid = example()
+    batched, single = DepthMetrics(max_depth=10.0), DepthMetrics(max_depth=10.0)
+    batched.update(prediction, target, valid)
+    for sample in zip(prediction, target, valid, strict=True):
+        single.update(*sample)
+    assert values(single) == pytest.approx(values(batched), rel=1e-6)
+
+
+def test_relative_prediction_up_to_scale_and_shift_is_perfect():
+    _, target, valid = example()
+    target = torch.where(valid, target, math.nan)
+    inverse = torch.where(valid, 7 / target - 0.4, math.nan)
+    metric = DepthMetrics(max_depth=20.0, prediction_kind="relative", alignment="scale_shift")
+    metric.update(inverse, target, valid)
+    result = metric.compute()
+    assert result["abs_rel"].item() == pytest.approx(0, abs=1e-5)
+    assert result["delta1"].item() == 1
+
+
+def test_relative_alignment_is_least_squares_on_inverse_depth():
+    prediction, target, valid = example()
+    prediction = prediction.nan_to_num(1.0, 1.0, 1.0).clamp(min=0.1).reciprocal()
+    metric = DepthMetrics(max_depth=10.0, prediction_kind="relative", alignment="scale_shift")
+    metric.update(prediction, target, valid)
+    rows = []
+    for t, p in images(prediction, target, valid, 1e-3, 10.0):
+        scale, shift = np.polyfit(p, 1 / t, 1)
+        inverse = scale * p + shift
+        rows.append(bts(t, np.where(inverse > 0.1, 1 / inverse, 10.0), 1e-3, 10.0))
+    assert values(metric)[:9] == pytest.approx(np.mean(rows, 0).tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize("alignment", ["median", "scale_shift"])
+def test_alignment_survives_non_finite_predictions(alignment):
+    prediction, target, valid = example()
+    metric = DepthMetrics(max_depth=20.0, alignment=alignment)
+    broken = torch.where(prediction.isfinite(), 0.5 * target, prediction)
+    metric.update(broken, target, valid)
+    result = metric.compute()
+    assert result["delta1"].item() > 0.9
+    assert all(v.isfinite() for v in result.values())
+
+
+@pytest.mark.parametrize("kind", ["metric", "relative"])
+def test_median_alignment_undoes_a_factor(kind):
+    _, target, valid = example()
+    prediction = 3 * target if kind == "metric" else 3 / target
+    metric = DepthMetrics(max_depth=20.0, prediction_kind=kind, alignment="median")
+    metric.update(prediction, target, valid)
+    assert metric.compute()["abs_rel"].item() == pytest.approx(0, abs=1e-5)
+
+
+def test_metric_scale_shift_is_fitted_in_metres():
+    _, target, valid = example()
+    metric = DepthMetrics(max_depth=20.0, alignment="scale_shift")
+    metric.update(0.1 * target + 4, target, valid)
+    assert metric.compute()["rmse"].item() == pytest.approx(0, abs=1e-4)
+
+
+def test_nothing_seen_is_nan():
+    prediction, target, valid = example()
+    metric = DepthMetrics(max_depth=10.0)
+    metric.update(prediction, target, torch.zeros_like(valid))
+    assert all(math.isnan(v) for v in values(metric))
+
+
+def test_sums_keep_their_precision_when_the_model_changes_its_own():
+    module = torch.nn.Module()
+    module.metric = DepthMetrics(max_depth=10.0)
+    module.to(torch.bfloat16).half()  # the first is what Lightning's "bf16-true" does
+    data = example()
+    module.metric.update(data[0].bfloat16(), *data[1:])
+    assert module.metric.errors.dtype == torch.float64
+    before = values(module.metric)
+    module.to(torch.bfloat16)
+    assert values(module.metric) == before
+    module.metric.reset()
+    assert module.metric.errors.dtype == torch.float64
+    assert module.metric.images.item() == 0
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="min_depth < max_depth"):
+        DepthMetrics(max_depth=0.0)
+    with pytest.raises(ValueError, match="no unit"):
+        DepthMetrics(max_depth=10.0, prediction_kind="relative")
+    with pytest.raises(ValueError, match="'scale_shift'"):
+        DepthMetrics(max_depth=10.0, alignment="lstsq")
+    with pytest.raises(ValueError, match="share one shape"):
+        DepthMetrics(max_depth=10.0).update(torch.ones(1, 2, 3), torch.ones(2, 3), torch.ones(2, 3))

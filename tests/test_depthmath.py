@@ -1,0 +1,121 @@
+"""Masked arithmetic against NumPy on the valid pixels alone."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpt import depthmath as dm
+
+BAD = (math.nan, math.inf, -math.inf, 0.0)
+
+
+@pytest.fixture
+def holes():
+    """(values, valid) float64 (4, 5, 6): 17, 12, 1 and 0 valid pixels; rubbish elsewhere."""
+    rng = np.random.default_rng(0)
+    values = torch.from_numpy(rng.uniform(0.5, 9.0, (4, 5, 6)))
+    valid = torch.zeros(4, 30, dtype=torch.bool)
+    for image, count in enumerate((17, 12, 1, 0)):
+        valid[image, torch.from_numpy(rng.permutation(30)[:count])] = True
+    valid = valid.view(4, 5, 6)
+    rubbish = torch.from_numpy(rng.choice(BAD, (4, 5, 6)))
+    return torch.where(valid, values, rubbish), valid
+
+
+def test_mean_and_median_are_numpys(holes):
+    values, valid = holes
+    for ours, numpys in ((dm.masked_mean, np.mean), (dm.masked_median, np.median)):
+        expected = [numpys(v[m].numpy()) for v, m in zip(values[:3], valid[:3], strict=True)]
+        torch.testing.assert_close(ours(values, valid).tolist(), [*expected, 0.0])
+
+
+def test_median_of_a_full_map():
+    full = torch.ones(1, 1, 4, dtype=torch.bool)
+    assert dm.masked_median(torch.tensor([[[4.0, 1.0, 3.0, 8.0]]]), full).item() == 3.5
+    assert dm.masked_median(torch.tensor([[[4.0]]]), full[:, :, :1]).item() == 4.0
+
+
+def test_gradients_stay_inside_valid(holes):
+    values, valid = holes
+    values = values.requires_grad_()
+    shift, scale = dm.median_mad(values, valid)
+    total = dm.masked_mean(values, valid).sum() + dm.masked_median(values, valid).sum()
+    (gradient,) = torch.autograd.grad(total + shift.sum() + scale.sum(), values)
+    assert gradient.isfinite().all()
+    assert (gradient[~valid] == 0).all()
+    assert (gradient[valid] != 0).any()
+
+
+def test_inverse_depth():
+    depth = torch.tensor([2.0, 0.0, math.nan, 4.0, 0.0, -1.0], requires_grad=True)
+    valid = torch.tensor([True, False, False, False, True, True])
+    inverse = dm.inverse_depth(depth, valid)
+    assert inverse.tolist() == [0.5, 0, 0, 0, 0, 0]
+    (gradient,) = torch.autograd.grad(inverse.sum(), depth)
+    assert gradient.tolist() == [-0.25, 0, 0, 0, 0, 0]
+
+
+def test_valid_range_is_strict():
+    depth = torch.tensor([0.0, 1.0, 1.5, 10.0, math.nan, math.inf, 5.0])
+    valid = torch.tensor([True] * 6 + [False])
+    inside = dm.valid_range(depth, valid, min_depth=1.0, max_depth=10.0)
+    assert inside.tolist() == [False, False, True, False, False, False, False]
+    assert not dm.valid_range(depth, valid, min_depth=0.0, max_depth=math.inf)[5]
+
+
+def test_scale_shift_is_least_squares(holes):
+    target, valid = holes
+    rng = np.random.default_rng(1)
+    prediction = torch.from_numpy(rng.normal(size=(4, 5, 6)))
+    scale, shift = dm.align_scale_shift(prediction, target, valid)
+    for i in (0, 1):
+        p, t = prediction[i][valid[i]].numpy(), target[i][valid[i]].numpy()
+        expected = np.linalg.lstsq(np.stack([p, np.ones_like(p)], 1), t, rcond=None)[0]
+        np.testing.assert_allclose([scale[i], shift[i]], expected, rtol=1e-9)
+    one_pixel, nothing = target[2][valid[2]].item(), 0.0
+    assert scale[2:].tolist() == [0, 0]
+    assert shift[2:].tolist() == [one_pixel, nothing]
+
+
+def test_scale_shift_keeps_its_digits_in_float32():
+    rng = np.random.default_rng(2)
+    p = torch.from_numpy(1000 + rng.uniform(0, 1, (1, 64, 64))).float()
+    valid = torch.ones_like(p, dtype=torch.bool)
+    scale, _ = dm.align_scale_shift(p, 3 * p.double() - 2, valid)
+    assert scale.item() == pytest.approx(3, rel=1e-4)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 123.456, 1e6])
+def test_scale_shift_of_a_constant_is_the_mean(value):
+    rng = np.random.default_rng(3)
+    target = torch.from_numpy(rng.uniform(1, 5, (1, 37, 41))).float()
+    valid = torch.from_numpy(rng.random((1, 37, 41)) < 0.7)
+    scale, shift = dm.align_scale_shift(torch.full_like(target, value), target, valid)
+    assert scale.item() == 0
+    assert shift.item() == pytest.approx(target[valid].mean().item(), rel=1e-5)
+
+
+def test_align_median(holes):
+    target, valid = holes
+    prediction = torch.where(valid, 2.5 * target, 1.0)
+    scale = dm.align_median(prediction, target, valid)
+    torch.testing.assert_close(scale.tolist(), [0.4, 0.4, 0.4, 1.0])
+    assert (dm.align_median(torch.zeros_like(target), target, valid) == 1).all()
+
+
+def test_median_mad_by_hand():
+    values = torch.tensor([[[1.0, 2.0, 6.0, 100.0]], [[3.0, 3.0, 3.0, 3.0]]])
+    valid = torch.tensor([[[True, True, True, False]], [[True] * 4]])
+    shift, scale = dm.median_mad(values, valid)
+    torch.testing.assert_close(shift, torch.tensor([2.0, 3.0]))
+    torch.testing.assert_close(scale, torch.tensor([5 / 3, 1.0]))
+
+
+def test_half_precision_is_computed_in_float32():
+    values = torch.full((1, 100, 100), 1.01, dtype=torch.bfloat16)
+    valid = torch.ones_like(values, dtype=torch.bool)
+    mean = dm.masked_mean(values, valid)
+    assert mean.dtype == torch.float32
+    assert mean.item() == pytest.approx(values[0, 0, 0].item(), rel=1e-6)

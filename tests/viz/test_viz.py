@@ -1,0 +1,197 @@
+import cv2
+import numpy as np
+import pytest
+
+from dpt import viz
+
+RAMP = np.tile(np.linspace(1, 10, 50, dtype=np.float32), (8, 1))  # nearest at the left
+
+
+def brightness(picture: np.ndarray) -> np.ndarray:
+    return picture.astype(float).sum(2)
+
+
+@pytest.mark.parametrize("colormap", ["inferno", "magma", "viridis", "gray"])
+def test_near_is_brighter_than_far(colormap):
+    picture = viz.colorize_depth(RAMP, colormap=colormap)
+    assert picture.dtype == np.uint8
+    assert picture.shape == (8, 50, 3)
+    light = brightness(picture)[0]
+    assert light[0] > 1.5 * light[-1]
+    assert (np.diff(light) <= 3).all()  # never clearly brighter again
+
+
+@pytest.mark.parametrize("colormap", ["turbo", "spectral", "inferno", "magma"])
+def test_near_is_warmer_than_far(colormap):
+    picture = viz.colorize_depth(RAMP, colormap=colormap).astype(int)
+    red, blue = picture[0, :, 0], picture[0, :, 2]
+    assert (red - blue)[0] > (red - blue)[-1] + 50
+
+
+@pytest.mark.parametrize("colormap", viz.COLORMAPS)
+def test_black_is_for_the_invalid_only(colormap):
+    depth = RAMP.copy()
+    depth[0, :4] = [0, -1, np.nan, np.inf]
+    valid = np.ones_like(depth, bool)
+    valid[1] = False
+    picture = viz.colorize_depth(depth, valid, colormap=colormap)
+    assert (picture[0, :4] == 0).all()
+    assert (picture[1] == 0).all()
+    assert (brightness(picture)[2:] > 0).all()
+    assert (viz.colorize_depth(depth, np.zeros_like(valid), colormap=colormap) == 0).all()
+
+
+def test_inverse_depth_looks_like_its_depth():
+    np.testing.assert_array_equal(
+        viz.colorize_depth(RAMP), viz.colorize_depth(1 / RAMP.astype(float), inverse=False)
+    )
+    shifted = viz.colorize_depth(1 / RAMP - 0.5, inverse=False)  # relative: may be negative
+    assert (brightness(shifted) > 0).all()
+
+
+def test_range_is_shared_when_given():
+    near = viz.colorize_depth(RAMP[:, :25], vmin=1, vmax=10)
+    both = viz.colorize_depth(RAMP, vmin=1, vmax=10)
+    np.testing.assert_array_equal(near, both[:, :25])
+    own = viz.colorize_depth(RAMP[:, :25])
+    assert not np.array_equal(own, near)
+
+
+def test_spectral_ends_in_its_own_colors():
+    picture = viz.colorize_depth(RAMP, colormap="spectral", vmin=1, vmax=10)
+    assert picture[0, 0].tolist() == [158, 1, 66]
+    assert picture[0, -1].tolist() == [94, 79, 162]
+
+
+def test_default_palette_tells_classes_apart():
+    palette = viz.default_palette(150)
+    assert palette.dtype == np.uint8
+    assert palette.shape == (150, 3)
+    np.testing.assert_array_equal(palette[:20], viz.default_palette(20))
+    away = np.abs(palette[:, None].astype(int) - palette[None]).sum(2) + 1000 * np.eye(150)
+    assert away.min() >= 18
+    assert away[:20, :20].min() > 60
+    assert palette.sum(1).min() > 60  # black is for the ignored
+
+
+def test_labels_take_their_colors_and_ignored_ones_black():
+    labels = np.array([[0, 1], [2, 255]], np.uint8)
+    palette = [(1, 2, 3), (4, 5, 6), (7, 8, 9)]
+    picture = viz.colorize_labels(labels, palette)
+    assert picture.dtype == np.uint8
+    assert picture.reshape(-1, 3).tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [0, 0, 0]]
+    moved = viz.colorize_labels(labels, palette + [(9, 9, 9)] * 253, ignore_index=1)
+    assert moved[0, 1].tolist() == [0, 0, 0]
+    assert moved[1, 1].tolist() == [9, 9, 9]
+    np.testing.assert_array_equal(viz.colorize_labels(labels)[0, 1], viz.default_palette(2)[1])
+
+
+def test_overlay_mixes_but_not_with_black():
+    image = np.full((2, 2, 3), 100, np.uint8)
+    color = np.zeros_like(image)
+    color[0] = 200
+    mixed = viz.overlay(image, color, 0.25)
+    assert mixed.dtype == np.uint8
+    assert (mixed[0] == 125).all()
+    assert (mixed[1] == 100).all()
+
+
+@pytest.fixture
+def image() -> np.ndarray:
+    return np.random.default_rng(0).integers(60, 256, (48, 64, 3), dtype=np.uint8)
+
+
+def cells(panel: np.ndarray) -> list[np.ndarray]:
+    """The four pictures of a panel of 64 × 48 pixels, enlarged four times."""
+    return [panel[-192:, k * 260 : k * 260 + 256] for k in range(4)]
+
+
+def test_depth_panel_shows_truth_and_prediction_in_one_range(image):
+    truth = np.full((48, 64), 2.0, np.float32)
+    truth[:, 32:] = 8.0
+    valid = np.ones_like(truth, bool)
+    valid[:12] = False
+    prediction = truth.copy()
+    prediction[:, 32:] = 2.0
+    panel = viz.depth_panel(image, truth, valid, prediction)
+    assert panel.dtype == np.uint8
+    assert panel.shape[1] == 4 * 260
+    _, true, said, error = cells(panel)
+    assert (true[:48] == 0).all()
+    assert (error[:48] == 0).all()
+    np.testing.assert_array_equal(true[48:, :128], said[48:, :128])
+    np.testing.assert_array_equal(said[100, 10], said[100, 200])  # 2 m both
+    assert not np.array_equal(true[100, 200], said[100, 200])
+    blue, red = error[100, 10].astype(int), error[100, 200].astype(int)
+    assert blue[2] > blue[0]
+    assert red[0] > red[2] + 60
+
+
+def test_depth_panel_survives_missing_truth_and_bad_predictions(image):
+    truth = np.zeros((48, 64), np.float32)
+    prediction = np.full((24, 32), 3.0, np.float32)
+    panel = viz.depth_panel(image, truth, None, prediction)
+    assert (cells(panel)[1] == 0).all()
+    assert (brightness(cells(panel)[2]) > 0).all()
+    bad = np.full((48, 64), np.nan, np.float32)
+    panel = viz.depth_panel(image, truth + 2, None, bad)
+    assert (cells(panel)[2] == 0).all()
+    assert cells(panel)[3][50, 50].tolist() == [158, 1, 66]  # the worst colour, not a crash
+
+
+def test_segmentation_panel_marks_the_wrong_pixels(image):
+    labels = np.zeros((48, 64), np.uint8)
+    labels[:12] = 255
+    prediction = np.zeros((48, 64), np.int64)
+    prediction[24:] = 2
+    panel = viz.segmentation_panel(image, labels, prediction)
+    assert panel.dtype == np.uint8
+    _, true, said, error = cells(panel)
+    palette = viz.default_palette(3)
+    assert (true[:48] == 0).all()
+    assert (true[48:] == palette[0]).all()
+    assert (said[96:] == palette[2]).all()
+    assert (error[:48] == 0).all()
+    assert (error[96:] == [225, 45, 45]).all()
+    dimmed = error[50:94]
+    assert 0 < dimmed.max() <= 255 // 3
+
+
+def test_large_pictures_keep_their_size():
+    image = np.zeros((200, 300, 3), np.uint8)
+    labels = np.zeros((200, 300), np.uint8)
+    assert viz.segmentation_panel(image, labels, labels).shape[1] == 4 * 304
+
+
+def test_stack_and_save(tmp_path, image):
+    panel = viz.stack([image, image[:10, :20]])
+    assert panel.shape == (58, 64, 3)
+    path = tmp_path / "panels" / "one.png"
+    viz.save_png(path, image)
+    viz.save_png(path, panel)  # over the old one
+    read = cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)
+    np.testing.assert_array_equal(read, panel)
+    assert [file.name for file in path.parent.iterdir()] == ["one.png"]
+
+
+def test_mistakes_are_named(tmp_path, image):
+    flat = np.ones((48, 64), np.float32)
+    with pytest.raises(ValueError, match=r"jet.*inferno"):
+        viz.colorize_depth(flat, colormap="jet")
+    with pytest.raises(ValueError, match=r"\(H, W\)"):
+        viz.colorize_depth(flat[None])
+    with pytest.raises(ValueError, match="valid"):
+        viz.colorize_depth(flat, np.ones((2, 2), bool))
+    with pytest.raises(ValueError, match="vmin"):
+        viz.colorize_depth(flat, vmin=3, vmax=2)
+    with pytest.raises(ValueError, match=r"label 7.*2 rows"):
+        viz.colorize_labels(np.array([[7]]), [(1, 1, 1), (2, 2, 2)])
+    with pytest.raises(ValueError, match="integers"):
+        viz.colorize_labels(flat)
+    with pytest.raises(ValueError, match="uint8"):
+        viz.save_png(tmp_path / "x.png", image / 255)
+    with pytest.raises(ValueError, match="uint8"):
+        viz.depth_panel(image.astype(np.float32), flat, None, flat)
+    with pytest.raises(ValueError, match="uint8"):
+        viz.overlay(image, image[:2])
+    assert not list(tmp_path.iterdir())
