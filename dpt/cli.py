@@ -11,9 +11,12 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+MISTAKES = (ValueError, OSError)
+"""What a user can mend: the message is enough, and the stack trace goes to log.txt alone."""
 
 HELP = """\
 dpt: Dense Prediction Transformers
@@ -74,7 +77,6 @@ def run_hydra(command: str, job: Callable[[dict[str, Any]], None], arguments: li
     from omegaconf.errors import OmegaConfBaseException
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
-    quiet_libraries()
     typed = sys.argv
     sys.argv = [typed[0], *arguments]
 
@@ -87,7 +89,7 @@ def run_hydra(command: str, job: Callable[[dict[str, Any]], None], arguments: li
         entry(task)()
     except (HydraException, OmegaConfBaseException) as error:
         fail(explain(error, command, arguments))
-    except (ValueError, OSError) as error:
+    except MISTAKES as error:
         fail(str(error))
     finally:
         sys.argv = typed
@@ -98,6 +100,7 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], None]) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     from dpt.engine.report import start_log
 
@@ -108,17 +111,22 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], None]) -> None:
             "-m runs on one device each: leave trainer.devices at 1, or start the runs one by one"
         )
     folder = Path(cfg.run_dir)
-    values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     leader = os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("RANK", "0") == "0"
     start_log(folder if leader else None)
-    if leader:
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    quiet_libraries()
     try:
+        values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        if leader:
+            (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
         job(values)  # type: ignore[arg-type]
-    except Exception:
+    except Exception as error:
         if leader:
             with (folder / "log.txt").open("a") as file:
                 file.write(traceback.format_exc())
+        if isinstance(error, OmegaConfBaseException):
+            fail(explain(error))
+        if isinstance(error, MISTAKES):
+            fail(str(error))
         raise
     finally:
         if "wandb" in sys.modules:
@@ -133,7 +141,7 @@ def fail(message: str) -> None:
     raise SystemExit(1)
 
 
-def explain(error: Exception, command: str, arguments: list[str]) -> str:
+def explain(error: Exception, command: str = "train", arguments: Sequence[str] = ()) -> str:
     """A configuration error as one line that says what is allowed."""
     text = str(error)
     refused = re.search(r"Could not override '([^']+)'", text)
@@ -146,14 +154,13 @@ def explain(error: Exception, command: str, arguments: list[str]) -> str:
     )
     if group:
         return f"there is no {group[1]}; choose from {', '.join(group[2].split())}"
-    missing = re.search(r"Missing mandatory value: (\S+)|full_key: (\S+)", text)
-    if missing and ("Missing" in text or "???" in text):
-        key = missing[1] or missing[2]
-        return f"{key} must be given: {key}=VALUE"
+    missing = re.search(r"full_key: (\S+)", text)
+    if missing and "Missing mandatory value" in text:
+        return f"{missing[1]} must be given: {missing[1]}=VALUE"
     return text.split("\n")[0] if "full_key" in text else text
 
 
-def _allowed_keys(key: str, command: str, arguments: list[str]) -> str | None:
+def _allowed_keys(key: str, command: str, arguments: Sequence[str]) -> str | None:
     """What stands where the misspelt ``key`` was looked for."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -188,6 +195,8 @@ def quiet_libraries() -> None:
         r".*Experiment logs directory .* exists and is not empty.*",
     ):
         warnings.filterwarnings("ignore", message=message)
+
+    import lightning  # noqa: F401  (it sets the levels of its logs when imported)
 
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

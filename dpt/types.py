@@ -143,4 +143,7 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Preprocessing:
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        arguments: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return cls(**arguments)

@@ -68,7 +68,7 @@ class FolderDataset:
         labels_name: str = "%stem",
         depth_name: str = "%stem",
         split_names: Mapping[str, str] | None = None,
-        split_files: Mapping[str, str] | None = None,
+        split_files: Mapping[str, str | None] | None = None,
         fractions: Mapping[str, float] | None = None,
         missing: Literal["raise", "skip"] = "raise",
         cache: bool = False,
@@ -107,7 +107,7 @@ class FolderDataset:
             root=self.root,
             split=split,
             on_disk=(split_names or {}).get(split, split),
-            split_files=split_files,
+            split_files={k: v for k, v in (split_files or {}).items() if v} or None,
             fractions=fractions,
         )
         self._files = pair_files(

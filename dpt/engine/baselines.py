@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.tasks import Objective
-from dpt.types import IGNORE_INDEX, Batch, Sample
+from dpt.types import IGNORE_INDEX, Batch
 
 TRAIN_SAMPLES = 200
 
@@ -53,18 +53,18 @@ def trivial_scores(
 def _batches(dataset: Any) -> Iterator[Batch]:
     """Labels of one sample at a time, as a batch of evaluation."""
     for i in range(len(dataset)):
-        sample: Sample = dataset[i]
+        sample: dict[str, Any] = dataset[i]
         batch: dict[str, Any] = {}
         for key in ("depth", "valid", "labels"):
             if key in sample:
-                batch[key] = [torch.from_numpy(np.ascontiguousarray(sample[key]))]  # type: ignore[literal-required]
+                batch[key] = [torch.from_numpy(np.ascontiguousarray(sample[key]))]
         for key in ("class_id", "value"):
             if key in sample:
-                batch[key] = torch.tensor([sample[key]])  # type: ignore[literal-required]
+                batch[key] = torch.tensor([sample[key]])
         yield batch  # type: ignore[misc]
 
 
-def _fit(objective: Objective, seen: list[Sample], size: tuple[int, int]) -> dict[str, Tensor]:
+def _fit(objective: Objective, seen: list[dict[str, Any]], size: tuple[int, int]) -> dict[str, Tensor]:
     """Outputs as a model would give them, one image: {kind of guess: tensor}."""
     target = objective.target
     seen = [sample for sample in seen if target in sample]
@@ -72,14 +72,14 @@ def _fit(objective: Objective, seen: list[Sample], size: tuple[int, int]) -> dic
         return _fit_depth(seen, size, relative=getattr(objective, "kind", "") == "relative")
     if target == "labels":
         return _fit_labels(seen, size, int(getattr(objective, "num_classes", 0)))
-    values = np.array([sample[target] for sample in seen])  # type: ignore[literal-required]
+    values = np.array([sample[target] for sample in seen])
     if target == "value":
         return {"constant": torch.tensor([float(values.mean())])}
     counts = np.bincount(values, minlength=int(getattr(objective, "num_classes", 0)))
     return {"constant": torch.from_numpy(counts).float()[None]}
 
 
-def _fit_depth(seen: list[Sample], size: tuple[int, int], *, relative: bool) -> dict[str, Tensor]:
+def _fit_depth(seen: list[dict[str, Any]], size: tuple[int, int], *, relative: bool) -> dict[str, Tensor]:
     maps = torch.stack(
         [
             _nearest(np.where(sample["valid"], sample["depth"], np.nan), size).float()
@@ -93,7 +93,7 @@ def _fit_depth(seen: list[Sample], size: tuple[int, int], *, relative: bool) -> 
     return {k: v.reciprocal() for k, v in guesses.items()} if relative else guesses
 
 
-def _fit_labels(seen: list[Sample], size: tuple[int, int], classes: int) -> dict[str, Tensor]:
+def _fit_labels(seen: list[dict[str, Any]], size: tuple[int, int], classes: int) -> dict[str, Tensor]:
     counts = torch.zeros(classes, *size)
     for sample in seen:
         labels = _nearest(sample["labels"], size).long()

@@ -104,7 +104,8 @@ def check_arguments(
 def unknown_key(path: str, key: str, allowed: list[str]) -> str:
     near = get_close_matches(key, allowed, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    return f"there is no {path}.{hint} Allowed here: {', '.join(sorted(allowed))}"
+    shown = sorted(k for k in allowed if not k.startswith("_"))
+    return f"there is no {path}.{hint} Allowed here: {', '.join(shown)}"
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:

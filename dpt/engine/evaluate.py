@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from dpt.engine import build
 from dpt.engine.callbacks import Panels
-from dpt.engine.configure import make
 from dpt.engine.report import log_table, write_json
+from dpt.engine.trainer import trainer_arguments
 from dpt.model import DPT
 from dpt.tasks import Task
 
@@ -42,9 +42,8 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
         dataset, settings, model.preprocessing, [o.target for o in objectives.values()]
     )
     task = Task(model=model, objectives=objectives)
-    trainer = make(
-        cfg["trainer"] | {"enable_checkpointing": False},
-        "trainer",
+    trainer = L.Trainer(
+        **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
         logger=False,
         callbacks=[Panels(folder=str(folder / "panels"))],
     )
@@ -52,7 +51,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     scores = dict(task.scores)
     if trainer.is_global_zero:
         write_json(folder / "metrics.json", scores)
-        log_table({str(cfg["checkpoint"]): scores}, title=f"Scores on {cfg['split']}")
+        log_table({"model": scores}, title=f"{cfg['checkpoint']} on {cfg['split']}")
         log.info("%d images; pictures: %s", len(dataset), folder / "panels")
     if dist.is_initialized():
         dist.destroy_process_group()

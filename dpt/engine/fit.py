@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,19 +10,16 @@ from typing import Any
 
 import lightning as L
 import torch.distributed as dist
-from lightning.pytorch.callbacks import Callback
 
 from dpt.engine import build
 from dpt.engine.baselines import trivial_scores
 from dpt.engine.callbacks import StopOnSignal
-from dpt.engine.configure import make
 from dpt.engine.report import log_table, write_json
+from dpt.engine.trainer import make_trainer
 from dpt.tasks import Task
 
 log = logging.getLogger("dpt")
 
-VALIDATIONS = 10
-"""How often a run validates where the trainer's own settings do not say."""
 CHECKED_FILES = 16
 """Files of each split that are read before training starts."""
 
@@ -88,33 +83,6 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         log.info("stopped by %s after %d steps", stop.received.name, trainer.global_step)
         raise SystemExit(128 + stop.received)
     return scores
-
-
-def make_trainer(
-    cfg: Mapping[str, Any], batches_per_epoch: int, extra: list[Callback]
-) -> L.Trainer:
-    """Lightning's trainer, its unset length and validation interval filled in."""
-    node = dict(cfg["trainer"])
-    if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
-        node["max_steps"] = cfg["steps"]
-    if node["max_epochs"] is None:
-        node["max_epochs"] = -1  # no limit: steps or time end the run
-    accumulate = node["accumulate_grad_batches"]
-    if node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None:
-        limits = [VALIDATIONS * 100] if node["max_time"] else []
-        if node["max_steps"] != -1:
-            limits.append(node["max_steps"] * accumulate)
-        if node["max_epochs"] != -1:
-            limits.append(node["max_epochs"] * batches_per_epoch)
-        node["val_check_interval"] = max(1, math.ceil(min(limits) / VALIDATIONS))
-    if node["enable_progress_bar"] is None:
-        node["enable_progress_bar"] = sys.stdout.isatty()
-    loggers = [make(c, f"logger.{name}") for name, c in cfg["logger"].items() if c]
-    wanted = {name: c for name, c in cfg["callbacks"].items() if c}
-    if not loggers:
-        wanted.pop("learning_rate", None)  # it has nowhere to write
-    callbacks = [make(c, f"callbacks.{name}") for name, c in wanted.items()]
-    return make(node, "trainer", logger=loggers or False, callbacks=callbacks + extra)
 
 
 def log_settings(trainer: L.Trainer, cfg: Mapping[str, Any]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpt.nn.fusion import Decoder
 from dpt.nn.heads import DenseHead, TokenHead
 
 
@@ -29,8 +31,11 @@ class DPT(nn.Module):
         heads: by the name under which their output is returned.
     """
 
+    encoder: Any
+    decoder: Decoder | None
+
     def __init__(
-        self, *, encoder: nn.Module, decoder: nn.Module | None, heads: Mapping[str, nn.Module]
+        self, *, encoder: nn.Module, decoder: Decoder | None, heads: Mapping[str, nn.Module]
     ) -> None:
         super().__init__()
         self.encoder = encoder

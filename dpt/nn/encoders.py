@@ -6,6 +6,7 @@ timm takes two seconds to import, so only a model that uses it pays: the imports
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ class HybridEmbed(nn.Module):
         from timm.models.resnetv2 import ResNetV2
 
         self.backbone = ResNetV2(
-            layers=(3, 4, 9),
+            layers=[3, 4, 9],
             num_classes=0,
             global_pool="",
             in_chans=in_channels,
@@ -107,27 +108,34 @@ class TimmEncoder(nn.Module):
         import timm
 
         if not timm.is_model(name.partition(".")[0]):
-            near = timm.list_models(f"*{name.partition('.')[0][:8]}*")[:5]
+            near = get_close_matches(name.partition(".")[0], timm.list_models(), n=5)
             raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
         model = _create(name, pretrained, {"drop_path_rate": drop_path, **arguments})
         if not hasattr(model, "forward_intermediates"):
             raise ValueError(f"timm's {name} offers no intermediate features")
         reductions = [level["reduction"] for level in model.feature_info]
         self.plain = len(set(reductions)) == 1  # one stride throughout: a plain transformer
+        n = len(reductions)
         if out_indices is None:
-            n = len(reductions)
             start = max(0, n - 4)
             out_indices = (
                 [n * (i + 1) // 4 - 1 for i in range(4)] if self.plain else range(start, n)
             )
-        self.out_indices = list(out_indices)
+        taps = list(out_indices) if isinstance(out_indices, Sequence) else []
+        if not taps or taps != sorted(set(taps)) or not 0 <= taps[0] <= taps[-1] < n:
+            raise ValueError(
+                f"out_indices={out_indices}: must ascend within 0..{n - 1} (zero-based) for {name}"
+            )
+        self.out_indices = taps
         if hasattr(model, "prune_intermediate_layers"):
             model.prune_intermediate_layers(self.out_indices, prune_norm=True, prune_head=True)
         self.model = model
         levels = [model.feature_info[i] for i in self.out_indices]
         self.embed_dims = tuple(int(level["num_chs"]) for level in levels)
         self.strides = tuple(int(level["reduction"]) for level in levels)
-        prefix = int(getattr(model, "num_prefix_tokens", 0) or 0) if self.plain else 0
+        # registers without a CLS token before them are not handed on: the first would be read as it
+        has_cls = self.plain and getattr(model, "cls_token", None) is not None
+        prefix = int(getattr(model, "num_prefix_tokens", 0) or 0) if has_cls else 0
         self.num_prefix_tokens = (prefix,) * len(levels)
         self.pad_multiple = max(self.strides)
 
@@ -175,4 +183,7 @@ def _create(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
         except TypeError as error:  # that family has no such argument
             if not any_size or not any(switch in str(error) for switch in any_size):
                 raise ValueError(f"timm's {name} refused {arguments}: {error}") from error
+        except (OSError, RuntimeError) as error:  # no such tag, or its weights cannot be fetched
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"timm could not make {name!r}: {reason}") from error
     raise AssertionError("unreachable")

@@ -40,9 +40,10 @@ def sincos_2d(
     """
     if dim % 4:
         raise ValueError(f"a 2-D sinusoidal code needs a length divisible by 4, not {dim}")
-    options = {} if like is None else {"device": like.device, "dtype": like.dtype}
-    rows = sincos_1d(torch.arange(height, **options) * 1.0, dim // 2, temperature=temperature)
-    columns = sincos_1d(torch.arange(width, **options) * 1.0, dim // 2, temperature=temperature)
+    like = torch.zeros(0) if like is None else like
+    places = torch.arange(max(height, width), device=like.device, dtype=like.dtype)
+    rows = sincos_1d(places[:height], dim // 2, temperature=temperature)
+    columns = sincos_1d(places[:width], dim // 2, temperature=temperature)
     grid = (rows[:, None].expand(-1, width, -1), columns[None].expand(height, -1, -1))
     return torch.cat(grid, dim=-1).reshape(height * width, dim)
 
@@ -70,7 +71,8 @@ def resize_positions(
         raise ValueError(f"position_resize={policy!r}: choose from {get_args(ResizePolicy)}")
     if old == new:
         return codes
-    maps = codes.float().reshape(1, *old, -1).permute(0, 3, 1, 2)
+    full = codes if codes.dtype == torch.float64 else codes.float()  # half is too coarse
+    maps = full.reshape(1, *old, -1).permute(0, 3, 1, 2)
     if policy == "dinov2":
         scale = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
         maps = F.interpolate(maps, scale_factor=scale, mode="bicubic", align_corners=False)

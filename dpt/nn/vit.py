@@ -189,10 +189,24 @@ class VisionTransformer(nn.Module):
         super().__init__()
         if position not in get_args(PositionKind):
             raise ValueError(f"position={position!r}: choose from {get_args(PositionKind)}")
-        taps = tuple(out_indices)
+        if position_resize not in get_args(ResizePolicy):
+            choices = get_args(ResizePolicy)
+            raise ValueError(f"position_resize={position_resize!r}: choose from {choices}")
+        if position == "concat" and not 0 < position_dim < embed_dim:
+            raise ValueError(
+                f"position_dim={position_dim}: must lie between 0 and embed_dim={embed_dim}"
+            )
+        taps = tuple(out_indices) if isinstance(out_indices, Sequence) else ()
         if not taps or list(taps) != sorted(set(taps)) or not 0 <= taps[0] <= taps[-1] < num_blocks:
             raise ValueError(
-                f"out_indices={list(taps)}: must ascend within 0..{num_blocks - 1} (zero-based)"
+                f"out_indices={out_indices}: must ascend within 0..{num_blocks - 1} (zero-based)"
+            )
+        if not isinstance(image_size, Sequence) or len(image_size) != 2:
+            raise ValueError(f"image_size={image_size}: must be [H, W] in pixels")
+        if not 1 <= patch_size <= min(image_size):
+            raise ValueError(
+                f"image_size={list(image_size)} must hold a patch, and patch_size={patch_size} be "
+                "at least 1"
             )
         self.patch_size = patch_size
         self.embed_dim = embed_dim
@@ -291,7 +305,7 @@ class VisionTransformer(nn.Module):
             tokens = torch.cat((tokens, codes.expand(B, -1, -1)), dim=-1)
         elif codes is not None:
             tokens = tokens + codes
-        cls_token = self.cls_token
+        cls_token: Tensor = self.cls_token
         if self.cls_position and self.pos_embed is not None:
             cls_token = cls_token + self.pos_embed[:, :1]
         prefix = [cls_token] if self.reg_token is None else [cls_token, self.reg_token]

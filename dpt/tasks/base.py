@@ -72,6 +72,7 @@ def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
 def take(batch: Batch, positions: list[int]) -> Batch:
     """The samples of an evaluation batch at ``positions``, images aside."""
     picked: dict[str, Any] = {}
+    values: Any
     for key, values in batch.items():
         if key == "image":
             continue
@@ -103,7 +104,7 @@ class Task(L.LightningModule):
     ) -> None:
         super().__init__()
         self.model = model
-        self.objectives = nn.ModuleDict(objectives)
+        self.objectives: Any = nn.ModuleDict(objectives)  # values are Objectives
         self.optimizer_factory = optimizer
         self.schedule_factory = schedule
         self.monitor = monitor

@@ -92,10 +92,10 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
     )
 
 
-def _resize_codes(encoder: nn.Module, state: dict[str, Tensor]) -> list[str]:
+def _resize_codes(encoder: Any, state: dict[str, Tensor]) -> list[str]:
     """Resizes ``pos_embed`` in ``state`` to the encoder's grid, in place; names what it changed."""
     codes = state.get("pos_embed")
-    own: Any = getattr(encoder, "pos_embed", None)
+    own = getattr(encoder, "pos_embed", None)
     if codes is None or own is None or codes.shape == own.shape or not hasattr(encoder, "grid"):
         return []
     slot = int(encoder.cls_position)

@@ -102,7 +102,7 @@ def test_fractions_cover_everything_once_and_are_stable(tmp_path):
     shares = {"train": 0.6, "val": 0.2, "test": 0.2}
     parts = [stems(segmentation(tmp_path, split=s, fractions=shares)) for s in shares]
     assert [len(p) for p in parts] == [30, 10, 10]
-    assert sorted(sum(parts, [])) == sorted(train | val)
+    assert sorted(stem for part in parts for stem in part) == sorted(train | val)
     # a new file moves at most one of the old ones
     write(tmp_path / "images/new.png", photo())
     write(tmp_path / "masks/new.png", ids())

@@ -67,7 +67,7 @@ def test_one_table_for_all_splits(tmp_path):
     parts = [ImageTableDataset(root=tmp_path, split=s, table="all.csv") for s in ("train", "val")]
     values = [[part[i]["value"] for i in range(len(part))] for part in parts]
     assert [len(v) for v in values] == [18, 2]
-    assert sorted(sum(values, [])) == list(range(20))
+    assert sorted(v for part in values for v in part) == list(range(20))
 
 
 @pytest.mark.parametrize(

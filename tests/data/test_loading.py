@@ -57,9 +57,7 @@ def loader(dataset=None, *, training=True, num_workers=0, **options):
         transform = EvalTransform(Preprocessing(image_size=(32, 32)))
     settings = {"batch_size": 4, "seed": 7, "targets": TARGETS} | options
     dataset = Noise() if dataset is None else dataset
-    return make_loader(
-        dataset, transform, training=training, num_workers=num_workers, **settings
-    )
+    return make_loader(dataset, transform, training=training, num_workers=num_workers, **settings)
 
 
 def epochs(loader, count: int = 2) -> list[list[dict]]:
@@ -217,6 +215,7 @@ def test_workers_leave_ctrl_c_to_the_main_process():
     assert worker.is_alive()
 
 
+@pytest.mark.gpu
 def test_batches_survive_pinning():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

@@ -1,0 +1,49 @@
+"""Lightning's Trainer, made from ``conf/trainer`` with its unset parts filled in."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from dpt.engine.configure import check_arguments, make
+
+VALIDATIONS = 10
+"""How often a run validates where the trainer's own settings do not say."""
+
+
+def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked arguments; the progress bar is for terminals alone unless asked for."""
+    arguments = check_arguments(L.Trainer, node, "trainer")
+    if arguments["enable_progress_bar"] is None:
+        arguments["enable_progress_bar"] = sys.stdout.isatty()
+    return arguments
+
+
+def make_trainer(
+    cfg: Mapping[str, Any], batches_per_epoch: int, extra: list[Callback]
+) -> L.Trainer:
+    """Lightning's trainer, its unset length and validation interval filled in."""
+    node = trainer_arguments(cfg["trainer"])
+    if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
+        node["max_steps"] = cfg["steps"]
+    if node["max_epochs"] is None:
+        node["max_epochs"] = -1  # no limit: steps or time end the run
+    accumulate = node["accumulate_grad_batches"]
+    if node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None:
+        limits = [VALIDATIONS * 100] if node["max_time"] else []
+        if node["max_steps"] != -1:
+            limits.append(node["max_steps"] * accumulate)
+        if node["max_epochs"] != -1:
+            limits.append(node["max_epochs"] * batches_per_epoch)
+        node["val_check_interval"] = max(1, math.ceil(min(limits) / VALIDATIONS))
+    loggers = [make(c, f"logger.{name}") for name, c in cfg["logger"].items() if c]
+    wanted = {name: c for name, c in cfg["callbacks"].items() if c}
+    if not loggers:
+        wanted.pop("learning_rate", None)  # it has nowhere to write
+    callbacks = [make(c, f"callbacks.{name}") for name, c in wanted.items()]
+    return L.Trainer(**node, logger=loggers or False, callbacks=callbacks + extra)

@@ -1,0 +1,219 @@
+"""The wired model: any image size, any set of heads, every parameter trained."""
+
+import pytest
+import torch
+from torch import nn
+
+import dpt
+from dpt.nn import pad_to_multiple
+
+HEADS = {
+    "depth": {"kind": "metric", "max_depth": 10.0},
+    "segmentation": {"num_classes": 5},
+    "classification": {"num_classes": 7},
+    "regression": {},
+}
+SETS = [[name] for name in HEADS] + [["depth", "segmentation"], list(HEADS)]
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def tiny(heads=HEADS, **overrides):
+    return dpt.create_model(
+        "dpt_tiny",
+        heads={name: HEADS[name] for name in heads},
+        **{
+            "embed_dim": 32,
+            "num_blocks": 4,
+            "num_heads": 2,
+            "out_indices": [0, 1, 2, 3],
+            "image_size": [64, 64],
+            "reassemble_channels": [8, 8, 12, 16],
+            "fusion_channels": 8,
+            **overrides,
+        },
+    )
+
+
+def shapes(outputs):
+    return {name: tuple(value.shape) for name, value in outputs.items()}
+
+
+def wanted_shapes(heads, batch, height, width, training=False):
+    everything = {
+        "depth": (batch, height, width),
+        "segmentation": (batch, 5, height, width),
+        "classification": (batch, 7),
+        "regression": (batch,),
+    }
+    wanted = {name: everything[name] for name in heads}
+    if training and "segmentation" in heads:
+        wanted["segmentation_auxiliary"] = (batch, 5, height, width)
+    return wanted
+
+
+@pytest.mark.parametrize(
+    "size",
+    [(64, 64), (48, 80), (65, 63), (64, 65), (9, 5), (1, 1), (160, 144), (17, 128)],
+    ids=lambda s: f"{s[0]}x{s[1]}",
+)
+def test_any_image_size(size):
+    model = tiny().eval()
+    with torch.no_grad():
+        outputs = model(torch.randn(1, 3, *size))
+    assert shapes(outputs) == wanted_shapes(HEADS, 1, *size)
+    assert all(value.isfinite().all() for value in outputs.values())
+
+
+def test_padding_repeats_the_edge_and_is_cropped_away():
+    model = tiny().eval()
+    images = torch.randn(2, 3, 50, 61)
+    rows = torch.arange(64).clamp(max=49)
+    columns = torch.arange(64).clamp(max=60)
+    with torch.no_grad():
+        found = model(images)
+        padded = model(images[:, :, rows][..., columns])
+    for name in ("depth", "segmentation"):
+        torch.testing.assert_close(found[name], padded[name][..., :50, :61], rtol=0, atol=0)
+    torch.testing.assert_close(found["classification"], padded["classification"], rtol=0, atol=0)
+
+
+def test_an_image_on_the_grid_is_untouched():
+    images = torch.randn(2, 3, 64, 48)
+    assert pad_to_multiple(images, 16) is images
+    model = tiny().eval()
+    with torch.no_grad():
+        found = model(images)
+        tokens = model.encoder(images)
+        features = model.decoder(tokens)
+        wanted = {
+            "depth": model.heads["depth"](features, (64, 48)),
+            "segmentation": model.heads["segmentation"](features, (64, 48)),
+            "classification": model.heads["classification"](tokens.levels[-1]),
+            "regression": model.heads["regression"](tokens.levels[-1]),
+        }
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("heads", SETS, ids="+".join)
+def test_every_parameter_is_trained_by_every_set_of_heads(heads):
+    model = tiny(heads, num_register_tokens=2, layer_scale=0.5).train()
+    outputs = model(torch.randn(2, 3, 64, 64))
+    assert shapes(outputs) == wanted_shapes(heads, 2, 64, 64, training=True)
+    sum((value * torch.randn_like(value)).sum() for value in outputs.values()).backward()
+    idle = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert idle == []
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    if not {"depth", "segmentation"} & set(heads):
+        assert model.decoder is None
+
+
+@pytest.mark.parametrize("mode", ["ignore", "add", "project"])
+def test_readout_modes_train_everything(mode):
+    model = tiny(["depth"], readout=mode)
+    assert {level.read.mode for level in model.decoder.reassemble} == {mode}
+    model(torch.randn(1, 3, 64, 64))["depth"].mul(torch.randn(64, 64)).sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize("mode", ["ignore", "add", "project"])
+def test_only_read_modes_with_cls_listen_to_it(mode):
+    model = tiny(["depth"], readout=mode).eval()
+    tokens = model.encoder(torch.randn(1, 3, 64, 64))
+    with torch.no_grad():
+        before = model.decoder(tokens)
+        for level in tokens.levels:
+            level[:, 0] += 1
+        changed = (model.decoder(tokens) - before).abs().max() > 1e-4
+    assert changed == (mode != "ignore")
+
+
+def test_auxiliary_only_in_training():
+    model = tiny(["segmentation"])
+    images = torch.randn(2, 3, 40, 64)
+    assert set(model.train()(images)) == {"segmentation", "segmentation_auxiliary"}
+    assert set(model.eval()(images)) == {"segmentation"}
+
+
+@pytest.mark.parametrize("patch", [8, 14, 16, 32])
+def test_patch_sizes_and_the_decoders_size(patch):
+    model = tiny(["depth"], patch_size=patch, image_size=[patch * 3, patch * 4]).eval()
+    with torch.no_grad():
+        tokens = model.encoder(torch.randn(1, 3, 3 * patch, 4 * patch))
+        assert tokens.grids == [(3, 4)] * 4
+        assert model.decoder(tokens).shape == (1, 8, 24, 32)
+        assert model(torch.randn(1, 3, 50, 70))["depth"].shape == (1, 50, 70)
+    assert model.preprocessing.multiple_of == patch
+
+
+def test_batch_entries_do_not_meet():
+    model = tiny().eval()
+    images = torch.randn(3, 3, 48, 48)
+    with torch.no_grad():
+        together = model(images)
+        for i in range(3):
+            for name, value in model(images[i : i + 1]).items():
+                torch.testing.assert_close(value[0], together[name][i], rtol=1e-4, atol=1e-5)
+
+
+def test_one_image_trains_where_no_batch_norm_needs_more():
+    model = tiny(["depth", "classification"])
+    model(torch.randn(1, 3, 16, 16))["depth"].sum().backward()
+
+
+def test_bf16_autocast_stays_near_float32():
+    model = tiny()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(images)
+        loss = sum(value.float().mean() for value in outputs.values())
+    loss.backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    model.eval()
+    with torch.no_grad():
+        full = model(images)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = model(images)
+    for name, value in full.items():
+        error = (half[name].float() - value).abs().max()
+        assert error <= 0.05 * value.abs().max(), name
+
+
+def test_float64_runs_at_another_size():
+    outputs = tiny().double().eval()(torch.randn(1, 3, 50, 90, dtype=torch.float64))
+    assert {value.dtype for value in outputs.values()} == {torch.float64}
+
+
+def test_float64_and_float32_agree():
+    model = tiny().eval()
+    images = torch.randn(1, 3, 80, 48)
+    with torch.no_grad():
+        single = model(images)
+        double = model.double()(images.double())
+    for name, value in double.items():
+        assert (single[name] - value).abs().max() <= 1e-5 * value.abs().max()
+
+
+def test_channels_last_changes_nothing():
+    model = tiny().eval()
+    images = torch.randn(2, 3, 64, 48)
+    with torch.no_grad():
+        wanted = model(images)
+        found = model.to(memory_format=torch.channels_last)(
+            images.contiguous(memory_format=torch.channels_last)
+        )
+    for name, value in wanted.items():
+        assert (found[name] - value).abs().max() <= 1e-5 * value.abs().max()
+
+
+def test_batch_norm_in_the_units_of_segmentation_alone():
+    def norms(model):
+        return [m for m in model.decoder.modules() if isinstance(m, nn.BatchNorm2d)]
+
+    assert len(norms(tiny(["segmentation"]))) == 14  # 2 a unit, 7 units
+    assert not norms(tiny(["depth"]))
+    assert not norms(tiny(["segmentation"], batch_norm=False))

@@ -1,0 +1,163 @@
+"""Encoders beside the plain ViT: any timm backbone, and the official hybrid."""
+
+import pytest
+import torch
+
+import dpt
+from dpt.nn import HybridVisionTransformer, TimmEncoder
+
+DECODER = {"reassemble_channels": [8, 8, 12, 16], "fusion_channels": 8}
+# name, arguments, strides, prefix tokens
+BACKBONES = {
+    "vit_tiny_patch16_224": ({}, (16,) * 4, 1),
+    "vit_small_patch14_dinov2": ({"img_size": 56, "depth": 4}, (14,) * 4, 1),
+    "vit_small_patch14_reg4_dinov2": ({"img_size": 56, "depth": 4}, (14,) * 4, 5),
+    "swin_tiny_patch4_window7_224": ({"depths": (1, 1, 1, 1)}, (4, 8, 16, 32), 0),
+    "convnext_atto": ({}, (4, 8, 16, 32), 0),
+    "resnet18": ({}, (4, 8, 16, 32), 0),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def timm_model(name, heads=None, **arguments):
+    return dpt.create_model(
+        "dpt_tiny",
+        heads=heads or {"depth": {"kind": "metric", "max_depth": 10.0}},
+        encoder={"kind": "timm", "name": name, **arguments},
+        decoder=DECODER,
+    )
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_timm_backbone(name):
+    arguments, strides, prefix = BACKBONES[name]
+    heads = {"depth": {"kind": "metric", "max_depth": 10.0}, "classification": {"num_classes": 3}}
+    model = timm_model(name, heads, **arguments)
+    assert model.encoder.strides == strides
+    assert model.encoder.num_prefix_tokens == (prefix,) * 4
+    outputs = model(torch.randn(2, 3, 70, 101))
+    assert outputs["depth"].shape == (2, 70, 101)
+    assert outputs["classification"].shape == (2, 3)
+    sum((value * torch.randn_like(value)).sum() for value in outputs.values()).backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None] == []
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_timm_tokens_are_the_backbones_features():
+    """The tokens of a pyramid are timm's own feature maps, and strides tell their sizes."""
+    import timm
+
+    encoder = TimmEncoder(name="resnet18").eval()
+    plain = timm.create_model("resnet18", features_only=True, out_indices=(1, 2, 3, 4)).eval()
+    plain.load_state_dict(encoder.model.state_dict(), strict=False)
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        levels, grids = encoder(images)
+        wanted = plain(images)
+    assert grids == [(64 // s, 96 // s) for s in encoder.strides]
+    for level, w in zip(levels, wanted, strict=True):
+        torch.testing.assert_close(level, w.flatten(2).transpose(1, 2))
+
+
+def test_timm_vit_and_ours_are_one_function():
+    model = TimmEncoder(name="vit_tiny_patch16_224").eval()
+    ours = dpt.nn.VisionTransformer(
+        image_size=(224, 224), embed_dim=192, num_heads=3, position_resize="bicubic_antialias"
+    ).eval()
+    ours.load_state_dict(model.model.state_dict(), strict=True)
+    assert model.out_indices == [2, 5, 8, 11]
+    images = torch.randn(1, 3, 64, 112)
+    with torch.no_grad():
+        for found, wanted in zip(model(images).levels, ours(images).levels, strict=True):
+            assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+def test_registers_without_cls_are_not_read_as_one():
+    encoder = TimmEncoder(name="vit_little_patch16_reg4_gap_256", img_size=64, depth=4)
+    assert encoder.num_prefix_tokens == (0,) * 4
+    levels, grids = encoder(torch.randn(1, 3, 64, 64))
+    assert [level.shape[1] for level in levels] == [16] * 4
+    assert grids == [(4, 4)] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("vit_tinny_patch16_224", "vit_tiny_patch16_224"),
+        ("resnet19", "resnet18"),
+        ("swin_tiny_patch4_window7", "swin_tiny_patch4_window7_224"),
+    ],
+)
+def test_unknown_timm_name_is_answered_with_near_ones(name, near):
+    with pytest.raises(ValueError, match=rf"no model '{name}'.*{near}") as caught:
+        timm_model(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("vit_tiny_patch16_224", {"foo": 3}, "refused.*foo"),
+        ("resnet18", {"foo": 3}, "refused.*foo"),
+        ("vit_tiny_patch16_224.no_such_tag", {}, "no_such_tag"),
+        ("vit_tiny_patch16_224", {"out_indices": [2, 5, 8, 12]}, r"out_indices.*0\.\.11"),
+        ("resnet18", {"out_indices": [1, 2, 3, 5]}, r"out_indices.*0\.\.4"),
+        ("resnet18", {"out_indices": [4, 3, 2, 1]}, r"out_indices.*ascend"),
+    ],
+)
+def test_wrong_timm_arguments(name, arguments, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        timm_model(name, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_drop_path_reaches_timm():
+    encoder = TimmEncoder(name="vit_tiny_patch16_224", drop_path=0.3)
+    assert encoder.model.blocks[-1].drop_path1.drop_prob == pytest.approx(0.3)
+
+
+def hybrid():
+    return dpt.create_model(
+        "dpt_hybrid",
+        heads={"depth": {"kind": "metric", "max_depth": 10.0}},
+        embed_dim=32,
+        num_blocks=3,
+        num_heads=2,
+        out_indices=[1, 2],
+        image_size=[64, 64],
+        reassemble_channels=[None, None, 12, 16],
+        fusion_channels=8,
+    )
+
+
+def test_hybrid_levels_and_gradients():
+    model = hybrid()
+    assert model.encoder.embed_dims == (256, 512, 32, 32)
+    assert model.encoder.num_prefix_tokens == (0, 0, 1, 1)
+    tokens = model.encoder(torch.randn(1, 3, 64, 96))
+    assert tokens.grids == [(16, 24), (8, 12), (4, 6), (4, 6)]
+    assert [level.shape[1] for level in tokens.levels] == [384, 96, 25, 25]
+    depth = model(torch.randn(2, 3, 50, 70))["depth"]
+    assert depth.shape == (2, 50, 70)
+    (depth * torch.randn_like(depth)).sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_hybrid_has_no_reassembly_on_its_cnn_levels():
+    reassemble = hybrid().decoder.reassemble
+    assert [len(list(level.parameters())) for level in reassemble] == [0, 0, 4, 6]
+    assert [level.resample.conv.__class__.__name__ for level in reassemble] == [
+        "Identity",
+        "Identity",
+        "Identity",
+        "Conv2d",
+    ]
+
+
+def test_hybrid_patch_size_is_fixed():
+    with pytest.raises(ValueError, match="patch_size must be 16"):
+        HybridVisionTransformer(patch_size=8)

@@ -1,0 +1,151 @@
+"""The residual unit, the fusion block and the decoder against the paper's order of steps."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dpt.nn import Decoder, Fusion, ResidualConvUnit
+from dpt.types import Tokens
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def decoder(levels=4, **arguments):
+    arguments = {
+        "embed_dims": (8,) * levels,
+        "num_prefix_tokens": (1,) * levels,
+        "reassemble_channels": (4, 6, 8, 10)[:levels],
+        "scales": (4, 2, 1, 0.5)[:levels],
+        "fusion_channels": 6,
+        **arguments,
+    }
+    return Decoder(**arguments).eval()
+
+
+def tokens(grid, batch=1, levels=4, prefix=1, dim=8):
+    shape = (batch, prefix + grid[0] * grid[1], dim)
+    return Tokens([torch.randn(shape) for _ in range(levels)], [grid] * levels)
+
+
+def jolt(module):
+    """Running statistics and affine maps away from their defaults, so that BN is no identity."""
+    for bn in module.modules():
+        if isinstance(bn, nn.BatchNorm2d):
+            nn.init.uniform_(bn.running_mean, -1, 1)
+            nn.init.uniform_(bn.running_var, 0.5, 2)
+            nn.init.uniform_(bn.weight, 0.5, 2)
+            nn.init.uniform_(bn.bias, -1, 1)
+    return module
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_residual_unit_by_formula(batch_norm):
+    unit = jolt(ResidualConvUnit(5, batch_norm=batch_norm)).double().eval()
+    x = torch.randn(2, 5, 6, 7, dtype=torch.float64)
+    kept = x.clone()
+    y = F.conv2d(F.relu(x), unit.conv1.weight, unit.conv1.bias, padding=1)
+    y = unit.bn1(y) if batch_norm else y
+    y = F.conv2d(F.relu(y), unit.conv2.weight, unit.conv2.bias, padding=1)
+    y = unit.bn2(y) if batch_norm else y
+    torch.testing.assert_close(unit(x), x + y, rtol=0, atol=1e-12)
+    assert torch.equal(x, kept)  # no ReLU in place: the skip carries x
+    assert (unit.conv1.bias is None) == (unit.conv2.bias is None) == batch_norm
+
+
+@pytest.mark.parametrize("size", [(8, 12), (7, 11), (4, 6)])
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_fusion_equals_the_papers_order(batch_norm, size):
+    """Refine, upsample, then project; projecting first commutes, as bilinear weights sum to 1."""
+    block = jolt(Fusion(5, batch_norm=batch_norm)).eval()
+    lateral, above = torch.randn(2, 2, 5, 4, 6).unbind(0)
+    x = block.rcu2(above + block.rcu1(lateral))
+    wanted = block.project(F.interpolate(x, size=size, mode="bilinear", align_corners=True))
+    found = block(lateral, above, size)
+    assert found.shape == (2, 5, *size)
+    assert (found - wanted).abs().max() <= 1e-6 * wanted.abs().max()
+
+
+def test_deepest_fusion_refines_once_and_has_no_unit_for_a_lateral():
+    block = Fusion(5, batch_norm=False, deepest=True)
+    assert block.rcu1 is None
+    assert not any("rcu1" in name for name in block.state_dict())
+    x = torch.randn(1, 5, 4, 4)
+    wanted = F.interpolate(block.rcu2(x), size=(8, 8), mode="bilinear", align_corners=True)
+    torch.testing.assert_close(block(x, None, (8, 8)), block.project(wanted), rtol=0, atol=1e-6)
+
+
+def test_only_the_deepest_level_lacks_the_unit():
+    units = [fusion.rcu1 is None for fusion in decoder().fusion]
+    assert units == [False, False, False, True]
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (3, 5), (1, 1), (2, 7), (37, 37)])
+def test_decoder_map_is_eight_times_the_grid(grid):
+    model = decoder()
+    with torch.no_grad():
+        maps = model.fuse(tokens(grid, batch=2))
+        assert model(tokens(grid)).shape == (1, 6, 8 * grid[0], 8 * grid[1])
+    assert maps[-1].shape == (2, 6, 8 * grid[0], 8 * grid[1])
+    assert [m.shape[-2] for m in maps] == [grid[0] * k for k in (1, 2, 4, 8)]
+    assert all(m.isfinite().all() for m in maps)
+
+
+def test_decoder_is_its_parts_from_deep_to_shallow():
+    model = decoder(batch_norm=True)
+    x = tokens((2, 3))
+    laterals = [model.layer_rn[i](model.reassemble[i](x.levels[i], x.grids[i])) for i in range(4)]
+    assert all(conv.bias is None for conv in model.layer_rn)
+    above, maps = None, []
+    for i in (3, 2, 1, 0):
+        size = laterals[i - 1].shape[-2:] if i else (16, 24)
+        above = model.fusion[i](laterals[i], above, tuple(size))
+        maps.append(above)
+    for found, wanted in zip(model.fuse(x), maps, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4])
+def test_any_number_of_levels(levels):
+    with torch.no_grad():
+        assert decoder(levels)(tokens((2, 2), levels=levels)).shape == (1, 6, 16, 16)
+
+
+def test_levels_without_cls_are_read_by_ignore():
+    model = decoder(num_prefix_tokens=(0, 0, 1, 1), readout="project")
+    assert [r.read.mode for r in model.reassemble] == ["ignore", "ignore", "project", "project"]
+
+
+def test_pyramid_levels_with_their_own_grids_and_widths():
+    model = decoder(
+        embed_dims=(4, 8, 12, 16),
+        num_prefix_tokens=(0,) * 4,
+        reassemble_channels=(None, None, 6, 6),
+        scales=(1,) * 4,
+    )
+    grids = [(16, 24), (8, 12), (4, 6), (2, 3)]
+    x = [torch.randn(1, h * w, d) for (h, w), d in zip(grids, (4, 8, 12, 16), strict=True)]
+    with torch.no_grad():
+        assert model(Tokens(x, grids)).shape == (1, 6, 32, 48)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"reassemble_channels": (4, 6, 8)},
+        {"scales": (4, 2, 1)},
+        {"num_prefix_tokens": (1,)},
+        {
+            "embed_dims": (8,),
+            "num_prefix_tokens": (1,),
+            "reassemble_channels": (4,),
+            "scales": (1,),
+        },
+    ],
+)
+def test_entries_per_level_must_agree(arguments):
+    with pytest.raises(ValueError, match="one entry a level and at least two levels"):
+        decoder(**arguments)

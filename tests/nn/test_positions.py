@@ -1,0 +1,142 @@
+"""Position codes against their formulas, and resizing against a cubic kernel written out."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpt.nn import resize_positions, sincos_1d, sincos_2d
+
+POLICIES = ("bilinear", "bicubic", "bicubic_antialias", "dinov2")
+
+
+def codes(height, width, dim=3, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, height * width, dim, generator=generator, dtype=dtype)
+
+
+def cubic_axis(values, new, scale):
+    """Cubic convolution (a = -0.75, edges repeated) of axis 0 to ``new`` samples."""
+
+    def kernel(t, a=-0.75):
+        t = abs(t)
+        if t <= 1:
+            return (a + 2) * t**3 - (a + 3) * t**2 + 1
+        return a * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else 0.0
+
+    rows = []
+    for i in range(new):
+        source = (i + 0.5) / scale - 0.5
+        left = math.floor(source)
+        taps = [
+            (kernel(source - k), min(max(k, 0), len(values) - 1)) for k in range(left - 1, left + 3)
+        ]
+        rows.append(sum(weight * values[k] for weight, k in taps))
+    return np.stack(rows)
+
+
+def cubic_reference(x, old, new, offset):
+    maps = x.numpy().reshape(*old, -1)
+    maps = cubic_axis(maps, new[0], (new[0] + offset) / old[0])
+    maps = cubic_axis(maps.swapaxes(0, 1), new[1], (new[1] + offset) / old[1]).swapaxes(0, 1)
+    return maps.reshape(1, new[0] * new[1], -1)
+
+
+def test_sincos_1d_is_the_formula():
+    positions = torch.arange(7, dtype=torch.float64)
+    found = sincos_1d(positions, 6, temperature=100.0)
+    for p in range(7):
+        for i in range(3):
+            angle = p / 100.0 ** (2 * i / 6)
+            assert found[p, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-14)
+            assert found[p, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-14)
+
+
+def test_sincos_2d_is_row_code_then_column_code():
+    found = sincos_2d(2, 3, 8)
+    for row in range(2):
+        for column in range(3):
+            parts = [sincos_1d(torch.tensor(float(p)), 4) for p in (row, column)]
+            torch.testing.assert_close(found[row * 3 + column], torch.cat(parts), rtol=0, atol=0)
+
+
+def test_sincos_2d_takes_dtype_from_like():
+    assert sincos_2d(2, 2, 4).dtype == torch.float32
+    assert sincos_2d(2, 2, 4, like=torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_sincos_lengths_that_do_not_divide():
+    with pytest.raises(ValueError, match="even length, not 5"):
+        sincos_1d(torch.zeros(1), 5)
+    with pytest.raises(ValueError, match="divisible by 4, not 6"):
+        sincos_2d(2, 2, 6)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_same_grid_gives_the_codes_themselves(policy):
+    x = codes(3, 4)
+    assert resize_positions(x, (3, 4), (3, 4), policy=policy) is x
+
+
+@pytest.mark.parametrize("new", [(5, 9), (2, 3), (4, 6), (13, 1)])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_constant_codes_stay_constant_and_row_order_is_kept(policy, new):
+    found = resize_positions(torch.full((1, 24, 2), 1.5), (4, 6), new, policy=policy)
+    torch.testing.assert_close(found, torch.full((1, new[0] * new[1], 2), 1.5))
+    row, column = torch.meshgrid(torch.arange(4.0), torch.arange(6.0), indexing="ij")
+    grid = torch.stack((row, column), dim=-1).reshape(1, 24, 2)
+    maps = resize_positions(grid, (4, 6), new, policy=policy).reshape(*new, 2)
+    assert torch.allclose(maps[..., 0], maps[:, :1, 0].expand(*new), atol=1e-5)
+    assert torch.allclose(maps[..., 1], maps[:1, :, 1].expand(*new), atol=1e-5)
+    if min(new) > 1:
+        assert (maps[..., 0].diff(dim=0) > 0).all()
+        assert (maps[..., 1].diff(dim=1) > 0).all()
+
+
+def test_bilinear_takes_pixel_centres():
+    """A ramp is its own coordinate, (i + 0.5) · old / new - 0.5, clamped at the edges."""
+    ramp = torch.arange(4, dtype=torch.float64).reshape(1, 4, 1)
+    found = resize_positions(ramp, (4, 1), (10, 1), policy="bilinear").flatten()
+    wanted = ((torch.arange(10, dtype=torch.float64) + 0.5) * 0.4 - 0.5).clamp(0, 3)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("new", [(7, 3), (4, 6), (12, 17)])
+@pytest.mark.parametrize(("policy", "offset"), [("bicubic", 0.0), ("dinov2", 0.1)])
+def test_bicubic_policies_are_cubic_convolution(policy, offset, new):
+    x = codes(5, 4)
+    found = resize_positions(x, (5, 4), new, policy=policy).numpy()
+    np.testing.assert_allclose(found, cubic_reference(x, (5, 4), new, offset), atol=1e-12)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("new", [(5, 9), (10, 3), (20, 20)])
+def test_bicubic_antialias_is_timms(new):
+    from timm.layers import resample_abs_pos_embed
+
+    x = codes(8, 8, dtype=torch.float32)
+    wanted = resample_abs_pos_embed(x, list(new), num_prefix_tokens=0)
+    found = resize_positions(x, (8, 8), new, policy="bicubic_antialias")
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+
+
+def test_the_policies_differ():
+    found = [resize_positions(codes(8, 8), (8, 8), (5, 6), policy=p) for p in POLICIES]
+    for i, one in enumerate(found):
+        for other in found[i + 1 :]:
+            assert (one - other).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_dtype_is_kept_and_half_is_computed_in_full(policy):
+    x = codes(6, 6, dtype=torch.bfloat16)
+    found = resize_positions(x, (6, 6), (4, 9), policy=policy)
+    wanted = resize_positions(x.float(), (6, 6), (4, 9), policy=policy)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, wanted.bfloat16(), rtol=0, atol=0)
+
+
+def test_unknown_policy_names_the_known():
+    with pytest.raises(ValueError, match="position_resize='nearest'.*bicubic_antialias"):
+        resize_positions(codes(2, 2), (2, 2), (2, 2), policy="nearest")

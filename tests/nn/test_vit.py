@@ -1,0 +1,285 @@
+"""The Vision Transformer: timm's function under timm's names, and what its options promise."""
+
+import pytest
+import torch
+from torch import nn
+
+from dpt.nn import VisionTransformer
+from dpt.nn.vit import Block, DropPath, make_gelu
+
+SMALL = {"image_size": (32, 32), "patch_size": 8, "embed_dim": 16, "num_blocks": 4, "num_heads": 2}
+KINDS = ("learned", "sincos_1d", "sincos_2d", "concat", "none")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def small(**arguments):
+    arguments = {"out_indices": (0, 1, 2, 3), "position_dim": 4, **SMALL, **arguments}
+    return VisionTransformer(**arguments).eval()
+
+
+def randomize(model, std=0.1):
+    """Weights that let every tensor matter: fresh models have zero biases and unit norms."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.add_(torch.randn_like(p) * (1.0 if "pos_embed" in name or "token" in name else std))
+
+
+def timm_pair(name, *, ours, **arguments):
+    """A timm ViT with random weights and ours with the same."""
+    import timm
+
+    theirs = timm.create_model(name, num_classes=0, dynamic_img_size=True, **arguments).eval()
+    randomize(theirs)
+    state = {k: v for k, v in theirs.state_dict().items() if not k.startswith(("norm.", "head."))}
+    mine = VisionTransformer(position_resize="bicubic_antialias", **ours).eval()
+    mine.load_state_dict(state, strict=True)
+    return theirs, mine
+
+
+def assert_taps_equal(theirs, mine, images, *, norm=False):
+    with torch.no_grad():
+        pairs = theirs.forward_intermediates(
+            images,
+            indices=list(mine.out_indices),
+            norm=norm,
+            output_fmt="NLC",
+            return_prefix_tokens=True,
+            intermediates_only=True,
+        )
+        tokens = mine(images)
+    for (patches, prefix), found, grid in zip(pairs, *tokens, strict=True):
+        wanted = torch.cat((prefix, patches), dim=1)
+        scale = wanted.abs().max()
+        assert (found - wanted).abs().max() <= 1e-5 * scale
+        assert grid == (images.shape[-2] // mine.patch_size, images.shape[-1] // mine.patch_size)
+
+
+TINY = {"image_size": (224, 224), "embed_dim": 192, "num_heads": 3}
+REGISTERS = {
+    "image_size": (112, 112),
+    "patch_size": 14,
+    "embed_dim": 384,
+    "num_heads": 6,
+    "num_blocks": 4,
+    "num_register_tokens": 4,
+    "cls_position": False,
+    "layer_scale": 1e-5,
+    "out_indices": (0, 1, 2, 3),
+}
+
+
+@pytest.mark.peers
+def test_timm_vit_at_its_own_and_another_size():
+    theirs, mine = timm_pair("vit_tiny_patch16_224", ours=TINY)
+    for size in ((224, 224), (160, 256)):
+        assert_taps_equal(theirs, mine, torch.randn(2, 3, *size))
+
+
+@pytest.mark.peers
+def test_timm_vit_with_registers_and_layer_scale():
+    theirs, mine = timm_pair("vit_small_patch14_reg4_dinov2", img_size=112, depth=4, ours=REGISTERS)
+    for size in ((112, 112), (84, 140)):
+        assert_taps_equal(theirs, mine, torch.randn(2, 3, *size))
+
+
+@pytest.mark.peers
+def test_final_norm_is_applied_to_every_tap():
+    theirs, plain = timm_pair(
+        "vit_small_patch14_reg4_dinov2", img_size=112, depth=4, ours=REGISTERS
+    )
+    mine = VisionTransformer(final_norm=True, **REGISTERS).eval()
+    mine.load_state_dict(theirs.state_dict(), strict=True)
+    images = torch.randn(1, 3, 112, 112)
+    assert_taps_equal(theirs, mine, images, norm=True)
+    with torch.no_grad():
+        wanted = [theirs.norm(level) for level in plain(images).levels]
+        for found, level in zip(mine(images).levels, wanted, strict=True):
+            torch.testing.assert_close(found, level, rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_is_built_behind_the_last_tap():
+    vit = small(num_blocks=4, out_indices=(0, 2))
+    assert len(vit.blocks) == 3
+    assert not any(k.startswith(("norm", "blocks.3")) for k in vit.state_dict())
+    assert vit.embed_dims == (16, 16)
+    assert len(vit(torch.zeros(1, 3, 32, 32)).levels) == 2
+
+
+def test_a_tap_is_what_the_block_gave():
+    vit = small(out_indices=(1, 3))
+    seen = []
+    for block in vit.blocks:
+        block.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    levels = vit(torch.randn(1, 3, 32, 32)).levels
+    assert levels[0] is seen[1]
+    assert levels[1] is seen[3]
+
+
+@pytest.mark.parametrize("taps", [(), (3, 1), (1, 1), (0, 4), (-1, 2)])
+def test_taps_must_ascend_within_the_blocks(taps):
+    with pytest.raises(ValueError, match=r"must ascend within 0\.\.3"):
+        small(out_indices=taps)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_position_kind_at_three_sizes(kind):
+    vit = small(position=kind)
+    randomize(vit)
+    for height, width in ((32, 32), (16, 40), (72, 64)):
+        levels, grids = vit(torch.randn(2, 3, height, width))
+        count = height * width // 64
+        assert grids == [(height // 8, width // 8)] * 4
+        assert all(level.shape == (2, count + 1, 16) for level in levels)
+        assert all(level.isfinite().all() for level in levels)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_without_positions_do_tokens_move_with_their_patches(kind):
+    """Attention is equivariant under permutation, and CLS invariant; positions break it."""
+    vit = small(position=kind)
+    randomize(vit)
+    order = torch.randperm(16)
+    with torch.no_grad():
+        map_BDhw = vit.patch_embed(torch.randn(1, 3, 32, 32))
+        straight = vit.run_blocks(vit.embed(map_BDhw))[-1]
+        shuffled = map_BDhw.flatten(2)[..., order].unflatten(2, (4, 4))
+        moved = vit.run_blocks(vit.embed(shuffled))[-1]
+    wanted = torch.cat((straight[:, :1], straight[:, 1:][:, order]), dim=1)
+    difference = (moved - wanted).abs().max() / wanted.abs().max()
+    assert (difference < 1e-5) == (kind == "none")
+
+
+def test_concatenated_position_lies_under_the_patch_code():
+    vit = small(position="concat", position_dim=6)
+    randomize(vit)
+    assert vit.patch_embed.proj.out_channels == 10
+    assert vit.pos_embed.shape == (1, 16, 6)
+    map_BDhw = torch.randn(2, 10, 4, 4)
+    tokens = vit.embed(map_BDhw)[:, 1:]
+    torch.testing.assert_close(tokens[..., :10], map_BDhw.flatten(2).transpose(1, 2))
+    torch.testing.assert_close(tokens[..., 10:], vit.pos_embed.expand(2, -1, -1))
+
+
+def test_prefix_is_cls_with_its_slot_then_registers_without():
+    vit = small(num_register_tokens=3)
+    randomize(vit)
+    tokens = vit.embed(torch.zeros(1, 16, 4, 4))
+    assert vit.num_prefix_tokens == (4, 4, 4, 4)
+    torch.testing.assert_close(tokens[:, :1], vit.cls_token + vit.pos_embed[:, :1])
+    torch.testing.assert_close(tokens[:, 1:4], vit.reg_token)
+    torch.testing.assert_close(tokens[:, 4:], vit.pos_embed[:, 1:])
+
+
+@pytest.mark.parametrize("policy", ["bilinear", "bicubic", "bicubic_antialias", "dinov2"])
+def test_codes_at_another_size_follow_the_policy(policy):
+    from dpt.nn import resize_positions
+
+    vit = small(position_resize=policy)
+    wanted = resize_positions(vit.pos_embed[:, 1:], (4, 4), (3, 6), policy=policy)
+    torch.testing.assert_close(vit.position_codes((3, 6)), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_block_with_layer_scale_by_formula(order):
+    block = Block(8, num_heads=2, norm_order=order, layer_scale=1.0, qkv_bias=False).double()
+    randomize(block, std=0.5)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    wanted = x
+    for norm, f, scale in (
+        (block.norm1, block.attn, block.ls1),
+        (block.norm2, block.mlp, block.ls2),
+    ):
+        if order == "pre":
+            wanted = wanted + scale.gamma * f(norm(wanted))
+        else:
+            wanted = norm(wanted + scale.gamma * f(wanted))
+    assert (block.ls1.gamma - 1).abs().max() > 0.1
+    torch.testing.assert_close(block(x), wanted, rtol=0, atol=1e-12)
+
+
+def test_post_norm_reaches_the_blocks():
+    vit = small(norm_order="post")
+    level = vit(torch.randn(1, 3, 32, 32)).levels[-1]
+    torch.testing.assert_close(level.mean(-1), torch.zeros(1, 17), rtol=0, atol=1e-5)
+    torch.testing.assert_close(level.var(-1, unbiased=False), torch.ones(1, 17), rtol=0, atol=1e-3)
+
+
+def test_drop_path_rates_grow_over_all_blocks_of_the_architecture():
+    vit = small(num_blocks=5, drop_path=0.4, out_indices=(0, 1, 2, 3))
+    assert [b.drop_path.rate for b in vit.blocks] == pytest.approx([0, 0.1, 0.2, 0.3])
+
+
+def test_drop_path_keeps_the_expectation_and_drops_whole_samples():
+    x = torch.ones(20000, 2, 3)
+    found = DropPath(0.25).train()(x)
+    per_sample = found.flatten(1)
+    assert ((per_sample == 0).all(1) | torch.isclose(per_sample, torch.tensor(4 / 3)).all(1)).all()
+    assert found.mean().item() == pytest.approx(1, abs=0.02)  # 5 standard errors
+
+
+def test_drop_path_does_nothing_in_evaluation():
+    x = torch.randn(4, 2)
+    assert DropPath(0.9).eval()(x) is x
+    vit = small(drop_path=0.9)
+    images = torch.randn(4, 3, 32, 32)
+    still = vit(images).levels[-1]
+    torch.testing.assert_close(vit(images).levels[-1], still, rtol=0, atol=0)
+    vit.train()
+    assert (vit(images).levels[-1] - still).abs().max() > 1e-4
+
+
+def test_gelu_kinds():
+    x = torch.linspace(-5, 5, 101, dtype=torch.float64)
+    exact = x * 0.5 * (1 + torch.erf(x / 2**0.5))
+    tanh = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    for kind, wanted in (
+        ("exact", exact),
+        ("tanh", tanh),
+        ("sigmoid", x / (1 + (-1.702 * x).exp())),
+    ):
+        torch.testing.assert_close(make_gelu(kind)(x), wanted, rtol=0, atol=1e-12)
+        vit = small(gelu=kind)
+        assert type(vit.blocks[0].mlp.act) is type(make_gelu(kind))
+        assert vit(torch.zeros(1, 3, 32, 32)).levels[0].isfinite().all()
+
+
+def test_initial_weights():
+    vit = VisionTransformer(embed_dim=192, num_heads=3)
+    for module in vit.modules():
+        if isinstance(module, nn.Linear):
+            assert module.weight.std().item() == pytest.approx(0.02, rel=0.05)
+            assert (module.bias == 0).all()
+    assert vit.pos_embed.std().item() == pytest.approx(0.02, rel=0.05)
+    assert vit.cls_token.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"position": "rope"}, r"position='rope'.*sincos_2d"),
+        ({"gelu": "quick"}, r"gelu='quick'.*sigmoid"),
+        ({"norm_order": "sandwich"}, r"norm_order='sandwich'.*post"),
+        ({"position_resize": "nearest"}, r"position_resize='nearest'.*dinov2"),
+        ({"num_heads": 3}, "embed_dim=16 is not a multiple of num_heads=3"),
+        ({"image_size": 32}, r"image_size=32: .*\[H, W\]"),
+        ({"image_size": (32,)}, r"image_size=.*\[H, W\]"),
+        ({"image_size": (4, 32)}, "image_size=.*patch_size=8"),
+        ({"patch_size": 0}, "patch_size=0"),
+        ({"out_indices": 3}, "out_indices=3"),
+        ({"position": "concat", "position_dim": 16}, "position_dim=16.*embed_dim=16"),
+        ({"position": "concat", "position_dim": 0}, "position_dim=0.*embed_dim=16"),
+    ],
+)
+def test_wrong_arguments_name_what_is_allowed(arguments, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        small(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_size_off_the_grid_is_refused():
+    with pytest.raises(ValueError, match="33x32 is no multiple of the patch size 8"):
+        small()(torch.zeros(1, 3, 33, 32))
