@@ -107,9 +107,7 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], None]) -> None:
     hydra_cfg = HydraConfig.get()
     OmegaConf.update(cfg, "run_dir", hydra_cfg.runtime.output_dir)
     if hydra_cfg.mode is RunMode.MULTIRUN and cfg.trainer.devices not in (1, "1", "auto"):
-        raise ValueError(
-            "-m runs on one device each: leave trainer.devices at 1, or start the runs one by one"
-        )
+        fail("-m runs on one device each: leave trainer.devices at 1, or start the runs one by one")
     folder = Path(cfg.run_dir)
     leader = os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("RANK", "0") == "0"
     start_log(folder if leader else None)
@@ -153,7 +151,8 @@ def explain(error: Exception, command: str = "train", arguments: Sequence[str] =
         re.S,
     )
     if group:
-        return f"there is no {group[1]}; choose from {', '.join(group[2].split())}"
+        choices = [name for name in group[2].split() if not name.startswith("_")]
+        return f"there is no {group[1]}; choose from {', '.join(choices)}"
     missing = re.search(r"full_key: (\S+)", text)
     if missing and "Missing mandatory value" in text:
         return f"{missing[1]} must be given: {missing[1]}=VALUE"
@@ -169,11 +168,11 @@ def _allowed_keys(key: str, command: str, arguments: Sequence[str]) -> str | Non
     from dpt.engine.configure import unknown_key
 
     *parents, last = re.split(r"[./]", key.split("@")[0])
-    rest = [a for a in arguments if "=" in a and not a.lstrip("+~").startswith((key, "hydra"))]
+    choices = [a for a in arguments if re.match(r"[\w/]+=", a) and not a.startswith(f"{key}=")]
     try:
         GlobalHydra.instance().clear()
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            cfg = compose(command, overrides=rest)
+            cfg = compose(command, overrides=choices)
         node = OmegaConf.select(cfg, ".".join(parents)) if parents else cfg
     except Exception:
         return None

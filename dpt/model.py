@@ -26,8 +26,9 @@ class DPT(parts.DPT):
     def __init__(self, spec: Spec) -> None:
         encoder, decoder, heads = build(spec)
         super().__init__(encoder=encoder, decoder=decoder, heads=heads)
-        self.spec = spec
-        self.preprocessing = Preprocessing.from_dict(spec["preprocessing"])
+        settings = {"multiple_of": self.encoder.pad_multiple, **spec["preprocessing"]}
+        self.preprocessing = Preprocessing.from_dict(settings)
+        self.spec = {**spec, "preprocessing": self.preprocessing.to_dict()}
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> DPT:
@@ -39,8 +40,13 @@ class DPT(parts.DPT):
             ValueError: the file is missing, damaged, or does not fit its own spec.
         """
         spec, state = read_native(path)
-        spec = _without_downloads(spec)
-        model = cls(spec)
+        try:
+            model = cls(_without_downloads(spec))
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"{path}: its spec describes no model ({type(error).__name__}: {reason})"
+            ) from error
         model.load_checked(state, source=str(path))
         return model.eval()
 
@@ -65,7 +71,7 @@ class DPT(parts.DPT):
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG_FILE).write_text(json.dumps(self.spec, indent=2) + "\n")
+        (folder / CONFIG_FILE).write_text(json.dumps(self.spec, indent=2) + "\n", encoding="utf-8")
         state = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
         save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 

@@ -5,8 +5,9 @@ Data flows one way: file -> sample -> batch -> tokens -> maps -> output -> loss,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -92,6 +93,7 @@ class Tokens(NamedTuple):
 
 
 ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch"]
+Interpolation = Literal["bilinear", "cubic", "area"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,18 @@ class Preprocessing:
     image_size: tuple[int, int] = (384, 384)
     resize: ResizeRule = "lower_bound"
     multiple_of: int = 16
-    interpolation: Literal["bilinear", "cubic", "area"] = "cubic"
+    interpolation: Interpolation = "cubic"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("resize", get_args(ResizeRule)),
+            ("interpolation", get_args(Interpolation)),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"preprocessing.{name}={getattr(self, name)!r}: choose {allowed}")
+        size = self.image_size
+        if not isinstance(size, Sequence) or len(size) != 2 or min(size) < 1:
+            raise ValueError(f"preprocessing.image_size={size!r}: must be [H, W] in pixels")
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) to which an image of ``height`` × ``width`` pixels is resized."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from copy import deepcopy
 from fnmatch import fnmatch
 from typing import Any
 
@@ -125,8 +126,10 @@ def make_spec(
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
     if not heads:
         raise ValueError(f"a model needs at least one head of {', '.join(HEADS)}")
+    if not isinstance(heads, Mapping) or not all(isinstance(h, Mapping) for h in heads.values()):
+        raise ValueError(f"heads={heads!r}: give each head its arguments, as {{'depth': {{...}}}}")
     _check_keys("heads", heads, set(HEADS))
-    row = SIZES[name]
+    row = deepcopy(SIZES[name])
     encoder = {"kind": row["encoder"]["kind"], **(encoder or {})}
     if encoder["kind"] not in ENCODERS:
         raise ValueError(f"encoder kind {encoder['kind']!r}: choose from {', '.join(ENCODERS)}")
@@ -144,19 +147,14 @@ def make_spec(
     _check_keys(f"{name} (decoder)", decoder, _arguments(Decoder) - derived)
     # official DPT normalises the residual units of its segmentation models alone
     decoder.setdefault("batch_norm", "segmentation" in heads)
-    image_size = list(encoder.get("image_size", (384, 384)))
-    settings = {
-        "image_size": image_size,
-        "multiple_of": encoder.get("patch_size", 16),
-        **(preprocessing or {}),
-    }
+    settings = {"image_size": encoder.get("image_size", (384, 384)), **(preprocessing or {})}
     _check_keys("preprocessing", settings, set(Preprocessing.__dataclass_fields__))
     return {
         "name": name,
         "encoder": _plain(encoder),
         "decoder": _plain(decoder),
         "heads": {k: _plain(v) for k, v in heads.items()},
-        "preprocessing": Preprocessing.from_dict(settings).to_dict(),
+        "preprocessing": _plain(settings),
     }
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from dpt.tasks import Objective
 from dpt.types import IGNORE_INDEX, Batch
 
+Seen = list[dict[str, Any]]  # samples
+
 TRAIN_SAMPLES = 200
 
 
@@ -64,10 +66,12 @@ def _batches(dataset: Any) -> Iterator[Batch]:
         yield batch  # type: ignore[misc]
 
 
-def _fit(objective: Objective, seen: list[dict[str, Any]], size: tuple[int, int]) -> dict[str, Tensor]:
+def _fit(objective: Objective, seen: Seen, size: tuple[int, int]) -> dict[str, Tensor]:
     """Outputs as a model would give them, one image: {kind of guess: tensor}."""
     target = objective.target
     seen = [sample for sample in seen if target in sample]
+    if not seen:
+        return {}
     if target == "depth":
         return _fit_depth(seen, size, relative=getattr(objective, "kind", "") == "relative")
     if target == "labels":
@@ -79,7 +83,7 @@ def _fit(objective: Objective, seen: list[dict[str, Any]], size: tuple[int, int]
     return {"constant": torch.from_numpy(counts).float()[None]}
 
 
-def _fit_depth(seen: list[dict[str, Any]], size: tuple[int, int], *, relative: bool) -> dict[str, Tensor]:
+def _fit_depth(seen: Seen, size: tuple[int, int], *, relative: bool) -> dict[str, Tensor]:
     maps = torch.stack(
         [
             _nearest(np.where(sample["valid"], sample["depth"], np.nan), size).float()
@@ -93,7 +97,7 @@ def _fit_depth(seen: list[dict[str, Any]], size: tuple[int, int], *, relative: b
     return {k: v.reciprocal() for k, v in guesses.items()} if relative else guesses
 
 
-def _fit_labels(seen: list[dict[str, Any]], size: tuple[int, int], classes: int) -> dict[str, Tensor]:
+def _fit_labels(seen: Seen, size: tuple[int, int], classes: int) -> dict[str, Tensor]:
     counts = torch.zeros(classes, *size)
     for sample in seen:
         labels = _nearest(sample["labels"], size).long()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +13,15 @@ from torch.utils.data import DataLoader
 from dpt.data import EvalTransform, TrainTransform, make_loader
 from dpt.engine.configure import check_arguments, find, make
 from dpt.model import DPT, create_model
+from dpt.nn import Decoder
 from dpt.tasks import OBJECTIVES, Objective, Task
 from dpt.types import DatasetInfo, Preprocessing
 from dpt.weights import load_encoder_weights
+from dpt.zoo import ENCODERS
 
 log = logging.getLogger("dpt")
 
-LOADER_KEYS = ("image_size", "batch_size", "num_workers", "train", "val")
+LOADER_KEYS = ("image_size", "eval_size", "batch_size", "num_workers", "train", "val")
 LABEL_NAMES = {
     "depth": "depth maps",
     "labels": "class masks",
@@ -32,19 +35,23 @@ class LoaderSettings:
     """How samples are batched; the part of ``data`` that every data set shares."""
 
     image_size: tuple[int, int]
+    eval_size: tuple[int, int]
     batch_size: int
     num_workers: int
 
     def __post_init__(self) -> None:
-        if min(self.image_size) < 1 or self.batch_size < 1 or self.num_workers < 0:
+        if min(self.image_size + self.eval_size) < 1 or self.batch_size < 1 or self.num_workers < 0:
             raise ValueError(
-                f"data: image_size={list(self.image_size)} and batch_size={self.batch_size} must "
-                f"be positive, num_workers={self.num_workers} at least 0"
+                f"data: image_size={list(self.image_size)}, eval_size={list(self.eval_size)} and "
+                f"batch_size={self.batch_size} must be positive, num_workers={self.num_workers} "
+                f"at least 0"
             )
 
 
 def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
-    values = {k: data[k] for k in ("image_size", "batch_size", "num_workers")}
+    values = {k: data[k] for k in ("image_size", "eval_size", "batch_size", "num_workers")}
+    if values["eval_size"] is None:
+        values["eval_size"] = values["image_size"]
     return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
 
 
@@ -93,22 +100,26 @@ def _from_data(node: Mapping[str, Any], data: Any) -> dict[str, Any]:
 
 
 def make_model(
-    model: Mapping[str, Any], objectives: Mapping[str, Objective], image_size: tuple[int, int]
+    model: Mapping[str, Any], objectives: Mapping[str, Objective], settings: LoaderSettings
 ) -> DPT:
     """The model with a head for each objective, its encoder initialised from a file if one is set.
 
     Null values are left to the size table.
     """
     encoder = _set_values(model["encoder"])
+    decoder = _set_values(model["decoder"])
     weights = encoder.pop("weights", None)
+    if encoder["kind"] in ENCODERS:
+        encoder |= _converted(ENCODERS[encoder["kind"]], encoder, "model.encoder")
+    decoder |= _converted(Decoder, decoder, "model.decoder")
     if encoder["kind"] != "timm":
-        encoder["image_size"] = list(image_size)
+        encoder["image_size"] = list(settings.image_size)
     net = create_model(
         model["name"],
         heads={o.head: o.head_options() for o in objectives.values()},
         encoder=encoder,
-        decoder=_set_values(model["decoder"]),
-        preprocessing={"image_size": list(image_size)},
+        decoder=decoder,
+        preprocessing={"image_size": list(settings.eval_size)},
     )
     if weights is not None:
         log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
@@ -117,6 +128,16 @@ def make_model(
 
 def _set_values(node: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in node.items() if v is not None}
+
+
+def _converted(cls: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Values of the types that ``cls``, or the parent that takes them, declares; others left out."""
+    converted: dict[str, Any] = {}
+    for owner in cls.__mro__:
+        declared = inspect.signature(owner).parameters if "__init__" in vars(owner) else {}
+        known = {k: v for k, v in values.items() if k in declared and k not in converted}
+        converted |= check_arguments(owner, known, where, is_partial=True)
+    return converted
 
 
 def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:

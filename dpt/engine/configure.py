@@ -90,7 +90,7 @@ def check_arguments(
                 raise ValueError(unknown_key(f"{where}.{key}", key, names))
             checked[key] = value
         elif key in hints:
-            checked[key] = _convert(value, hints[key], f"{where}.{key}")
+            checked[key] = convert(value, hints[key], f"{where}.{key}")
         else:
             checked[key] = value
     if not is_partial:
@@ -115,7 +115,8 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _convert(value: Any, hint: Any, where: str) -> Any:
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """``value`` as the type that ``hint`` declares, or a ValueError that names the key ``where``."""
     try:
         config = pydantic.ConfigDict(arbitrary_types_allowed=True)
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint, config=config)

@@ -13,8 +13,9 @@ import torch.distributed as dist
 
 from dpt.engine import build
 from dpt.engine.callbacks import Panels
+from dpt.engine.configure import convert
 from dpt.engine.report import log_table, write_json
-from dpt.engine.trainer import trainer_arguments
+from dpt.engine.trainer import build_trainer, trainer_arguments
 from dpt.model import DPT
 from dpt.tasks import Task
 
@@ -30,29 +31,29 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
         cfg: as plain data (``conf/evaluate.yaml``).
     """
     folder = Path(cfg["run_dir"])
-    L.seed_everything(cfg["seed"], verbose=False)
+    L.seed_everything(convert(cfg["seed"], int, "seed"), verbose=False)
+    image_size = convert(cfg["image_size"], tuple[int, int] | None, "image_size")
     model = DPT.from_pretrained(cfg["checkpoint"])
     settings = build.loader_settings(cfg["data"])
     dataset = build.make_dataset(cfg["data"], cfg["split"])
     objectives = build.objectives_of(model, dataset)
-    if cfg["image_size"] is not None:
-        size = tuple(cfg["image_size"])
-        model.preprocessing = replace(model.preprocessing, image_size=size)
+    if image_size is not None:
+        model.preprocessing = replace(model.preprocessing, image_size=image_size)
     loader = build.eval_loader(
         dataset, settings, model.preprocessing, [o.target for o in objectives.values()]
     )
     task = Task(model=model, objectives=objectives)
-    trainer = L.Trainer(
+    trainer = build_trainer(
         **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
         logger=False,
         callbacks=[Panels(folder=str(folder / "panels"))],
     )
     trainer.validate(task, loader, verbose=False)
     scores = dict(task.scores)
-    if trainer.is_global_zero:
-        write_json(folder / "metrics.json", scores)
-        log_table({"model": scores}, title=f"{cfg['checkpoint']} on {cfg['split']}")
-        log.info("%d images; pictures: %s", len(dataset), folder / "panels")
     if dist.is_initialized():
         dist.destroy_process_group()
+    if trainer.is_global_zero:
+        write_json(folder / "metrics.json", {**scores, **task.notes})
+        log_table({"model": scores}, title=f"{cfg['checkpoint']} on {cfg['split']}")
+        log.info("%d images; pictures: %s", len(dataset), folder / "panels")
     return scores

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from dpt.engine import build
 from dpt.engine.baselines import trivial_scores
 from dpt.engine.callbacks import StopOnSignal
+from dpt.engine.configure import convert
 from dpt.engine.report import log_table, write_json
 from dpt.engine.trainer import make_trainer
 from dpt.tasks import Task
@@ -36,14 +37,15 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         The final validation metrics, also in ``metrics.json``.
     """
     folder = Path(cfg["run_dir"])
-    L.seed_everything(cfg["seed"], verbose=False)
+    L.seed_everything(convert(cfg["seed"], int, "seed"), verbose=False)
     settings = build.loader_settings(cfg["data"])
     train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
     objectives = build.make_objectives(cfg["task"], train)
     for dataset in (train, val):
         if hasattr(dataset, "validate"):
-            dataset.validate(limit=CHECKED_FILES)
-    model = build.make_model(cfg["model"], objectives, settings.image_size)
+            for remark in dataset.validate(limit=CHECKED_FILES):
+                log.warning("%s", remark)
+    model = build.make_model(cfg["model"], objectives, settings)
     task = build.make_task(cfg, objectives, model)
     targets = [o.target for o in objectives.values()]
     train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
@@ -67,18 +69,18 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     trainer.fit(task, train_loader, val_loader)
     minutes = (time.monotonic() - started) / 60
     scores = finish(trainer, task, val_loader, folder)
+    if dist.is_initialized():
+        dist.destroy_process_group()  # what follows is for the first rank alone
     if trainer.is_global_zero and scores:
         rows = trivial_scores(objectives, train, val, settings.image_size)
         baselines = {
             f"{k.replace(' ', '_')}/{m}": v for k, row in rows.items() for m, v in row.items()
         }
-        write_json(folder / "metrics.json", scores | baselines)
+        write_json(folder / "metrics.json", {**scores, **baselines, **task.notes})
         log_table({**rows, cfg["model"]["name"]: scores}, title="Scores on val")
         log.info("%d steps in %.1f minutes", trainer.global_step, minutes)
         log.info("checkpoints: %s", folder / "checkpoints")
         log.info("pictures:    %s", folder / "panels")
-    if dist.is_initialized():
-        dist.destroy_process_group()
     if stop.received is not None:
         log.info("stopped by %s after %d steps", stop.received.name, trainer.global_step)
         raise SystemExit(128 + stop.received)
@@ -96,4 +98,6 @@ def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dic
     if task.scored_step != trainer.global_step:
         trainer.should_stop = False
         trainer.validate(task, val_loader, verbose=False)
+    if getattr(trainer.checkpoint_callback, "best_model_path", None) == "":
+        trainer.save_checkpoint(folder / "checkpoints" / "best.ckpt")  # the only one scored
     return dict(task.scores)

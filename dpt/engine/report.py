@@ -16,6 +16,7 @@ from rich.table import Table
 
 LOWER_IS_BETTER = {
     "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "rmse_pooled", "mae",
+    "loss_since_validation",
 }  # fmt: skip
 
 
@@ -25,6 +26,7 @@ def start_log(folder: Path | None) -> None:
     log.handlers.clear()
     log.setLevel(logging.INFO)
     log.propagate = False
+    log.disabled = False  # Hydra disables what it finds, in the second run of a process too
     terminal = logging.StreamHandler(sys.stdout)
     terminal.setFormatter(logging.Formatter("%(message)s"))
     log.addHandler(terminal)
@@ -35,11 +37,11 @@ def start_log(folder: Path | None) -> None:
         log.addHandler(file)
 
 
-def write_json(path: Path, values: Mapping[str, float]) -> None:
-    """A flat object of numbers, written whole or not at all; what is not a number becomes null."""
+def write_json(path: Path, values: Mapping[str, float | str]) -> None:
+    """A flat object, written whole or not at all; NaN becomes null."""
     temporary = path.with_suffix(".tmp")
-    numbers = {k: v if v == v else None for k, v in sorted(values.items())}
-    temporary.write_text(json.dumps(numbers, indent=2) + "\n")
+    flat = {k: v if v == v else None for k, v in sorted(values.items())}
+    temporary.write_text(json.dumps(flat, indent=2) + "\n")
     os.replace(temporary, path)
 
 
@@ -52,14 +54,14 @@ def log_table(rows: Mapping[str, Mapping[str, float]], *, title: str) -> None:
     table.add_column("metric")
     for name in rows:
         table.add_column(name, justify="right")
-    for metric in next(iter(rows.values())):
+    for metric in list(rows.values())[-1]:
         if metric.startswith("val/iou/"):
             continue
         values = [row.get(metric, float("nan")) for row in rows.values()]
-        lower = metric.removeprefix("val/") in LOWER_IS_BETTER
+        lower = metric.rpartition("/")[2] in LOWER_IS_BETTER
         finite = [v for v in values if v == v]
-        best = (min if lower else max)(finite) if len(rows) > 1 and finite else None
-        cells = [f"{v:.4f} {'*' if v == best else ' '}" for v in values]
+        best = (min if lower else max)(finite) if len(finite) > 1 else None
+        cells = ["-  " if v != v else f"{v:.4f} {'*' if v == best else ' '}" for v in values]
         table.add_row(f"{metric} ({'lower' if lower else 'higher'} is better)", *cells)
     text = StringIO()
     Console(file=text, width=100, color_system=None).print(table)

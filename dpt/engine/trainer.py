@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 
-from dpt.engine.configure import check_arguments, make
+from dpt.engine.configure import check_arguments, convert, make
 
 VALIDATIONS = 10
 """How often a run validates where the trainer's own settings do not say."""
@@ -30,9 +31,16 @@ def make_trainer(
     """Lightning's trainer, its unset length and validation interval filled in."""
     node = trainer_arguments(cfg["trainer"])
     if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
-        node["max_steps"] = cfg["steps"]
+        node["max_steps"] = convert(cfg["steps"], int, "steps")
     if node["max_epochs"] is None:
         node["max_epochs"] = -1  # no limit: steps or time end the run
+    if node["max_steps"] == -1 and node["max_epochs"] == -1:
+        raise ValueError(
+            "trainer.max_time alone does not tell the schedule how long the run is: also give "
+            "trainer.max_steps or trainer.max_epochs, where the learning rate reaches its end"
+        )
+    if isinstance(node["val_check_interval"], float) and node["check_val_every_n_epoch"] is None:
+        node["check_val_every_n_epoch"] = 1  # a share of each epoch
     accumulate = node["accumulate_grad_batches"]
     if node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None:
         limits = [VALIDATIONS * 100] if node["max_time"] else []
@@ -46,4 +54,12 @@ def make_trainer(
     if not loggers:
         wanted.pop("learning_rate", None)  # it has nowhere to write
     callbacks = [make(c, f"callbacks.{name}") for name, c in wanted.items()]
-    return L.Trainer(**node, logger=loggers or False, callbacks=callbacks + extra)
+    return build_trainer(**node, logger=loggers or False, callbacks=callbacks + extra)
+
+
+def build_trainer(**arguments: Any) -> L.Trainer:
+    """Lightning's trainer; what it refuses is a mistake of the user's."""
+    try:
+        return L.Trainer(**arguments)
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        raise ValueError(f"trainer: {error}") from error

@@ -31,6 +31,11 @@ class Objective(nn.Module, ABC):
     target: ClassVar[Target]
     metrics: Metric
 
+    @property
+    def notes(self) -> dict[str, str]:
+        """What a reader of the scores must know about how they were taken."""
+        return {}
+
     @abstractmethod
     def head_options(self) -> dict[str, Any]:
         """Arguments of the head in the model's spec."""
@@ -110,6 +115,12 @@ class Task(L.LightningModule):
         self.monitor = monitor
         self.scores: dict[str, float] = {}
         self.scored_step = -1
+        self.recent_losses: list[Tensor] = []  # since the last validation
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """How the scores were taken, for ``metrics.json``."""
+        return {k: v for objective in self.objectives.values() for k, v in objective.notes.items()}
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """uint8 images (B, 3, H, W) to the model's outputs."""
@@ -126,6 +137,7 @@ class Task(L.LightningModule):
             if len(terms) > 1:
                 self.log(f"train/{name}", value.detach(), batch_size=size)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
+        self.recent_losses.append(loss.detach())
         return loss
 
     def evaluate_batch(self, batch: Batch) -> Iterator[tuple[dict[str, Tensor], Batch]]:
@@ -149,6 +161,10 @@ class Task(L.LightningModule):
         self.scored_step = self.trainer.global_step
         for objective in self.objectives.values():
             self.scores |= {f"val/{k}": v for k, v in objective.compute().items()}
+        if self.recent_losses:
+            mean = self.trainer.strategy.reduce(torch.stack(self.recent_losses).mean())
+            self.scores["train/loss_since_validation"] = float(mean)
+            self.recent_losses.clear()
         for name, value in self.scores.items():
             if name == self.monitor or value == value:  # an absent class has no IoU
                 # compute() has summed over the ranks: all log one number, whose mean is itself

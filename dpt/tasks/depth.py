@@ -15,6 +15,7 @@ from dpt.tasks.base import Objective
 from dpt.types import Batch
 
 DepthKind = Literal["metric", "relative"]
+Alignment = Literal["none", "scale_shift"]
 
 
 def default_loss(*, kind: DepthKind) -> nn.Module:
@@ -56,12 +57,17 @@ class DepthObjective(Objective):
         self.activation = activation
         self.loss = loss or default_loss(kind=kind)
         self.weight = weight
+        self.alignment: Alignment = "none" if kind == "metric" else "scale_shift"
         self.metrics = DepthMetrics(
             min_depth=min_depth,
             max_depth=max_depth,
-            alignment="none" if kind == "metric" else "scale_shift",
+            alignment=self.alignment,
             prediction_kind=kind,
         )
+
+    @property
+    def notes(self) -> dict[str, str]:
+        return {"val/depth_alignment": self.alignment}
 
     def head_options(self) -> dict[str, Any]:
         if self.kind == "relative":

@@ -27,13 +27,17 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path}: holds more than tensors and plain data, or is damaged, and was not loaded "
-            f"({str(error).splitlines()[0]})"
+            f"({_first_line(error)})"
         ) from error
     except Exception as error:
         raise ValueError(
             f"{path}: cannot be read as a checkpoint; is it complete? "
-            f"({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+            f"({type(error).__name__}: {_first_line(error)})"
         ) from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds a {type(content).__name__}, not a checkpoint")
     return content
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:120]

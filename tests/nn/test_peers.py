@@ -134,12 +134,20 @@ def rename(tensors, rules):
 
 
 def jolt(model):
-    """Every tensor away from its initial zero or one, the variances positive."""
+    """Random tensors that keep a signal's size, none at its initial zero or one."""
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if tensor.is_floating_point():
-                noise = torch.randn_like(tensor) * (0.5 if "embed" in name else 0.05)
-                tensor.add_(noise.abs() if name.endswith("running_var") else noise)
+            noise = torch.randn_like(tensor) if tensor.is_floating_point() else None
+            if noise is None:
+                continue
+            if name.endswith("running_var"):
+                tensor.copy_(1 + noise.abs() / 5)
+            elif tensor.ndim == 1:
+                tensor.add_(noise / 5)
+            elif "token" in name or "pos" in name:
+                tensor.copy_(noise)
+            else:
+                tensor.copy_(noise * (2 / tensor[0].numel()) ** 0.5)
     return model.eval()
 
 
@@ -154,7 +162,7 @@ def transformers_pair(kind, *, hybrid=False, **config):
     cls = DPTForDepthEstimation if depth else DPTForSemanticSegmentation
     theirs = jolt(cls(DPTConfig(**settings)))
     if depth:  # away from a map of zeros behind the last ReLU
-        nn.init.constant_(theirs.head.head[4].bias, 1.0)
+        nn.init.constant_(theirs.head.head[4].bias, 2.0)
     ours = dpt.create_model(
         "dpt_hybrid" if hybrid else "dpt_base",
         heads={"depth": {}} if depth else {"segmentation": {"num_classes": 5}},
@@ -174,34 +182,32 @@ def outputs(pair, images, kind):
 
 def assert_same(found, wanted, tolerance):
     assert found.shape == wanted.shape
-    assert wanted.std() > 1e-3  # a flat map would say nothing
-    error = ((found - wanted).abs().max() / wanted.abs().max()).item()
-    assert error <= tolerance
-    return error
+    scale = wanted.abs().max()
+    assert wanted.std() > 0.02 * scale  # a flat map would say nothing
+    assert (found - wanted).abs().max() <= tolerance * scale
 
 
 CASES = [("depth", mode) for mode in ("project", "add", "ignore")] + [("segmentation", "project")]
 
 
 @pytest.mark.parametrize(("kind", "readout"), CASES)
-def test_outputs_equal_transformers(kind, readout, record_property):
+def test_outputs_equal_transformers(kind, readout):
     pair = transformers_pair(kind, readout_type=readout)
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
-        record_property("float32", assert_same(*outputs(pair, images, kind), 1e-5))
+        assert_same(*outputs(pair, images, kind), 1e-5)
         pair.theirs.double(), pair.ours.double()
-        record_property("float64", assert_same(*outputs(pair, images.double(), kind), 1e-12))
+        assert_same(*outputs(pair, images.double(), kind), 1e-12)
 
 
-def test_outputs_equal_transformers_at_another_size(record_property):
+def test_outputs_equal_transformers_at_another_size():
     """Position codes resized as official DPT does; transformers takes square images alone."""
     pair = transformers_pair("depth")
     pair.theirs.double(), pair.ours.double()
     with torch.no_grad():
         for side in (32, 96):
             images = torch.randn(1, 3, side, side, dtype=torch.float64)
-            error = assert_same(*outputs(pair, images, "depth"), 1e-12)
-            record_property(f"float64 at {side}", error)
+            assert_same(*outputs(pair, images, "depth"), 1e-12)
 
 
 def test_auxiliary_layers_equal_transformers():
@@ -216,7 +222,7 @@ def test_auxiliary_layers_equal_transformers():
 
 
 @pytest.mark.parametrize(("kind", "readout"), [("depth", "project"), ("segmentation", "project")])
-def test_gradients_equal_transformers(kind, readout, record_property):
+def test_gradients_equal_transformers(kind, readout):
     pair = transformers_pair(kind, readout_type=readout)
     pair.theirs.double(), pair.ours.double()
     found, wanted = outputs(pair, torch.randn(2, 3, 64, 64, dtype=torch.float64), kind)
@@ -233,20 +239,19 @@ def test_gradients_equal_transformers(kind, readout, record_property):
         scale = grads[name].abs().max()
         assert scale > 0, name
         worst = max(worst, ((p.grad - grads[name]).abs().max() / scale).item())
-    record_property("gradients", worst)
     assert worst <= 1e-9
 
 
-def test_hybrid_equals_transformers(record_property):
+def test_hybrid_equals_transformers():
     pair = transformers_pair("depth", hybrid=True)
     images = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        record_property("float32", assert_same(*outputs(pair, images, "depth"), 1e-5))
+        assert_same(*outputs(pair, images, "depth"), 1e-5)
         pair.theirs.double(), pair.ours.double()
-        record_property("float64", assert_same(*outputs(pair, images.double(), "depth"), 1e-12))
+        assert_same(*outputs(pair, images.double(), "depth"), 1e-12)
 
 
-def test_segmentation_equals_smp(record_property):
+def test_segmentation_equals_smp():
     import segmentation_models_pytorch as smp
 
     torch.manual_seed(0)
@@ -276,16 +281,16 @@ def test_segmentation_equals_smp(record_property):
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         found, wanted = ours(images)["segmentation"], theirs(images)
-        record_property("float32", assert_same(found, wanted, 1e-5))
+        assert_same(found, wanted, 1e-5)
         found, wanted = (m.double()(images.double()) for m in (ours, theirs))
-        record_property("float64", assert_same(found["segmentation"], wanted, 1e-12))
+        assert_same(found["segmentation"], wanted, 1e-12)
 
 
 @pytest.mark.parametrize(
     ("name", "millions"), [("dpt_base", 111.65), ("dpt_large", 344.06), ("dpt_hybrid", 123.15)]
 )
 def test_official_parameter_counts(name, millions):
-    """Ours, and what official files hold beside: the top unit, the final norm, a 1000-class head."""
+    """With what official files hold beside: the top unit, the final norm, a 1000-class head."""
     with torch.device("meta"):
         model = dpt.create_model(name, heads={"depth": {}})
     count = sum(p.numel() for p in model.parameters())

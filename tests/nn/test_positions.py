@@ -138,5 +138,5 @@ def test_dtype_is_kept_and_half_is_computed_in_full(policy):
 
 
 def test_unknown_policy_names_the_known():
-    with pytest.raises(ValueError, match="position_resize='nearest'.*bicubic_antialias"):
+    with pytest.raises(ValueError, match=r"position_resize='nearest'.*bicubic_antialias"):
         resize_positions(codes(2, 2), (2, 2), (2, 2), policy="nearest")

@@ -1,0 +1,172 @@
+"""Pictures, progress, throughput and an orderly end."""
+
+import os
+import signal
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from dpt.engine.callbacks import (
+    Progress,
+    StopOnSignal,
+    Throughput,
+    make_progress,
+    panel_rows,
+    spread,
+)
+from dpt.tasks import DepthObjective, RegressionObjective, SegmentationObjective
+from dpt.types import DatasetInfo
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "expected"),
+    [(3, 11, {0, 5, 10}), (8, 3, {0, 1, 2}), (1, 5, {0}), (0, 5, set())],
+)
+def test_pictures_are_spread_over_the_data_set(count, length, expected):
+    assert spread(count, length) == expected
+
+
+def fake_trainer(**values):
+    return SimpleNamespace(**{"world_size": 1, "global_step": 3, "should_stop": False} | values)
+
+
+@pytest.fixture
+def stop():
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    callback = StopOnSignal()
+    callback.on_train_start(fake_trainer(), None)
+    yield callback
+    callback.on_train_end(fake_trainer(), None)
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_the_step(stop, number):
+    trainer = fake_trainer()
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert not trainer.should_stop
+    os.kill(os.getpid(), number)
+    assert stop.received == number
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert trainer.should_stop
+
+
+def test_a_second_ctrl_c_interrupts_at_once(stop):
+    os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ranks_stop_together(stop):
+    """Only at steps that all ranks share, and if any of them was told to."""
+    asked = []
+
+    def reduce(decision, all):
+        asked.append((decision, all))
+        return True
+
+    strategy = SimpleNamespace(reduce_boolean_decision=reduce)
+    trainer = fake_trainer(world_size=2, strategy=strategy, global_step=9)
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert not asked
+    trainer.global_step = 10
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert asked == [(False, False)]
+    assert trainer.should_stop
+
+
+def test_ctrl_c_in_a_run_validates_and_saves(train, metrics, monkeypatch, tmp_path):
+    def press(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Throughput, "on_train_batch_end", press)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as stop:
+        train(tmp_path, "task=regression", "trainer.max_steps=1000",
+              "trainer.val_check_interval=1000")  # fmt: skip
+    assert stop.value.code == 128 + signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) == before
+    assert "val/mae" in metrics(tmp_path)
+    assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] <= 4
+    assert (tmp_path / "checkpoints/best.ckpt").is_file()
+
+
+def test_throughput_counts_the_images_of_all_ranks(monkeypatch):
+    clock = iter([100.0, 110.0])
+    monkeypatch.setattr("dpt.engine.callbacks.time.monotonic", lambda: next(clock))
+    logged = {}
+    module = SimpleNamespace(log=lambda name, value, **options: logged.update({name: value}))
+    callback = Throughput()
+    callback.on_train_start(fake_trainer(), module)
+    for step in range(1, 11):
+        trainer = fake_trainer(world_size=2, global_step=step)
+        callback.on_train_batch_end(trainer, module, None, {"image": torch.zeros(4, 3, 1, 1)}, step)
+    assert logged == {"train/images_per_s": 10 * 4 * 2 / 10.0}
+
+
+def test_progress_without_a_terminal_is_lines(capsys):
+    assert isinstance(make_progress(), Progress)
+
+
+# ------------------------------------------------------------------------------ pictures
+
+
+def rows_for(objectives, outputs, labels, size=(24, 32)):
+    task = SimpleNamespace(objectives=objectives)
+    photo = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
+    info = DatasetInfo(targets=("depth", "labels"), palette=((255, 0, 0), (0, 255, 0)))
+    dataset = SimpleNamespace(dataset=SimpleNamespace(info=info))
+    return panel_rows(task, photo, outputs, labels, dataset)
+
+
+def test_a_row_for_each_dense_head():
+    objectives = {"depth": DepthObjective(max_depth=10.0), "regression": RegressionObjective(),
+                  "segmentation": SegmentationObjective(num_classes=2)}  # fmt: skip
+    depth = torch.rand(30, 40) * 5 + 1
+    labels = {"depth": [depth], "valid": [depth > 2],
+              "labels": [torch.ones(30, 40, dtype=torch.uint8)]}  # fmt: skip
+    outputs = {"depth": torch.rand(1, 24, 32) * 5, "segmentation": torch.randn(1, 2, 24, 32)}
+    rows = rows_for(objectives, outputs, labels)
+    assert len(rows) == 2
+    for row in rows:
+        assert row.dtype == np.uint8
+        assert row.shape[0] >= 30
+        assert row.shape[1] >= 4 * 40
+    assert (rows[1] == (0, 255, 0)).all(axis=2).any()  # the data's own colours
+
+
+@pytest.mark.parametrize("kind", ["metric", "relative"])
+def test_an_image_without_any_label_has_a_row_too(kind):
+    objectives = {"depth": DepthObjective(max_depth=10.0, kind=kind),
+                  "segmentation": SegmentationObjective(num_classes=2)}  # fmt: skip
+    labels = {"depth": [torch.zeros(24, 32)], "valid": [torch.zeros(24, 32, dtype=torch.bool)],
+              "labels": [torch.full((24, 32), 255, dtype=torch.uint8)]}  # fmt: skip
+    outputs = {"depth": torch.rand(1, 24, 32), "segmentation": torch.randn(1, 2, 24, 32)}
+    assert len(rows_for(objectives, outputs, labels)) == 2
+
+
+def test_a_relative_prediction_is_shown_in_metres():
+    """An affine copy of the true inverse depth gives a picture without error."""
+    depth = torch.rand(24, 32) * 5 + 1
+    labels = {"depth": [depth], "valid": [torch.ones(24, 32, dtype=torch.bool)]}
+    relative = {"depth": DepthObjective(max_depth=10.0, kind="relative")}
+    metric = {"depth": DepthObjective(max_depth=10.0)}
+    (row,) = rows_for(relative, {"depth": 3 / depth[None] + 0.5}, labels)
+    (same,) = rows_for(metric, {"depth": depth[None]}, labels)
+    assert np.abs(row.astype(int) - same).max() <= 2
+
+
+def test_the_number_of_pictures_can_be_set(train, tmp_path):
+    run = train(tmp_path, "task=depth", "callbacks.panels.count=2")
+    assert sorted(p.name for p in (run / "panels").iterdir()) == ["00000.png", "00004.png"]
+    assert cv2.imread(str(run / "panels/00004.png")) is not None
+
+
+def test_callbacks_can_be_left_out(train, tmp_path):
+    run = train(tmp_path, "task=depth", "callbacks.panels=null", "callbacks.progress=null")
+    assert not (run / "panels").exists()
+    assert (run / "metrics.json").is_file()

@@ -1,0 +1,135 @@
+"""Several processes on the CPU: nobody waits for ever, and the numbers are those of one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+TWO_RANKS = ("trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp")
+MODEL = ("model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
+         "model.encoder.embed_dim=48", "model.decoder.reassemble_channels=[8,8,16,16]",
+         "model.decoder.fusion_channels=16")  # fmt: skip
+DATA = ("data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0")
+SCENES = ("data.train.length=8", "data.val.length=5")
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that a rank that hangs can be ended with its parent
+    )
+
+
+def finish(process, code=0, timeout=240):
+    try:
+        out, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(f"hangs: {process.communicate()[0][-3000:]}")
+    assert process.returncode == code, out[-3000:]
+    return out
+
+
+def train(runs, *overrides, code=0):
+    """A run of two ranks in the one folder below ``runs``."""
+    process = start("train.py", *MODEL, *DATA, *TWO_RANKS, "logger=none", "trainer.max_steps=2",
+                    f"paths.runs={runs}", *overrides)  # fmt: skip
+    out = finish(process, code)
+    (folder,) = list(runs.glob("*/*"))  # one, though every rank reads the clock
+    return folder, out
+
+
+def score(folder, checkpoint, *overrides):
+    finish(start("-m", "dpt", "evaluate", f"checkpoint={checkpoint}", f"run_dir={folder}", *DATA,
+                 *TWO_RANKS, *overrides))  # fmt: skip
+    return folder
+
+
+def assert_close(found, expected):
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, float):
+            assert found[key] == pytest.approx(value, rel=1e-6, abs=1e-6), key
+
+
+def test_two_ranks_train_and_score_as_one(tmp_path, evaluate, scores, metrics):
+    """Five validation images: one rank has one more than the other."""
+    run, out = train(tmp_path / "runs", "task=joint", *SCENES)
+    assert "Traceback" not in out
+    assert out.count("Scores on val") == 1
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
+    assert (run / "checkpoints/best.ckpt").is_file()
+    assert "constant/val/abs_rel" in metrics(run)
+    checkpoint = run / "checkpoints/last.ckpt"
+    one = scores(evaluate(tmp_path / "one", checkpoint, "data.batch_size=2"))
+    two = scores(score(tmp_path / "two", checkpoint, *SCENES))
+    assert_close(two, one)
+    assert_close({k: scores(run)[k] for k in one}, one)  # as the two ranks scored at the end
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["depth task.kind=relative", "segmentation", "classification",
+                                  "regression"])  # fmt: skip
+def test_every_task_runs_on_two_ranks(tmp_path, task, metrics):
+    choice, *rest = task.split()
+    run, _ = train(tmp_path / "runs", f"task={choice}", *rest, *SCENES, "data.train.length=7",
+                   "data.val.length=3", "trainer.max_steps=-1", "trainer.max_epochs=2")  # fmt: skip
+    assert "constant/val/mae" in metrics(run) or choice != "regression"
+    # seven images are shared as four and four, in two batches a rank and epoch
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 4
+
+
+@pytest.mark.slow
+def test_partial_labels_and_sizes_on_two_ranks(tmp_path, evaluate, scores, dense_data):
+    """A rank may meet batches without any label of one kind."""
+    run, _ = train(tmp_path / "runs", "task=joint", *dense_data, "data.batch_size=1",
+                   "trainer.max_steps=3")  # fmt: skip
+    checkpoint = run / "checkpoints/last.ckpt"
+    two = scores(score(tmp_path / "two", checkpoint, *dense_data))
+    assert_close(two, scores(evaluate(tmp_path / "one", checkpoint, *dense_data)))
+
+
+@pytest.mark.slow
+def test_more_ranks_than_validation_images(tmp_path, metrics):
+    run, _ = train(tmp_path / "runs", "task=joint", *SCENES, "data.val.length=1")
+    assert isinstance(metrics(run)["val/miou"], float)
+
+
+@pytest.mark.slow
+def test_sigterm_ends_both_ranks(tmp_path, metrics):
+    folder = tmp_path / "run"
+    process = start("train.py", *MODEL, *DATA, *TWO_RANKS, *SCENES, "task=regression",
+                    "logger=none", "trainer.max_steps=1000000", "data.train.length=64",
+                    "trainer.val_check_interval=500000", f"run_dir={folder}")  # fmt: skip
+    log, deadline = folder / "log.txt", time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if log.is_file() and "regression on" in log.read_text():
+            break
+        time.sleep(0.2)
+    time.sleep(8)
+    process.terminate()
+    finish(process, code=128 + signal.SIGTERM)
+    assert "val/mae" in metrics(folder)
+    assert (folder / "checkpoints/last.ckpt").is_file()
+    assert "stopped by SIGTERM" in log.read_text()
+
+
+@pytest.mark.slow
+def test_a_mistake_on_two_ranks_is_told_once(tmp_path):
+    process = start("train.py", *MODEL, *DATA, *TWO_RANKS, "logger=none", "task=segmentation",
+                    "data=folder", f"data.root={tmp_path}/nowhere", "data.labels=masks",
+                    "data.num_classes=3", f"run_dir={tmp_path / 'run'}")  # fmt: skip
+    out = finish(process, code=1)
+    assert out.count("error:") == 1
+    assert "Traceback" not in out

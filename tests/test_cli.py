@@ -1,0 +1,465 @@
+"""A user's mistake: exit code 1 and one line that names the file or key and the remedy."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dpt.cli import HELP, config_dir, main
+
+TINY = (
+    "model.encoder.num_blocks=4",
+    "model.encoder.out_indices=[0,1,2,3]",
+    "model.encoder.embed_dim=48",
+    "model.decoder.reassemble_channels=[8,8,16,16]",
+    "model.decoder.fusion_channels=16",
+    "data.image_size=[32,48]",
+    "data.batch_size=4",
+    "data.num_workers=0",
+    "trainer.accelerator=cpu",
+    "trainer.max_steps=1",
+    "logger=none",
+)
+SCENES = ("data.train.length=4", "data.val.length=2")
+SHORT = ("steps=1", "logger=none", "data.train.length=16", "data.val.length=1")
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch):
+    """Leaves the log, the environment and the number of threads as they were."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.delenv("DPT_DEBUG", raising=False)
+    log, threads = logging.getLogger("dpt"), torch.get_num_threads()
+    before = log.level, log.propagate, log.handlers[:]
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    for handler in log.handlers:
+        handler.close()
+    log.setLevel(before[0])
+    log.propagate, log.handlers[:] = before[1:]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """run(*arguments): (exit code, stdout, stderr) of ``dpt ARGUMENTS``."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dpt", *(str(a) for a in arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def mistake(run, tmp_path):
+    """mistake(*arguments): the message, once it is known to be one line without a stack trace."""
+
+    def call(*arguments):
+        code, out, err = run(*arguments, f"run_dir={tmp_path / 'run'}")
+        assert code == 1, (out, err)
+        assert "Traceback" not in out + err
+        lines = [line for line in err.splitlines() if line.strip()]
+        assert len(lines) == 1, err
+        assert lines[0].startswith("error: ")
+        return lines[0]
+
+    return call
+
+
+# -------------------------------------------------------------------------- help and commands
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_help_of_the_command_line(run, arguments):
+    assert run(*arguments) == (0, HELP, "")
+
+
+def test_unknown_command(run):
+    code, _, err = run("trian")
+    assert code == 2
+    assert "trian" in err
+    assert "train" in err.replace("trian", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("train", ["Usage", "task: classification, depth, joint", "data.root=DIR", "metrics.json"]),
+        ("evaluate", ["Usage", "checkpoint=FILE", "scenes"]),
+    ],
+)
+def test_help_of_a_command(run, command, says):
+    code, out, err = run(command, "--help")
+    assert (code, err) == (0, "")
+    for text in says:
+        assert text in out
+    assert "${" not in out
+    assert "$APP" not in out
+
+
+def test_the_configuration_can_be_printed_without_a_run(run, tmp_path):
+    code, out, err = run("train", "--cfg", "job", "task=depth", "optim.lr=0.125",
+                         f"run_dir={tmp_path / 'run'}")  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "lr: 0.125" in out
+    assert "monitor: val/abs_rel" in out
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_users_own_configuration_files(run, tmp_path):
+    (tmp_path / "mine/optim").mkdir(parents=True)
+    (tmp_path / "mine/optim/slow.yaml").write_text(
+        "_target_: dpt.tasks.optim.sgd\n_partial_: true\nlr: 0.25\n"
+    )
+    code, out, _ = run("train", "--config-dir", tmp_path / "mine", "optim=slow", "--cfg", "job")
+    assert code == 0
+    assert "lr: 0.25" in out
+
+
+def test_configuration_files_are_the_repositorys():
+    assert (config_dir() / "train.yaml").is_file()
+    assert (config_dir() / "evaluate.yaml").is_file()
+    assert config_dir() == Path(__file__).parents[1] / "conf"
+
+
+# ------------------------------------------------------------------- mistakes in the overrides
+
+WRONG_KEYS = [
+    (["optim.lrr=1"], ["optim.lrr", "Did you mean lr?", "weight_decay"]),
+    (["optm.lr=1"], ["optm.lr", "optim"]),
+    (["sead=1"], ["sead", "Did you mean seed?", "trainer"]),
+    (["trainer.max_step=3"], ["trainer.max_step", "Did you mean max_steps?"]),
+    (["data.batchsize=3"], ["data.batchsize", "Did you mean batch_size?"]),
+    (["model.encoder.embed_dims=3"], ["model.encoder.embed_dims", "Did you mean embed_dim?"]),
+    (["task=depth", "task.maxdepth=3"], ["task.maxdepth", "Did you mean max_depth?"]),
+    (["callbacks.panels.cuont=3"], ["callbacks.panels.cuont", "Did you mean count?"]),
+    (["+optim.speed=3"], ["optim.speed", "Allowed here", "weight_decay"]),
+    (["+data.train.lenght=3"], ["data.lenght", "Did you mean length?"]),
+    (["task=dept"], ["task/dept", "depth", "segmentation", "joint"]),
+    (["data=scene"], ["data/scene", "scenes", "folder"]),
+    (["model=dpt_huge"], ["model/dpt_huge", "dpt_tiny", "dpt_large"]),
+    (["model/encoder=vitt"], ["model/encoder/vitt", "vit", "timm"]),
+    (["optim=adam"], ["optim/adam", "adamw"]),
+    (["logger=wanb"], ["logger/wanb", "wandb", "csv"]),
+    (["experiment=camvit"], ["experiment/camvit", "camvid"]),
+    (["debug=everything"], ["debug/everything"]),
+    (["tsk=depth"], ["tsk", "task"]),
+]
+WRONG_VALUES = [
+    (["optim.lr=fast"], ["optim.lr", "'fast'", "number"]),
+    (["optim.lr=null"], ["optim.lr", "None", "number"]),
+    (["schedule.decay=linear"], ["schedule.decay", "'linear'", "cosine"]),
+    (["schedule.warmup=-1"], ["schedule", "warmup=-1"]),
+    (["data.batch_size=many"], ["data.batch_size", "'many'", "integer"]),
+    (["data.batch_size=0"], ["batch_size=0", "positive"]),
+    (["data.image_size=big"], ["data.image_size", "'big'"]),
+    (["data.image_size=[32]"], ["data.image_size", "[32]"]),
+    (["data.train.length=0"], ["length", "at least 1"]),
+    (["data.train.length=x"], ["data.length", "'x'", "integer"]),
+    (["augment.hflip=2"], ["augment.hflip", "0..1"]),
+    (["augment.hflip=left"], ["augment.hflip", "'left'", "number"]),
+    (["task=depth", "task.kind=absolute"], ["kind", "'absolute'", "metric", "relative"]),
+    (["task=segmentation", "task.objectives.segmentation.num_classes=3"], ["num_classes=3", "10"]),
+    (["model.name=dpt_huge"], ["dpt_huge", "dpt_tiny", "dpt_large"]),
+    (["model.encoder.num_blocks=four"], ["model.encoder.num_blocks", "'four'", "integer"]),
+    (["model.encoder.position=spiral"], ["position", "spiral", "sincos_2d"]),
+    (["model.encoder.kind=cnn"], ["cnn", "vit"]),
+    (["model.decoder.readout=half"], ["readout", "half", "project"]),
+    (["model.decoder.fusion_channels=x"], ["model.decoder.fusion_channels", "'x'", "integer"]),
+    (["model.encoder.out_indices=[0,9]"], ["out_indices", "9"]),
+    (["model=_base"], ["model.name", "must be given"]),
+    (["model.encoder.weights=nowhere.ckpt"], ["nowhere.ckpt", "no such file"]),
+    (["trainer.max_steps=long"], ["trainer.max_steps", "'long'", "integer"]),
+    (["trainer.accelerator=abacus"], ["accelerator", "abacus", "cpu"]),
+    (["trainer.strategy=guess"], ["strategy", "guess"]),
+    (["trainer.devices=lots"], ["trainer: ", "devices"]),
+    (["trainer.precision=8"], ["trainer.precision", "bf16-mixed"]),
+    (["trainer.limit_train_batches=2.5"], ["limit_train_batches", "2.5"]),
+    (["trainer.max_steps=-1", "trainer.max_time=00:00:01:00"], ["max_time", "trainer.max_steps"]),
+    (["trainer.max_steps=-1", "steps=long"], ["steps", "'long'", "integer"]),
+    (["seed=lucky"], ["seed", "lucky", "integer"]),
+    (["callbacks.panels.count=few"], ["callbacks.panels.count", "'few'", "integer"]),
+    (["optim._target_=os.system"], ["optim._target_", "os.system", "dpt."]),
+    (["optim._target_=dpt.tasks.optim.adam"], ["dpt.tasks.optim.adam", "not found"]),
+    (["optim"], ["optim"]),
+    (["task==depth"], ["task"]),
+    (["trainer.min_steps=x"], ["trainer.min_steps", "'x'"]),
+    (["trainer.val_check_interval=often"], ["val_check_interval", "'often'"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG_KEYS, ids=lambda v: str(v[-1]))
+def test_misspelt_keys_and_choices(mistake, arguments, says):
+    message = mistake("train", *SHORT, *arguments)
+    for text in says:
+        assert text in message
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG_VALUES, ids=lambda v: str(v[-1]))
+def test_wrong_values(mistake, arguments, says):
+    message = mistake("train", *SHORT, *arguments)
+    for text in says:
+        assert text in message
+
+
+def test_timm_encoder_without_a_known_name(mistake):
+    message = mistake("train", "logger=none", "model/encoder=timm")
+    assert "model.encoder.name must be given" in message
+    message = mistake("train", "logger=none", "model/encoder=timm", "model.encoder.name=vit_tinny")
+    assert "timm has no model 'vit_tinny'" in message
+
+
+def test_a_key_of_another_choice_of_its_group(mistake):
+    message = mistake("train", "model/encoder=timm", "model.encoder.name=vit_tiny_patch16_224",
+                      "model.encoder.num_blocks=4", "optim.lr=0.1", "seed=1")  # fmt: skip
+    assert "model.encoder.num_blocks" in message
+    assert "Allowed here: drop_path, kind, name" in message
+
+
+def test_a_sweep_over_several_devices_is_refused(mistake):
+    message = mistake("train", "-m", *TINY, *SCENES, "trainer.devices=2", "seed=0,1")
+    assert "trainer.devices" in message
+
+
+def test_the_stack_trace_of_a_mistake_is_kept_in_the_log(mistake, tmp_path):
+    mistake("train", *TINY, *SCENES, "optim.lr=fast")
+    assert "Traceback" in (tmp_path / "run/log.txt").read_text()
+
+
+# ------------------------------------------------------------------------ mistakes in the data
+
+
+def save(path: Path, array: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A healthy folder of photos with masks and depth, to be spoilt."""
+    random = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for i in range(3):
+            save(tmp_path / f"images/{split}/{i}.jpg", random.integers(0, 255, (36, 50, 3), "u1"))
+            save(tmp_path / f"masks/{split}/{i}.png", random.integers(0, 3, (36, 50), "u1"))
+            depth = random.integers(500, 5000, (36, 50)).astype(np.uint16)
+            save(tmp_path / f"depth/{split}/{i}.png", depth)
+    return tmp_path
+
+
+def dense(root, *overrides):
+    return ("train", *TINY, "data=folder", f"data.root={root}", *overrides)
+
+
+def masks(root, *overrides):
+    return dense(root, "task=segmentation", "data.labels=masks", "data.num_classes=3", *overrides)
+
+
+def depths(root, *overrides):
+    return dense(root, "task=depth", "data.depth=depth", "data.max_depth=10", *overrides)
+
+
+def test_the_healthy_folder_trains(run, folder):
+    code, _, err = run(*masks(folder), f"run_dir={folder / 'run'}")
+    assert (code, err) == (0, "")
+
+
+def test_missing_root(mistake):
+    message = mistake("train", *TINY, "data=folder", "task=segmentation")
+    assert "data.root must be given: data.root=VALUE" in message
+
+
+def test_missing_folders(mistake, folder):
+    message = mistake(*masks(folder / "nowhere"))
+    assert str(folder / "nowhere") in message
+    assert "data.root" in message
+    message = mistake(*masks(folder, "data.labels=mask"))
+    assert str(folder / "mask") in message
+    assert "masks" in message
+    assert "data.labels" in message
+    message = mistake("train", *TINY, "task=classification", "data=imagefolder",
+                      f"data.root={folder / 'nowhere'}")  # fmt: skip
+    assert "nowhere" in message
+    message = mistake("train", *TINY, "task=regression", "data=imagetable",
+                      f"data.root={folder}")  # fmt: skip
+    assert "labels_train.csv" in message
+    assert "data.table" in message
+
+
+def test_empty_folder(mistake, folder):
+    for path in (folder / "images/val").iterdir():
+        path.unlink()
+    message = mistake(*masks(folder))
+    assert "images/val" in message
+    assert "empty" in message
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_truncated_image(mistake, folder, workers):
+    path = folder / "images/train/1.jpg"
+    path.write_bytes(path.read_bytes()[:400])
+    message = mistake(*masks(folder, f"data.num_workers={workers}"))
+    assert str(path) in message
+    assert "truncated" in message
+
+
+def test_truncated_image_that_is_first_met_by_a_worker(mistake, folder):
+    """More files than are checked at the start: the loader's own error is as short."""
+    random = np.random.default_rng(0)
+    for i in range(3, 60):
+        save(folder / f"images/train/{i}.jpg", random.integers(0, 255, (36, 50, 3), "u1"))
+        save(folder / f"masks/train/{i}.png", np.zeros((36, 50), "u1"))
+    for i in range(30, 60):  # in the sorted order of names, not among the first
+        path = folder / f"images/train/{i}.jpg"
+        if i % 3 == 0:
+            path.write_bytes(path.read_bytes()[:400])
+    # seed 0 of the check reads some of them; keep only those it does not read
+    from dpt.data import DataError, FolderDataset
+
+    def dataset():
+        return FolderDataset(root=folder, split="train", labels="masks", num_classes=3)
+
+    while True:
+        try:
+            dataset().validate(limit=16)
+            break
+        except DataError as error:
+            path = Path(str(error).partition(": ")[0])
+            save(path, random.integers(0, 255, (36, 50, 3), "u1"))
+    message = mistake(*masks(folder, "data.num_workers=1", "trainer.max_steps=20"))
+    assert "images/train/" in message
+    assert "truncated" in message
+
+
+def test_mask_value_outside_the_classes(mistake, folder):
+    mask = np.zeros((36, 50), np.uint8)
+    mask[4, 5] = 77
+    path = save(folder / "masks/val/2.png", mask)
+    message = mistake(*masks(folder))
+    for text in (str(path), "77", "0..2", "data.ignore_index"):
+        assert text in message
+
+
+def test_size_mismatch(mistake, folder):
+    path = save(folder / "masks/train/0.png", np.zeros((20, 50), np.uint8))
+    message = mistake(*masks(folder))
+    assert str(path) in message
+    assert "50x36" in message
+    assert "50x20" in message
+
+
+def test_depth_maps_without_a_valid_pixel(mistake, folder):
+    for path in (folder / "depth").rglob("*.png"):
+        save(path, np.zeros((36, 50), np.uint16))
+    message = mistake(*depths(folder))
+    assert "depth/train/0.png is invalid" in message
+    assert "data.invalid_depth" in message
+
+
+def test_depth_without_its_range(mistake, folder):
+    message = mistake(*dense(folder, "task=depth", "data.depth=depth"))
+    assert "data.max_depth" in message
+
+
+def test_images_without_labels(mistake, folder):
+    (folder / "masks/train/1.png").unlink()
+    message = mistake(*masks(folder))
+    assert "1 of 3 images" in message
+    assert "data.missing=skip" in message
+
+
+def test_task_that_needs_labels_the_data_lacks(mistake, folder):
+    message = mistake(*depths(folder, "task=segmentation"))
+    assert "task=segmentation needs class masks" in message
+    assert "data.labels" in message
+    message = mistake(*masks(folder, "task=depth"))
+    assert "task=depth needs depth maps" in message
+    message = mistake(*masks(folder, "task=joint"))
+    assert "task=joint needs depth maps" in message
+    message = mistake(*masks(folder, "task=classification"))
+    assert "task=classification needs a class for each image" in message
+
+
+def test_class_counts_that_disagree(mistake, folder):
+    message = mistake(*masks(folder, "data.class_names=[a,b]"))
+    assert "data.class_names" in message
+    assert "data.num_classes=3" in message
+
+
+# ------------------------------------------------------------------------------------ evaluate
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A folder with a segmentation model of five classes."""
+    import dpt
+
+    model = dpt.create_model(
+        "dpt_tiny",
+        heads={"segmentation": {"num_classes": 5}},
+        encoder={"num_blocks": 4, "out_indices": [0, 1, 2, 3], "embed_dim": 48},
+        decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
+    )
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    return folder
+
+
+def scored(checkpoint, *overrides):
+    return ("evaluate", f"checkpoint={checkpoint}", "data.num_workers=0", *overrides)
+
+
+def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
+    assert "checkpoint must be given" in mistake("evaluate")
+    assert "nowhere.ckpt: no such file" in mistake(*scored("nowhere.ckpt"))
+    message = mistake(*scored(checkpoint))
+    assert "segmentation head has 5 classes, but the data has 10" in message
+    image_data = ("data=folder", f"data.root={folder}", "data.depth=depth", "data.max_depth=10")
+    message = mistake(*scored(checkpoint, *image_data))
+    assert "nothing to score" in message
+    assert "depth maps" in message
+    message = mistake(*scored(checkpoint, "split=everything"))
+    assert "everything" in message
+    assert "val" in message
+    assert "image_size" in mistake(*scored(checkpoint, "image_size=big"))
+    damaged = tmp_path / "damaged.ckpt"
+    torch.save({"state_dict": {"a": torch.zeros(1000)}}, damaged)
+    assert "not a checkpoint of this project" in mistake(*scored(damaged))
+    damaged.write_bytes(damaged.read_bytes()[:500])
+    message = mistake(*scored(damaged))
+    assert "damaged.ckpt" in message
+    assert "complete" in message
+
+
+def test_weights_of_another_architecture(mistake, checkpoint):
+    message = mistake("train", *TINY, *SCENES, f"model.encoder.weights={checkpoint}",
+                      "model.encoder.embed_dim=96")  # fmt: skip
+    assert "another architecture" in message
+    assert str(checkpoint) in message
+
+
+# ----------------------------------------------------------------------------- as a new process
+
+
+def test_train_py_and_dpt_are_the_same_command():
+    """The script and the module both start, and say what is wrong without a stack trace."""
+    root = Path(__file__).parents[1]
+    for command in (["train.py"], ["-m", "dpt", "train"]):
+        done = subprocess.run(
+            [sys.executable, *command, "task=dept"], cwd=root, capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: there is no task/dept; choose from classification")
+        assert len(done.stderr.splitlines()) == 1

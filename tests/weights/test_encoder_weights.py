@@ -1,0 +1,266 @@
+"""Weights for the encoder alone: saved models of ours, timm's files, other grids, other things."""
+
+import pytest
+import torch
+
+import dpt
+from dpt.nn import TimmEncoder, VisionTransformer, resize_positions
+from dpt.weights import load_encoder_weights
+from dpt.weights.native import SPEC_KEY
+
+SMALL = {
+    "embed_dim": 32,
+    "num_blocks": 4,
+    "num_heads": 2,
+    "out_indices": [0, 1, 2, 3],
+    "reassemble_channels": [8, 8, 12, 16],
+    "fusion_channels": 8,
+}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def small(image_size=(64, 64), **overrides):
+    heads = {"depth": {}}
+    return dpt.create_model(
+        "dpt_tiny", heads=heads, **{**SMALL, "image_size": list(image_size), **overrides}
+    )
+
+
+def assert_equal(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.equal(found[name], value), name
+
+
+def test_from_a_saved_folder(tmp_path):
+    source, target = small(), small()
+    source.save_pretrained(tmp_path)
+    report = load_encoder_weights(target.encoder, tmp_path)
+    assert_equal(target.encoder.state_dict(), source.encoder.state_dict())
+    assert report.loaded == len(source.encoder.state_dict())
+    assert report.resized == report.missing == report.unused == []
+    assert str(tmp_path) in str(report)
+
+
+def test_from_a_runs_checkpoint(tmp_path):
+    source, target = small(), small()
+    state = {f"model.{k}": v for k, v in source.state_dict().items()}
+    torch.save({SPEC_KEY: source.spec, "state_dict": state}, tmp_path / "last.ckpt")
+    load_encoder_weights(target.encoder, tmp_path / "last.ckpt")
+    assert_equal(target.encoder.state_dict(), source.encoder.state_dict())
+
+
+@pytest.mark.parametrize("policy", ["bilinear", "bicubic_antialias"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((64, 64), (96, 96)),
+        ((64, 128), (96, 96)),  # 32 codes are no square: the saved spec knows
+        ((64, 144), (128, 128)),  # 36 codes could be 6 × 6
+        ((64, 144), (96, 96)),  # 36 codes for 36 places, in another shape
+        ((64, 144), (144, 64)),
+    ],
+)
+def test_another_grid_from_a_saved_folder(tmp_path, old, new, policy):
+    source, target = small(old), small(new, position_resize=policy)
+    source.save_pretrained(tmp_path)
+    report = load_encoder_weights(target.encoder, tmp_path)
+    codes, found = source.encoder.pos_embed, target.encoder.pos_embed
+    old, new = source.encoder.grid, target.encoder.grid
+    assert torch.equal(found[:, 0], codes[:, 0])
+    wanted = resize_positions(codes[:, 1:], old, new, policy=policy)
+    torch.testing.assert_close(found[:, 1:], wanted, rtol=0, atol=0)
+    assert report.resized == [f"pos_embed {old[0]}x{old[1]} to {new[0]}x{new[1]}"]
+    assert "resized to this grid: pos_embed" in str(report)
+
+
+def test_another_grid_means_the_same_function_at_the_old_size(tmp_path):
+    """Codes resized by the policy at loading give what the policy gives at run time."""
+    source, target = small((64, 64)), small((96, 64))
+    source.save_pretrained(tmp_path)
+    load_encoder_weights(target.encoder, tmp_path)
+    images = torch.randn(1, 3, 96, 64)
+    with torch.no_grad():
+        found, wanted = target.encoder(images).levels[-1], source.encoder(images).levels[-1]
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_from_a_timm_state_dict(tmp_path, wrapper, suffix):
+    import timm
+    from safetensors.torch import save_file
+
+    theirs = timm.create_model("vit_tiny_patch16_224", img_size=64, depth=4).eval()
+    state = theirs.state_dict()
+    path = tmp_path / f"vit{suffix}"
+    if suffix == ".safetensors":
+        save_file(state, path)
+    else:
+        torch.save(state if wrapper is None else {wrapper: state, "epoch": 3}, path)
+    mine = VisionTransformer(
+        image_size=(64, 64), embed_dim=192, num_heads=3, num_blocks=4, out_indices=(0, 1, 2, 3)
+    ).eval()
+    report = load_encoder_weights(mine, path)
+    assert report.missing == []
+    assert report.unused == ["head.bias", "head.weight", "norm.bias", "norm.weight"]
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        wanted = theirs.forward_intermediates(
+            images, indices=[3], output_fmt="NLC", intermediates_only=True
+        )[0]
+        found = mine(images).levels[-1][:, 1:]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.peers
+def test_from_a_timm_file_with_another_grid(tmp_path):
+    import timm
+    from timm.layers import resample_abs_pos_embed
+
+    theirs = timm.create_model("vit_tiny_patch16_224", depth=4)
+    torch.save(theirs.state_dict(), tmp_path / "vit.pth")
+    mine = VisionTransformer(
+        image_size=(64, 96),
+        embed_dim=192,
+        num_heads=3,
+        num_blocks=4,
+        out_indices=(0, 1, 2, 3),
+        position_resize="bicubic_antialias",
+    )
+    report = load_encoder_weights(mine, tmp_path / "vit.pth")
+    assert report.resized == ["pos_embed 14x14 to 4x6"]
+    wanted = resample_abs_pos_embed(theirs.pos_embed, [4, 6])
+    torch.testing.assert_close(mine.pos_embed, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("resnet18", {}),
+        ("convnext_atto", {}),
+        ("swin_tiny_patch4_window7_224", {"depths": (1, 1, 1, 1)}),
+        ("vit_tiny_patch16_224", {"depth": 4, "img_size": 64}),
+    ],
+)
+@pytest.mark.parametrize("saved", [True, False], ids=["saved folder", "timm file"])
+def test_timm_encoders_take_their_own_weights(tmp_path, name, arguments, saved):
+    def make():
+        encoder = {"kind": "timm", "name": name, **arguments}
+        return dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=encoder)
+
+    source, target = make(), make()
+    path = tmp_path / "x" if saved else tmp_path / "x.pth"
+    if saved:
+        source.save_pretrained(path)
+    else:
+        torch.save(source.encoder.model.state_dict(), path)
+    report = load_encoder_weights(target.encoder, path)
+    assert_equal(target.encoder.state_dict(), source.encoder.state_dict())
+    assert not report.missing
+
+
+def test_between_our_vit_and_timms_at_another_grid(tmp_path):
+    """Same names, so weights pass either way; each side resizes codes by its own policy."""
+    ours = dpt.create_model(
+        "dpt_tiny",
+        heads={"depth": {}},
+        image_size=[96, 64],
+        num_blocks=4,
+        out_indices=[0, 1, 2, 3],
+        position_resize="bicubic_antialias",
+    )
+    ours.save_pretrained(tmp_path / "ours")
+    timms = TimmEncoder(name="vit_tiny_patch16_224", depth=4, img_size=128).eval()
+    report = load_encoder_weights(timms, tmp_path / "ours")
+    assert report.resized == ["pos_embed 6x4 to 8x8"]
+    assert report.missing == []
+    wanted = resize_positions(
+        ours.encoder.pos_embed[:, 1:], (6, 4), (8, 8), policy="bicubic_antialias"
+    )
+    torch.testing.assert_close(timms.model.pos_embed[:, 1:], wanted, rtol=0, atol=0)
+
+    saved = dpt.create_model(
+        "dpt_tiny",
+        heads={"depth": {}},
+        encoder={"kind": "timm", "name": "vit_tiny_patch16_224", "depth": 4, "img_size": 128},
+    )
+    saved.save_pretrained(tmp_path / "timms")
+    report = load_encoder_weights(ours.encoder, tmp_path / "timms")
+    assert report.resized == ["pos_embed 8x8 to 6x4"]
+    assert torch.equal(
+        ours.encoder.blocks[3].mlp.fc2.weight, saved.encoder.model.blocks[3].mlp.fc2.weight
+    )
+
+
+def test_more_and_fewer_blocks_are_reported(tmp_path):
+    source = small()
+    source.save_pretrained(tmp_path)
+    target = VisionTransformer(
+        image_size=(64, 64), embed_dim=32, num_heads=2, num_blocks=2, out_indices=(0, 1)
+    )
+    report = load_encoder_weights(target, tmp_path)
+    assert report.missing == []
+    assert len(report.unused) == 24
+    assert all(name.startswith(("blocks.2", "blocks.3")) for name in report.unused)
+    assert "and 18 more" in str(report)
+    longer = VisionTransformer(
+        image_size=(64, 64), embed_dim=32, num_heads=2, num_blocks=5, out_indices=(4,)
+    )
+    report = load_encoder_weights(longer, tmp_path)
+    assert len(report.missing) == 12
+    assert all(name.startswith("blocks.4") for name in report.missing)
+
+
+def test_decoder_and_heads_stay(tmp_path):
+    source, target = small(), small()
+    source.save_pretrained(tmp_path)
+    before = {k: v.clone() for k, v in target.state_dict().items() if not k.startswith("encoder.")}
+    load_encoder_weights(target.encoder, tmp_path)
+    assert_equal({k: target.state_dict()[k] for k in before}, before)
+
+
+def test_what_does_not_fit_changes_nothing(tmp_path):
+    target = small()
+    before = {k: v.clone() for k, v in target.encoder.state_dict().items()}
+    wide = dict(small().encoder.state_dict())
+    wide["blocks.0.norm1.weight"] = torch.ones(48)
+    torch.save(wide, tmp_path / "wide.pt")
+    torch.save({"conv1.weight": torch.ones(3), "fc.bias": torch.ones(2)}, tmp_path / "other.pt")
+    torch.save({"cls_token": target.encoder.cls_token.detach() + 1}, tmp_path / "almost.pt")
+    odd = dict(small().encoder.state_dict())
+    odd["pos_embed"] = torch.ones(1, 1 + 15, 32)
+    torch.save(odd, tmp_path / "odd.pt")
+    for name, message in {
+        "wide.pt": r"another architecture: blocks\.0\.norm1\.weight \(48,\) instead of \(32,\)",
+        "other.pt": r"no tensor of this encoder found; the file has conv1\.weight, fc\.bias",
+        "almost.pt": "no tensor of this encoder found",
+        "odd.pt": "pos_embed has 15 codes beside 1 for CLS, not 4x4",
+        "absent.pt": "no such file",
+    }.items():
+        with pytest.raises(ValueError, match=rf"{name.replace('.', '[.]')}: {message}") as caught:
+            load_encoder_weights(target.encoder, tmp_path / name)
+        assert "\n" not in str(caught.value)
+        assert_equal(target.encoder.state_dict(), before)
+
+
+def test_codes_without_a_cls_slot_do_not_pass_for_codes_with_one(tmp_path):
+    small(cls_position=False).save_pretrained(tmp_path)
+    target = small()
+    with pytest.raises(ValueError, match="pos_embed"):
+        load_encoder_weights(target.encoder, tmp_path)
+
+
+@pytest.mark.parametrize("size", [(64, 96), (64, 144)])
+def test_a_bare_file_for_the_same_oblong_grid(tmp_path, size):
+    """Nothing in such a file tells the grid: as many codes as places are taken as they are."""
+    source, target = small(size), small(size)
+    torch.save(source.encoder.state_dict(), tmp_path / "bare.pt")
+    report = load_encoder_weights(target.encoder, tmp_path / "bare.pt")
+    assert report.resized == []
+    assert_equal(target.encoder.state_dict(), source.encoder.state_dict())
