@@ -78,6 +78,8 @@ def run_hydra(command: str, job: Callable[[dict[str, Any]], None], arguments: li
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
     typed = sys.argv
+    # Hydra takes the flag in front only
+    arguments = sorted(arguments, key=lambda a: a not in ("-m", "--multirun"))
     sys.argv = [typed[0], *arguments]
 
     def task(cfg: Any) -> None:

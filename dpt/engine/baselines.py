@@ -29,8 +29,8 @@ def trivial_scores(
     Args:
         size: (H, W) at which places are told apart.
     """
-    step = max(1, len(train) // TRAIN_SAMPLES)
-    seen = [train[i] for i in range(0, len(train), step)][:TRAIN_SAMPLES]
+    places = np.linspace(0, len(train) - 1, min(len(train), TRAIN_SAMPLES)).round().astype(int)
+    seen = [train[int(i)] for i in places]
     guesses = {name: _fit(o, seen, size) for name, o in objectives.items()}
     scores: dict[str, dict[str, float]] = {}
     for kind in ("constant", "per position"):

@@ -131,7 +131,7 @@ def _set_values(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _converted(cls: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Values of the types that ``cls``, or the parent that takes them, declares; others left out."""
+    """Values as the types that ``cls`` or its parents declare; what none declares is left out."""
     converted: dict[str, Any] = {}
     for owner in cls.__mro__:
         declared = inspect.signature(owner).parameters if "__init__" in vars(owner) else {}

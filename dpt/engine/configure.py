@@ -116,7 +116,7 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """``value`` as the type that ``hint`` declares, or a ValueError that names the key ``where``."""
+    """``value`` as the type that ``hint`` declares; a ValueError names the key ``where``."""
     try:
         config = pydantic.ConfigDict(arbitrary_types_allowed=True)
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint, config=config)

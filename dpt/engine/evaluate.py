@@ -15,7 +15,7 @@ from dpt.engine import build
 from dpt.engine.callbacks import Panels
 from dpt.engine.configure import convert
 from dpt.engine.report import log_table, write_json
-from dpt.engine.trainer import build_trainer, trainer_arguments
+from dpt.engine.trainer import build_trainer, require_images, trainer_arguments
 from dpt.model import DPT
 from dpt.tasks import Task
 
@@ -48,6 +48,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
         logger=False,
         callbacks=[Panels(folder=str(folder / "panels"))],
     )
+    require_images(trainer, len(dataset))
     trainer.validate(task, loader, verbose=False)
     scores = dict(task.scores)
     if dist.is_initialized():

@@ -16,7 +16,7 @@ from dpt.engine.baselines import trivial_scores
 from dpt.engine.callbacks import StopOnSignal
 from dpt.engine.configure import convert
 from dpt.engine.report import log_table, write_json
-from dpt.engine.trainer import make_trainer
+from dpt.engine.trainer import make_trainer, require_images
 from dpt.tasks import Task
 
 log = logging.getLogger("dpt")
@@ -53,6 +53,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
 
     stop = StopOnSignal()
     trainer = make_trainer(cfg, len(train_loader), [stop])
+    require_images(trainer, len(val))
     if trainer.is_global_zero:
         log.info(
             "%s on %s (%d train, %d val images), %s with %.1f M parameters, in %s",

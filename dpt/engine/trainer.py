@@ -57,6 +57,15 @@ def make_trainer(
     return build_trainer(**node, logger=loggers or False, callbacks=callbacks + extra)
 
 
+def require_images(trainer: L.Trainer, count: int) -> None:
+    """A process without an image would leave the others waiting for it."""
+    if count < trainer.world_size:
+        raise ValueError(
+            f"{count} images to validate on are too few for {trainer.world_size} processes: each "
+            f"needs one; lower trainer.devices"
+        )
+
+
 def build_trainer(**arguments: Any) -> L.Trainer:
     """Lightning's trainer; what it refuses is a mistake of the user's."""
     try:

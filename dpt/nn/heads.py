@@ -56,6 +56,9 @@ class DepthHead(DenseHead):
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden_channels, kernel_size=3, padding=1)
         self.conv3 = nn.Conv2d(hidden_channels, 1, kernel_size=1)
+        if self.activation == "relu":
+            # a ReLU that starts below zero everywhere never learns; the loss ignores the shift
+            nn.init.constant_(self.conv3.bias, 1.0)
 
     def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         x = upsample(self.conv1(features), size)

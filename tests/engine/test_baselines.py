@@ -12,6 +12,8 @@ from dpt.tasks import (
 )
 from dpt.types import DatasetInfo
 
+pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
+
 SIZE = (8, 10)
 
 

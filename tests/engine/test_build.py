@@ -9,7 +9,9 @@ from dpt.data import FolderDataset, ScenesDataset
 from dpt.engine import build
 from dpt.types import DatasetInfo
 
-DATA = {"image_size": [32, 48], "batch_size": 4, "num_workers": 0}
+pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
+
+DATA = {"image_size": [32, 48], "eval_size": None, "batch_size": 4, "num_workers": 0}
 SCENES = {**DATA, "_target_": "dpt.data.ScenesDataset", "size": [32, 48], "seed": 0,
           "train": {"length": 6}, "val": {"length": 3, "seed": 5}}  # fmt: skip
 DEPTH = {"_target_": "dpt.tasks.DepthObjective", "kind": "metric", "max_depth": None}
@@ -19,6 +21,9 @@ ENCODER = {"kind": "vit", "weights": None, "num_heads": None, "embed_dim": 48, "
            "out_indices": [0, 1, 2, 3]}  # fmt: skip
 DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16, "readout": None}
 MODEL = {"name": "dpt_tiny", "encoder": ENCODER, "decoder": DECODER}
+SETTINGS = build.LoaderSettings(
+    image_size=(32, 48), eval_size=(64, 96), batch_size=4, num_workers=0
+)
 
 
 def task(**objectives):
@@ -33,12 +38,15 @@ def scenes():
 def test_loader_settings():
     settings = build.loader_settings(SCENES)
     assert (settings.image_size, settings.batch_size, settings.num_workers) == ((32, 48), 4, 0)
+    assert settings.eval_size == (32, 48)
+    assert build.loader_settings({**DATA, "eval_size": [64, 96]}).eval_size == (64, 96)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"image_size": [0, 48]}, r"image_size=\[0, 48\]"),
+        ({"eval_size": [0, 48]}, r"eval_size=\[0, 48\]"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"num_workers": -1}, "num_workers=-1"),
         ({"image_size": [32, 48, 3]}, r"data\.image_size"),
@@ -93,7 +101,7 @@ def test_the_model_follows_the_table_where_nothing_is_set(scenes):
     nothing = {"name": "dpt_small", "encoder": {"kind": "vit", "embed_dim": None, "weights": None},
                "decoder": {"fusion_channels": None}}  # fmt: skip
     with torch.device("meta"):
-        model = build.make_model(nothing, objectives, (32, 48))
+        model = build.make_model(nothing, objectives, SETTINGS)
     assert model.spec["encoder"]["embed_dim"] == 384
     assert model.spec["decoder"]["fusion_channels"] == 128
     assert model.spec["heads"]["depth"] == {
@@ -104,8 +112,8 @@ def test_the_model_follows_the_table_where_nothing_is_set(scenes):
 
 def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
     objectives = build.make_objectives(task(depth=DEPTH), scenes)
-    model = build.make_model(MODEL, objectives, (32, 48))
-    assert model.preprocessing.image_size == (32, 48)
+    model = build.make_model(MODEL, objectives, SETTINGS)
+    assert model.preprocessing.image_size == (64, 96)  # of whole images, in evaluation
     assert model.encoder.pos_embed.shape[1] == 1 + 2 * 3
     assert len(model.encoder.blocks) == 4
 
@@ -126,14 +134,14 @@ def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
 def test_wrong_model_settings(scenes, part, change, says):
     objectives = build.make_objectives(task(depth=DEPTH), scenes)
     with pytest.raises(ValueError, match=says):
-        build.make_model({**MODEL, part: {**MODEL[part], **change}}, objectives, (32, 48))
+        build.make_model({**MODEL, part: {**MODEL[part], **change}}, objectives, SETTINGS)
 
 
 def test_settings_of_the_hybrid_that_its_parent_declares(scenes):
     objectives = build.make_objectives(task(depth=DEPTH), scenes)
     model = {**MODEL, "name": "dpt_hybrid", "encoder": {"kind": "hybrid", "num_blocks": "x"}}
     with pytest.raises(ValueError, match=r"^model\.encoder\.num_blocks='x'"):
-        build.make_model(model, objectives, (32, 48))
+        build.make_model(model, objectives, SETTINGS)
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in (config_dir() / "model").glob("dpt_*")))
@@ -149,7 +157,7 @@ def test_objectives_of_a_finished_model(scenes):
     objectives = build.make_objectives(
         task(depth={**DEPTH, "kind": "relative"}, segmentation=SEGMENTATION), scenes
     )
-    model = build.make_model(MODEL, objectives, (32, 48))
+    model = build.make_model(MODEL, objectives, SETTINGS)
     scored = build.objectives_of(model, scenes)
     assert set(scored) == {"depth", "segmentation"}
     assert scored["depth"].kind == "relative"
@@ -176,8 +184,14 @@ def test_loaders_carry_the_targets_that_are_asked_for(scenes):
 
 
 def test_a_data_set_of_files(dense_folder):
-    data = {**DATA, "_target_": "dpt.data.FolderDataset", "root": str(dense_folder),
-            "labels": "masks", "num_classes": 3, "missing": "skip", "train": {}, "val": {}}  # fmt: skip
+    data = {
+        **DATA,
+        "_target_": "dpt.data.FolderDataset",
+        "root": str(dense_folder),
+        "labels": "masks",
+        "num_classes": 3,
+        "missing": "skip",
+    }
     assert isinstance(build.make_dataset(data, "val"), FolderDataset)
     with pytest.raises(ValueError, match=r"data\.num_classes='x'"):
         build.make_dataset({**data, "num_classes": "x"}, "val")

@@ -232,7 +232,9 @@ def test_partial_waits_for_the_rest(wheel):
         make({"_target_": wheel, "_partial_": True, "size": "big"}, "w")
 
 
-@pytest.mark.parametrize("target", ["os.system", "builtins.eval", "dptx.evil", None, 3, "subprocess.run"])
+@pytest.mark.parametrize(
+    "target", ["os.system", "builtins.eval", "dptx.evil", None, 3, "subprocess.run"]
+)
 def test_targets_outside_the_allowed_packages_are_refused(target):
     with pytest.raises(ValueError, match=r"w\._target_=.*must begin with one of dpt\."):
         make({"_target_": target}, "w")

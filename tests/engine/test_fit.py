@@ -243,7 +243,9 @@ def test_one_label_of_a_folder(train, dense_data, tmp_path, metrics):
 def test_image_folder(train, image_folder, tmp_path, metrics):
     run = train(tmp_path, "task=classification", "data=imagefolder", f"data.root={image_folder}")
     assert "val/accuracy" in metrics(run)
-    assert dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").heads.classification.num_classes == 2
+    assert (
+        dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").heads.classification.num_classes == 2
+    )
 
 
 def test_image_table(train, image_folder, tmp_path, metrics):
@@ -316,7 +318,9 @@ def test_csv_logger(train, tmp_path):
     assert any(column.startswith("lr-") for column in columns)
     first = next(row for row in rows_of(run) if row["train/loss"])
     terms = ("train/loss_depth", "train/loss_segmentation", "train/loss_auxiliary")
-    assert float(first["train/loss"]) == pytest.approx(sum(float(first[t]) for t in terms), rel=1e-4)
+    assert float(first["train/loss"]) == pytest.approx(
+        sum(float(first[t]) for t in terms), rel=1e-4
+    )
 
 
 def test_tensorboard_logger(train, tmp_path):
