@@ -73,6 +73,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     if dist.is_initialized():
         dist.destroy_process_group()  # what follows is for the first rank alone
     if trainer.is_global_zero and scores:
+        write_json(folder / "metrics.json", {**scores, **task.notes})
         rows = trivial_scores(objectives, train, val, settings.image_size)
         baselines = {
             f"{k.replace(' ', '_')}/{m}": v for k, row in rows.items() for m, v in row.items()

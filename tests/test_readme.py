@@ -1,0 +1,43 @@
+"""The documents are a promise: every command in them is one that the configuration accepts."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from dpt.cli import COMMANDS, config_dir
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def commands(document):
+    """Overrides of each `python train.py ...` and `dpt COMMAND ...` line in the code blocks."""
+    text = (ROOT / document).read_text().replace("\\\n", " ")
+    for language, block in re.findall(r"```(\w*)\n(.*?)```", text, re.S):
+        for line in block.splitlines() if language == "bash" else ():
+            for part in line.split("#")[0].split("&&"):
+                words = shlex.split(part)
+                if words[:2] == ["python", "train.py"]:
+                    yield "train", tuple(words[2:])
+                elif words[:1] == ["dpt"]:
+                    yield words[1], tuple(words[2:])
+
+
+FOUND = sorted({c for name in ("README.md", "data/README.md") for c in commands(name)})
+
+
+def test_the_documents_hold_commands():
+    assert {"train", "evaluate"} <= {name for name, _ in FOUND}
+
+
+@pytest.mark.parametrize(("command", "overrides"), FOUND, ids=lambda v: " ".join(v)[:60])
+def test_every_command_composes(command, overrides):
+    assert command in COMMANDS
+    keys = [word for word in overrides if not word.startswith("-") and word != "..."]
+    sweep = "-m" in overrides
+    keys = [re.sub(r"=([^\[,]*),.*", r"=\1", key) if sweep else key for key in keys]
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        cfg = compose(command, overrides=keys)
+    assert cfg.data._target_.startswith("dpt.data.")
