@@ -5,6 +5,7 @@ A user's mistake gets one message and a non-zero exit, never a stack trace.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import re
@@ -24,6 +25,7 @@ dpt: Dense Prediction Transformers
 Usage
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
   dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint
+  dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
 
 dpt COMMAND --help explains a command.
 """
@@ -49,10 +51,17 @@ def main(command: str | None = None) -> None:
             print(HELP, end="")
             return
         command, *arguments = arguments
-    if command not in COMMANDS:
-        print(f"error: no command {command!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+    if command in COMMANDS:
+        run_hydra(command, COMMANDS[command], arguments)
+    elif command in FILE_COMMANDS:
+        try:
+            FILE_COMMANDS[command](arguments)
+        except MISTAKES as error:
+            fail(str(error))
+    else:
+        names = ", ".join([*COMMANDS, *FILE_COMMANDS])
+        print(f"error: no command {command!r}; there are {names}", file=sys.stderr)
         raise SystemExit(2)
-    run_hydra(command, COMMANDS[command], arguments)
 
 
 def _train(cfg: dict[str, Any]) -> None:
@@ -67,7 +76,25 @@ def _evaluate(cfg: dict[str, Any]) -> None:
     evaluate(cfg)
 
 
+def _convert(arguments: list[str]) -> None:
+    from dpt.weights.convert import convert, writable
+
+    parser = argparse.ArgumentParser(
+        prog="dpt convert",
+        description="Writes a checkpoint in another format; whatever the model uses is kept bit "
+        "for bit, and what a format cannot express is refused.",
+    )
+    parser.add_argument("src", help="a file or folder in any format that is read")
+    parser.add_argument("dst", help="the folder or file to write")
+    parser.add_argument("--to", required=True, choices=writable(), help="the format to write")
+    options = parser.parse_args(arguments)
+    print(convert(options.src, options.dst, to=options.to))
+
+
 COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {"train": _train, "evaluate": _evaluate}
+"""Commands on configured data: they take Hydra overrides."""
+FILE_COMMANDS: dict[str, Callable[[list[str]], None]] = {"convert": _convert}
+"""Commands on files: they take ordinary flags."""
 
 
 def run_hydra(command: str, job: Callable[[dict[str, Any]], None], arguments: list[str]) -> None:

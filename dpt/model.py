@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,12 @@ from torch import Tensor
 
 from dpt import nn as parts
 from dpt.types import Preprocessing
-from dpt.weights.native import CONFIG_FILE, WEIGHTS_FILE, read_native
+from dpt.weights import native
+from dpt.weights.formats import read
+from dpt.weights.naming import list_faults
 from dpt.zoo import Spec, build, make_spec
+
+WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 
 
 class DPT(parts.DPT):
@@ -31,15 +36,21 @@ class DPT(parts.DPT):
         self.spec = {**spec, "preprocessing": self.preprocessing.to_dict()}
 
     @classmethod
-    def from_pretrained(cls, path: str | Path) -> DPT:
-        """Loads a folder written by :meth:`save_pretrained`, or a run's ``.ckpt``.
+    def from_pretrained(cls, path: str | Path, *, revision: str | None = None) -> DPT:
+        """Loads a model of any known format; see :mod:`dpt.weights.formats`.
 
-        The model comes in evaluation mode.
+        The model comes in evaluation mode. Nothing in a file is executed.
+
+        Args:
+            path: a folder, a file, or ``user/name`` on the Hugging Face hub.
+            revision: branch, tag or commit on the hub.
 
         Raises:
-            ValueError: the file is missing, damaged, or does not fit its own spec.
+            ValueError: the file is missing, damaged, of no known format, or does not fit its own
+                spec; every missing, unexpected or misshapen tensor is listed.
         """
-        spec, state = read_native(path)
+        path = _local(path, revision)
+        spec, state = read(path)
         try:
             model = cls(_without_downloads(spec))
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -52,28 +63,50 @@ class DPT(parts.DPT):
 
     def load_checked(self, state: Mapping[str, Tensor], *, source: str) -> None:
         """Loads every tensor or none; what is missing, unexpected or misshapen is listed."""
-        own = self.state_dict()
-        faults = [f"missing {k}" for k in own if k not in state]
-        faults += [f"unexpected {k}" for k in state if k not in own]
-        faults += [
-            f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}"
-            for k in own
-            if k in state and state[k].shape != own[k].shape
-        ]
-        if faults:
-            more = f" and {len(faults) - 8} more" if len(faults) > 8 else ""
-            raise ValueError(f"{source} does not fit this model: {'; '.join(faults[:8])}{more}")
+        shapes = {k: v.shape for k, v in self.state_dict().items()}
+        if faults := list_faults(shapes, state):
+            raise ValueError(f"{source} does not fit this model: {faults}")
         self.load_state_dict(dict(state))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes ``config.json`` and ``model.safetensors`` into ``folder``."""
-        from safetensors.torch import save_file
+        native.write(self.spec, self.state_dict(), folder)
 
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG_FILE).write_text(json.dumps(self.spec, indent=2) + "\n", encoding="utf-8")
-        state = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
-        save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    def push_to_hub(self, name: str, *, private: bool = False, message: str | None = None) -> str:
+        """Uploads what :meth:`save_pretrained` writes to ``user/name``; returns its address."""
+        from huggingface_hub import HfApi
+
+        hub = HfApi()
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            address = hub.create_repo(name, private=private, exist_ok=True)
+            hub.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
+        return str(address)
+
+
+def _local(path: str | Path, revision: str | None) -> Path:
+    """``path`` itself, or a download where no such file exists and it reads like a hub name."""
+    name = str(path)
+    if Path(path).exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+        return Path(path)
+    if name.endswith(WEIGHT_SUFFIXES):  # a file in a folder, mistyped
+        return Path(path)
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.safetensors"]
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(
+                snapshot_download(name, revision=revision, allow_patterns=[*patterns, "*.bin"])
+            )
+    except Exception as error:  # of many libraries: no network, no such name, no permission
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(
+            f"{name}: no such file or folder here, and it cannot be fetched from the hub "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+    return folder
 
 
 def _without_downloads(spec: Spec) -> Spec:

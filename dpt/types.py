@@ -92,7 +92,7 @@ class Tokens(NamedTuple):
     grids: list[tuple[int, int]]
 
 
-ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch"]
+ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]
 Interpolation = Literal["bilinear", "cubic", "area"]
 
 
@@ -105,7 +105,8 @@ class Preprocessing:
         image_size: the [H, W] that ``resize`` aims at.
         resize: ``lower_bound`` scales the image to cover ``image_size`` and ``upper_bound`` to fit
             into it, both keeping the aspect; ``minimal`` takes whichever of the two side ratios is
-            closer to 1 (MiDaS, official DPT); ``stretch`` takes ``image_size`` as it is.
+            closer to 1 (MiDaS, official DPT); ``stretch`` takes ``image_size`` as it is; ``none``
+            keeps the picture's size, but for ``multiple_of``.
         multiple_of: both sides are rounded to a multiple of this many pixels.
         interpolation: of the image, when resized.
     """
@@ -138,6 +139,8 @@ class Preprocessing:
             scale_h = scale_w = min(scale_h, scale_w)
         elif self.resize == "minimal":
             scale_h = scale_w = scale_h if abs(1 - scale_h) < abs(1 - scale_w) else scale_w
+        elif self.resize == "none":
+            scale_h = scale_w = 1.0
 
         def to_multiple(length: float) -> int:
             rounded = round(length / self.multiple_of) * self.multiple_of

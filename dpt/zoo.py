@@ -149,6 +149,12 @@ def make_spec(
     decoder.setdefault("batch_norm", "segmentation" in heads)
     settings = {"image_size": encoder.get("image_size", (384, 384)), **(preprocessing or {})}
     _check_keys("preprocessing", settings, set(Preprocessing.__dataclass_fields__))
+    default = Preprocessing().to_dict()
+    # a timm encoder's stride is known once it is built
+    default.pop("multiple_of")
+    if encoder["kind"] != "timm":
+        default["multiple_of"] = encoder.get("patch_size", 16)
+    settings = {**default, **settings}
     return {
         "name": name,
         "encoder": _plain(encoder),

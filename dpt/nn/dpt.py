@@ -12,6 +12,14 @@ from dpt.nn.fusion import Decoder
 from dpt.nn.heads import DenseHead, TokenHead
 
 
+def pad_to_centre(images: Tensor, multiple: int) -> tuple[Tensor, int, int]:
+    """Zeros on all sides, as DINOv2's heads were trained with; also the rows and columns before."""
+    height, width = images.shape[-2:]
+    rows, columns = -height % multiple, -width % multiple
+    top, left = rows // 2, columns // 2
+    return F.pad(images, (left, columns - left, top, rows - top)), top, left
+
+
 def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:
     """Repeats the last row and column until both sides are multiples of ``multiple`` pixels."""
     height, width = images.shape[-2:]
@@ -42,6 +50,12 @@ class DPT(nn.Module):
         self.decoder = decoder
         self.heads = nn.ModuleDict(heads)
 
+    @property
+    def pad_multiple(self) -> int:
+        """Images are padded to sides that are multiples of this many pixels."""
+        even = self.decoder is not None and self.decoder.align == "double"
+        return self.encoder.pad_multiple * (2 if even else 1)
+
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """Predicts for images of any size.
 
@@ -55,7 +69,11 @@ class DPT(nn.Module):
             ``<name>_auxiliary`` where a head has one.
         """
         height, width = images.shape[-2:]
-        images = pad_to_multiple(images, self.encoder.pad_multiple)
+        top = left = 0
+        if getattr(self.encoder, "padding", "bottom_right") == "center":
+            images, top, left = pad_to_centre(images, self.pad_multiple)
+        else:
+            images = pad_to_multiple(images, self.pad_multiple)
         size = (images.shape[-2], images.shape[-1])
         tokens = self.encoder(images)
         maps = [] if self.decoder is None else self.decoder.fuse(tokens)
@@ -65,8 +83,9 @@ class DPT(nn.Module):
                 outputs[name] = head(tokens.levels[-1])
                 continue
             assert isinstance(head, DenseHead)
-            outputs[name] = head(maps[-1], size)[..., :height, :width]
+            outputs[name] = head(maps[-1], size)[..., top : top + height, left : left + width]
             auxiliary = head.auxiliary(maps, size) if self.training else None
             if auxiliary is not None:
-                outputs[f"{name}_auxiliary"] = auxiliary[..., :height, :width]
+                auxiliary = auxiliary[..., top : top + height, left : left + width]
+                outputs[f"{name}_auxiliary"] = auxiliary
         return outputs

@@ -8,21 +8,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.nn.vit import VisionTransformer
 from dpt.types import Tokens
 
+Standardization = Literal["sqrt", "official"]
+
+
+def _standardized_conv(kind: Standardization) -> Any:
+    """Convolution with standardised weights, ``sqrt`` as timm has it today or ``official``."""
+    from timm.layers import StdConv2dSame, pad_same
+
+    if kind == "sqrt":
+        return partial(StdConv2dSame, eps=1e-8)
+
+    class OfficialStdConv2dSame(StdConv2dSame):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.same_pad:
+                kernel, stride = list(self.kernel_size), list(self.stride)
+                x = pad_same(x, kernel, stride, list(self.dilation))
+            std, mean = torch.std_mean(self.weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
+            weight = (self.weight - mean) / (std + self.eps)
+            return F.conv2d(
+                x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+            )
+
+    return partial(OfficialStdConv2dSame, eps=1e-5)
+
 
 class HybridEmbed(nn.Module):
     """ResNet-50 (three stages, weight-standardised) whose stride-16 map is embedded by a 1×1."""
 
-    def __init__(self, *, in_channels: int, dim: int) -> None:
+    def __init__(
+        self, *, in_channels: int, dim: int, weight_standardization: Standardization = "sqrt"
+    ) -> None:
         super().__init__()
-        from timm.layers import StdConv2dSame
         from timm.models.resnetv2 import ResNetV2
 
         self.backbone = ResNetV2(
@@ -32,7 +57,7 @@ class HybridEmbed(nn.Module):
             in_chans=in_channels,
             preact=False,
             stem_type="same",
-            conv_layer=partial(StdConv2dSame, eps=1e-8),
+            conv_layer=_standardized_conv(weight_standardization),
         )
         self.proj = nn.Conv2d(self.backbone.num_features, dim, kernel_size=1)
 
@@ -51,17 +76,35 @@ class HybridVisionTransformer(VisionTransformer):
 
     Takes the arguments of :class:`VisionTransformer`; ``patch_size`` is 16 by construction, and
     ``out_indices`` names the two blocks.
+
+    Args:
+        weight_standardization: of the CNN: ``sqrt`` divides by sqrt(var + 1e-8), as timm today and
+            transformers; ``official`` by std + 1e-5, as the timm that official DPT pins.
     """
 
     stage_channels = (256, 512)
 
-    def __init__(self, *, out_indices: Sequence[int] = (8, 11), **arguments: Any) -> None:
+    def __init__(
+        self,
+        *,
+        out_indices: Sequence[int] = (8, 11),
+        weight_standardization: Standardization = "sqrt",
+        **arguments: Any,
+    ) -> None:
+        if weight_standardization not in get_args(Standardization):
+            choices = get_args(Standardization)
+            raise ValueError(
+                f"weight_standardization={weight_standardization!r}: choose from {choices}"
+            )
+        self._standardization: Standardization = weight_standardization  # read while it is built
         if arguments.setdefault("patch_size", 16) != 16:
             raise ValueError("the hybrid's CNN features have stride 16: patch_size must be 16")
         super().__init__(out_indices=out_indices, **arguments)
 
     def _make_patch_embed(self, patch_size: int, in_channels: int, dim: int) -> nn.Module:
-        return HybridEmbed(in_channels=in_channels, dim=dim)
+        return HybridEmbed(
+            in_channels=in_channels, dim=dim, weight_standardization=self._standardization
+        )
 
     @property
     def embed_dims(self) -> tuple[int, ...]:

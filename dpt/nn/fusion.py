@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,24 +11,34 @@ from torch import Tensor, nn
 from dpt.nn.reassemble import ReadoutMode, Reassemble
 from dpt.types import Tokens
 
+Alignment = Literal["to_lateral", "double", "resize_lateral"]
+
 
 def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bilinear with aligned corners, the decoder's only interpolation."""
+    """Bilinear with aligned corners, as the decoder enlarges its maps."""
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
+
+
+def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bilinear without aligned corners, as code around the decoder does; nothing at ``size``."""
+    if maps.shape[-2:] == size:
+        return maps
+    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
 
 
 class ResidualConvUnit(nn.Module):
     """x + conv(ReLU(conv(ReLU(x)))), each convolution followed by BN where asked for.
 
     The ReLU is not in place: the skip carries x, not ReLU(x). A convolution has a bias where no
-    BN follows it.
+    BN follows it, unless ``bias`` says otherwise.
     """
 
-    def __init__(self, channels: int, *, batch_norm: bool) -> None:
+    def __init__(self, channels: int, *, batch_norm: bool, bias: bool | None = None) -> None:
         super().__init__()
+        with_bias = not batch_norm if bias is None else bias
 
         def conv() -> nn.Conv2d:
-            return nn.Conv2d(channels, channels, kernel_size=3, padding=1, bias=not batch_norm)
+            return nn.Conv2d(channels, channels, kernel_size=3, padding=1, bias=with_bias)
 
         def norm() -> nn.Module:
             return nn.BatchNorm2d(channels) if batch_norm else nn.Identity()
@@ -47,10 +58,21 @@ class Fusion(nn.Module):
     one there that never runs.
     """
 
-    def __init__(self, channels: int, *, batch_norm: bool, deepest: bool = False) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *,
+        batch_norm: bool,
+        unit_bias: bool | None = None,
+        deepest: bool = False,
+    ) -> None:
         super().__init__()
-        self.rcu1 = None if deepest else ResidualConvUnit(channels, batch_norm=batch_norm)
-        self.rcu2 = ResidualConvUnit(channels, batch_norm=batch_norm)
+
+        def unit() -> ResidualConvUnit:
+            return ResidualConvUnit(channels, batch_norm=batch_norm, bias=unit_bias)
+
+        self.rcu1 = None if deepest else unit()
+        self.rcu2 = unit()
         self.project = nn.Conv2d(channels, channels, kernel_size=1)
 
     def forward(self, lateral: Tensor, above: Tensor | None, size: tuple[int, int]) -> Tensor:
@@ -72,6 +94,13 @@ class Decoder(nn.Module):
         fusion_channels: channels of everything after the 3×3 convolution behind Reassemble.
         readout: mode of Read on levels with a CLS token, see :class:`dpt.nn.reassemble.Read`.
         batch_norm: BN in the residual units, as official DPT has for segmentation.
+        unit_bias: bias in the residual units' convolutions. None: where no BN follows (official
+            DPT); MiDaS and Depth Anything always have one, DINOv2's heads never.
+        align: how maps of unequal size meet, which they do on odd grids alone. ``to_lateral``
+            brings what comes from above to the lateral's size; ``resize_lateral`` doubles always
+            and resizes the lateral (DINOv2's heads, transformers); ``double`` doubles always and
+            resizes nothing: :class:`dpt.nn.DPT` pads images to even grids for it.
+        output_project: a 3×3 convolution and ReLU behind the last fusion (DINOv2's heads).
     """
 
     def __init__(
@@ -84,8 +113,13 @@ class Decoder(nn.Module):
         fusion_channels: int = 256,
         readout: ReadoutMode = "project",
         batch_norm: bool = False,
+        unit_bias: bool | None = None,
+        align: Alignment = "to_lateral",
+        output_project: bool = False,
     ) -> None:
         super().__init__()
+        if align not in get_args(Alignment):
+            raise ValueError(f"align={align!r}: choose from {get_args(Alignment)}")
         per_level = (embed_dims, num_prefix_tokens, reassemble_channels, scales)
         if len({len(values) for values in per_level}) != 1 or len(embed_dims) < 2:
             raise ValueError(
@@ -94,6 +128,7 @@ class Decoder(nn.Module):
                 f"scales={list(scales)}"
             )
         self.fusion_channels = fusion_channels
+        self.align: Alignment = align
         self.reassemble = nn.ModuleList(
             Reassemble(
                 dim=dim,
@@ -110,8 +145,13 @@ class Decoder(nn.Module):
         )
         last = len(embed_dims) - 1
         self.fusion = nn.ModuleList(
-            Fusion(fusion_channels, batch_norm=batch_norm, deepest=i == last)
+            Fusion(fusion_channels, batch_norm=batch_norm, unit_bias=unit_bias, deepest=i == last)
             for i in range(len(embed_dims))
+        )
+        self.output_project = (
+            nn.Conv2d(fusion_channels, fusion_channels, kernel_size=3, padding=1)
+            if output_project
+            else None
         )
 
     def fuse(self, tokens: Tokens) -> list[Tensor]:
@@ -120,11 +160,17 @@ class Decoder(nn.Module):
         laterals = [conv(reassemble(*level)) for conv, reassemble, *level in levels]
         maps: list[Tensor] = []
         for i in reversed(range(len(laterals))):
-            if i:  # to the size of the next lateral: twice, but for odd sizes
+            above = maps[-1] if maps else None
+            lateral = laterals[i]
+            if self.align == "resize_lateral" and above is not None:
+                lateral = resize(lateral, (above.shape[-2], above.shape[-1]))
+            if i and self.align == "to_lateral":  # twice, but for odd sizes
                 size = (laterals[i - 1].shape[-2], laterals[i - 1].shape[-1])
             else:
-                size = (2 * laterals[0].shape[-2], 2 * laterals[0].shape[-1])
-            maps.append(self.fusion[i](laterals[i], maps[-1] if maps else None, size))
+                size = (2 * lateral.shape[-2], 2 * lateral.shape[-1])
+            maps.append(self.fusion[i](lateral, above, size))
+        if self.output_project is not None:
+            maps[-1] = F.relu(self.output_project(maps[-1]))
         return maps
 
     def forward(self, tokens: Tokens) -> Tensor:

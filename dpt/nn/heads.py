@@ -5,12 +5,27 @@ Shapes: F fusion channels, (h, w) the feature map, (H, W) the image, K classes.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.nn.fusion import upsample
+from dpt.nn.fusion import resize, upsample
+
+DepthActivation = Literal["sigmoid", "softplus", "inverse", "relu"]
+Upsampling = Literal["image", "double"]
+
+
+def check_upsampling(value: str) -> Upsampling:
+    for choice in get_args(Upsampling):
+        if value == choice:
+            return choice
+    raise ValueError(f"upsample={value!r}: choose from {get_args(Upsampling)}")
+
+
+def double(maps: Tensor) -> Tensor:
+    return upsample(maps, (2 * maps.shape[-2], 2 * maps.shape[-1]))
 
 
 class DenseHead(nn.Module):
@@ -30,8 +45,15 @@ class DepthHead(DenseHead):
     Args:
         kind: ``relative`` gives inverse depth up to scale and shift, >= 0 (official DPT);
             ``metric`` gives metres.
-        max_depth: largest depth in metres, for ``metric``.
-        activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``softplus`` is unbounded.
+        max_depth: largest depth in metres, for ``metric``; ``sigmoid`` and ``softplus`` need it.
+        activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``softplus`` is unbounded,
+            ``inverse`` is 1 / max(scale · relu(x) + shift, 1e-8) (official DPT for NYU and KITTI),
+            ``relu`` is relu(x) + min_depth (DINOv2's heads).
+        scale, shift: of ``inverse``, from relative inverse depth to 1/metres.
+        min_depth: of ``relu``, in metres.
+        upsample: ``image`` interpolates the first convolution's map to the image's size, which
+            doubles it at patch size 16; ``double`` doubles it whatever the patch, and resizes the
+            finished map (transformers, DINOv2's heads).
     """
 
     def __init__(
@@ -40,39 +62,61 @@ class DepthHead(DenseHead):
         in_channels: int,
         kind: Literal["relative", "metric"] = "relative",
         max_depth: float | None = None,
-        activation: Literal["sigmoid", "softplus"] = "sigmoid",
+        activation: DepthActivation = "sigmoid",
         hidden_channels: int = 32,
+        scale: float = 1.0,
+        shift: float = 0.0,
+        min_depth: float = 0.0,
+        upsample: Upsampling = "image",
     ) -> None:
         super().__init__()
         if kind not in ("relative", "metric"):
             raise ValueError(f"depth kind={kind!r}: choose from ('relative', 'metric')")
-        if activation not in ("sigmoid", "softplus"):
-            raise ValueError(f"depth activation={activation!r}: choose 'sigmoid' or 'softplus'")
-        if kind == "metric" and (max_depth is None or not max_depth > 0):
+        if activation not in get_args(DepthActivation):
+            raise ValueError(
+                f"depth activation={activation!r}: choose from {get_args(DepthActivation)}"
+            )
+        bounded = activation in ("sigmoid", "softplus")
+        if kind == "metric" and bounded and (max_depth is None or not max_depth > 0):
             raise ValueError(f"a metric depth head needs max_depth > 0 in metres, not {max_depth}")
         self.kind = kind
         self.max_depth = max_depth
-        self.activation = activation if kind == "metric" else "relu"
+        self.activation: DepthActivation = activation if kind == "metric" else "relu"
+        self.scale, self.shift, self.min_depth = scale, shift, min_depth
+        self.upsample = check_upsampling(upsample)
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden_channels, kernel_size=3, padding=1)
         self.conv3 = nn.Conv2d(hidden_channels, 1, kernel_size=1)
-        if self.activation == "relu":
+        if self.activation in ("relu", "inverse"):
             # a ReLU that starts below zero everywhere never learns; the loss ignores the shift
+            assert self.conv3.bias is not None
             nn.init.constant_(self.conv3.bias, 1.0)
 
     def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
-        x = upsample(self.conv1(features), size)
-        x = self.conv3(torch.relu(self.conv2(x))).squeeze(1)
+        x = self.conv1(features)
+        x = upsample(x, size) if self.upsample == "image" else double(x)
+        x = self._activate(self.conv3(torch.relu(self.conv2(x))))
+        return resize(x, size).squeeze(1)
+
+    def _activate(self, x: Tensor) -> Tensor:
         if self.activation == "sigmoid":
             assert self.max_depth is not None
             return torch.sigmoid(x) * self.max_depth
-        return nn.functional.softplus(x) if self.activation == "softplus" else torch.relu(x)
+        if self.activation == "softplus":
+            return F.softplus(x)
+        if self.activation == "inverse":
+            return 1 / (self.scale * torch.relu(x) + self.shift).clamp_min(1e-8)
+        return torch.relu(x) + self.min_depth if self.min_depth else torch.relu(x)
 
 
 class SegmentationHead(DenseHead):
     """Class logits of each pixel: features (B, F, h, w) to (B, K, H, W).
 
     The auxiliary head has the same layers and reads the penultimate fusion output.
+
+    Args:
+        upsample: ``image`` interpolates the logits to the image's size; ``double`` doubles them
+            first, as transformers does whatever the patch size.
     """
 
     def __init__(
@@ -82,11 +126,13 @@ class SegmentationHead(DenseHead):
         num_classes: int,
         dropout: float = 0.1,
         auxiliary: bool = True,
+        upsample: Upsampling = "image",
     ) -> None:
         super().__init__()
         if num_classes < 1:
             raise ValueError(f"a segmentation head needs num_classes >= 1, not {num_classes}")
         self.num_classes = num_classes
+        self.upsample = check_upsampling(upsample)
 
         def layers() -> nn.Sequential:
             return nn.Sequential(
@@ -101,7 +147,8 @@ class SegmentationHead(DenseHead):
         self.auxiliary_layers = layers() if auxiliary else None
 
     def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
-        return upsample(self.layers(features), size)
+        logits = self.layers(features)
+        return upsample(logits, size) if self.upsample == "image" else resize(double(logits), size)
 
     def auxiliary(self, maps: list[Tensor], size: tuple[int, int]) -> Tensor | None:
         if self.auxiliary_layers is None:

@@ -17,6 +17,7 @@ from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions, sinco
 from dpt.types import Tokens
 
 GeluKind = Literal["exact", "tanh", "sigmoid"]
+Padding = Literal["bottom_right", "center"]
 
 
 class SigmoidGELU(nn.Module):
@@ -102,6 +103,23 @@ class MLP(nn.Module):
         return self.fc2(self.act(self.fc1(tokens)))
 
 
+class SwiGLU(nn.Module):
+    """fc2(silu(a) · b) with (a, b) = fc1(x) (Shazeer 2020); DINOv2 ViT-g's MLP.
+
+    Its hidden width is two thirds of ``hidden``, rounded up to a multiple of 8.
+    """
+
+    def __init__(self, dim: int, *, hidden: int) -> None:
+        super().__init__()
+        hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
+        self.fc1 = nn.Linear(dim, 2 * hidden)
+        self.fc2 = nn.Linear(hidden, dim)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        gate, value = self.fc1(tokens).chunk(2, dim=-1)
+        return self.fc2(F.silu(gate) * value)
+
+
 class Block(nn.Module):
     """Attention, then MLP, each on a residual branch.
 
@@ -118,6 +136,7 @@ class Block(nn.Module):
         norm_order: Literal["pre", "post"] = "pre",
         norm_eps: float = 1e-6,
         gelu: GeluKind = "exact",
+        swiglu: bool = False,
         layer_scale: float | None = None,
         drop_path: float = 0.0,
     ) -> None:
@@ -129,7 +148,8 @@ class Block(nn.Module):
         self.attn = Attention(dim, num_heads=num_heads, qkv_bias=qkv_bias)
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
-        self.mlp = MLP(dim, hidden=int(dim * mlp_ratio), gelu=gelu)
+        hidden = int(dim * mlp_ratio)
+        self.mlp = SwiGLU(dim, hidden=hidden) if swiglu else MLP(dim, hidden=hidden, gelu=gelu)
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.drop_path = DropPath(drop_path)
 
@@ -156,10 +176,13 @@ class VisionTransformer(nn.Module):
             patch code of ``embed_dim - position_dim``, ``none`` leaves tokens without a place.
         cls_position: whether learned codes have a slot for CLS, as in ViT and timm.
         position_resize: see :func:`dpt.nn.positions.resize_positions`.
+        swiglu: a gated MLP in place of the one with GELU, as in DINOv2's ViT-g.
         layer_scale: initial gain of LayerScale; None leaves it out.
         drop_path: rate at the last block; it grows linearly from 0 at the first.
         out_indices: zero-based blocks whose outputs are returned, ascending.
         final_norm: apply one LayerNorm to every tap, as Depth Anything; official DPT does not.
+        padding: how :class:`dpt.nn.DPT` brings images to the grid: ``bottom_right`` repeats the
+            last row and column, ``center`` puts zeros on all sides (DINOv2's heads).
     """
 
     def __init__(
@@ -181,10 +204,12 @@ class VisionTransformer(nn.Module):
         norm_order: Literal["pre", "post"] = "pre",
         norm_eps: float = 1e-6,
         gelu: GeluKind = "exact",
+        swiglu: bool = False,
         layer_scale: float | None = None,
         drop_path: float = 0.0,
         out_indices: Sequence[int] = (2, 5, 8, 11),
         final_norm: bool = False,
+        padding: Padding = "bottom_right",
     ) -> None:
         super().__init__()
         if position not in get_args(PositionKind):
@@ -208,6 +233,9 @@ class VisionTransformer(nn.Module):
                 f"image_size={list(image_size)} must hold a patch, and patch_size={patch_size} be "
                 "at least 1"
             )
+        if padding not in get_args(Padding):
+            raise ValueError(f"padding={padding!r}: choose from {get_args(Padding)}")
+        self.padding: Padding = padding
         self.patch_size = patch_size
         self.embed_dim = embed_dim
         self.out_indices = taps
@@ -242,6 +270,7 @@ class VisionTransformer(nn.Module):
                 norm_order=norm_order,
                 norm_eps=norm_eps,
                 gelu=gelu,
+                swiglu=swiglu,
                 layer_scale=layer_scale,
                 drop_path=rate,
             )

@@ -1,6 +1,7 @@
-"""Checkpoints in. Each format is one file whose reader gives a spec and a state dict.
+"""Checkpoints in and out. A format is one file; its reader gives a spec and a state dict.
 
-Nothing here builds a model, and no file is ever allowed to run code.
+Nothing here runs a model, and no file is ever allowed to run code. ``dpt.weights.formats`` is the
+front door, ``dpt.weights.convert`` writes what it read in another format.
 """
 
 from dpt.weights.encoder import load_encoder_weights

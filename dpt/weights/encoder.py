@@ -1,4 +1,4 @@
-"""Weights for the encoder alone: from a run of ours, a timm file, or any file in timm's names."""
+"""Weights for the encoder alone: a run of ours, timm's or DINO's files, any dense checkpoint."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from dpt.nn.positions import ResizePolicy, resize_positions
-from dpt.weights.files import read_tensors
-from dpt.weights.native import SPEC_KEY, is_native, model_state, read_native
+from dpt.weights import native
+from dpt.weights.encoder_fit import (
+    EMBED,
+    Grid,
+    fit_codes,
+    fit_gains,
+    resize_patches,
+    strip_prefix,
+    to_timm_names,
+)
+from dpt.weights.files import Source, open_source, unwrap
 
-Grid = tuple[int, int]
-WRAPPERS = ("model", "state_dict", "model_state_dict", "teacher")
+TRAINING_WRAPPERS = ("teacher", "model_ema", "encoder")
+TIMM, HUB = "timm:", "hf:"
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,7 @@ class LoadReport:
     source: str
     loaded: int
     resized: list[str]
+    moved: list[str]
     missing: list[str]
     unused: list[str]
 
@@ -31,6 +39,8 @@ class LoadReport:
         lines = [f"{self.source}: {self.loaded} encoder tensors loaded"]
         if self.resized:
             lines.append(f"resized to this grid: {', '.join(self.resized)}")
+        if self.moved:
+            lines.append(f"moved, for the same function: {', '.join(self.moved)}")
         if self.missing:
             lines.append(f"not in the file, left at random: {_few(self.missing)}")
         if self.unused:
@@ -46,18 +56,65 @@ def encoder_state(path: str | Path) -> tuple[dict[str, Tensor], Grid | None]:
     """Encoder tensors under timm's names, from any file or folder that is understood.
 
     With them the grid of the position codes, where the file knows it: 36 codes may be 6x6 or 4x9.
+
+    Args:
+        path: a file or folder; ``timm:NAME`` for a timm model's released weights, ``hf:ID`` for a
+            repository on the Hugging Face hub.
     """
-    path = Path(path)
-    content = {} if path.is_dir() else read_tensors(path)
-    if path.is_dir() or is_native(content):
-        spec, state = (
-            read_native(path) if path.is_dir() else (content[SPEC_KEY], model_state(content, path))
-        )
-        return _only_encoder(state), _saved_grid(spec)
-    for key in WRAPPERS:
-        if isinstance(content.get(key), dict):
-            content = content[key]
-    return {k: v for k, v in content.items() if isinstance(v, Tensor)}, None
+    name = str(path)
+    if name.startswith(TIMM):
+        return _from_timm(name.removeprefix(TIMM)), None
+    source = open_source(_from_hub(name.removeprefix(HUB)) if name.startswith(HUB) else path)
+    content = source.content
+    if not native.matches(source):
+        for key in TRAINING_WRAPPERS:
+            if isinstance(content.get(key), dict):
+                content = content[key]
+        tensors = unwrap(content)
+        if any(k.endswith(EMBED) for k in tensors):
+            return strip_prefix(tensors), None
+    known = _known_format(source)
+    if known is None:
+        return tensors, None
+    spec, state = known
+    return _only_encoder(state), _saved_grid(spec)
+
+
+def _known_format(source: Source) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """What a whole model's format makes of the source."""
+    from dpt.weights.formats import FORMATS  # imports every module of this package
+
+    for candidate in FORMATS:
+        if candidate.matches(source):
+            return candidate.read(source)
+    return None
+
+
+def _from_timm(name: str) -> dict[str, Tensor]:
+    import timm
+
+    if not timm.is_model(name.partition(".")[0]):
+        raise ValueError(f"{TIMM}{name}: timm has no such model")
+    try:
+        return dict(timm.create_model(name, pretrained=True, num_classes=0).state_dict())
+    except Exception as error:  # no such tag, no released weights, no network
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(
+            f"{TIMM}{name}: its weights cannot be fetched ({type(error).__name__}: {reason})"
+        ) from error
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        patterns = ["*.json", "*.safetensors", "*.bin"]
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:  # of many libraries: no network, no such name, no permission
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(
+            f"{HUB}{name}: cannot be fetched from the hub ({type(error).__name__}: {reason})"
+        ) from error
 
 
 def _only_encoder(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -77,7 +134,10 @@ def _saved_grid(spec: Any) -> Grid | None:
 
 
 def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
-    """Loads what fits into ``encoder``; position codes are resized to its grid.
+    """Loads what fits into ``encoder``.
+
+    Position codes are resized to its grid and patch embeddings to its patch size; codes of tokens
+    that have no slot of their own move into the tokens.
 
     Raises:
         ValueError: nothing fits, or a tensor has the wrong shape; the encoder is then untouched.
@@ -85,8 +145,11 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
     target: nn.Module = getattr(encoder, "model", encoder)  # a timm backbone keeps its own names
     state, grid = encoder_state(path)
     wanted = target.state_dict()
-    resized = _resize_codes(target, state, grid, path)
-    fitting = {k: v for k, v in state.items() if k in wanted}
+    resized = resize_patches(state, wanted)
+    state = to_timm_names(state, target, path)
+    codes, moved = fit_codes(target, state, grid, path)
+    moved += fit_gains(state, wanted)
+    fitting = {k: v for k, v in state.items() if k in wanted and not _other_number(k, v, wanted)}
     wrong = [
         f"{k} {tuple(v.shape)} instead of {tuple(wanted[k].shape)}"
         for k, v in fitting.items()
@@ -102,48 +165,13 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
     return LoadReport(
         source=str(path),
         loaded=len(fitting),
-        resized=resized,
+        resized=codes + resized,
+        moved=moved,
         missing=sorted(set(wanted) - set(fitting)),
         unused=sorted(set(state) - set(fitting)),
     )
 
 
-def _code_layout(encoder: Any) -> tuple[int, Grid, ResizePolicy] | None:
-    """Slots before the patch codes, their grid, and the policy of ``encoder``; None without any."""
-    own = getattr(encoder, "pos_embed", None)
-    if own is None or own.ndim != 3:
-        return None
-    if hasattr(encoder, "position_resize"):
-        return int(encoder.cls_position), encoder.grid, encoder.position_resize
-    grid = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)
-    if grid is None:
-        return None
-    return own.shape[1] - grid[0] * grid[1], (grid[0], grid[1]), "bicubic_antialias"  # timm
-
-
-def _resize_codes(
-    encoder: nn.Module, state: dict[str, Tensor], old: Grid | None, path: str | Path
-) -> list[str]:
-    """Resizes ``pos_embed`` in ``state`` to the encoder's grid, in place; names what it changed.
-
-    Args:
-        old: grid of the codes in ``state``; None takes a square one, or the encoder's own.
-    """
-    codes = state.get("pos_embed")
-    layout = _code_layout(encoder)
-    if codes is None or codes.ndim != 3 or layout is None:
-        return []
-    slots, new, policy = layout
-    count = codes.shape[1] - slots
-    if old is None:
-        side = round(max(count, 0) ** 0.5)
-        old = new if count == new[0] * new[1] else (side, side)
-    if old[0] * old[1] != count:
-        raise ValueError(
-            f"{path}: pos_embed has {count} codes beside {slots} for CLS, not {old[0]}x{old[1]}"
-        )
-    if old == new:
-        return []
-    cells = resize_positions(codes[:, slots:], old, new, policy=policy)
-    state["pos_embed"] = torch.cat((codes[:, :slots], cells), dim=1)
-    return [f"pos_embed {old[0]}x{old[1]} to {new[0]}x{new[1]}"]
+def _other_number(name: str, value: Tensor, wanted: dict[str, Tensor]) -> bool:
+    """Whether these are registers, of another number than the encoder's: of no use."""
+    return name == "reg_token" and value.shape[1] != wanted[name].shape[1]

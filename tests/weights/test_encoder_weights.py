@@ -234,13 +234,13 @@ def test_what_does_not_fit_changes_nothing(tmp_path):
     torch.save({"conv1.weight": torch.ones(3), "fc.bias": torch.ones(2)}, tmp_path / "other.pt")
     torch.save({"cls_token": target.encoder.cls_token.detach() + 1}, tmp_path / "almost.pt")
     odd = dict(small().encoder.state_dict())
-    odd["pos_embed"] = torch.ones(1, 1 + 15, 32)
+    odd["pos_embed"] = torch.ones(1, 1 + 14, 32)
     torch.save(odd, tmp_path / "odd.pt")
     for name, message in {
         "wide.pt": r"another architecture: blocks\.0\.norm1\.weight \(48,\) instead of \(32,\)",
         "other.pt": r"no tensor of this encoder found; the file has conv1\.weight, fc\.bias",
         "almost.pt": "no tensor of this encoder found",
-        "odd.pt": "pos_embed has 15 codes beside 1 for CLS, not 4x4",
+        "odd.pt": "pos_embed has 15 codes, which are not a square beside 0 or 1",
         "absent.pt": "no such file",
     }.items():
         with pytest.raises(ValueError, match=rf"{name.replace('.', '[.]')}: {message}") as caught:
@@ -249,11 +249,17 @@ def test_what_does_not_fit_changes_nothing(tmp_path):
         assert_equal(target.encoder.state_dict(), before)
 
 
-def test_codes_without_a_cls_slot_do_not_pass_for_codes_with_one(tmp_path):
-    small(cls_position=False).save_pretrained(tmp_path)
-    target = small()
-    with pytest.raises(ValueError, match="pos_embed"):
-        load_encoder_weights(target.encoder, tmp_path)
+@pytest.mark.parametrize("slots", [(False, True), (True, False)])
+def test_a_cls_token_keeps_its_code_with_and_without_a_slot(tmp_path, slots):
+    source, target = (small(cls_position=s).eval() for s in slots)
+    source.save_pretrained(tmp_path)
+    report = load_encoder_weights(target.encoder, tmp_path)
+    old, new = map(int, slots)
+    assert report.moved == [f"pos_embed {old} to {new} codes before the patches"]
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        found, wanted = target.encoder(images).levels[-1], source.encoder(images).levels[-1]
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(64, 96), (64, 144)])
@@ -264,3 +270,225 @@ def test_a_bare_file_for_the_same_oblong_grid(tmp_path, size):
     report = load_encoder_weights(target.encoder, tmp_path / "bare.pt")
     assert report.resized == []
     assert_equal(target.encoder.state_dict(), source.encoder.state_dict())
+
+
+# DINOv2, DeiT, DINOv3: other names, other tokens before the patches
+
+
+def hub_vit(**options):
+    from peer_cases import jolt
+    from peers_depth_anything import HubViT
+
+    return jolt(HubViT(blocks=4, **options))
+
+
+def our_vit(**options):
+    arguments = {
+        "image_size": (70, 70),
+        "patch_size": 14,
+        "embed_dim": 128,
+        "num_heads": 2,
+        "num_blocks": 4,
+        "out_indices": (1, 2, 3),
+        "layer_scale": 1.0,
+    }
+    return VisionTransformer(**{**arguments, **options}).eval()
+
+
+def hub_tokens(theirs, size):
+    images = torch.randn(1, 3, *size)
+    with torch.no_grad():
+        return images, [x for x, _ in theirs.taps(images, (1, 2, 3), norm=False)]
+
+
+@pytest.mark.parametrize("prefix", ["", "backbone.", "pretrained.", "teacher"])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({}, {"position_resize": "dinov2"}),
+        ({"gated": True}, {"position_resize": "dinov2", "swiglu": True}),
+        (
+            {"registers": 4},
+            {"position_resize": "bicubic_antialias", "num_register_tokens": 4},
+        ),
+    ],
+    ids=["ViT", "SwiGLU", "registers"],
+)
+def test_dinov2_under_the_hubs_names(tmp_path, theirs, ours, prefix):
+    theirs, ours = hub_vit(**theirs), our_vit(**ours)
+    content = {
+        f"{prefix.replace('teacher', 'backbone.')}{k}": v for k, v in theirs.state_dict().items()
+    }
+    torch.save({"teacher": content} if prefix == "teacher" else content, tmp_path / "dino.pth")
+    report = load_encoder_weights(ours, tmp_path / "dino.pth")
+    assert report.missing == report.resized == []
+    assert report.unused == ["mask_token", "norm.bias", "norm.weight"]
+    for size in ((70, 70), (56, 84)):
+        images, wanted = hub_tokens(theirs, size)
+        with torch.no_grad():
+            found = [x[:, -w.shape[1] :] for x, w in zip(ours(images).levels, wanted, strict=True)]
+        for f, w in zip(found, wanted, strict=True):
+            assert (f - w).abs().max() <= 1e-5 * w.abs().max()
+
+
+@pytest.mark.parametrize("gains", [True, False])
+def test_gains_that_only_one_side_has(tmp_path, gains):
+    """LayerScale goes into the layers before it, or starts at one: the same function."""
+    theirs, ours = hub_vit(), our_vit(layer_scale=None if gains else 1e-5)
+    if not gains:
+        for block in theirs.blocks:
+            block.ls1, block.ls2 = torch.nn.Identity(), torch.nn.Identity()
+    torch.save(theirs.state_dict(), tmp_path / "dino.pth")
+    report = load_encoder_weights(ours, tmp_path / "dino.pth")
+    assert report.missing == []
+    assert "moved, for the same function: 8 LayerScale gains" in str(report)
+    images, wanted = hub_tokens(theirs, (70, 70))
+    with torch.no_grad():
+        found = ours(images).levels[-1][:, 1:]
+    assert (found - wanted[-1]).abs().max() <= 1e-5 * wanted[-1].abs().max()
+
+
+def test_blocks_in_chunks_are_counted_through(tmp_path):
+    theirs, ours = hub_vit(), our_vit()
+    content = {
+        k.replace("blocks.", f"blocks.{int(k.split('.')[1]) // 2}.") if "blocks" in k else k: v
+        for k, v in theirs.state_dict().items()
+    }
+    torch.save(content, tmp_path / "chunks.pth")
+    assert load_encoder_weights(ours, tmp_path / "chunks.pth").missing == []
+    assert torch.equal(ours.blocks[3].mlp.fc2.weight, theirs.blocks[3].mlp.fc2.weight)
+
+
+def test_registers_for_an_encoder_without_any_and_the_other_way(tmp_path):
+    torch.save(hub_vit(registers=4).state_dict(), tmp_path / "four.pth")
+    torch.save(hub_vit().state_dict(), tmp_path / "none.pth")
+    report = load_encoder_weights(our_vit(), tmp_path / "four.pth")
+    assert "reg_token" in report.unused
+    assert report.missing == []
+    for name in ("none.pth", "four.pth"):
+        ours = our_vit(num_register_tokens=2)
+        before = ours.reg_token.clone()
+        report = load_encoder_weights(ours, tmp_path / name)
+        assert report.missing == ["reg_token"]
+        assert torch.equal(ours.reg_token, before)
+
+
+def test_another_patch_size_and_grid(tmp_path):
+    from timm.layers import resample_patch_embed
+
+    theirs, ours = hub_vit(), our_vit(image_size=(64, 96), patch_size=16)
+    torch.save(theirs.state_dict(), tmp_path / "dino.pth")
+    report = load_encoder_weights(ours, tmp_path / "dino.pth")
+    kernel = "patch_embed.proj.weight 14x14 to 16x16"
+    assert report.resized == ["pos_embed 5x5 to 4x6", kernel]
+    assert f"resized to this grid: pos_embed 5x5 to 4x6, {kernel}" in str(report)
+    wanted = resample_patch_embed(theirs.patch_embed.proj.weight, [16, 16])
+    torch.testing.assert_close(ours.patch_embed.proj.weight, wanted)
+
+
+@pytest.mark.peers
+def test_dinov2_with_registers_into_timms(tmp_path):
+    """timm keeps no code for CLS there: it becomes part of the token, as in timm's own reader."""
+    from timm.models.vision_transformer import checkpoint_filter_fn
+
+    theirs = hub_vit(registers=4)
+    torch.save(theirs.state_dict(), tmp_path / "dino.pth")
+    sizes = {"embed_dim": 128, "depth": 4, "num_heads": 2, "img_size": 70}
+    ours = TimmEncoder(name="vit_small_patch14_reg4_dinov2", out_indices=[1, 2, 3], **sizes).eval()
+    report = load_encoder_weights(ours, tmp_path / "dino.pth")
+    assert report.missing == []
+    assert report.moved == ["pos_embed 1 to 0 codes before the patches"]
+    converted = checkpoint_filter_fn(dict(theirs.state_dict()), ours.model)
+    for name, value in ours.model.state_dict().items():
+        assert torch.equal(value, converted[name]), name
+    images, wanted = hub_tokens(theirs, (70, 70))
+    with torch.no_grad():
+        found = ours(images).levels[-1][:, 5:]
+    assert (found - wanted[-1]).abs().max() <= 1e-5 * wanted[-1].abs().max()
+
+
+@pytest.mark.peers
+def test_deit_with_its_distillation_token(tmp_path):
+    import timm
+
+    sizes = {"img_size": 64, "embed_dim": 64, "depth": 4, "num_heads": 2}
+    theirs = timm.create_model("deit_tiny_distilled_patch16_224", **sizes)
+    torch.nn.init.normal_(theirs.pos_embed)
+    torch.nn.init.normal_(theirs.dist_token)
+    torch.save({"model": theirs.state_dict()}, tmp_path / "deit.pth")
+    ours = VisionTransformer(
+        image_size=(64, 64), embed_dim=64, num_heads=2, num_blocks=4, out_indices=(3,)
+    )
+    report = load_encoder_weights(ours, tmp_path / "deit.pth")
+    assert report.missing == []
+    assert report.moved == ["pos_embed 2 to 1 codes before the patches"]
+    assert {"dist_token", "head_dist.weight", "head.weight"} <= set(report.unused)
+    assert torch.equal(ours.pos_embed[:, :1], theirs.pos_embed[:, :1])
+    assert torch.equal(ours.pos_embed[:, 1:], theirs.pos_embed[:, 2:])
+    again = TimmEncoder(name="deit_tiny_distilled_patch16_224", **sizes)
+    report = load_encoder_weights(again, tmp_path / "deit.pth")
+    assert report.missing == report.resized == []
+    assert torch.equal(again.model.pos_embed, theirs.pos_embed)
+
+
+@pytest.mark.peers
+def test_dinov3_under_the_hubs_names(tmp_path):
+    name, sizes = "vit_small_patch16_dinov3", {"embed_dim": 64, "depth": 4, "num_heads": 2}
+    source, target = (TimmEncoder(name=name, **sizes).eval() for _ in range(2))
+    with torch.no_grad():
+        for p in source.parameters():
+            p.normal_(std=0.1)
+    content = {"rope_embed.periods": torch.ones(4), "mask_token": torch.zeros(1, 64)}
+    for key, value in source.model.state_dict().items():
+        key = key.replace("reg_token", "storage_tokens").replace("gamma_", "ls")
+        content[f"{key}.gamma" if key[-3:-1] == "ls" else key] = value
+    for i in range(4):
+        content[f"blocks.{i}.attn.qkv.bias"] = torch.zeros(192)
+        content[f"blocks.{i}.attn.qkv.bias_mask"] = torch.zeros(192)
+    content["norm.weight"], content["norm.bias"] = torch.ones(64), torch.zeros(64)
+    torch.save(content, tmp_path / "dinov3.pth")
+    report = load_encoder_weights(target, tmp_path / "dinov3.pth")
+    assert report.missing == []
+    assert_equal(target.state_dict(), source.state_dict())
+    with pytest.raises(ValueError, match=r"blocks of another kind.*encoder kind 'timm'"):
+        load_encoder_weights(our_vit(embed_dim=64, patch_size=16), tmp_path / "dinov3.pth")
+
+
+# dense checkpoints, of which the encoder alone is taken
+
+
+def test_from_a_dense_checkpoint(tmp_path):
+    from peer_cases import jolt
+    from peers_depth_anything import HubDepthAnything
+
+    theirs = jolt(HubDepthAnything())
+    torch.save({"model": theirs.state_dict()}, tmp_path / "da.pth")
+    ours = our_vit(num_blocks=8, out_indices=(1, 3, 5, 7), final_norm=True)
+    report = load_encoder_weights(ours, tmp_path / "da.pth")
+    assert report.missing == []
+    assert report.unused == ["mask_token"]
+    assert_equal(
+        ours.state_dict(),
+        {k: theirs.pretrained.state_dict()[k] for k in ours.state_dict()},
+    )
+
+
+@pytest.mark.peers
+def test_from_a_folder_of_transformers(tmp_path):
+    from peers_depth_anything import folder_model
+
+    theirs = folder_model()
+    theirs.save_pretrained(tmp_path)
+    ours = our_vit(embed_dim=48, num_heads=4, num_blocks=8, out_indices=(7,), final_norm=True)
+    report = load_encoder_weights(ours, tmp_path)
+    assert report.missing == report.unused == []
+    qkv = theirs.backbone.encoder.layer[7].state_dict()
+    wanted = [v for k, v in qkv.items() if "weight" in k and ("q_proj" in k or "query" in k)]
+    assert torch.equal(ours.blocks[7].attn.qkv.weight[:48], wanted[0])
+
+
+def test_from_names_of_hubs():
+    with pytest.raises(ValueError, match="timm:vit_of_nobody: timm has no such model"):
+        load_encoder_weights(our_vit(), "timm:vit_of_nobody")
+    with pytest.raises(ValueError, match="hf:not a name: cannot be fetched from the hub"):
+        load_encoder_weights(our_vit(), "hf:not a name")

@@ -1,0 +1,138 @@
+"""DINOv2's DPT depth head over its ViT, written in small from the key table and its recipe."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from peer_cases import Case, jolt
+from peers_depth_anything import DIM, TAPS, HubViT
+from torch import nn
+
+import dpt
+
+
+class ConvModule(nn.Module):
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
+class PreActUnit(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = ConvModule(channels, channels, 3, bias=False)
+        self.conv2 = ConvModule(channels, channels, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.conv2(F.relu(self.conv1(F.relu(x))))
+
+
+class FusionBlock(nn.Module):
+    def __init__(self, channels: int, *, deepest: bool) -> None:
+        super().__init__()
+        self.project = ConvModule(channels, channels, 1)
+        self.res_conv_unit1 = None if deepest else PreActUnit(channels)
+        self.res_conv_unit2 = PreActUnit(channels)
+
+    def forward(self, x: torch.Tensor, *lateral: torch.Tensor) -> torch.Tensor:
+        if lateral:
+            (y,) = lateral
+            if y.shape != x.shape:
+                y = F.interpolate(y, size=x.shape[-2:], mode="bilinear", align_corners=False)
+            x = x + self.res_conv_unit1(y)
+        x = self.res_conv_unit2(x)
+        x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
+        return self.project(x)
+
+
+class HubHead(nn.Module):
+    def __init__(self, channels: tuple[int, ...], fusion: int) -> None:
+        super().__init__()
+        self.reassemble_blocks = blocks = nn.Module()
+        blocks.projects = nn.ModuleList(ConvModule(DIM, c, 1) for c in channels)
+        blocks.resize_layers = nn.ModuleList(
+            [
+                nn.ConvTranspose2d(channels[0], channels[0], 4, 4),
+                nn.ConvTranspose2d(channels[1], channels[1], 2, 2),
+                nn.Identity(),
+                nn.Conv2d(channels[3], channels[3], 3, 2, 1),
+            ]
+        )
+        blocks.readout_projects = nn.ModuleList(
+            nn.Sequential(nn.Linear(2 * DIM, DIM), nn.GELU()) for _ in channels
+        )
+        self.convs = nn.ModuleList(ConvModule(c, fusion, 3, bias=False) for c in channels)
+        self.fusion_blocks = nn.ModuleList(FusionBlock(fusion, deepest=m == 0) for m in range(4))
+        self.project = ConvModule(fusion, fusion, 3)
+        self.conv_depth = nn.Module()
+        self.conv_depth.head = nn.Sequential(
+            nn.Conv2d(fusion, fusion // 2, 3, padding=1),
+            nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True),
+            nn.Conv2d(fusion // 2, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 1, 1),
+        )
+
+    def forward(self, taps: list[Any], grid: tuple[int, int]) -> torch.Tensor:
+        blocks, laterals = self.reassemble_blocks, []
+        for n, (patches, cls_token) in enumerate(taps):
+            both = torch.cat((patches, cls_token[:, None].expand_as(patches)), -1)
+            x = blocks.readout_projects[n](both).mT.unflatten(2, grid)
+            laterals.append(self.convs[n](blocks.resize_layers[n](blocks.projects[n](x))))
+        x = self.fusion_blocks[0](laterals[3])
+        for m in (1, 2, 3):
+            x = self.fusion_blocks[m](x, laterals[3 - m])
+        return F.relu(self.conv_depth.head(F.relu(self.project(x)))) + 0.001
+
+
+class HubDepther(nn.Module):
+    """At sizes off the grid its code squeezes the padded map into the image; this one crops it."""
+
+    def __init__(
+        self,
+        *,
+        gated: bool = False,
+        registers: int = 0,
+        channels: tuple[int, ...] = (16, 32, 64, 128),
+        fusion: int = 16,
+    ) -> None:
+        super().__init__()
+        self.backbone = HubViT(gated=gated, registers=registers)
+        self.decode_head = HubHead(channels, fusion)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        height, width = images.shape[-2:]
+        rows, columns = -height % 14, -width % 14
+        top, left = rows // 2, columns // 2
+        images = F.pad(images, (left, columns - left, top, rows - top))
+        size = images.shape[-2:]
+        taps = self.backbone.taps(images, TAPS["v2"], norm=False)
+        depth = self.decode_head(taps, (size[0] // 14, size[1] // 14)).clamp(0.001, 80.0)
+        depth = F.interpolate(depth, size=size, mode="bilinear", align_corners=False)
+        return depth[:, 0, top : top + height, left : left + width]
+
+
+@dataclass(frozen=True)
+class Hub(Case):
+    """A random depther, saved whole and read by us."""
+
+    def build(self, folder):
+        torch.manual_seed(0)
+        theirs = jolt(HubDepther(**self.options))
+        last = theirs.decode_head.conv_depth.head[4]
+        nn.init.constant_(last.bias, 2.0)  # away from a map of zeros behind the last ReLU
+        last.weight.data /= 100  # and from 80 m
+        torch.save({"state_dict": theirs.state_dict()}, folder / "depther.pth")
+        return theirs, dpt.DPT.from_pretrained(folder / "depther.pth")
+
+
+SIZES = ((70, 70), (56, 84))  # native (an odd grid), and not square
+CASES = [
+    Hub("dinov2", "depth", "hub, DPT head", (*SIZES, (65, 90))),
+    Hub("dinov2", "depth", "hub, DPT head, registers", SIZES, {"registers": 4}),
+    Hub("dinov2", "depth", "hub, DPT head, SwiGLU", SIZES[:1], {"gated": True}),
+]

@@ -1,0 +1,148 @@
+"""Random models of transformers' ``dpt``, saved by transformers and read by us."""
+
+import torch
+from peer_cases import Case, jolt
+from torch import nn
+
+import dpt
+
+CONFIG = {
+    "hidden_size": 48,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 192,
+    "image_size": 64,
+    "patch_size": 16,
+    "backbone_out_indices": [0, 2, 3, 5],
+    "neck_hidden_sizes": [8, 12, 16, 24],
+    "fusion_hidden_size": 16,
+    "layer_norm_eps": 1e-6,
+    "num_labels": 5,
+}
+HYBRID = {
+    "is_hybrid": True,
+    "backbone_out_indices": [0, 1, 2, 5],
+    "neck_hidden_sizes": [256, 512, 16, 24],
+    "reassemble_factors": [1, 1, 1, 0.5],
+    "backbone_featmap_shape": [1, 1024, 4, 4],
+}
+BACKBONE = {
+    "model_type": "dinov2",
+    "hidden_size": 48,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "image_size": 70,
+    "patch_size": 14,
+    "out_indices": [1, 3, 4, 6],
+    "reshape_hidden_states": False,
+    "apply_layernorm": False,
+}
+
+
+class Output(nn.Module):
+    """Images to the one tensor that is compared."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found = self.model(images)
+        return found.logits if "logits" in found else found.predicted_depth
+
+
+def without_registers(module, arguments, output):
+    """transformers takes registers for patches and fails: they are taken out on the way."""
+    n = module.config.num_register_tokens
+    output.feature_maps = [torch.cat((x[:, :1], x[:, 1 + n :]), 1) for x in output.feature_maps]
+    return output
+
+
+def make(task, *, backbone=None, **options):
+    from transformers import AutoConfig, DPTConfig, DPTForDepthEstimation
+    from transformers import DPTForSemanticSegmentation as Segmentation
+
+    config = {**CONFIG, **options}
+    if backbone is not None:
+        config["backbone_config"] = AutoConfig.for_model(**{**BACKBONE, **backbone})
+    config.setdefault("use_batch_norm_in_fusion_residual", task == "segmentation")
+    torch.manual_seed(0)
+    cls = DPTForDepthEstimation if task == "depth" else Segmentation
+    theirs = jolt(cls(DPTConfig(**config)))
+    if task == "depth":  # away from a map of zeros behind the last ReLU
+        nn.init.constant_(theirs.head.head[4].bias, 2.0)
+    return theirs
+
+
+class Transformers(Case):
+    def build(self, folder):
+        theirs = make(self.task, **self.options)
+        theirs.save_pretrained(folder)
+        backbone = self.options.get("backbone") or {}
+        if backbone.get("num_register_tokens"):
+            theirs.backbone.register_forward_hook(without_registers)
+        return Output(theirs), dpt.DPT.from_pretrained(folder)
+
+
+SQUARE = ((64, 64), (32, 32), (96, 96))  # its own ViT takes no others
+EVEN, ODD = ((112, 112), (112, 168)), ((70, 70), (70, 98), (42, 84))
+DINOV2_HEAD = {
+    "fusion_hidden_size": 256,
+    "add_projection": True,
+    "use_bias_in_fusion_residual": False,
+}
+REGISTERS = {"model_type": "dinov2_with_registers", "image_size": 56}
+SINGLE = 1e-5  # resizes codes in float32 whatever it is given
+
+CASES = [
+    *(
+        Transformers("transformers", "depth", f"ViT, {mode}", SQUARE, {"readout_type": mode})
+        for mode in ("project", "add", "ignore")
+    ),
+    Transformers("transformers", "depth", "ViT, odd grid", ((80, 80), (48, 48))),
+    Transformers(
+        "transformers",
+        "depth",
+        "ViT/8",
+        ((64, 64), (40, 40)),
+        {"patch_size": 8, "qkv_bias": False, "layer_norm_eps": 1e-3},
+    ),
+    Transformers("transformers", "segmentation", "ViT", SQUARE),
+    Transformers(
+        "transformers", "segmentation", "ViT, no auxiliary", SQUARE, {"use_auxiliary_head": False}
+    ),
+    Transformers("transformers", "depth", "hybrid", ((64, 64),), HYBRID),
+    Transformers("transformers", "segmentation", "hybrid", ((64, 64),), HYBRID),
+    Transformers(
+        "transformers",
+        "depth",
+        "DINOv2, its depth head",
+        ((70, 70), (42, 56)),
+        {**DINOV2_HEAD, "backbone": {}},
+        exact=SINGLE,
+    ),
+    Transformers(
+        "transformers",
+        "depth",
+        "DINOv2, norm, SwiGLU",
+        (*ODD, *EVEN),
+        {"backbone": {"apply_layernorm": True, "use_swiglu_ffn": True}},
+        exact=SINGLE,
+    ),
+    Transformers(
+        "transformers",
+        "depth",
+        "DINOv2 with registers",
+        ((56, 56), *ODD),
+        {"backbone": {**REGISTERS, "num_register_tokens": 4}},
+        exact=SINGLE,
+    ),
+    Transformers(
+        "transformers",
+        "depth",
+        "DINOv2 with 0 registers",
+        ((56, 56), *ODD),
+        {"backbone": {**REGISTERS, "num_register_tokens": 0}},
+        exact=SINGLE,
+    ),
+]

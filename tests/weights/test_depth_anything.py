@@ -1,0 +1,331 @@
+"""Depth Anything: what files and folders tell, written back, and what cannot be written."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peers_depth_anything import CASES, Depth, Folder, Hub, HubDepthAnything
+
+import dpt
+from dpt.weights import depth_anything
+from dpt.weights.convert import convert
+from dpt.weights.files import Source, open_source
+from dpt.weights.naming import own_shapes, scatter, their_names
+
+pytestmark = pytest.mark.peers
+
+FILES = [c for c in CASES if isinstance(c, Hub) and c.stored is None]
+FOLDERS = [c for c in CASES if isinstance(c, Folder)]
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+
+def predict(model, size=(70, 98)):
+    torch.manual_seed(5)
+    with torch.no_grad():
+        return model(torch.randn(2, 3, *size))["depth"]
+
+
+def small(**overrides):
+    arguments = {
+        "patch_size": 14,
+        "image_size": [70, 70],
+        "embed_dim": 128,
+        "num_blocks": 8,
+        "num_heads": 2,
+        "out_indices": [1, 3, 5, 7],
+        "layer_scale": 1.0,
+        "final_norm": True,
+        "position_resize": "bicubic",
+        "reassemble_channels": [8, 12, 16, 24],
+        "fusion_channels": 16,
+        "readout": "ignore",
+        "heads": {"depth": {"kind": "relative"}},
+        "preprocessing": {**IMAGENET, "image_size": [518, 518], "resize": "minimal"},
+    }
+    torch.manual_seed(0)
+    return dpt.create_model("dpt_base", **{**arguments, **overrides}).eval()
+
+
+def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth"):
+    """A file of a released size, without its memory."""
+    kinds = {"patch_size": 14, "image_size": [518, 518], "layer_scale": 1.0, "final_norm": True}
+    spec = dpt.zoo.make_spec(
+        "dpt_base",
+        heads={"depth": {}},
+        encoder={
+            **kinds,
+            "embed_dim": dim,
+            "num_blocks": num_blocks,
+            "num_heads": dim // 64,
+            "out_indices": [0, 1, 2, num_blocks - 1],
+            "swiglu": gated,
+        },
+        decoder={
+            "reassemble_channels": channels,
+            "fusion_channels": fusion,
+            "readout": "ignore",
+        },
+    )
+    rules = depth_anything.rules_of(spec, folder=False)
+    tensors = {
+        their: torch.empty(shape, device="meta")
+        for our, shape in own_shapes(spec).items()
+        for their in their_names(our, rules)
+    }
+    return Source(Path(name), None, None, tensors)
+
+
+@pytest.mark.parametrize(
+    ("size", "gated", "taps", "heads", "name"),
+    [
+        ((384, 12, [48, 96, 192, 384], 64), False, [2, 5, 8, 11], 6, "x_v2_vits.pth"),
+        ((768, 12, [96, 192, 384, 768], 128), False, [2, 5, 8, 11], 12, "any.pth"),
+        ((1024, 24, [256, 512, 1024, 1024], 256), False, [4, 11, 17, 23], 16, "x.pth"),
+        ((1536, 40, [1536] * 4, 384), True, [9, 19, 29, 39], 24, "vitg.pth"),
+        ((1024, 24, [256, 512, 1024, 1024], 256), False, None, 16, "depth_anything_vitl14.pth"),
+    ],
+)
+def test_sizes_of_the_releases(size, gated, taps, heads, name):
+    source = released(*size, gated=gated, name=name)
+    assert depth_anything.matches(source)
+    spec, state = depth_anything.read(source)
+    encoder = spec["encoder"]
+    assert encoder["out_indices"] == (taps or [20, 21, 22, 23])  # v1 takes the last four
+    assert (encoder["num_heads"], encoder["swiglu"], encoder["mlp_ratio"]) == (heads, gated, 4)
+    assert encoder["image_size"] == [518, 518]
+    assert encoder["position_resize"] == "dinov2"
+    assert {k: v.shape for k, v in state.items()} == own_shapes(spec)
+    expected = {**IMAGENET, "image_size": [518, 518], "resize": "lower_bound", "multiple_of": 14}
+    assert spec["preprocessing"] == {**expected, "interpolation": "cubic"}
+
+
+@pytest.mark.parametrize("case", FILES, ids=str)
+def test_files_come_back_exactly(case, tmp_path):
+    theirs, ours = case.build(tmp_path)
+    source = tmp_path / case.file
+    there = convert(source, tmp_path / "ours", to="dpt")
+    again = tmp_path / "again" / case.file
+    back = convert(tmp_path / "ours", again, to="depth_anything")
+    assert there.tensors == back.tensors == len(ours.state_dict())
+    before, after = theirs.state_dict(), torch.load(again, weights_only=True)
+    assert before.keys() == after.keys()
+    changed = {k for k in before if not torch.equal(before[k], after[k])}
+    assert changed == set(there.unused)
+    assert {k.rpartition(".conv")[0] for k in changed} == {
+        "",
+        "depth_head.scratch.refinenet4.resConfUnit1",
+    }
+    theirs.load_state_dict(after)  # strict
+    assert torch.equal(predict(dpt.DPT.from_pretrained(again)), predict(ours))
+
+
+@pytest.mark.parametrize("case", FOLDERS, ids=str)
+def test_folders_come_back_exactly(case, tmp_path):
+    from safetensors.torch import load_file
+
+    theirs, ours = case.build(tmp_path / "theirs")
+    there = convert(tmp_path / "theirs", tmp_path / "ours", to="dpt")
+    convert(tmp_path / "ours", tmp_path / "again", to="depth_anything")
+    before, after = (load_file(tmp_path / f / "model.safetensors") for f in ("theirs", "again"))
+    assert before.keys() == after.keys()
+    changed = {k for k in before if not torch.equal(before[k], after[k])}
+    assert changed <= set(there.unused)
+    assert torch.equal(predict(dpt.DPT.from_pretrained(tmp_path / "again")), predict(ours))
+    with torch.no_grad():
+        images = torch.randn(1, 3, 70, 84)
+        found = Depth(opened(tmp_path / "again"))(images)
+        assert torch.equal(found, theirs(images))
+
+
+def opened(folder):
+    from transformers import AutoModelForDepthEstimation
+
+    model, report = AutoModelForDepthEstimation.from_pretrained(folder, output_loading_info=True)
+    assert not any(report[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [{"kind": "relative"}, {"kind": "metric", "max_depth": 20.0}],
+    ids=["relative", "metric"],
+)
+def test_a_model_of_ours_opens_in_transformers(head, tmp_path):
+    import numpy as np
+    from PIL import Image
+    from transformers import pipeline
+
+    ours = small(heads={"depth": head})
+    notes = depth_anything.write(ours.spec, ours.state_dict(), tmp_path)
+    assert not any("position codes" in note for note in notes)
+    theirs = opened(tmp_path)
+    images = torch.randn(2, 3, 70, 98)
+    with torch.no_grad():
+        wanted, found = ours(images)["depth"], theirs(images).predicted_depth
+    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60, 3), np.uint8))
+    estimate = pipeline("depth-estimation", model=str(tmp_path))
+    assert estimate.image_processor.size == {"height": 518, "width": 518}
+    estimate.image_processor.size = {"height": 70, "width": 70}
+    assert estimate(picture)["predicted_depth"].shape == (40, 60)
+    again = dpt.DPT.from_pretrained(tmp_path)
+    assert again.preprocessing == ours.preprocessing
+    assert again.spec["heads"]["depth"].get("max_depth") == head.get("max_depth")
+
+
+def test_between_file_and_folder_the_policy_changes_and_is_told(tmp_path):
+    _, ours = Hub("depth_anything", "depth", "v2", ()).build(tmp_path)
+    file = tmp_path / "depth_anything_v2_vits.pth"
+    report = convert(file, tmp_path / "folder", to="depth_anything")
+    assert any("resized by 'dinov2', in this format by 'bicubic'" in n for n in report.notes)
+    other = dpt.DPT.from_pretrained(tmp_path / "folder")
+    assert torch.equal(predict(other, (70, 70)), predict(ours, (70, 70)))
+    assert not torch.allclose(predict(other), predict(ours), rtol=1e-3)
+
+
+def test_largest_depth_of_metric_files(tmp_path):
+    tensors = HubDepthAnything().state_dict()
+    for name, content, wanted in (
+        ("depth_anything_v2_metric_vkitti_vits.pth", tensors, 80.0),
+        ("my_hypersim.pt", {"model": tensors}, 20.0),
+        ("metric.pth", {"state_dict": tensors, "max_depth": 35}, 35.0),
+        ("depth_anything_v2_vits.pth", tensors, None),
+    ):
+        torch.save(content, tmp_path / name)
+        spec, _ = depth_anything.read(open_source(tmp_path / name))
+        assert spec["heads"]["depth"].get("max_depth") == wanted
+        assert spec["heads"]["depth"]["kind"] == ("relative" if wanted is None else "metric")
+    torch.save(tensors, tmp_path / "my_metric.pth")
+    with pytest.raises(ValueError, match=r"no largest depth is stored in it.*vkitti \(80 m\)"):
+        dpt.DPT.from_pretrained(tmp_path / "my_metric.pth")
+
+
+def test_max_depth_of_a_relative_folder_is_its_gain(tmp_path):
+    case = Folder("depth_anything", "depth", "", (), {"max_depth": 3})
+    theirs, ours = case.build(tmp_path)
+    images = torch.randn(1, 3, 70, 70)
+    with torch.no_grad():
+        wanted, found = theirs(images), ours(images)["depth"]
+    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+def test_processor_of_a_folder(tmp_path):
+    Folder("depth_anything", "depth", "", ()).build(tmp_path)
+    assert dpt.DPT.from_pretrained(tmp_path).spec["preprocessing"]["resize"] == "minimal"
+    settings = {
+        "image_mean": [0.1, 0.2, 0.3],
+        "image_std": [0.4, 0.5, 0.6],
+        "size": {"height": 70, "width": 98},
+        "keep_aspect_ratio": False,
+        "ensure_multiple_of": 14,
+        "resample": 2,
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    assert dpt.DPT.from_pretrained(tmp_path).spec["preprocessing"] == {
+        "mean": [0.1, 0.2, 0.3],
+        "std": [0.4, 0.5, 0.6],
+        "image_size": [70, 98],
+        "resize": "stretch",
+        "multiple_of": 14,
+        "interpolation": "bilinear",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("x", {"heads": {"segmentation": {"num_classes": 3}}}, "no segmentation head"),
+        ("x", {"final_norm": False}, r"encoder.final_norm=False \(only True\)"),
+        ("x", {"layer_scale": None}, "encoder.layer_scale=None"),
+        ("x", {"readout": "project"}, r"decoder.readout='project' \(only 'ignore'\)"),
+        ("x", {"image_size": [70, 98]}, "encoder.image_size"),
+        ("x", {"num_register_tokens": 2}, "encoder.num_register_tokens=2"),
+        ("x", {"heads": {"depth": {"kind": "metric", "max_depth": 9.5}}}, "whole number"),
+        (
+            "x.pth",
+            {"heads": {"depth": {"kind": "metric", "max_depth": 20.0}}},
+            "does not store the largest depth, its name does",
+        ),
+        ("x_metric.pth", {}, "does not go with relative depth"),
+        ("x.pth", {"out_indices": [0, 3, 5, 7]}, "encoder.out_indices"),
+        ("depth_anything_vits14.pth", {}, r"encoder.out_indices=.*only \[4, 5, 6, 7\]"),
+        ("x.pth", {"patch_size": 16, "image_size": [64, 64]}, "encoder.patch_size=16"),
+    ],
+)
+def test_what_the_format_cannot_express(name, overrides, message, tmp_path):
+    model = small(**overrides)
+    with pytest.raises(ValueError, match=message):
+        depth_anything.write(model.spec, model.state_dict(), tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("size", [(70, 70), (71, 70), (69, 83), (14, 14), (15, 200), (126, 28)])
+def test_any_size(size, tmp_path):
+    _, ours = Hub("depth_anything", "depth", "v2", ()).build(tmp_path)
+    found = predict(ours, size)
+    assert found.shape == (2, *size)
+    assert found.isfinite().all()
+
+
+def test_damaged_files_give_one_error(tmp_path):
+    tensors = HubDepthAnything().state_dict()
+    for lost in ("pretrained.pos_embed", "depth_head.projects.2.weight", "pretrained.norm.bias"):
+        torch.save({k: v for k, v in tensors.items() if k != lost}, tmp_path / "da.pth")
+        with pytest.raises(ValueError, match=r"da\.pth.*missing") as caught:
+            dpt.DPT.from_pretrained(tmp_path / "da.pth")
+        assert "\n" not in str(caught.value)
+    torch.save({**tensors, "pretrained.head.weight": torch.ones(2)}, tmp_path / "da.pth")
+    with pytest.raises(ValueError, match=r"unexpected pretrained\.head\.weight"):
+        dpt.DPT.from_pretrained(tmp_path / "da.pth")
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=str)
+def test_gradients_equal_the_peers(case, tmp_path):
+    """One step's, in float64, tensor by tensor; those of key biases are zero but for rounding."""
+    theirs, ours = (m.double() for m in case.build(tmp_path))
+    images = torch.randn(2, 3, 70, 98, dtype=torch.float64)
+    wanted, found = theirs(images), ours(images)["depth"]
+    weights = torch.randn_like(found)
+    (wanted * weights).sum().backward()
+    (found * weights).sum().backward()
+    grads = {n: p.grad for n, p in ours.named_parameters()}
+    grads = scatter(grads, depth_anything.rules_of(ours.spec, folder=False))
+    run = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    assert grads.keys() == run.keys()
+    for name, grad in run.items():
+        assert (grads[name] - grad).abs().max() <= 1e-9 * grad.abs().max(), name
+
+
+def test_bfloat16_is_no_worse_than_the_peers(tmp_path):
+    for case in (CASES[0], CASES[5]):
+        folder = tmp_path / case.model
+        folder.mkdir()
+        theirs, ours = case.build(folder)
+        images = torch.randn(8, 3, 70, 70)
+        with torch.no_grad():
+            wanted = theirs(images)
+            theirs, ours, images = theirs.bfloat16(), ours.bfloat16(), images.bfloat16()
+            peer = (theirs(images).float() - wanted).square().mean().sqrt()
+            own = (ours(images)["depth"].float() - wanted).square().mean().sqrt()
+        assert 0 < own <= 1.2 * peer
+
+
+def test_which_version_a_file_is(tmp_path, caplog):
+    """Both have the same tensors: names tell, or the config that only v1's own code writes."""
+    tensors = HubDepthAnything().state_dict()
+    for name, last_four, warned in (
+        ("depth_anything_v2_vits.pth", False, False),
+        ("depth_anything_vits14.pth", True, False),
+        ("mine.pth", False, True),
+    ):
+        caplog.clear()
+        torch.save(tensors, tmp_path / name)
+        spec, _ = depth_anything.read(open_source(tmp_path / name))
+        assert spec["encoder"]["out_indices"] == ([4, 5, 6, 7] if last_four else [1, 3, 5, 7])
+        assert ("taken as Depth Anything v2" in caplog.text) is warned
+    config = {"encoder": "vits", "features": 16, "out_channels": [8, 12, 16, 24]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    model = dpt.DPT.from_pretrained(tmp_path)
+    assert model.spec["encoder"]["out_indices"] == [4, 5, 6, 7]

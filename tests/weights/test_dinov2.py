@@ -1,0 +1,92 @@
+"""DINOv2's DPT heads: read with their backbone, refused without."""
+
+import pytest
+import torch
+from peers_dinov2 import CASES, HubDepther
+
+import dpt
+from dpt.weights import dinov2
+from dpt.weights.files import open_source
+
+pytestmark = pytest.mark.peers
+
+
+@pytest.fixture
+def tensors():
+    torch.manual_seed(0)
+    return HubDepther().state_dict()
+
+
+def test_what_a_file_tells(tensors, tmp_path):
+    torch.save(tensors, tmp_path / "dd.pth")
+    model = dpt.DPT.from_pretrained(tmp_path / "dd.pth")
+    decoder, head = model.spec["decoder"], model.spec["heads"]["depth"]
+    assert (decoder["align"], decoder["readout"]) == ("resize_lateral", "project")
+    assert decoder["reassemble_channels"] == [16, 32, 64, 128]
+    assert (head["kind"], head["activation"], head["min_depth"]) == ("metric", "relu", 0.001)
+    assert model.encoder.padding == "center"
+    assert model.preprocessing.multiple_of == 14
+    assert model.preprocessing.mean == (0.485, 0.456, 0.406)
+    unused = dinov2.unused(open_source(tmp_path / "dd.pth"))
+    assert sorted(unused) == ["backbone.mask_token", "backbone.norm.bias", "backbone.norm.weight"]
+    assert model.spec["encoder"]["out_indices"] == [1, 3, 5, 7]
+
+
+def test_every_tensor_arrives_and_stays(tensors, tmp_path):
+    torch.save(tensors, tmp_path / "dd.pth")
+    model = dpt.DPT.from_pretrained(tmp_path / "dd.pth")
+    used = len(tensors) - len(dinov2.unused(open_source(tmp_path / "dd.pth")))
+    assert len(model.state_dict()) == used
+    model.save_pretrained(tmp_path / "ours")
+    images = torch.randn(1, 3, 65, 90)
+    with torch.no_grad():
+        again = dpt.DPT.from_pretrained(tmp_path / "ours")(images)["depth"]
+        assert torch.equal(again, model(images)["depth"])
+
+
+def test_heads_that_are_no_whole_dpt(tensors, tmp_path):
+    head = {k: v for k, v in tensors.items() if k.startswith("decode_head.")}
+    linear = {"decode_head.conv_depth.weight": torch.ones(256, 8, 1, 1)}
+    bare = {k.removeprefix("decode_head."): v for k, v in head.items()}
+    for name, content, message in (
+        ("head", head, "without the backbone that it was trained on. Save both"),
+        ("linear", linear, "a linear DINOv2 head, which is no DPT"),
+        ("dinov3", bare, "a DINOv3 head"),
+        ("lost", {k: v for k, v in tensors.items() if "norm1" not in k}, "missing encoder.blocks"),
+        (
+            "cut",
+            {k: v for k, v in tensors.items() if k != "decode_head.convs.0.conv.weight"},
+            "decode_head.convs.0.conv.weight is missing",
+        ),
+    ):
+        torch.save({"state_dict": content}, tmp_path / f"{name}.pth")
+        with pytest.raises(ValueError, match=message) as caught:
+            dpt.DPT.from_pretrained(tmp_path / f"{name}.pth")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [(70, 70), (71, 83), (14, 14), (28, 126), (15, 200)])
+def test_any_size(tensors, size, tmp_path):
+    torch.save(tensors, tmp_path / "dd.pth")
+    with torch.no_grad():
+        depth = dpt.DPT.from_pretrained(tmp_path / "dd.pth")(torch.randn(3, 3, *size))["depth"]
+    assert depth.shape == (3, *size)
+    assert depth.isfinite().all()
+    assert depth.min() >= 0.001 - 1e-6
+
+
+def test_gradients_equal_the_peers(tmp_path):
+    """One step's, in float64, tensor by tensor; those of key biases are zero but for rounding."""
+    from dpt.weights.naming import scatter
+
+    theirs, ours = (m.double() for m in CASES[0].build(tmp_path))
+    images = torch.randn(2, 3, 70, 98, dtype=torch.float64)
+    wanted, found = theirs(images), ours(images)["depth"]
+    weights = torch.randn_like(found)
+    (wanted * weights).sum().backward()
+    (found * weights).sum().backward()
+    grads = scatter({n: p.grad for n, p in ours.named_parameters()}, dinov2.RULES)
+    run = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    assert grads.keys() == run.keys()
+    for name, grad in run.items():
+        assert (grads[name] - grad).abs().max() <= 1e-9 * grad.abs().max(), name

@@ -1,0 +1,293 @@
+"""The front door: formats told by content, downloads, shards, and files that are none of them."""
+
+import json
+import os
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import dpt
+from dpt.weights import formats, load_encoder_weights
+from dpt.weights.convert import convert, writable
+from dpt.weights.files import Source, open_source, unwrap
+
+SMALL = {
+    "embed_dim": 64,
+    "num_blocks": 4,
+    "num_heads": 1,
+    "out_indices": [0, 1, 2, 3],
+    "image_size": [64, 64],
+    "reassemble_channels": [8, 8, 12, 16],
+    "fusion_channels": 8,
+}
+
+
+def small(**overrides):
+    return dpt.create_model("dpt_tiny", heads={"depth": {}}, **{**SMALL, **overrides}).eval()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    torch.manual_seed(0)
+    model = small()
+    model.save_pretrained(tmp_path / "saved")
+    return model, tmp_path / "saved"
+
+
+def assert_same(found, model):
+    state = model.state_dict()
+    assert found.state_dict().keys() == state.keys()
+    assert all(torch.equal(v, state[k]) for k, v in found.state_dict().items())
+
+
+def test_formats_are_the_modules_that_say_so():
+    names = [f.NAME for f in formats.FORMATS]
+    assert len(set(names)) == len(names)
+    assert {"dpt", "official", "transformers"} <= set(names)
+    assert {"dpt", "official", "transformers"} <= set(writable())
+
+
+@pytest.mark.parametrize("name", ["dpt", "official", "transformers"])
+def test_what_each_format_writes_is_recognised_by_it_alone(name, saved, tmp_path):
+    model, folder = saved
+    target = tmp_path / ("a.pt" if name == "official" else "a")
+    report = convert(folder, target, to=name)
+    source = open_source(target)
+    assert [f.NAME for f in formats.FORMATS if f.matches(source)] == [name]
+    assert_same(dpt.DPT.from_pretrained(target), model)
+    assert (report.source_format, report.target_format) == ("dpt", name)
+    assert f"{len(model.state_dict())} tensors" in str(report)
+
+
+def test_shards_and_torch_files_are_read(saved):
+    model, folder = saved
+    state = load_file(folder / "model.safetensors")
+    names = sorted(state)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002.safetensors": names[1::2]}
+    for file, keys in parts.items():
+        save_file({k: state[k] for k in keys}, folder / file)
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {k: f for f, keys in parts.items() for k in keys}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert_same(dpt.DPT.from_pretrained(folder), model)
+
+    (folder / "model-00002.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"model-00002\.safetensors: no such file"):
+        dpt.DPT.from_pretrained(folder)
+    index = {"weight_map": dict.fromkeys(names, "../elsewhere.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="outside of the folder"):
+        dpt.DPT.from_pretrained(folder)
+
+    (folder / "model.safetensors.index.json").unlink()
+    torch.save(state, folder / "pytorch_model.bin")
+    assert_same(dpt.DPT.from_pretrained(folder), model)
+
+
+def test_wrappers_and_prefixes_are_taken_off():
+    tensors = {"a.b": torch.ones(1)}
+    assert unwrap(tensors) == tensors
+    assert unwrap({"model": tensors, "optimizer": {}, "epoch": 3}) == tensors
+    assert unwrap({"state_dict": {"module.a.b": tensors["a.b"]}}) == tensors
+    assert unwrap({"model": {"state_dict": tensors}}).keys() == tensors.keys()
+    assert unwrap({"epoch": 3}) == {}
+
+
+def test_an_unknown_file_is_described(tmp_path):
+    torch.save({f"layer{i}.weight": torch.ones(1) for i in range(9)}, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"9 entries: layer0\.weight, .*\.\.\.") as caught:
+        dpt.DPT.from_pretrained(tmp_path / "a.pt")
+    message = str(caught.value)
+    assert all(f.NAME in message for f in formats.FORMATS)
+    assert "a.pt" in message
+    assert "\n" not in message
+
+
+def test_matching_never_fails_on_odd_content(tmp_path):
+    contents = [{}, {"model": 3}, {"state_dict": {}}, {"x": torch.ones(1)}, {1: 2}]
+    for config in (None, {}, {"model_type": "bert"}, {"architectures": None}):
+        for content in contents:
+            source = Source(tmp_path, config, None, content)
+            assert not any(f.matches(source) for f in formats.FORMATS), (config, content)
+
+
+class Malicious:
+    """Runs a command when unpickled by anything that trusts its input."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("where", ["a.pt", "folder/pytorch_model.bin"])
+def test_no_code_of_a_file_is_run(where, tmp_path):
+    path, marker = tmp_path / where, tmp_path / "ran"
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "config.json").write_text('{"model_type": "dpt"}')
+    torch.save({"model": {"pretrained.model.cls_token": Malicious(marker)}}, path)
+    given = path if where == "a.pt" else path.parent
+    for work in (dpt.DPT.from_pretrained, lambda p: convert(p, tmp_path / "out", to="dpt")):
+        with pytest.raises(ValueError, match=rf"{re.escape(path.name)}: .*was not loaded") as error:
+            work(given)
+        assert "\n" not in str(error.value)
+    assert not marker.exists()
+
+
+def test_conversions_that_cannot_be(saved, tmp_path):
+    _, folder = saved
+    with pytest.raises(ValueError, match=r"nothing is written as 'onnx'; choose from .*official"):
+        convert(folder, tmp_path / "a", to="onnx")
+    with pytest.raises(ValueError, match="the source itself"):
+        convert(folder, folder, to="dpt")
+    with pytest.raises(ValueError, match="no such file"):
+        convert(tmp_path / "nowhere", tmp_path / "a", to="dpt")
+    state = load_file(folder / "model.safetensors")
+    state["more"] = state.pop("encoder.cls_token")
+    save_file(state, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"missing encoder\.cls_token; unexpected more"):
+        convert(folder, tmp_path / "a", to="official")
+    assert not (tmp_path / "a").exists()
+
+
+# The hub
+
+
+def test_a_hub_name_is_fetched(saved, monkeypatch):
+    import huggingface_hub
+
+    model, folder = saved
+    asked = []
+
+    def download(name, *, revision, allow_patterns):
+        asked.append((name, revision, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert_same(dpt.DPT.from_pretrained("someone/depth", revision="v1"), model)
+    assert asked == [("someone/depth", "v1", ["*.json", "*.safetensors"])]
+
+
+def test_without_a_network_one_line_says_so(monkeypatch):
+    import huggingface_hub
+
+    def download(name, **_):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(
+        ValueError, match=r"someone/depth: no such file.*cannot be fetched"
+    ) as error:
+        dpt.DPT.from_pretrained("someone/depth")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("path", ["a.pt", "runs/a.ckpt", "./a/b", "/a/b", "a/b/c", "nothing"])
+def test_what_is_no_hub_name_is_a_missing_file(path, monkeypatch):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: 1 / 0)
+    with pytest.raises(ValueError, match="no such file"):
+        dpt.DPT.from_pretrained(path)
+
+
+def test_push_uploads_what_is_saved(monkeypatch):
+    import huggingface_hub
+
+    uploaded = {}
+
+    class Hub:
+        def create_repo(self, name, *, private, exist_ok):
+            return f"https://hub/{name}"
+
+        def upload_folder(self, *, repo_id, folder_path, commit_message):
+            uploaded[repo_id] = dpt.DPT.from_pretrained(folder_path)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    model = small()
+    assert model.push_to_hub("someone/depth") == "https://hub/someone/depth"
+    assert_same(uploaded["someone/depth"], model)
+
+
+# Options that other families need
+
+
+@pytest.mark.parametrize("align", ["to_lateral", "double", "resize_lateral"])
+@pytest.mark.parametrize("padding", ["bottom_right", "center"])
+@pytest.mark.parametrize("patch_size", [14, 16])
+@pytest.mark.parametrize("upsample", ["image", "double"])
+def test_every_option_takes_any_size_and_travels(align, padding, patch_size, upsample, tmp_path):
+    torch.manual_seed(0)
+    options = {"align": align, "padding": padding, "patch_size": patch_size}
+    heads = {"depth": {"upsample": upsample}, "segmentation": {"num_classes": 3}}
+    model = dpt.create_model(
+        "dpt_tiny", heads=heads, **{**SMALL, **options, "output_project": True, "unit_bias": True}
+    ).eval()
+    model.save_pretrained(tmp_path)
+    again = dpt.DPT.from_pretrained(tmp_path)
+    for size in ((64, 64), (65, 33), (17, 90), (14, 16)):
+        images = torch.randn(1, 3, *size)
+        with torch.no_grad():
+            found, other = model(images), again(images)
+        assert found["depth"].shape == (1, *size)
+        assert found["segmentation"].shape == (1, 3, *size)
+        assert all(v.isfinite().all() for v in found.values())
+        assert torch.equal(other["depth"], found["depth"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"align": "crop"}, "align='crop'"),
+        ({"padding": "left"}, "padding='left'"),
+        ({"upsample": "twice"}, "no upsample"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        small(**options)
+
+
+def test_centre_padding_is_zeros_on_all_sides():
+    torch.manual_seed(0)
+    model = small(padding="center")
+    images = torch.randn(1, 3, 59, 70)
+    padded = torch.nn.functional.pad(images, (5, 5, 2, 3))
+    with torch.no_grad():
+        found, whole = model(images)["depth"], model(padded)["depth"]
+    assert torch.equal(found, whole[:, 2:61, 5:75])
+
+
+def test_metric_heads_by_formula():
+    from dpt.nn import DepthHead
+
+    torch.manual_seed(0)
+    features = torch.randn(2, 8, 6, 10)
+    base = DepthHead(in_channels=8)
+    for options, formula in (
+        ({"activation": "relu", "min_depth": 0.001}, lambda x: x + 0.001),
+        (
+            {"activation": "inverse", "scale": 0.25, "shift": 0.5},
+            lambda x: 1 / (0.25 * x + 0.5),
+        ),
+        ({"activation": "inverse"}, lambda x: 1 / x.clamp_min(1e-8)),
+    ):
+        head = DepthHead(in_channels=8, kind="metric", **options)
+        head.load_state_dict(base.state_dict())
+        torch.testing.assert_close(head(features, (12, 20)), formula(base(features, (12, 20))))
+
+
+@pytest.mark.parametrize("name", ["dpt", "official", "transformers"])
+def test_an_encoder_takes_its_weights_from_any_format(name, saved, tmp_path):
+    model, folder = saved
+    target = tmp_path / ("a.pt" if name == "official" else "a")
+    convert(folder, target, to=name)
+    other = small(image_size=[96, 96])
+    report = load_encoder_weights(other.encoder, target)
+    assert report.resized == ["pos_embed 4x4 to 6x6"]
+    assert report.missing == []
+    found, wanted = other.encoder.state_dict(), model.encoder.state_dict()
+    assert all(torch.equal(found[k], v) for k, v in wanted.items() if k != "pos_embed")

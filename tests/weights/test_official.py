@@ -1,0 +1,222 @@
+"""Official ``.pt`` files: counted, read, written, and refused with the reason."""
+
+import pytest
+import torch
+from peer_cases import measure
+from peers_official import CASES, Official, OfficialDPT
+
+import dpt
+from dpt.nn.encoders import HybridVisionTransformer
+from dpt.weights import official
+from dpt.weights.convert import convert
+from dpt.weights.files import open_source
+from dpt.weights.naming import own_shapes, scatter
+from dpt.zoo import make_spec
+
+pytestmark = pytest.mark.peers
+
+SMALL = {
+    "embed_dim": 128,
+    "num_blocks": 8,
+    "num_heads": 2,
+    "out_indices": [1, 3, 5, 7],
+    "image_size": [64, 64],
+    "reassemble_channels": [8, 12, 16, 24],
+    "fusion_channels": 16,
+}
+
+
+def small(heads=None, **overrides):
+    heads = heads or {"depth": {}}
+    return dpt.create_model("dpt_base", heads=heads, **{**SMALL, **overrides}).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("dpt_base", 224), ("dpt_large", 368), ("dpt_hybrid", 368)]
+)
+def test_files_hold_as_many_tensors_as_the_released_ones(name, count):
+    spec = make_spec(name, heads={"depth": {}})
+    state = {k: torch.empty(s, device="meta") for k, s in own_shapes(spec).items()}
+    tensors = scatter(state, official.RULES)
+    official._add_unused(tensors, spec["encoder"]["embed_dim"])
+    assert len(tensors) == count
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_round_trip_is_exact_for_what_runs(case, tmp_path):
+    theirs, ours = case.build(tmp_path)
+    source = tmp_path / case.file
+    report = convert(source, tmp_path / "ours", to="dpt")
+    again = tmp_path / "again" / case.file
+    back = convert(tmp_path / "ours", again, to="official")
+    assert report.tensors == back.tensors == len(ours.state_dict())
+    before, after = theirs.state_dict(), torch.load(again, weights_only=True)
+    assert before.keys() == after.keys()
+    changed = {k for k in before if not torch.equal(before[k], after[k])}
+    assert changed <= set(report.unused)
+    assert all("resConfUnit1" in k or ".norm." in k or ".head." in k for k in report.unused)
+    theirs.load_state_dict(after)  # strict
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(dpt.DPT.from_pretrained(again)(x)[case.task], ours(x)[case.task])
+
+
+def test_what_a_file_does_not_say_is_the_recipes(tmp_path):
+    _, model = CASES[0].build(tmp_path)
+    encoder, decoder, settings = (model.spec[k] for k in ("encoder", "decoder", "preprocessing"))
+    assert encoder["num_heads"] == 2
+    assert encoder["out_indices"] == [1, 3, 5, 7]
+    assert encoder["norm_eps"] == 1e-6
+    assert encoder["position_resize"] == "bilinear"
+    assert decoder["readout"] == "project"
+    assert (settings["resize"], settings["multiple_of"]) == ("minimal", 32)
+    assert settings["mean"] == settings["std"] == [0.5] * 3
+    assert [official.taps(n, hybrid=False) for n in (12, 24)] == [[2, 5, 8, 11], [5, 11, 17, 23]]
+
+
+@pytest.mark.parametrize(
+    ("file", "constants", "size"),
+    [
+        ("dpt_hybrid_nyu-2ce69ec7.pt", (0.000305, 0.1378), [480, 640]),
+        ("dpt_hybrid_kitti-cb926ef4.pt", (0.00006016, 0.00579), [352, 1216]),
+    ],
+)
+def test_released_metric_models_are_known_by_name(tmp_path, file, constants, size):
+    torch.save(OfficialDPT().state_dict(), tmp_path / file)
+    model = dpt.DPT.from_pretrained(tmp_path / file)
+    head = model.heads["depth"]
+    assert (head.kind, head.activation) == ("metric", "inverse")
+    assert (head.scale, head.shift) == constants
+    assert model.spec["preprocessing"]["image_size"] == size
+    torch.save(OfficialDPT().state_dict(), tmp_path / "mine.pt")
+    assert dpt.DPT.from_pretrained(tmp_path / "mine.pt").heads["depth"].kind == "relative"
+
+
+def test_a_fine_tuned_model_of_ours_becomes_official(tmp_path):
+    torch.manual_seed(0)
+    for task, head in (("depth", {}), ("segmentation", {"num_classes": 5})):
+        model = small({task: head})
+        torch.nn.init.normal_(model.encoder.pos_embed)
+        model.save_pretrained(tmp_path / "ours")
+        convert(tmp_path / "ours", tmp_path / "a.pt", to="official")
+        theirs = OfficialDPT(task=task).eval()
+        theirs.load_state_dict(torch.load(tmp_path / "a.pt", weights_only=True))
+        images = torch.randn(2, 3, 64, 96)
+        with torch.no_grad():
+            wanted, found = theirs(images), model(images)[task]
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5 * wanted.abs().max())
+
+
+def test_weight_standardisation_is_carried_over(tmp_path):
+    """A hybrid of ours standardises as timm does today; the file means the same in the old way."""
+    torch.manual_seed(0)
+    overrides = {"out_indices": [5, 7], "reassemble_channels": [None, None, 16, 24]}
+    arguments = {**SMALL, **overrides}
+    model = dpt.create_model("dpt_hybrid", heads={"depth": {}}, **arguments).eval().double()
+    assert isinstance(model.encoder, HybridVisionTransformer)
+    official.write(model.spec, model.state_dict(), tmp_path / "a.pt")
+    theirs = OfficialDPT(hybrid=True).eval().double()
+    theirs.load_state_dict(torch.load(tmp_path / "a.pt", weights_only=True))
+    images = torch.randn(1, 3, 64, 64, dtype=torch.float64)
+    with torch.no_grad():
+        wanted, found = theirs(images), model(images)["depth"]
+    assert (found - wanted).abs().max() <= 1e-9 * wanted.abs().max()
+
+
+REFUSED = {
+    "one head": ({"depth": {}, "segmentation": {"num_classes": 3}}, {}),
+    "sigmoid metric": ({"depth": {"kind": "metric", "max_depth": 10.0}}, {}),
+    "no classification": ({"classification": {"num_classes": 3}}, {}),
+    r"readout='add'": (None, {"readout": "add"}),
+    r"gelu='tanh'": (None, {"gelu": "tanh"}),
+    r"num_register_tokens=2": (None, {"num_register_tokens": 2}),
+    r"num_heads=4 \(only 2\)": (None, {"num_heads": 4}),
+    r"out_indices=\[0, 1, 2, 7\]": (None, {"out_indices": [0, 1, 2, 7]}),
+    "square": (None, {"image_size": [64, 96]}),
+    "position_resize": (None, {"position_resize": "dinov2"}),
+    r"upsample='double'": (None, {"patch_size": 8}),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_the_format_cannot_express_is_refused(reason, tmp_path):
+    heads, overrides = REFUSED[reason]
+    model = small(heads, **overrides)
+    with pytest.raises(ValueError, match=f"official.*{reason}|{reason}"):
+        official.write(model.spec, model.state_dict(), tmp_path / "a.pt")
+    assert not (tmp_path / "a.pt").exists()
+
+
+def damaged(edit):
+    tensors = OfficialDPT().state_dict()
+    edit(tensors)
+    return tensors
+
+
+ODD = {
+    "missing encoder.blocks.3.mlp.fc1.weight": lambda t: t.pop(
+        "pretrained.model.blocks.3.mlp.fc1.weight"
+    ),
+    "unexpected scratch.more": lambda t: t.update({"scratch.more": torch.ones(1)}),
+    r"decoder.layer_rn.2.weight is \(1, 2\), not": lambda t: t.update(
+        {"scratch.layer3_rn.weight": torch.ones(1, 2)}
+    ),
+    "pos_embed is missing": lambda t: t.pop("pretrained.model.pos_embed"),
+    "square grid": lambda t: t.update({"pretrained.model.pos_embed": torch.ones(1, 12, 128)}),
+    "BEiT": lambda t: t.update({"pretrained.model.blocks.0.gamma_1": torch.ones(128)}),
+    "Swin": lambda t: t.update({"pretrained.model.layers.0.x": torch.ones(1)}),
+    "DeiT": lambda t: t.update({"pretrained.model.dist_token": torch.ones(1)}),
+    "readout": lambda t: t.pop("pretrained.act_postprocess4.0.project.0.weight"),
+}
+
+
+@pytest.mark.parametrize("fault", ODD)
+def test_files_that_do_not_fit(fault, tmp_path):
+    torch.save(damaged(ODD[fault]), tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=rf"a\.pt.*{fault}") as caught:
+        dpt.DPT.from_pretrained(tmp_path / "a.pt")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_truncated(share, tmp_path):
+    torch.save({"model": OfficialDPT().state_dict()}, tmp_path / "a.pt")
+    content = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "a.pt").write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ValueError, match=r"a\.pt: ") as caught:
+        dpt.DPT.from_pretrained(tmp_path / "a.pt")
+    assert "\n" not in str(caught.value)
+
+
+def test_unused_tensors_are_listed(tmp_path):
+    torch.save(OfficialDPT().state_dict(), tmp_path / "a.pt")
+    names = official.unused(open_source(tmp_path / "a.pt"))
+    assert "scratch.refinenet4.resConfUnit1.conv1.weight" in names
+    assert "pretrained.model.norm.weight" in names
+    assert "pretrained.model.head.bias" in names
+    assert len(names) == 8
+
+
+RELEASED = {
+    "dpt_base": {"dim": 768, "blocks": 12, "channels": (96, 192, 384, 768)},
+    "dpt_large": {"dim": 1024, "blocks": 24, "channels": (256, 512, 1024, 1024)},
+    "dpt_hybrid": {"dim": 768, "blocks": 12, "channels": (0, 0, 768, 768), "hybrid": True},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RELEASED)
+def test_released_sizes(name, tmp_path):
+    """At full width, with the paper's constants told from the file."""
+    options = {**RELEASED[name], "fusion": 256}
+    case = Official("official", "depth", name, ((64, 96),), options, gain=0.5)
+    torch.manual_seed(0)
+    ((single, double),) = measure(case, tmp_path).values()
+    assert single <= 1e-5
+    assert double <= 1e-12
+    model = dpt.DPT.from_pretrained(tmp_path / case.file)
+    wanted = make_spec(name, heads={"depth": {}}, encoder={"image_size": [64, 64]})
+    assert model.spec["name"] == name
+    for part in ("encoder", "decoder"):
+        for key, value in wanted[part].items():
+            assert model.spec[part][key] == value, key

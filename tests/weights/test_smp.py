@@ -1,0 +1,75 @@
+"""segmentation_models.pytorch: read where it is the same function, refused where it is not."""
+
+import json
+
+import pytest
+import torch
+from peers_smp import CASES, make
+
+import dpt
+from dpt.weights import load_encoder_weights, smp
+from dpt.weights.files import open_source
+
+pytestmark = pytest.mark.peers
+
+
+def test_a_unit_that_ours_has_not_is_refused_but_its_encoder_is_read(tmp_path):
+    theirs = make(identity=False)
+    theirs.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="runs a residual unit in its deepest fusion block"):
+        dpt.DPT.from_pretrained(tmp_path)
+    ours = dpt.create_model(
+        "dpt_tiny", heads={"depth": {}}, embed_dim=64, num_heads=2, image_size=[64, 64]
+    )
+    assert load_encoder_weights(ours.encoder, tmp_path).missing == []
+    wanted = theirs.encoder.model.blocks[11].mlp.fc2.weight
+    assert torch.equal(ours.encoder.blocks[11].mlp.fc2.weight, wanted)
+
+
+def test_what_a_folder_tells(tmp_path):
+    theirs, model = CASES[0].build(tmp_path)
+    assert model.spec["encoder"]["out_indices"] == [2, 5, 8, 11]
+    assert model.spec["heads"]["segmentation"]["num_classes"] == 5
+    assert model.preprocessing.mean == theirs.encoder.model.pretrained_cfg["mean"]
+    assert (model.preprocessing.image_size, model.preprocessing.resize) == ((64, 64), "none")
+    unused = smp.unused(open_source(tmp_path))
+    assert any("fusion_blocks.0.residual_conv_block1" in name for name in unused)
+    assert len(model.state_dict()) + len(unused) == len(theirs.state_dict())
+
+
+def test_it_survives_our_own_format(tmp_path):
+    _, model = CASES[0].build(tmp_path)
+    model.save_pretrained(tmp_path / "ours")
+    images = torch.randn(1, 3, 70, 50)
+    with torch.no_grad():
+        found = dpt.DPT.from_pretrained(tmp_path / "ours")(images)["segmentation"]
+        assert torch.equal(found, model(images)["segmentation"])
+    assert found.shape == (1, 5, 70, 50)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation": "sigmoid"}, "activation='sigmoid'"),
+        ({"aux_params": {"classes": 3}}, "aux_params="),
+        ({"in_channels": 4}, "in_channels=4"),
+    ],
+)
+def test_options_that_are_not_read(changes, message, tmp_path):
+    make().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(ValueError, match=message):
+        dpt.DPT.from_pretrained(tmp_path)
+
+
+def test_a_bare_state_dict_is_asked_for_its_folder(tmp_path):
+    torch.save(make().state_dict(), tmp_path / "smp.pth")
+    with pytest.raises(ValueError, match="tell neither its encoder nor its taps"):
+        dpt.DPT.from_pretrained(tmp_path / "smp.pth")
+
+
+def test_averaged_tokens_are_refused(tmp_path):
+    make("tu-deit_tiny_distilled_patch16_224", decoder_readout="add").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="averages cls_token, dist_token"):
+        dpt.DPT.from_pretrained(tmp_path)

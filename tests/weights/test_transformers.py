@@ -1,0 +1,321 @@
+"""Folders of transformers' ``dpt``: what we write opens there, what we read comes back exactly."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from peers_official import CASES as OFFICIAL_CASES
+from peers_transformers import CASES, HYBRID, Output, make
+from PIL import Image
+from safetensors.torch import load_file
+
+import dpt
+from dpt.types import Preprocessing
+from dpt.weights import transformers
+from dpt.weights.convert import convert
+from dpt.weights.files import open_source
+
+pytestmark = pytest.mark.peers
+
+SMALL = {
+    "embed_dim": 48,
+    "num_blocks": 6,
+    "num_heads": 4,
+    "out_indices": [0, 2, 3, 5],
+    "image_size": [64, 64],
+    "reassemble_channels": [8, 12, 16, 24],
+    "fusion_channels": 16,
+}
+DINOV2 = {
+    "patch_size": 14,
+    "image_size": [70, 70],
+    "layer_scale": 0.1,
+    "position_resize": "bicubic",
+}
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    torch.manual_seed(0)
+
+
+def small(heads=None, **overrides):
+    heads = heads or {"depth": {}}
+    return dpt.create_model("dpt_base", heads=heads, **{**SMALL, **overrides}).eval()
+
+
+def written(model, folder):
+    """Our model in transformers' hands, opened as its users do; nothing missing or left over."""
+    from transformers import AutoModelForDepthEstimation, DPTForSemanticSegmentation
+
+    notes = transformers.write(model.spec, model.state_dict(), folder)
+    depth = "depth" in model.heads
+    cls = AutoModelForDepthEstimation if depth else DPTForSemanticSegmentation
+    theirs, info = cls.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()), info
+    return Output(theirs.eval()), notes
+
+
+FINE_TUNED = {
+    "depth": ({"depth": {}}, {}),
+    "add": ({"depth": {}}, {"readout": "add"}),
+    "ignore": ({"depth": {}}, {"readout": "ignore", "qkv_bias": False}),
+    "batch norm": ({"depth": {}}, {"batch_norm": True, "unit_bias": True}),
+    "fusion 24": ({"depth": {}}, {"fusion_channels": 24, "norm_eps": 1e-5}),
+    "patch 8": ({"depth": {"upsample": "double"}}, {"patch_size": 8, "align": "resize_lateral"}),
+    "segmentation": ({"segmentation": {"num_classes": 5}}, {}),
+    "no auxiliary": ({"segmentation": {"num_classes": 5, "auxiliary": False}}, {}),
+    "no batch norm": ({"segmentation": {"num_classes": 5}}, {"batch_norm": False}),
+}
+
+
+@pytest.mark.parametrize("name", FINE_TUNED)
+def test_a_fine_tuned_model_of_ours_opens_in_transformers(name, tmp_path):
+    heads, overrides = FINE_TUNED[name]
+    model = small(heads, **overrides)
+    torch.nn.init.normal_(model.encoder.pos_embed)
+    theirs, _ = written(model, tmp_path)
+    task = next(iter(heads))
+    for side in (64, 96):
+        images = torch.randn(2, 3, side, side)
+        with torch.no_grad():
+            wanted, found = theirs(images), model(images)[task]
+        if wanted.shape[-1] != side:
+            assert name == "patch 8"  # transformers doubles: a user resizes to the image
+            wanted = torch.nn.functional.interpolate(
+                wanted[None], size=(side, side), mode="bilinear"
+            )[0]
+        assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+    again = dpt.DPT.from_pretrained(tmp_path).state_dict()
+    assert again.keys() == model.state_dict().keys()
+    assert all(torch.equal(again[k], v) for k, v in model.state_dict().items())
+
+
+def test_over_dinov2(tmp_path):
+    heads = {"depth": {"upsample": "double"}}
+    for policy in ("bicubic", "bicubic_antialias"):
+        options = {**DINOV2, "position_resize": policy, "align": "resize_lateral"}
+        model = small(heads, **options)
+        theirs, _ = written(model, tmp_path / policy)
+        again = dpt.DPT.from_pretrained(tmp_path / policy)
+        images = torch.randn(1, 3, 56, 84)
+        with torch.no_grad():
+            wanted, found = theirs(images), model(images)["depth"]
+            wanted = torch.nn.functional.interpolate(
+                wanted[None], size=found.shape[-2:], mode="bilinear"
+            )[0]
+            assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+            assert torch.equal(again(images)["depth"], found)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "with registers" not in c.model], ids=str)
+def test_round_trip_is_exact_for_what_runs(case, tmp_path):
+    _, ours = case.build(tmp_path)
+    report = convert(tmp_path, tmp_path / "ours", to="dpt")
+    back = convert(tmp_path / "ours", tmp_path / "again", to="transformers")
+    assert report.tensors == back.tensors == len(ours.state_dict())
+    before = load_file(tmp_path / "model.safetensors")
+    after = load_file(tmp_path / "again" / "model.safetensors")
+    absent = {k for k in before if k not in after or not torch.equal(before[k], after[k])}
+    assert absent <= set(report.unused)
+    assert set(after) <= set(before)
+    again = dpt.DPT.from_pretrained(tmp_path / "again")
+    kept = [{k: v for k, v in m.spec.items() if k != "preprocessing"} for m in (again, ours)]
+    for spec in kept:
+        spec["encoder"].pop("num_blocks", None)
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in OFFICIAL_CASES if "metric" not in c.model and not c.wrapped], ids=str
+)
+def test_official_files_become_folders_of_transformers(case, tmp_path):
+    theirs, _ = case.build(tmp_path)
+    convert(tmp_path / case.file, tmp_path / "hf", to="transformers")
+    from transformers import DPTForDepthEstimation, DPTForSemanticSegmentation
+
+    cls = DPTForDepthEstimation if case.task == "depth" else DPTForSemanticSegmentation
+    model = Output(cls.from_pretrained(tmp_path / "hf").eval())
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        wanted, found = theirs(images), model(images)
+    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+def test_pipeline(tmp_path):
+    from transformers import pipeline
+
+    model = small(preprocessing={"resize": "stretch"})
+    transformers.write(model.spec, model.state_dict(), tmp_path)
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 80, 3), np.uint8))
+    found = pipeline("depth-estimation", model=str(tmp_path))(photo)
+    assert found["depth"].size == photo.size
+    assert found["predicted_depth"].shape[-2:] == (50, 80)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (50, 80), (300, 200)])
+@pytest.mark.parametrize("rule", ["stretch", "minimal", "none"])
+def test_image_processor_reproduces_our_preprocessing(rule, size, tmp_path):
+    from transformers import AutoImageProcessor
+
+    settings = {
+        "mean": [0.4, 0.5, 0.6],
+        "std": [0.2, 0.3, 0.4],
+        "resize": rule,
+        "image_size": [70, 98],
+        "interpolation": "bilinear",
+    }
+    if rule == "none":  # transformers then leaves sizes as they are
+        settings["multiple_of"] = 1
+    heads = {"depth": {"upsample": "double"}}
+    model = small(heads, **DINOV2, align="resize_lateral", preprocessing=settings)
+    notes = transformers.write(model.spec, model.state_dict(), tmp_path)
+    processor = AutoImageProcessor.from_pretrained(tmp_path)
+    picture = np.full((*size, 3), 200, np.uint8)
+    found = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
+    ours = model.preprocessing
+    assert tuple(found.shape[-2:]) == ours.input_size(*size)
+    wanted = ours.normalize(torch.full((1, 3, 1, 1), 200, dtype=torch.uint8))
+    torch.testing.assert_close(found, wanted.expand_as(found), rtol=1e-5, atol=1e-5)
+    assert dpt.DPT.from_pretrained(tmp_path).preprocessing == ours
+    assert notes == [
+        "transformers filters pictures when it shrinks them (antialias); ours does not"
+    ]
+
+
+def test_rules_that_transformers_lacks_are_told(tmp_path):
+    model = small()  # lower_bound: not for its own ViT, which takes squares
+    notes = transformers.write(model.spec, model.state_dict(), tmp_path / "a")
+    assert any("square images alone" in n and "lower_bound" in n for n in notes)
+    assert dpt.DPT.from_pretrained(tmp_path / "a").preprocessing.resize == "stretch"
+    model = small({"depth": {"upsample": "double"}}, **DINOV2)
+    notes = transformers.write(model.spec, model.state_dict(), tmp_path / "b")
+    assert any("no lower_bound rule" in n for n in notes)
+    assert any("multiples of 28" in n for n in notes)
+
+
+def test_processor_with_padding_and_pixels_up_to_255(tmp_path):
+    """As DINOv2's depth models on the hub have it."""
+    theirs = make("depth", backbone={})
+    theirs.save_pretrained(tmp_path)
+    processor = {
+        "do_resize": False,
+        "do_rescale": False,
+        "do_pad": True,
+        "size_divisor": 14,
+        "image_mean": [123.675, 116.28, 103.53],
+        "image_std": [58.395, 57.12, 57.375],
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    model = dpt.DPT.from_pretrained(tmp_path)
+    assert model.preprocessing.mean == pytest.approx((0.485, 0.456, 0.406))
+    assert model.preprocessing.input_size(333, 517) == (333, 517)
+    assert model.encoder.padding == "center"
+    images = torch.randn(1, 3, 60, 75)
+    padded = torch.nn.functional.pad(images, (4, 5, 5, 5))  # to 84 x 70, as its processor pads
+    with torch.no_grad():
+        found, whole = model(images)["depth"], model(padded)["depth"]
+    torch.testing.assert_close(found, whole[:, 5:65, 4:79])
+
+
+def test_class_names_travel(tmp_path):
+    names = ["wall", "floor", "sky", "tree", "road"]
+    theirs = make("segmentation")
+    theirs.config.id2label = dict(enumerate(names))
+    theirs.save_pretrained(tmp_path)
+    model = dpt.DPT.from_pretrained(tmp_path)
+    assert model.spec["class_names"] == names
+    transformers.write(model.spec, model.state_dict(), tmp_path / "again")
+    assert json.loads((tmp_path / "again/config.json").read_text())["id2label"]["3"] == "tree"
+
+
+REFUSED = {
+    "one head": ({"depth": {}, "segmentation": {"num_classes": 3}}, {}),
+    "no metric depth head": ({"depth": {"kind": "metric", "max_depth": 10.0}}, {}),
+    "no regression head": ({"regression": {}}, {}),
+    "position='sincos_2d'": (None, {"position": "sincos_2d"}),
+    "gelu='tanh'": (None, {"gelu": "tanh"}),
+    "square images alone": (None, {"image_size": [64, 96]}),
+    r"upsample='double'": (None, {"patch_size": 8}),
+    "final_norm=True": (None, {"final_norm": True}),
+    "position codes of DINOv2": (
+        {"depth": {"upsample": "double"}},
+        {**DINOV2, "position_resize": "dinov2"},
+    ),
+    "register tokens": (
+        {"depth": {"upsample": "double"}},
+        {**DINOV2, "position_resize": "bicubic_antialias", "num_register_tokens": 4},
+    ),
+    "no segmentation over": ({"segmentation": {"num_classes": 3, "upsample": "double"}}, DINOV2),
+    "projection on every level": (None, {"reassemble_channels": [None, 8, 8, 8]}),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_the_format_cannot_express_is_refused(reason, tmp_path):
+    heads, overrides = REFUSED[reason]
+    model = small(heads, **overrides)
+    with pytest.raises(ValueError, match=reason):
+        transformers.write(model.spec, model.state_dict(), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def change(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"backbone_config": {"model_type": "beit"}}, "over a 'beit' backbone, which is not read"),
+        ({"backbone_config": {"model_type": "swinv2"}}, "over a 'swinv2' backbone"),
+        ({"hidden_act": "relu"}, "hidden_act='relu'"),
+        ({"head_in_index": 1}, "head_in_index=1"),
+        ({"patch_size": [16, 8]}, "16x8"),
+        ({"fusion_hidden_size": 32}, "does not fit.*decoder.layer_rn.0.weight"),
+        ({"num_hidden_layers": 4}, "out_indices"),
+        ({"model_type": "glpn"}, "found a config.json of model_type 'glpn'"),
+    ],
+)
+def test_other_architectures_give_one_clear_error(values, message, tmp_path):
+    make("depth").save_pretrained(tmp_path)
+    change(tmp_path, **values)
+    with pytest.raises(ValueError, match=message) as caught:
+        dpt.DPT.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_unused_tensors_are_listed(tmp_path):
+    make("depth", num_hidden_layers=8).save_pretrained(tmp_path)
+    names = transformers.unused(open_source(tmp_path))
+    blocks = {n.split(".")[3] for n in names if "encoder.layer" in n}
+    assert blocks == {"6", "7"}  # behind the last tap
+    assert "dpt.layernorm.weight" in names
+    assert any("layers.0.residual_layer1" in n for n in names)
+
+
+def test_defaults_are_those_of_transformers():
+    from transformers import Dinov2Config, DPTConfig
+
+    for ours, theirs in (
+        (transformers.DEFAULTS, DPTConfig()),
+        (transformers.DINOV2_DEFAULTS, Dinov2Config()),
+    ):
+        for name, value in ours.items():
+            if name == "num_register_tokens":
+                continue
+            found = getattr(theirs, name)
+            assert (list(found) if isinstance(found, tuple) else found) == value, name
+    processor = Preprocessing.from_dict({"resize": "stretch", "multiple_of": 1})
+    assert processor.image_size == (384, 384)
+
+
+def test_a_hybrid_standardises_as_transformers_does(tmp_path):
+    theirs = make("depth", **HYBRID)
+    theirs.save_pretrained(tmp_path)
+    model = dpt.DPT.from_pretrained(tmp_path)
+    assert model.spec["encoder"]["weight_standardization"] == "sqrt"
+    assert model.encoder.out_indices == (2, 5)
