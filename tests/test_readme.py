@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from dpt.cli import COMMANDS, config_dir
+from dpt.cli import COMMANDS, FILE_COMMANDS, config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,7 +21,7 @@ def commands(document):
                 words = shlex.split(part)
                 if words[:2] == ["python", "train.py"]:
                     yield "train", tuple(words[2:])
-                elif words[:1] == ["dpt"]:
+                elif words[:1] == ["dpt"] and words[1] not in FILE_COMMANDS:
                     yield words[1], tuple(words[2:])
 
 

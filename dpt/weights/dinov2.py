@@ -1,8 +1,8 @@
 """DINOv2's DPT depth heads (its hub, and files of its depth code that hold backbone and head).
 
-The hub's ``dinov2_*_dpt_head.pth`` hold a head alone, and its backbone is another file: together
-they make a model, one does not. Read is therefore one file with ``backbone.*`` beside
-``decode_head.*``, as DINOv2's own depther saves its state dict.
+The hub's ``dinov2_vits14_nyu_dpt_head.pth`` holds a head alone. It is read together with its
+backbone where that lies beside it under its released name (``dinov2_vits14_pretrain.pth``). A file
+with ``backbone.*`` beside ``decode_head.*``, as DINOv2's depther saves its state dict, is whole.
 
 The head reads taps before the final LayerNorm, resizes laterals to what comes from above, has one
 more 3×3 convolution behind the fusions and gives relu(x) + 0.001 metres. Its depther also cuts at
@@ -12,13 +12,14 @@ more 3×3 convolution behind the fusions and gives relu(x) + 0.001 metres. Its d
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from dpt.weights.files import Source, unwrap
+from dpt.weights.files import Source, read_tensors, unwrap
 from dpt.weights.naming import PLAIN_ENCODER, Rule, gather, split_unused
 from dpt.zoo import Spec, make_spec
 
@@ -26,6 +27,8 @@ NAME = "dinov2"
 MIN_DEPTH = 0.001
 TAPS = {24: [4, 11, 17, 23], 40: [9, 19, 29, 39]}
 """Of ViT-L and ViT-g; smaller ones tap the end of each quarter."""
+
+HEAD_FILE = re.compile(r"(dinov2_vit[sblg]14(?:_reg4)?)_\w+_dpt_head\.pth$")
 
 HEAD = "decode_head."
 _BLOCKS = f"{HEAD}reassemble_blocks."
@@ -123,7 +126,7 @@ def matches(source: Source) -> bool:
 
 
 def read(source: Source) -> tuple[Spec, dict[str, Tensor]]:
-    tensors = unwrap(source.content)
+    tensors = _with_backbone(source)
     spec = _infer(source.path, tensors)
     rules = [*GATED, *RULES] if spec["encoder"]["swiglu"] else RULES
     state, left = gather(spec, tensors, rules)
@@ -133,7 +136,19 @@ def read(source: Source) -> tuple[Spec, dict[str, Tensor]]:
 
 def unused(source: Source) -> list[str]:
     """Tensors of the file that take no part in a prediction."""
-    return split_unused(unwrap(source.content), UNUSED)[0]
+    return split_unused(_with_backbone(source), UNUSED)[0]
+
+
+def _with_backbone(source: Source) -> dict[str, Tensor]:
+    """The file's tensors, and those of the backbone beside it where it holds a head alone."""
+    tensors = unwrap(source.content)
+    released = HEAD_FILE.match(source.path.name)
+    if released and not any(k.startswith("backbone.") for k in tensors):
+        beside = source.path.with_name(f"{released[1]}_pretrain.pth")
+        if beside.is_file():
+            found = unwrap(read_tensors(beside))
+            return {**tensors, **{f"backbone.{k}": v for k, v in found.items()}}
+    return tensors
 
 
 def _infer(path: Path, tensors: Mapping[str, Tensor]) -> Spec:
@@ -145,8 +160,9 @@ def _infer(path: Path, tensors: Mapping[str, Tensor]) -> Spec:
         raise ValueError(f"{path}: a linear DINOv2 head, which is no DPT; only DPT heads are read")
     if not any(k.startswith("backbone.") for k in tensors):
         raise ValueError(
-            f"{path}: a DINOv2 head alone, without the backbone that it was trained on. Save both "
-            "in one file: {f\"backbone.{k}\": v for the backbone's tensors} beside this head's"
+            f"{path}: a DINOv2 head alone, without the backbone that it was trained on. Put both "
+            "side by side under their released names (dinov2_vits14_nyu_dpt_head.pth and "
+            "dinov2_vits14_pretrain.pth), or in one file, the backbone's names after 'backbone.'"
         )
 
     def channels(name: str) -> int:

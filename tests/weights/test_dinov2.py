@@ -44,12 +44,29 @@ def test_every_tensor_arrives_and_stays(tensors, tmp_path):
         assert torch.equal(again, model(images)["depth"])
 
 
+def test_a_head_finds_its_backbone_beside_it(tensors, tmp_path):
+    alone, whole = tmp_path / "dinov2_vits14_nyu_dpt_head.pth", tmp_path / "whole.pth"
+    head = {k: v for k, v in tensors.items() if k.startswith("decode_head.")}
+    backbone = {
+        k.removeprefix("backbone."): v for k, v in tensors.items() if k.startswith("backbone.")
+    }
+    torch.save({"state_dict": head}, alone)
+    torch.save(tensors, whole)
+    with pytest.raises(ValueError, match=r"side by side.*dinov2_vits14_pretrain\.pth"):
+        dpt.DPT.from_pretrained(alone)
+    torch.save(backbone, tmp_path / "dinov2_vits14_pretrain.pth")
+    found, wanted = (dpt.DPT.from_pretrained(path) for path in (alone, whole))
+    assert found.spec == wanted.spec
+    state = found.state_dict()
+    assert all(torch.equal(v, state[k]) for k, v in wanted.state_dict().items())
+
+
 def test_heads_that_are_no_whole_dpt(tensors, tmp_path):
     head = {k: v for k, v in tensors.items() if k.startswith("decode_head.")}
     linear = {"decode_head.conv_depth.weight": torch.ones(256, 8, 1, 1)}
     bare = {k.removeprefix("decode_head."): v for k, v in head.items()}
     for name, content, message in (
-        ("head", head, "without the backbone that it was trained on. Save both"),
+        ("head", head, "without the backbone that it was trained on. Put both"),
         ("linear", linear, "a linear DINOv2 head, which is no DPT"),
         ("dinov3", bare, "a DINOv3 head"),
         ("lost", {k: v for k, v in tensors.items() if "norm1" not in k}, "missing encoder.blocks"),
