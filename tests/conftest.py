@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -12,3 +13,11 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the real data sets in {folder}")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _fresh_log() -> None:
+    """The project's log as an import leaves it: runs in earlier tests send it to their folders."""
+    log = logging.getLogger("dpt")
+    log.disabled, log.propagate = False, True
+    log.handlers.clear()
