@@ -19,6 +19,8 @@ def make_wandb(
     tags: Sequence[str] = (),
 ) -> Any:
     """A W&B logger that needs no account: offline unless logged in or ``WANDB_MODE`` is set."""
+    # Lightning passes an argument that W&B warns about before any setting of the run is read
+    os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
     from lightning.pytorch.loggers import WandbLogger
 
