@@ -20,4 +20,5 @@ def _fresh_log() -> None:
     """The project's log as an import leaves it: runs in earlier tests send it to their folders."""
     log = logging.getLogger("dpt")
     log.disabled, log.propagate = False, True
+    log.setLevel(logging.INFO)  # Hydra leaves the root at ERROR
     log.handlers.clear()
