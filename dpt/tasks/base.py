@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import lightning as L
 import torch
+from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -181,6 +183,28 @@ class Task(L.LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clips under a fused optimiser in mixed precision too, which Lightning refuses.
+
+        It refuses because such an optimiser unscales gradients inside its step; torch's scaler
+        may do that before, and in bf16 there is nothing to unscale.
+        """
+        precision = self.trainer.precision_plugin
+        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if gradient_clip_val and fused and isinstance(precision, MixedPrecision):
+            if precision.scaler is not None:
+                precision.scaler.unscale_(optimizer)
+            clip = super(MixedPrecision, precision).clip_gradients
+            algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
+            clip(optimizer, gradient_clip_val, algorithm)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[SPEC_KEY] = self.model.spec

@@ -1,8 +1,10 @@
 """One training step of every task: all parameters take part, labelled or not."""
 
+import lightning as L
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import dpt
 from dpt.tasks import (
@@ -192,6 +194,28 @@ def test_images_are_normalised_as_the_model_says():
     with torch.no_grad():
         expected = task.model(task.model.preprocessing.normalize(images))
         assert torch.equal(task(images)["depth"], expected["depth"])
+
+
+class NormBeforeStep(L.Callback):
+    """Norm of all gradients as the optimiser finds them."""
+
+    def on_before_zero_grad(self, trainer, pl_module, optimizer):
+        grads = [p.grad for p in pl_module.parameters() if p.grad is not None]
+        self.norm = float(torch.nn.utils.get_total_norm(grads)) if grads else None
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_gradients_are_clipped_in_every_precision(tmp_path, precision, fused):
+    task, seen = task_of("depth"), NormBeforeStep()
+    task.optimizer_factory = lambda m: torch.optim.AdamW(m.parameters(), fused=fused)
+    trainer = L.Trainer(
+        precision=precision, gradient_clip_val=1e-3, max_steps=2, callbacks=[seen], logger=False,
+        accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(task, DataLoader([batch_of(2), batch_of(2, seed=1)], batch_size=None))
+    assert seen.norm == pytest.approx(1e-3, rel=1e-3)
 
 
 # ------------------------------------------------------------------------------ evaluation
