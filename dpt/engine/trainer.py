@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 
 from dpt.engine.configure import check_arguments, convert, make
 
+log = logging.getLogger("dpt")
+
 VALIDATIONS = 10
 """How often a run validates where the trainer's own settings do not say."""
 
 
+def pick_precision(accelerator: str) -> str:
+    """``bf16-mixed`` where the device multiplies in bf16 by itself, else ``32-true``."""
+    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
+        native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    else:
+        native = False
+    return "bf16-mixed" if native else "32-true"
+
+
 def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
     """The checked arguments; the progress bar is for terminals alone unless asked for."""
+    if node.get("precision") == "auto":
+        node = {**node, "precision": pick_precision(str(node.get("accelerator")))}
+        log.info("trainer.precision=auto: %s on this machine", node["precision"])
     arguments = check_arguments(L.Trainer, node, "trainer")
     if arguments["enable_progress_bar"] is None:
         arguments["enable_progress_bar"] = sys.stdout.isatty()

@@ -379,3 +379,11 @@ def test_sigterm_saves_and_scores(tmp_path):
     assert 0 < steps_of(tmp_path) < 2000000
     assert (tmp_path / "checkpoints/best.ckpt").is_file()
     dpt.DPT.from_pretrained(tmp_path / "checkpoints/last.ckpt")
+
+
+def test_precision_auto_is_what_the_machine_can(train, metrics, tmp_path):
+    folder = train(tmp_path / "run", "task=joint", "trainer.precision=auto")
+    picked = re.search(r"trainer.precision=auto: (\S+) on this machine", log_of(folder))
+    assert picked is not None
+    assert picked[1] in ("bf16-mixed", "32-true")
+    assert metrics(folder)["val/abs_rel"] > 0
