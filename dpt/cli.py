@@ -26,6 +26,7 @@ Usage
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
   dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
+  dpt bench [--against transformers,smp] [...]     time and memory beside other implementations
 
 dpt COMMAND --help explains a command.
 """
@@ -91,9 +92,42 @@ def _convert(arguments: list[str]) -> None:
     print(convert(options.src, options.dst, to=options.to))
 
 
+def _bench(arguments: list[str]) -> None:
+    import torch
+
+    from dpt.engine.bench import DTYPES, bench
+    from dpt.zoo import list_models
+
+    parser = argparse.ArgumentParser(
+        prog="dpt bench",
+        description="Times forward passes and training steps beside other implementations, taking "
+        "turns in one process; prints medians, ratios to ours, and memory.",
+    )
+    parser.add_argument("--model", default="dpt_base", choices=list_models())
+    parser.add_argument("--task", default="depth", choices=("depth", "segmentation"))
+    parser.add_argument("--size", default=[384, 384], nargs=2, type=int, metavar=("H", "W"))
+    parser.add_argument("--batch", default=1, type=int)
+    parser.add_argument("--dtype", default="fp32", choices=tuple(DTYPES))
+    parser.add_argument(
+        "--against",
+        default="",
+        help="comma-separated: transformers, smp, dpt; NAME-compile is NAME under torch.compile",
+    )
+    parser.add_argument("--train", action="store_true", help="training steps too")
+    parser.add_argument("--rounds", default=7, type=int, help="turns that count")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = vars(parser.parse_args(arguments))
+    given["size"] = tuple(given["size"])
+    given["against"] = [name for name in given["against"].split(",") if name]
+    print(bench(**given))
+
+
 COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {"train": _train, "evaluate": _evaluate}
 """Commands on configured data: they take Hydra overrides."""
-FILE_COMMANDS: dict[str, Callable[[list[str]], None]] = {"convert": _convert}
+FILE_COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "convert": _convert,
+    "bench": _bench,
+}
 """Commands on files: they take ordinary flags."""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpt.depthmath import at_least_float32
+from dpt.rowwise import enlarged_cross_entropy
 
 
 class CrossEntropyLoss(nn.Module):
@@ -50,25 +51,25 @@ class CrossEntropyLoss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
-        logits, labels, valid = _prepare(logits, labels, self.ignore_index)
+        _check_shapes(logits, labels)
+        logits, labels, valid = at_least_float32(logits), labels.long(), labels != self.ignore_index
         weights = self.class_weights
+        pixel_weights = valid.to(logits.dtype)
         if weights is not None:
             if len(weights) != logits.shape[1]:
                 raise ValueError(f"{len(weights)} class_weights for {logits.shape[1]} classes")
             weights = weights.to(logits.dtype)
-        loss = F.cross_entropy(
+            pixel_weights = torch.where(valid, weights[torch.where(valid, labels, 0)], 0.0)
+        total = pixel_weights.flatten(1).sum(1)
+        scale = torch.where(total > 0, 1 / total.clamp(min=1e-30), 0.0) / len(total)
+        return enlarged_cross_entropy(
             logits,
             labels,
-            weight=weights,
+            scale=scale,
+            class_weights=weights,
             ignore_index=self.ignore_index,
             label_smoothing=self.label_smoothing,
-            reduction="none",
         )
-        if weights is None:
-            pixel_weights = valid.to(loss.dtype)
-        else:
-            pixel_weights = torch.where(valid, weights[torch.where(valid, labels, 0)], 0.0)
-        return _image_ratio(loss, pixel_weights)  # PyTorch has weighted and masked the loss itself
 
 
 class FocalLoss(nn.Module):
@@ -177,15 +178,19 @@ def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor
 
 def _prepare(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
     """Logits in float32 or more at the labels' size, labels as int64, and where they count."""
+    _check_shapes(logits, labels)
+    logits, size = at_least_float32(logits), labels.shape[-2:]
+    if logits.shape[-2:] != size:
+        logits = F.interpolate(logits, size=size, mode="bilinear", align_corners=True)
+    return logits, labels.long(), labels != ignore_index
+
+
+def _check_shapes(logits: Tensor, labels: Tensor) -> None:
     if logits.ndim != 4 or labels.ndim != 3 or len(logits) != len(labels):
         raise ValueError(
             "logits (B, K, H, W) and labels (B, H, W) are needed, "
             f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
         )
-    logits, size = at_least_float32(logits), labels.shape[-2:]
-    if logits.shape[-2:] != size:
-        logits = F.interpolate(logits, size=size, mode="bilinear", align_corners=True)
-    return logits, labels.long(), labels != ignore_index
 
 
 def _image_ratio(values: Tensor, weights: Tensor) -> Tensor:

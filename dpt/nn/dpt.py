@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import EllipsisType
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpt.nn.enlarge import Enlarged
 from dpt.nn.fusion import Decoder
-from dpt.nn.heads import DenseHead, TokenHead
+from dpt.nn.heads import DenseHead, SegmentationHead, TokenHead
+from dpt.rowwise import enlarged_argmax
+from dpt.types import Tokens
+
+Window = tuple[EllipsisType, slice, slice]
 
 
 def pad_to_centre(images: Tensor, multiple: int) -> tuple[Tensor, int, int]:
     """Zeros on all sides, as DINOv2's heads were trained with; also the rows and columns before."""
     height, width = images.shape[-2:]
     rows, columns = -height % multiple, -width % multiple
+    if not rows and not columns:
+        return images, 0, 0
     top, left = rows // 2, columns // 2
     return F.pad(images, (left, columns - left, top, rows - top)), top, left
 
@@ -56,36 +64,65 @@ class DPT(nn.Module):
         even = self.decoder is not None and self.decoder.align == "double"
         return self.encoder.pad_multiple * (2 if even else 1)
 
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
+    def forward(self, images: Tensor, *, enlarge_logits: bool = True) -> dict[str, Tensor]:
         """Predicts for images of any size.
 
         Args:
             images: float (B, 3, H, W), normalised. Sides off the encoder's grid are padded, and
                 dense outputs cropped back.
+            enlarge_logits: False leaves the logits of images that need no padding at the head's
+                own size, for a loss or an argmax that enlarges them itself (:mod:`dpt.rowwise`).
 
         Returns:
             A tensor a head: ``depth`` (B, H, W), ``segmentation`` logits (B, K, H, W),
             ``classification`` logits (B, C), ``regression`` (B,). In training also
             ``<name>_auxiliary`` where a head has one.
         """
-        height, width = images.shape[-2:]
-        top = left = 0
-        if getattr(self.encoder, "padding", "bottom_right") == "center":
-            images, top, left = pad_to_centre(images, self.pad_multiple)
-        else:
-            images = pad_to_multiple(images, self.pad_multiple)
-        size = (images.shape[-2], images.shape[-1])
-        tokens = self.encoder(images)
-        maps = [] if self.decoder is None else self.decoder.fuse(tokens)
+        padded, window = self._pad(images)
+        tokens, maps = self._maps(padded)
+        size = (padded.shape[-2], padded.shape[-1])
+        small = not enlarge_logits and padded is images
         outputs: dict[str, Tensor] = {}
         for name, head in self.heads.items():
             if isinstance(head, TokenHead):
                 outputs[name] = head(tokens.levels[-1])
                 continue
             assert isinstance(head, DenseHead)
-            outputs[name] = head(maps[-1], size)[..., top : top + height, left : left + width]
-            auxiliary = head.auxiliary(maps, size) if self.training else None
+            if small and isinstance(head, SegmentationHead):
+                outputs[name] = head.logits(maps[-1], size).low
+                extra = head.auxiliary_logits(maps, size) if self.training else None
+                auxiliary = None if extra is None else extra.low
+            else:
+                outputs[name] = head(maps[-1], size)[window]
+                auxiliary = head.auxiliary(maps, size) if self.training else None
+                auxiliary = None if auxiliary is None else auxiliary[window]
             if auxiliary is not None:
-                auxiliary = auxiliary[..., top : top + height, left : left + width]
                 outputs[f"{name}_auxiliary"] = auxiliary
         return outputs
+
+    def predict_labels(self, images: Tensor) -> Tensor:
+        """Class ids (B, H, W) of the segmentation head: its logits' argmax, never held full-size.
+
+        Args:
+            images: as for :meth:`forward`.
+        """
+        padded, window = self._pad(images)
+        _, maps = self._maps(padded)
+        head = self.heads["segmentation"]
+        assert isinstance(head, SegmentationHead)
+        logits = head.logits(maps[-1], (padded.shape[-2], padded.shape[-1]))
+        return enlarged_argmax(logits.low, logits.size)[window]
+
+    def _pad(self, images: Tensor) -> tuple[Tensor, Window]:
+        """Images brought to the encoder's grid, and where they lie in the result."""
+        height, width = images.shape[-2:]
+        top = left = 0
+        if getattr(self.encoder, "padding", "bottom_right") == "center":
+            images, top, left = pad_to_centre(images, self.pad_multiple)
+        else:
+            images = pad_to_multiple(images, self.pad_multiple)
+        return images, (..., slice(top, top + height), slice(left, left + width))
+
+    def _maps(self, images: Tensor) -> tuple[Tokens, list[Enlarged]]:
+        tokens = self.encoder(images)
+        return tokens, [] if self.decoder is None else self.decoder.fuse(tokens)

@@ -8,22 +8,12 @@ from typing import Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpt.nn.enlarge import Enlarged, convolve, resize
+from dpt.nn.recompute import conv_of_norm_relu
 from dpt.nn.reassemble import ReadoutMode, Reassemble
 from dpt.types import Tokens
 
 Alignment = Literal["to_lateral", "double", "resize_lateral"]
-
-
-def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bilinear with aligned corners, as the decoder enlarges its maps."""
-    return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
-
-
-def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bilinear without aligned corners, as code around the decoder does; nothing at ``size``."""
-    if maps.shape[-2:] == size:
-        return maps
-    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
 
 
 class ResidualConvUnit(nn.Module):
@@ -47,8 +37,8 @@ class ResidualConvUnit(nn.Module):
         self.conv2, self.bn2 = conv(), norm()
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.bn1(self.conv1(F.relu(x)))
-        return x + self.bn2(self.conv2(F.relu(y)))
+        y = self.conv1(F.relu(x))
+        return x + self.bn2(conv_of_norm_relu(self.bn1, self.conv2, y))
 
 
 class Fusion(nn.Module):
@@ -75,13 +65,13 @@ class Fusion(nn.Module):
         self.rcu2 = unit()
         self.project = nn.Conv2d(channels, channels, kernel_size=1)
 
-    def forward(self, lateral: Tensor, above: Tensor | None, size: tuple[int, int]) -> Tensor:
-        """(B, C, h, w) and (B, C, h, w) from above to (B, C, *size)."""
+    def forward(self, lateral: Tensor, above: Tensor | None, size: tuple[int, int]) -> Enlarged:
+        """(B, C, h, w) and (B, C, h, w) from above to a map to be seen at ``size``."""
         x = lateral
         if self.rcu1 is not None and above is not None:
             x = above + self.rcu1(lateral)
         # the paper projects after upsampling; the two commute, and here it is a quarter of the work
-        return upsample(self.project(self.rcu2(x)), size)
+        return Enlarged(self.project(self.rcu2(x)), size)
 
 
 class Decoder(nn.Module):
@@ -154,13 +144,13 @@ class Decoder(nn.Module):
             else None
         )
 
-    def fuse(self, tokens: Tokens) -> list[Tensor]:
+    def fuse(self, tokens: Tokens) -> list[Enlarged]:
         """The output of every fusion block, deepest first; the last is the feature map."""
         levels = zip(self.layer_rn, self.reassemble, tokens.levels, tokens.grids, strict=True)
         laterals = [conv(reassemble(*level)) for conv, reassemble, *level in levels]
-        maps: list[Tensor] = []
+        maps: list[Enlarged] = []
         for i in reversed(range(len(laterals))):
-            above = maps[-1] if maps else None
+            above = maps[-1].full() if maps else None
             lateral = laterals[i]
             if self.align == "resize_lateral" and above is not None:
                 lateral = resize(lateral, (above.shape[-2], above.shape[-1]))
@@ -170,9 +160,9 @@ class Decoder(nn.Module):
                 size = (2 * lateral.shape[-2], 2 * lateral.shape[-1])
             maps.append(self.fusion[i](lateral, above, size))
         if self.output_project is not None:
-            maps[-1] = F.relu(self.output_project(maps[-1]))
+            maps[-1] = Enlarged.of(F.relu(convolve(self.output_project, maps[-1])))
         return maps
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Tokens to (B, fusion_channels, 8·grid_h, 8·grid_w): H/2 × W/2 at patch size 16."""
-        return self.fuse(tokens)[-1]
+        return self.fuse(tokens)[-1].full()

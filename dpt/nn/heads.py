@@ -5,13 +5,15 @@ Shapes: F fusion channels, (h, w) the feature map, (H, W) the image, K classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.nn.fusion import resize, upsample
+from dpt.nn.enlarge import Enlarged, convolve, resize
+from dpt.nn.recompute import conv_of_norm_relu
 
 DepthActivation = Literal["sigmoid", "softplus", "inverse", "relu"]
 Upsampling = Literal["image", "double"]
@@ -24,17 +26,13 @@ def check_upsampling(value: str) -> Upsampling:
     raise ValueError(f"upsample={value!r}: choose from {get_args(Upsampling)}")
 
 
-def double(maps: Tensor) -> Tensor:
-    return upsample(maps, (2 * maps.shape[-2], 2 * maps.shape[-1]))
-
-
 class DenseHead(nn.Module):
     """A head that makes a map of the image's size from the decoder's."""
 
-    def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+    def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
         raise NotImplementedError
 
-    def auxiliary(self, maps: list[Tensor], size: tuple[int, int]) -> Tensor | None:
+    def auxiliary(self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]) -> Tensor | None:
         """A second prediction from inside the decoder, for training only."""
         return None
 
@@ -92,10 +90,10 @@ class DepthHead(DenseHead):
             assert self.conv3.bias is not None
             nn.init.constant_(self.conv3.bias, 1.0)
 
-    def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
-        x = self.conv1(features)
-        x = upsample(x, size) if self.upsample == "image" else double(x)
-        x = self._activate(self.conv3(torch.relu(self.conv2(x))))
+    def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
+        x = convolve(self.conv1, Enlarged.of(features))
+        enlarged = Enlarged(x, size) if self.upsample == "image" else Enlarged.twice(x)
+        x = self._activate(self.conv3(torch.relu(convolve(self.conv2, enlarged))))
         return resize(x, size).squeeze(1)
 
     def _activate(self, x: Tensor) -> Tensor:
@@ -146,14 +144,33 @@ class SegmentationHead(DenseHead):
         self.layers = layers()
         self.auxiliary_layers = layers() if auxiliary else None
 
-    def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
-        logits = self.layers(features)
-        return upsample(logits, size) if self.upsample == "image" else resize(double(logits), size)
+    def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
+        return self.logits(features, size).full()
 
-    def auxiliary(self, maps: list[Tensor], size: tuple[int, int]) -> Tensor | None:
+    def auxiliary(self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]) -> Tensor | None:
+        logits = self.auxiliary_logits(maps, size)
+        return None if logits is None else logits.full()
+
+    def logits(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Enlarged:
+        """Logits to be seen at ``size``, held as small as they can be."""
+        logits = self._logits(self.layers, Enlarged.of(features))
+        if self.upsample == "image":
+            return Enlarged(logits, size)
+        return Enlarged.of(resize(Enlarged.twice(logits).full(), size))
+
+    def auxiliary_logits(
+        self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]
+    ) -> Enlarged | None:
         if self.auxiliary_layers is None:
             return None
-        return upsample(self.auxiliary_layers(maps[-2]), size)
+        return Enlarged(self._logits(self.auxiliary_layers, Enlarged.of(maps[-2])), size)
+
+    @staticmethod
+    def _logits(layers: nn.Sequential, maps: Enlarged) -> Tensor:
+        """Logits at the size of the map, half the image's."""
+        conv, norm, _, dropout, last = layers
+        rate = dropout.p if dropout.training else 0.0
+        return conv_of_norm_relu(norm, last, convolve(conv, maps), dropout=rate)
 
 
 class TokenHead(nn.Module):

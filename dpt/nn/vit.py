@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions, sincos_1d, sincos_2d
+from dpt.nn.recompute import linear_of, linear_of_norm
 from dpt.types import Tokens
 
 GeluKind = Literal["exact", "tanh", "sigmoid"]
@@ -84,9 +85,11 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, tokens_BTD: Tensor) -> Tensor:
+    def forward(self, tokens_BTD: Tensor, norm: nn.Module | None = None) -> Tensor:
+        """Attention among the tokens, or what ``norm`` makes of them."""
         B, T, D = tokens_BTD.shape
-        qkv = self.qkv(tokens_BTD).view(B, T, 3, self.num_heads, D // self.num_heads)
+        qkv = linear_of_norm(norm, self.qkv, tokens_BTD)
+        qkv = qkv.view(B, T, 3, self.num_heads, D // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(q, k, v)
         return self.proj(mixed.transpose(1, 2).reshape(B, T, D))
@@ -99,8 +102,8 @@ class MLP(nn.Module):
         self.act = make_gelu(gelu)
         self.fc2 = nn.Linear(hidden, dim)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(tokens)))
+    def forward(self, tokens: Tensor, norm: nn.Module | None = None) -> Tensor:
+        return linear_of(self.act, self.fc2, linear_of_norm(norm, self.fc1, tokens))
 
 
 class SwiGLU(nn.Module):
@@ -115,9 +118,13 @@ class SwiGLU(nn.Module):
         self.fc1 = nn.Linear(dim, 2 * hidden)
         self.fc2 = nn.Linear(hidden, dim)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        gate, value = self.fc1(tokens).chunk(2, dim=-1)
-        return self.fc2(F.silu(gate) * value)
+    def forward(self, tokens: Tensor, norm: nn.Module | None = None) -> Tensor:
+        return linear_of(self.gate, self.fc2, linear_of_norm(norm, self.fc1, tokens))
+
+    @staticmethod
+    def gate(hidden: Tensor) -> Tensor:
+        gate, value = hidden.chunk(2, dim=-1)
+        return F.silu(gate) * value
 
 
 class Block(nn.Module):
@@ -155,8 +162,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.pre_norm:
-            x = x + self.drop_path(self.ls1(self.attn(self.norm1(x))))
-            return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+            x = x + self.drop_path(self.ls1(self.attn(x, self.norm1)))
+            return x + self.drop_path(self.ls2(self.mlp(x, self.norm2)))
         x = self.norm1(x + self.drop_path(self.ls1(self.attn(x))))
         return self.norm2(x + self.drop_path(self.ls2(self.mlp(x))))
 

@@ -129,7 +129,8 @@ class Task(L.LightningModule):
         return self.model(self.model.preprocessing.normalize(images))
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        outputs = self(batch["image"])
+        images = self.model.preprocessing.normalize(batch["image"])
+        outputs = self.model(images, enlarge_logits=False)  # losses enlarge them piece by piece
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             terms |= objective.losses(outputs, batch)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
-from dpt.nn.fusion import upsample
+from dpt.nn.enlarge import upsample
 from dpt.tasks.base import Objective
 from dpt.types import Batch
 

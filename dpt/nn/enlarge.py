@@ -1,0 +1,61 @@
+"""Enlarging maps, and convolving a map that is still to be enlarged.
+
+Shapes: B batch, C channels, (h, w) before, (H, W) after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpt.nn.recompute import conv_of
+
+
+def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bilinear with aligned corners, as the decoder enlarges its maps; nothing at ``size``."""
+    if maps.shape[-2:] == size:
+        return maps
+    return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
+
+
+def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bilinear without aligned corners, as code around the decoder does; nothing at ``size``."""
+    if maps.shape[-2:] == size:
+        return maps
+    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+
+
+@dataclass(frozen=True)
+class Enlarged:
+    """A map to be seen at ``size``, held at its own: what reads it may never need it enlarged.
+
+    Attributes:
+        low: (B, C, h, w).
+        size: (H, W).
+    """
+
+    low: Tensor
+    size: tuple[int, int]
+
+    @classmethod
+    def twice(cls, maps: Tensor) -> Enlarged:
+        return cls(maps, (2 * maps.shape[-2], 2 * maps.shape[-1]))
+
+    @classmethod
+    def of(cls, maps: Tensor | Enlarged) -> Enlarged:
+        """The map itself, or a tensor as a map of its own size."""
+        return maps if isinstance(maps, Enlarged) else cls(maps, tuple(maps.shape[-2:]))
+
+    def full(self) -> Tensor:
+        """(B, C, H, W)."""
+        return upsample(self.low, self.size)
+
+
+def convolve(conv: nn.Module, maps: Enlarged) -> Tensor:
+    """conv(maps.full()); the enlarged map is not kept for backward."""
+    if maps.low.shape[-2:] == maps.size:
+        return conv(maps.low)
+    return conv_of(partial(upsample, size=maps.size), conv, maps.low)
