@@ -84,11 +84,16 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, tokens_BTD: Tensor) -> Tensor:
+    def project_qkv(self, tokens_BTD: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, 3 D): Q, K and V side by side."""
+        return self.qkv(tokens_BTD)
+
+    def forward(self, tokens_BTD: Tensor, bias: Tensor | None = None) -> Tensor:
+        """(B, T, D) to the same; ``bias`` (1, heads, T, T) is added to the scores."""
         B, T, D = tokens_BTD.shape
-        qkv = self.qkv(tokens_BTD).view(B, T, 3, self.num_heads, D // self.num_heads)
+        qkv = self.project_qkv(tokens_BTD).view(B, T, 3, self.num_heads, D // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return self.proj(mixed.transpose(1, 2).reshape(B, T, D))
 
 
@@ -153,11 +158,11 @@ class Block(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         if self.pre_norm:
-            x = x + self.drop_path(self.ls1(self.attn(self.norm1(x))))
+            x = x + self.drop_path(self.ls1(self.attn(self.norm1(x), bias)))
             return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
-        x = self.norm1(x + self.drop_path(self.ls1(self.attn(x))))
+        x = self.norm1(x + self.drop_path(self.ls1(self.attn(x, bias))))
         return self.norm2(x + self.drop_path(self.ls2(self.mlp(x))))
 
 
@@ -349,6 +354,10 @@ class VisionTransformer(nn.Module):
                 taps.append(self.norm(tokens))
         return taps
 
+    def encode(self, map_BDhw: Tensor) -> list[Tensor]:
+        """A map of patch codes to the token matrices of ``out_indices``."""
+        return self.run_blocks(self.embed(map_BDhw))
+
     def forward(self, images: Tensor) -> Tokens:
         """Normalised images (B, C, H, W), H and W multiples of the patch size, to their tokens.
 
@@ -362,6 +371,6 @@ class VisionTransformer(nn.Module):
                 f"{self.patch_size}: pad it, as dpt.nn.DPT does"
             )
         map_BDhw = self.patch_embed(images)
-        levels = self.run_blocks(self.embed(map_BDhw))
+        levels = self.encode(map_BDhw)
         grid = (map_BDhw.shape[-2], map_BDhw.shape[-1])
         return Tokens(levels, [grid] * len(levels))
