@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from dpt.nn import (
+    Beit,
     ClassificationHead,
     Decoder,
     DepthHead,
@@ -32,6 +33,7 @@ ENCODERS: dict[str, type[nn.Module]] = {
     "vit": VisionTransformer,
     "hybrid": HybridVisionTransformer,
     "timm": TimmEncoder,
+    "beit": Beit,
 }
 HEADS: dict[str, type[nn.Module]] = {
     "depth": DepthHead,

@@ -133,7 +133,7 @@ def test_mistakes_are_answered_in_one_line(arguments, message):
 
 
 def test_tables_name_what_exists():
-    assert set(ENCODERS) == {"vit", "hybrid", "timm"}
+    assert set(ENCODERS) == {"vit", "hybrid", "timm", "beit"}
     assert set(HEADS) == {"depth", "segmentation", "classification", "regression"}
 
 

@@ -1,5 +1,6 @@
 """The model in plain PyTorch: no files, no Lightning."""
 
+from dpt.nn.beit import Beit
 from dpt.nn.dpt import DPT, pad_to_multiple
 from dpt.nn.encoders import HybridVisionTransformer, TimmEncoder
 from dpt.nn.fusion import Decoder, Fusion, ResidualConvUnit
@@ -11,6 +12,7 @@ from dpt.nn.vit import VisionTransformer
 __all__ = [
     "DPT",
     "Assemble",
+    "Beit",
     "ClassificationHead",
     "Decoder",
     "DepthHead",

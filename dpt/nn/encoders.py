@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
+from types import MethodType
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,6 +19,7 @@ from dpt.nn.vit import VisionTransformer
 from dpt.types import Tokens
 
 Standardization = Literal["sqrt", "official"]
+WindowPadding = Literal["after_shift", "before_shift"]
 
 
 def _standardized_conv(kind: Standardization) -> Any:
@@ -122,7 +124,7 @@ class HybridVisionTransformer(VisionTransformer):
         *stages, embedding = self.patch_embed(images)
         maps = [*stages, *[embedding] * len(self.out_indices)]
         levels = [stage.flatten(2).transpose(1, 2) for stage in stages]
-        levels += self.run_blocks(self.embed(embedding))
+        levels += self.encode(embedding)
         return Tokens(levels, [(m.shape[-2], m.shape[-1]) for m in maps])
 
 
@@ -135,6 +137,9 @@ class TimmEncoder(nn.Module):
         out_indices: four blocks (plain transformers) or stages (pyramids) to tap; None takes
             blocks at a quarter, half, three quarters and the end, or the last four stages.
         drop_path: rate at the last block.
+        pad_windows: when Swin and SwinV2 pad a map to whole windows: ``after_shift``, as timm does,
+            or ``before_shift``, as Swin's authors and transformers. The two differ on maps off the
+            windows, where timm's masks do not meet the rows that the shift carries over.
         **arguments: passed to the timm model.
     """
 
@@ -145,10 +150,15 @@ class TimmEncoder(nn.Module):
         pretrained: bool = False,
         out_indices: Sequence[int] | None = None,
         drop_path: float = 0.0,
+        pad_windows: WindowPadding = "after_shift",
         **arguments: Any,
     ) -> None:
         super().__init__()
         import timm
+
+        if pad_windows not in get_args(WindowPadding):
+            choices = get_args(WindowPadding)
+            raise ValueError(f"pad_windows={pad_windows!r}: choose from {choices}")
 
         if not timm.is_model(name.partition(".")[0]):
             near = get_close_matches(name.partition(".")[0], timm.list_models(), n=5)
@@ -172,6 +182,8 @@ class TimmEncoder(nn.Module):
         self.out_indices = taps
         if hasattr(model, "prune_intermediate_layers"):
             model.prune_intermediate_layers(self.out_indices, prune_norm=True, prune_head=True)
+        if pad_windows == "before_shift":
+            _pad_before_shift(model, name)
         self.model = model
         levels = [model.feature_info[i] for i in self.out_indices]
         self.embed_dims = tuple(int(level["num_chs"]) for level in levels)
@@ -207,6 +219,29 @@ class TimmEncoder(nn.Module):
         )
         levels = [m.flatten(2).transpose(1, 2) for m in maps]
         return Tokens(levels, [(m.shape[-2], m.shape[-1]) for m in maps])
+
+
+def _pad_before_shift(model: nn.Module, name: str) -> None:
+    """Has the blocks of a Swin pad their maps to whole windows before they shift them."""
+    from timm.models.swin_transformer import SwinTransformerBlock
+    from timm.models.swin_transformer_v2 import SwinTransformerV2Block
+
+    kinds = (SwinTransformerBlock, SwinTransformerV2Block)
+    blocks: list[Any] = [m for m in model.modules() if isinstance(m, kinds)]
+    if not blocks:
+        raise ValueError(
+            f"pad_windows='before_shift' is for Swin and SwinV2; {name} has no windows"
+        )
+    for block in blocks:
+        block._attn = MethodType(_attend_to_padded, block)
+
+
+def _attend_to_padded(block: Any, map_BhwD: Tensor) -> Tensor:
+    """Windowed attention of a Swin block, over zeros below and to the right of the map."""
+    height, width = map_BhwD.shape[1:3]
+    bottom, right = -height % block.window_size[0], -width % block.window_size[1]
+    padded = F.pad(map_BhwD, (0, 0, 0, right, 0, bottom))
+    return type(block)._attn(block, padded)[:, :height, :width]
 
 
 def _create(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:

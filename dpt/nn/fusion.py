@@ -44,8 +44,8 @@ class ResidualConvUnit(nn.Module):
 class Fusion(nn.Module):
     """Adds a level to what comes from above, refines, doubles the size, projects.
 
-    The deepest block has nothing above it, hence no unit for a lateral: official checkpoints hold
-    one there that never runs.
+    A ``deepest`` block has no unit for its lateral, as nothing comes from above that it would be
+    added to: official checkpoints hold one there that never runs.
     """
 
     def __init__(
@@ -66,10 +66,9 @@ class Fusion(nn.Module):
         self.project = nn.Conv2d(channels, channels, kernel_size=1)
 
     def forward(self, lateral: Tensor, above: Tensor | None, size: tuple[int, int]) -> Enlarged:
-        """(B, C, h, w) and (B, C, h, w) from above to a map to be seen at ``size``."""
-        x = lateral
-        if self.rcu1 is not None and above is not None:
-            x = above + self.rcu1(lateral)
+        """(B, C, h, w) and, but for the deepest, (B, C, h, w) from above, to be seen at ``size``."""
+        x = lateral if self.rcu1 is None else self.rcu1(lateral)
+        x = x if above is None else above + x
         # the paper projects after upsampling; the two commute, and here it is a quarter of the work
         return Enlarged(self.project(self.rcu2(x)), size)
 
@@ -91,6 +90,8 @@ class Decoder(nn.Module):
             and resizes the lateral (DINOv2's heads, transformers); ``double`` doubles always and
             resizes nothing: :class:`dpt.nn.DPT` pads images to even grids for it.
         output_project: a 3×3 convolution and ReLU behind the last fusion (DINOv2's heads).
+        deepest_unit: a residual unit on the deepest lateral too, as segmentation_models.pytorch
+            runs one; official DPT does not.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Decoder(nn.Module):
         unit_bias: bool | None = None,
         align: Alignment = "to_lateral",
         output_project: bool = False,
+        deepest_unit: bool = False,
     ) -> None:
         super().__init__()
         if align not in get_args(Alignment):
@@ -135,7 +137,12 @@ class Decoder(nn.Module):
         )
         last = len(embed_dims) - 1
         self.fusion = nn.ModuleList(
-            Fusion(fusion_channels, batch_norm=batch_norm, unit_bias=unit_bias, deepest=i == last)
+            Fusion(
+                fusion_channels,
+                batch_norm=batch_norm,
+                unit_bias=unit_bias,
+                deepest=i == last and not deepest_unit,
+            )
             for i in range(len(embed_dims))
         )
         self.output_project = (

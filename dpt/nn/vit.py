@@ -85,13 +85,24 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, tokens_BTD: Tensor, norm: nn.Module | None = None) -> Tensor:
-        """Attention among the tokens, or what ``norm`` makes of them."""
+    def project_qkv(self, tokens_BTD: Tensor, norm: nn.Module | None) -> Tensor:
+        """(B, T, D) to (B, T, 3 D): Q, K and V side by side, of what ``norm`` makes of tokens."""
+        return linear_of_norm(norm, self.qkv, tokens_BTD)
+
+    def forward(
+        self, tokens_BTD: Tensor, *, norm: nn.Module | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """(B, T, D) to the same.
+
+        Args:
+            norm: applied to the tokens first; here, since its output need not be kept.
+            bias: (1, heads, T, T), added to the scores.
+        """
         B, T, D = tokens_BTD.shape
-        qkv = linear_of_norm(norm, self.qkv, tokens_BTD)
+        qkv = self.project_qkv(tokens_BTD, norm)
         qkv = qkv.view(B, T, 3, self.num_heads, D // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return self.proj(mixed.transpose(1, 2).reshape(B, T, D))
 
 
@@ -102,7 +113,7 @@ class MLP(nn.Module):
         self.act = make_gelu(gelu)
         self.fc2 = nn.Linear(hidden, dim)
 
-    def forward(self, tokens: Tensor, norm: nn.Module | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *, norm: nn.Module | None = None) -> Tensor:
         return linear_of(self.act, self.fc2, linear_of_norm(norm, self.fc1, tokens))
 
 
@@ -118,7 +129,7 @@ class SwiGLU(nn.Module):
         self.fc1 = nn.Linear(dim, 2 * hidden)
         self.fc2 = nn.Linear(hidden, dim)
 
-    def forward(self, tokens: Tensor, norm: nn.Module | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *, norm: nn.Module | None = None) -> Tensor:
         return linear_of(self.gate, self.fc2, linear_of_norm(norm, self.fc1, tokens))
 
     @staticmethod
@@ -160,11 +171,11 @@ class Block(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         if self.pre_norm:
-            x = x + self.drop_path(self.ls1(self.attn(x, self.norm1)))
-            return x + self.drop_path(self.ls2(self.mlp(x, self.norm2)))
-        x = self.norm1(x + self.drop_path(self.ls1(self.attn(x))))
+            x = x + self.drop_path(self.ls1(self.attn(x, norm=self.norm1, bias=bias)))
+            return x + self.drop_path(self.ls2(self.mlp(x, norm=self.norm2)))
+        x = self.norm1(x + self.drop_path(self.ls1(self.attn(x, bias=bias))))
         return self.norm2(x + self.drop_path(self.ls2(self.mlp(x))))
 
 
@@ -356,6 +367,10 @@ class VisionTransformer(nn.Module):
                 taps.append(self.norm(tokens))
         return taps
 
+    def encode(self, map_BDhw: Tensor) -> list[Tensor]:
+        """A map of patch codes to the token matrices of ``out_indices``."""
+        return self.run_blocks(self.embed(map_BDhw))
+
     def forward(self, images: Tensor) -> Tokens:
         """Normalised images (B, C, H, W), H and W multiples of the patch size, to their tokens.
 
@@ -369,6 +384,6 @@ class VisionTransformer(nn.Module):
                 f"{self.patch_size}: pad it, as dpt.nn.DPT does"
             )
         map_BDhw = self.patch_embed(images)
-        levels = self.run_blocks(self.embed(map_BDhw))
+        levels = self.encode(map_BDhw)
         grid = (map_BDhw.shape[-2], map_BDhw.shape[-1])
         return Tokens(levels, [grid] * len(levels))

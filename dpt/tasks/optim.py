@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-CODES = ("cls_token", "reg_token", "pos_embed")
+CODES = ("cls_token", "reg_token", "pos_embed", "relative_position_bias_table")
 
 
 def parameter_groups(

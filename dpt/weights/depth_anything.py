@@ -39,10 +39,11 @@ from dpt.weights.depth_anything_names import (
     rules_of,
 )
 from dpt.weights.depth_anything_write import write
-from dpt.weights.dinov2 import infer_vit, spread_taps
+from dpt.weights.dinov2 import spread_taps
 from dpt.weights.files import Source, unwrap
 from dpt.weights.naming import gather, split_unused
 from dpt.weights.transformers import dinov2_encoder, read_preprocessing
+from dpt.weights.vit_sizes import infer_vit, shape_of
 from dpt.zoo import Spec, make_spec
 
 __all__ = ["NAME", "matches", "read", "unused", "write"]
@@ -50,6 +51,7 @@ __all__ = ["NAME", "matches", "read", "unused", "write"]
 log = logging.getLogger("dpt")
 
 NAME = FORMAT
+FAMILY = "Depth Anything"
 PREPROCESSING: dict[str, Any] = {
     "mean": [0.485, 0.456, 0.406],
     "std": [0.229, 0.224, 0.225],
@@ -121,14 +123,12 @@ def _unused_patterns(source: Source, spec: Spec) -> tuple[str, ...]:
 
 def _file_spec(source: Source, tensors: Mapping[str, Tensor]) -> Spec:
     def channels(name: str) -> int:
-        if name not in tensors:
-            raise ValueError(f"{source.path}: reads like Depth Anything, but {name} is missing")
-        return tensors[name].shape[0]
+        return shape_of(tensors, name, path=source.path, family=FAMILY)[0]
 
     unit = f"{SCRATCH}refinenet1.resConfUnit1"
     if f"{unit}.bn1.weight" in tensors:
         raise ValueError(f"{source.path}: Depth Anything with BatchNorm, which is not read")
-    encoder = infer_vit(tensors, "pretrained.", source.path)
+    encoder = infer_vit(tensors, "pretrained.", path=source.path, family=FAMILY)
     num_blocks = encoder["num_blocks"]
     v1 = V1.search(source.path.name) is not None or source.config is not None
     if not v1 and "v2" not in source.path.name.lower():

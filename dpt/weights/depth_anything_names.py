@@ -23,6 +23,7 @@ DECODER: dict[str, Any] = {
     "unit_bias": True,
     "align": "to_lateral",  # 518 pixels are 37 patches, and no doubling leads to an odd grid
     "output_project": False,
+    "deepest_unit": False,
 }
 
 HEAD = "depth_head."

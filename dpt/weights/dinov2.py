@@ -11,16 +11,15 @@ more 3×3 convolution behind the fusions and gives relu(x) + 0.001 metres. Its d
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from dpt.weights.files import Source, read_tensors, unwrap
 from dpt.weights.naming import PLAIN_ENCODER, Rule, gather, split_unused
+from dpt.weights.vit_sizes import infer_vit, shape_of
 from dpt.zoo import Spec, make_spec
 
 NAME = "dinov2"
@@ -62,58 +61,6 @@ UNUSED = (r"backbone\.mask_token$", r"backbone\.norm\.")
 def spread_taps(num_blocks: int) -> list[int]:
     """Blocks that DINOv2's heads and Depth Anything v2 read."""
     return TAPS.get(num_blocks) or [num_blocks * (i + 1) // 4 - 1 for i in range(4)]
-
-
-def infer_vit(tensors: Mapping[str, Tensor], prefix: str, path: Path) -> dict[str, Any]:
-    """Sizes of a DINOv2 ViT under the hub's names, from the shapes of its tensors.
-
-    Raises:
-        ValueError: a tensor is missing, or of a shape that no DINOv2 has.
-    """
-
-    def shape(name: str) -> tuple[int, ...]:
-        if f"{prefix}{name}" not in tensors:
-            raise ValueError(f"{path}: reads like a DINOv2 ViT, but {prefix}{name} is missing")
-        return tuple(tensors[f"{prefix}{name}"].shape)
-
-    slots, dim = shape("pos_embed")[1:]
-    patch = shape("patch_embed.proj.weight")[-1]
-    side = math.isqrt(slots - 1)
-    if side * side != slots - 1 or dim % 64:
-        raise ValueError(
-            f"{path}: position codes of {slots} tokens by {dim} channels: DINOv2 has a square "
-            "grid, and 64 channels an attention head"
-        )
-    starts = [
-        k.removeprefix(f"{prefix}blocks.") for k in tensors if k.startswith(f"{prefix}blocks.")
-    ]
-    num_blocks = len({s.partition(".")[0] for s in starts})
-    if num_blocks < 4:
-        raise ValueError(f"{path}: {num_blocks} blocks under {prefix}blocks; four are tapped")
-    gated = f"{prefix}blocks.0.mlp.w12.weight" in tensors
-    registers = tensors.get(f"{prefix}register_tokens")
-    return {
-        "image_size": [side * patch, side * patch],
-        "patch_size": patch,
-        "embed_dim": dim,
-        "num_blocks": num_blocks,
-        "num_heads": dim // 64,
-        "mlp_ratio": _gated_ratio(shape("blocks.0.mlp.w12.weight")[0] // 2, dim)
-        if gated
-        else shape("blocks.0.mlp.fc1.weight")[0] / dim,
-        "swiglu": gated,
-        "qkv_bias": f"{prefix}blocks.0.attn.qkv.bias" in tensors,
-        "norm_eps": 1e-6,
-        "layer_scale": 1.0 if f"{prefix}blocks.0.ls1.gamma" in tensors else None,
-        "num_register_tokens": 0 if registers is None else registers.shape[1],
-    }
-
-
-def _gated_ratio(hidden: int, dim: int) -> float:
-    """The ratio of which two thirds, rounded up to a multiple of 8, are ``hidden`` channels."""
-    if (int(4 * dim * 2 / 3) + 7) // 8 * 8 == hidden:
-        return 4.0
-    return 1.5 * hidden / dim
 
 
 def matches(source: Source) -> bool:
@@ -166,11 +113,9 @@ def _infer(path: Path, tensors: Mapping[str, Tensor]) -> Spec:
         )
 
     def channels(name: str) -> int:
-        if name not in tensors:
-            raise ValueError(f"{path}: reads like a DINOv2 depth head, but {name} is missing")
-        return tensors[name].shape[0]
+        return shape_of(tensors, name, path=path, family="a DINOv2 depth head")[0]
 
-    encoder = infer_vit(tensors, "backbone.", path)
+    encoder = infer_vit(tensors, "backbone.", path=path, family="DINOv2")
     registers = bool(encoder["num_register_tokens"])
     patch = encoder["patch_size"]
     head = {

@@ -13,7 +13,9 @@ from dpt.weights.encoder_fit import (
     EMBED,
     Grid,
     fit_codes,
+    fit_distillation,
     fit_gains,
+    fit_tables,
     resize_patches,
     strip_prefix,
     to_timm_names,
@@ -147,8 +149,10 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
     wanted = target.state_dict()
     resized = resize_patches(state, wanted)
     state = to_timm_names(state, target, path)
-    codes, moved = fit_codes(target, state, grid, path)
-    moved += fit_gains(state, wanted)
+    resized += fit_tables(target, state, grid)
+    moved = fit_distillation(state, wanted)
+    codes, shifted, dropped = fit_codes(target, state, grid, path)
+    moved += shifted + fit_gains(state, wanted)
     fitting = {k: v for k, v in state.items() if k in wanted and not _other_number(k, v, wanted)}
     wrong = [
         f"{k} {tuple(v.shape)} instead of {tuple(wanted[k].shape)}"
@@ -168,7 +172,7 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
         resized=codes + resized,
         moved=moved,
         missing=sorted(set(wanted) - set(fitting)),
-        unused=sorted(set(state) - set(fitting)),
+        unused=dropped + sorted(set(state) - set(fitting)),
     )
 
 

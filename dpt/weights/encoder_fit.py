@@ -8,6 +8,7 @@ training and heads), ``encoder.model.`` (segmentation_models.pytorch).
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpt.nn import Beit
+from dpt.nn.beit import offsets, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
 
 Grid = tuple[int, int]
@@ -28,11 +31,14 @@ PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")
 
 GAIN = re.compile(r"^blocks\.\d+\.ls[12]\.gamma$")
 
+MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
+
 RENAMED = [
     (re.compile(r"^blocks\.\d+\.(\d+\.)"), r"blocks.\1"),  # DINOv2 trained in chunks of blocks
     (re.compile(r"^(?:register|storage)_tokens$"), "reg_token"),
     (re.compile(r"\.mlp\.w12\."), ".mlp.fc1."),
     (re.compile(r"\.mlp\.w3\."), ".mlp.fc2."),
+    (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # BEiT
 ]
 
 
@@ -51,21 +57,26 @@ def to_timm_names(state: State, target: nn.Module, path: str | Path) -> State:
     Raises:
         ValueError: blocks of another kind than those of our ViT.
     """
+    wanted = target.state_dict().keys()
+    merged = "layers.0.downsample.reduction.weight"  # Swin, as its authors and timm 0.6 have it
+    if merged in state and merged not in wanted:
+        state = {MERGING.sub(lambda m: f"layers.{int(m[1]) + 1}", k): v for k, v in state.items()}
     if hasattr(target, "position_resize"):  # our own
         strange = [k for k in state if k.startswith(("storage_tokens", "rope_embed.", "rope."))]
-        strange += [k for k in state if k.endswith((".gamma_1", ".relative_position_bias_table"))]
+        if not isinstance(target, Beit):
+            beit = (".gamma_1", ".relative_position_bias_table")
+            strange += [k for k in state if k.endswith(beit)]
         if strange:
             raise ValueError(
                 f"{path}: holds {strange[0]}, so blocks of another kind than this encoder's "
                 "(DINOv3, EVA and BEiT have places inside attention): take encoder kind 'timm' "
-                "and their name, such as vit_small_patch16_dinov3"
+                "and their name, such as vit_small_patch16_dinov3, or 'beit'"
             )
     elif "storage_tokens" in state and getattr(target, "rope", None) is not None:
         # timm's own rules, for they follow its options (biases of queries, names of gains)
         rules = import_module(type(target).__module__).checkpoint_filter_fn
         with redirect_stdout(StringIO()):  # it prints each bias that it leaves out
             return dict(rules(state, target))
-    wanted = target.state_dict().keys()
     for pattern, new in RENAMED:
         state = {k if k in wanted else pattern.sub(new, k): v for k, v in state.items()}
     return state
@@ -86,6 +97,25 @@ def resize_patches(state: State, wanted: State) -> list[str]:
 
     state[EMBED] = resample_patch_embed(kernel, new)
     return [f"{EMBED} {old[0]}x{old[1]} to {new[0]}x{new[1]}"]
+
+
+def fit_tables(encoder: nn.Module, state: State, old: Grid | None) -> list[str]:
+    """Resizes our BEiT's tables of position biases to its grid, in place; says of which.
+
+    Args:
+        old: grid of the tables in ``state``; None takes a square one.
+    """
+    names = [k for k in state if k.endswith(".relative_position_bias_table")]
+    if not isinstance(encoder, Beit) or not names:
+        return []
+    side = (math.isqrt(max(state[names[0]].shape[0] - 3, 0)) + 1) // 2
+    old = old or (side, side)
+    if old == encoder.grid or math.prod(offsets(old)) + 3 != state[names[0]].shape[0]:
+        return []
+    for name in names:
+        state[name] = resize_table(state[name], old, encoder.grid, policy=encoder.position_resize)
+    sizes = "{}x{} to {}x{}".format(*old, *encoder.grid)
+    return [f"{len(names)} tables of position biases {sizes}"]
 
 
 def fit_gains(state: State, wanted: State) -> list[str]:
@@ -110,6 +140,15 @@ def fit_gains(state: State, wanted: State) -> list[str]:
     return notes + ([f"{added} LayerScale gains, which the file has not, to 1"] if added else [])
 
 
+def fit_distillation(state: State, wanted: State) -> list[str]:
+    """DeiT's distillation token as the only register, in place: the same function; says so."""
+    register = wanted.get("reg_token")
+    if "dist_token" not in state or register is None or register.shape[1] != 1:
+        return []
+    state["reg_token"] = state.pop("dist_token")
+    return ["dist_token into the register"]
+
+
 def code_layout(encoder: Any) -> tuple[int, Grid, ResizePolicy] | None:
     """Slots before the patch codes, their grid, and the policy of ``encoder``; None without any."""
     own = getattr(encoder, "pos_embed", None)
@@ -125,29 +164,30 @@ def code_layout(encoder: Any) -> tuple[int, Grid, ResizePolicy] | None:
 
 def fit_codes(
     encoder: nn.Module, state: State, old: Grid | None, path: str | Path
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[str], list[str]]:
     """Fits ``pos_embed`` and the tokens before the patches to the encoder, in place.
 
     Codes are resized to its grid. A code that belongs to a token without a slot of its own there
-    is added to the token, which is the same function.
+    is added to the token, which is the same function; that of a token which the encoder has not
+    (DeiT's for distillation) is dropped.
 
     Args:
         old: grid of the codes in ``state``; None takes a square one, or the encoder's own.
 
     Returns:
-        What was resized, and what was moved.
+        What was resized, what was moved, and what was dropped.
     """
     codes, layout = state.get("pos_embed"), code_layout(encoder)
     if codes is None or codes.ndim != 3 or layout is None:
-        return [], []
+        return [], [], []
     new_slots, new, policy = layout
     slots, old = _find_grid(codes.shape[1], _tokens(state), old, new, path)
     resized, moved = [], []
-    before = codes[:, :slots]
+    before, wanted = codes[:, :slots], _tokens(encoder.state_dict())
+    dropped = [f"code of {t[0]}" for t in _tokens(state)[:slots] if t not in wanted]
     if slots != new_slots or slots > 1:
-        wanted = _tokens(encoder.state_dict())
         before = _move_prefix_codes(state, before, wanted, new_slots)
-    if slots != new_slots:
+    if slots - len(dropped) != new_slots:
         moved.append(f"pos_embed {slots} to {new_slots} codes before the patches")
     cells = codes[:, slots:]
     if old != new:
@@ -155,7 +195,7 @@ def fit_codes(
         resized.append(f"pos_embed {old[0]}x{old[1]} to {new[0]}x{new[1]}")
     if resized or moved or slots > 1:
         state["pos_embed"] = torch.cat((before, cells), dim=1)
-    return resized, moved
+    return resized, moved, list(dict.fromkeys(dropped))
 
 
 def _tokens(state: State) -> list[tuple[str, int]]:

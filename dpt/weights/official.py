@@ -8,7 +8,6 @@ they were released.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,11 @@ from dpt.weights.naming import (
     scatter,
     split_unused,
 )
+from dpt.weights.vit_sizes import infer_vit, shape_of
 from dpt.zoo import Spec, make_spec
 
 NAME = "official"
+FAMILY = "official DPT"
 METRIC = {
     "dpt_hybrid_nyu": ({"scale": 0.000305, "shift": 0.1378}, [480, 640]),
     "dpt_hybrid_kitti": ({"scale": 0.00006016, "shift": 0.00579}, [352, 1216]),
@@ -100,10 +101,8 @@ def taps(num_blocks: int, *, hybrid: bool) -> list[int]:
 def _infer(source: Source, tensors: dict[str, Tensor]) -> Spec:
     path = source.path
 
-    def shape(name: str) -> torch.Size:
-        if name not in tensors:
-            raise ValueError(f"{path}: reads like official DPT, but {name} is missing")
-        return tensors[name].shape
+    def channels(name: str) -> int:
+        return shape_of(tensors, name, path=path, family=FAMILY)[0]
 
     strangers = {
         "relative_position_bias_table": "BEiT (MiDaS 3.1)",
@@ -115,56 +114,34 @@ def _infer(source: Source, tensors: dict[str, Tensor]) -> Spec:
         if any(part in name for name in tensors):
             raise ValueError(f"{path}: official DPT over a {family} encoder, which is not read")
     hybrid = any(k.startswith(f"{MODEL}patch_embed.backbone.") for k in tensors)
-    slots, dim = shape(f"{MODEL}pos_embed")[1:]
-    side = math.isqrt(slots - 1)
-    if side * side != slots - 1 or dim % 64:
+    encoder = infer_vit(tensors, MODEL, path=path, family=FAMILY)
+    dim, num_blocks, native = (encoder[k] for k in ("embed_dim", "num_blocks", "image_size"))
+    if "pretrained.act_postprocess4.0.project.0.weight" not in tensors:
         raise ValueError(
-            f"{path}: position codes of {slots} tokens by {dim} channels: official DPT has a "
-            "square grid, and 64 channels an attention head"
+            f"{path}: official DPT without weights of a readout ('project'), so of readout "
+            "'ignore' or 'add', whose files hold the same tensors: nothing tells which, so neither "
+            "is read"
         )
-    blocks = {
-        k.removeprefix(f"{MODEL}blocks.").partition(".")[0] for k in tensors if ".blocks." in k
-    }
-    num_blocks = len(
-        [b for b in blocks if b.isdigit() and f"{MODEL}blocks.{b}.norm1.bias" in tensors]
-    )
-    patch = 16 if hybrid else shape(f"{MODEL}patch_embed.proj.weight")[-1]
-    if num_blocks < 4 or "pretrained.act_postprocess4.0.project.0.weight" not in tensors:
-        raise ValueError(
-            f"{path}: reads like official DPT, but it has {num_blocks} blocks and "
-            "no readout with weights ('project'), which alone is read"
-        )
-    native = [patch * side] * 2
     segmentation = "scratch.output_conv.1.running_mean" in tensors
     size = native
     head: dict[str, Any]
     if segmentation:
-        head = {"num_classes": shape("scratch.output_conv.4.weight")[0]}
+        head = {"num_classes": channels("scratch.output_conv.4.weight")}
         head["auxiliary"] = "auxlayer.0.weight" in tensors
         size = [480, 480] if native == [384, 384] else native  # what the released models take
     else:
-        head = {"kind": "relative", "hidden_channels": shape("scratch.output_conv.2.weight")[0]}
+        head = {"kind": "relative", "hidden_channels": channels("scratch.output_conv.2.weight")}
         for name, (constants, metric_size) in METRIC.items():
             if path.name.startswith(name):
                 head.update(kind="metric", activation="inverse", **constants)
                 size = metric_size
-    if patch != 16:
+    if encoder["patch_size"] != 16:
         head["upsample"] = "double"
     unit = "scratch.refinenet1.resConfUnit1"
     levels = range(2, 4) if hybrid else range(4)
-    channels = [shape(f"pretrained.act_postprocess{i + 1}.3.weight")[0] for i in levels]
-    encoder: dict[str, Any] = {
-        "embed_dim": dim,
-        "num_blocks": num_blocks,
-        "num_heads": dim // 64,
-        "out_indices": taps(num_blocks, hybrid=hybrid),
-        "image_size": native,
-        "patch_size": patch,
-        "mlp_ratio": shape(f"{MODEL}blocks.0.mlp.fc1.weight")[0] / dim,
-        "qkv_bias": f"{MODEL}blocks.0.attn.qkv.bias" in tensors,
-        "norm_eps": 1e-6,
-        "position_resize": "bilinear",
-    }
+    reassemble = [channels(f"pretrained.act_postprocess{i + 1}.3.weight") for i in levels]
+    encoder["out_indices"] = taps(num_blocks, hybrid=hybrid)
+    encoder["position_resize"] = "bilinear"
     if hybrid:
         encoder["weight_standardization"] = "official"
     released = {(768, 12): "dpt_base", (1024, 24): "dpt_large"}
@@ -173,8 +150,8 @@ def _infer(source: Source, tensors: dict[str, Tensor]) -> Spec:
         heads={"segmentation" if segmentation else "depth": head},
         encoder=encoder,
         decoder={
-            "reassemble_channels": [None] * (4 - len(channels)) + channels,
-            "fusion_channels": shape("scratch.layer1_rn.weight")[0],
+            "reassemble_channels": [None] * (4 - len(reassemble)) + reassemble,
+            "fusion_channels": channels("scratch.layer1_rn.weight"),
             "readout": "project",
             "batch_norm": f"{unit}.bn1.weight" in tensors,
             "unit_bias": f"{unit}.conv1.bias" in tensors,
@@ -222,7 +199,7 @@ def write(spec: Spec, state: dict[str, Tensor], path: str | Path) -> list[str]:
         NAME,
         "decoder",
         {**decoder, "scales": list(decoder["scales"])},
-        {"readout": "project", "scales": scales, "output_project": False},
+        {"readout": "project", "scales": scales, "output_project": False, "deepest_unit": False},
     )
     notes = []
     if decoder["align"] == "resize_lateral":

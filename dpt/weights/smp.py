@@ -1,10 +1,7 @@
 """Folders of segmentation_models.pytorch's DPT, as its ``save_pretrained`` writes them.
 
-Its ViT is timm's and stays so. Two things set its decoder apart: it needs the config to be known
-(a bare state dict tells neither the encoder nor the taps), and its deepest fusion block runs a
-residual unit on the lateral that official DPT leaves out. Our decoder has no such unit, so a folder
-is read where that unit is the identity (its last BatchNorm has gain and bias zero), which is exact,
-and refused otherwise: leaving the unit out would be another function.
+Its ViT is timm's and stays so. A bare state dict tells neither the encoder nor the taps: the config
+is needed. Unlike official DPT, it runs a residual unit on the deepest lateral too.
 """
 
 from __future__ import annotations
@@ -12,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dpt.weights.files import Source, unwrap
 from dpt.weights.naming import Rule, gather, split_unused
+from dpt.weights.vit_sizes import count_blocks
 from dpt.zoo import Spec, make_spec
 
 NAME = "smp"
 ENCODER = "encoder.model."
-TOP_UNIT = "decoder.fusion_blocks.0.residual_conv_block1."
 READOUTS = {"cat": "project", "add": "add", "ignore": "ignore"}
 DEFAULTS: dict[str, Any] = {
     "encoder_depth": 4,
@@ -51,7 +47,6 @@ def matches(source: Source) -> bool:
 def read(source: Source) -> tuple[Spec, dict[str, Tensor]]:
     tensors = unwrap(source.content)
     spec = _spec(source, tensors)
-    _check_top_unit(source, tensors)
     state, left = gather(spec, tensors, rules_of(len(spec["decoder"]["scales"])))
     _, unexpected = split_unused(left, _unused_patterns(spec))
     return spec, state | {k: tensors[k] for k in unexpected}
@@ -97,18 +92,7 @@ def _unused_patterns(spec: Spec) -> list[str]:
     last = spec["encoder"]["out_indices"][-1]
     behind = rf"encoder\.model\.blocks\.(?!(?:{'|'.join(map(str, range(last + 1)))})\.)"
     heads = r"encoder\.model\.(?:norm|fc_norm|head|head_dist|attn_pool)\."
-    return [heads, behind, TOP_UNIT.replace(".", r"\.")]
-
-
-def _check_top_unit(source: Source, tensors: Mapping[str, Tensor]) -> None:
-    last = [tensors.get(f"{TOP_UNIT}batch_norm_2.{k}") for k in ("weight", "bias")]
-    if any(t is None or bool(torch.count_nonzero(t)) for t in last):
-        raise ValueError(
-            f"{source.path}: segmentation_models.pytorch runs a residual unit in its deepest "
-            f"fusion block ({TOP_UNIT}*), which this project's decoder, as official DPT's, does "
-            "not have; without it this model would be another function. It is read only where "
-            "that unit is the identity"
-        )
+    return [heads, behind]
 
 
 def _spec(source: Source, tensors: Mapping[str, Tensor]) -> Spec:
@@ -168,15 +152,14 @@ def _spec(source: Source, tensors: Mapping[str, Tensor]) -> Spec:
             "scales": scales,
             "batch_norm": True,
             "unit_bias": False,
+            "deepest_unit": True,
         },
         preprocessing=_preprocessing(name, patch, tensors, len(prefixes), config),
     )
 
 
 def _taps(given: Any, levels: int, tensors: Mapping[str, Tensor]) -> list[int]:
-    start = f"{ENCODER}blocks."
-    numbers = {k.removeprefix(start).partition(".")[0] for k in tensors if k.startswith(start)}
-    total = len(numbers)
+    total = count_blocks(tensors, f"{ENCODER}blocks.")
     if given is None:
         return [int(total / levels * (i + 1)) - 1 for i in range(levels)]
     return [i % total for i in given]

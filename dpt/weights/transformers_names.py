@@ -5,6 +5,9 @@ Names are those on disk, which transformers keeps while names in memory change.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dpt.weights.naming import Rule
 from dpt.zoo import Spec
 
@@ -22,11 +25,26 @@ BIT = {
 RESAMPLE = {2: "bilinear", 3: "cubic", 4: "area"}  # Pillow's numbers
 
 
-def _block(prefix: str) -> list[Rule]:
-    block = r"encoder\.blocks\.(\d+)\."
+VIT_BLOCK = r"encoder\.blocks\.(\d+)\."
+SWIN_BLOCK = r"encoder\.model\.layers\.(\d+\.blocks\.\d+)\."
+
+
+def _attention(ours: str, theirs: str, inner: str = "attention") -> list[Rule]:
+    """Weights of attention; ``ours`` matches up to the block's place, which is its first group."""
     return [
-        (block + r"attn\.qkv\.(.+)", prefix + r"\1.attention.attention.{qkv}.\2"),
-        (block + r"attn\.proj\.(.+)", prefix + r"\1.attention.output.dense.\2"),
+        (ours + r"attn\.qkv\.(.+)", theirs + rf"\1.attention.{inner}.{{qkv}}.\2"),
+        (ours + r"attn\.q_bias", theirs + rf"\1.attention.{inner}.query.bias"),
+        (ours + r"attn\.v_bias", theirs + rf"\1.attention.{inner}.value.bias"),
+        (ours + r"attn\.proj\.(.+)", theirs + r"\1.attention.output.dense.\2"),
+    ]
+
+
+def _norms_and_mlp(ours: str, theirs: str) -> list[Rule]:
+    return [
+        (ours + r"norm1\.(.+)", theirs + r"\1.layernorm_before.\2"),
+        (ours + r"norm2\.(.+)", theirs + r"\1.layernorm_after.\2"),
+        (ours + r"mlp\.fc1\.(.+)", theirs + r"\1.intermediate.dense.\2"),
+        (ours + r"mlp\.fc2\.(.+)", theirs + r"\1.output.dense.\2"),
     ]
 
 
@@ -34,11 +52,8 @@ VIT_RULES: list[Rule] = [
     (r"encoder\.cls_token", "dpt.embeddings.cls_token"),
     (r"encoder\.pos_embed", "dpt.embeddings.position_embeddings"),
     (r"encoder\.patch_embed\.proj\.(.+)", r"dpt.embeddings.patch_embeddings.projection.\1"),
-    *_block("dpt.encoder.layer."),
-    (r"encoder\.blocks\.(\d+)\.norm1\.(.+)", r"dpt.encoder.layer.\1.layernorm_before.\2"),
-    (r"encoder\.blocks\.(\d+)\.norm2\.(.+)", r"dpt.encoder.layer.\1.layernorm_after.\2"),
-    (r"encoder\.blocks\.(\d+)\.mlp\.fc1\.(.+)", r"dpt.encoder.layer.\1.intermediate.dense.\2"),
-    (r"encoder\.blocks\.(\d+)\.mlp\.fc2\.(.+)", r"dpt.encoder.layer.\1.output.dense.\2"),
+    *_attention(VIT_BLOCK, "dpt.encoder.layer."),
+    *_norms_and_mlp(VIT_BLOCK, "dpt.encoder.layer."),
 ]
 CNN = "dpt.embeddings.backbone.bit."
 HYBRID_RULES: list[Rule] = [
@@ -56,7 +71,7 @@ DINOV2_RULES: list[Rule] = [
     (r"encoder\.reg_token", "backbone.embeddings.register_tokens"),
     (r"encoder\.pos_embed", "backbone.embeddings.position_embeddings"),
     (r"encoder\.patch_embed\.proj\.(.+)", r"backbone.embeddings.patch_embeddings.projection.\1"),
-    *_block("backbone.encoder.layer."),
+    *_attention(VIT_BLOCK, "backbone.encoder.layer."),
     (
         r"encoder\.blocks\.(\d+)\.ls(\d)\.gamma",
         r"backbone.encoder.layer.\1.layer_scale\2.lambda1",
@@ -70,6 +85,38 @@ SWIGLU_RULES: list[Rule] = [
     (r"encoder\.blocks\.(.+)\.mlp\.fc1\.(.+)", r"backbone.encoder.layer.\1.mlp.weights_in.\2"),
     (r"encoder\.blocks\.(.+)\.mlp\.fc2\.(.+)", r"backbone.encoder.layer.\1.mlp.weights_out.\2"),
     *MLP_RULES,
+]
+BEIT_RULES: list[Rule] = [
+    (r"encoder\.cls_token", "backbone.embeddings.cls_token"),
+    (r"encoder\.patch_embed\.proj\.(.+)", r"backbone.embeddings.patch_embeddings.projection.\1"),
+    (
+        VIT_BLOCK + r"attn\.(relative_position_bias)_table",
+        r"backbone.encoder.layer.\1.attention.attention.\2.\2_table",
+    ),
+    *_attention(VIT_BLOCK, "backbone.encoder.layer."),
+    *_norms_and_mlp(VIT_BLOCK, "backbone.encoder.layer."),
+    (VIT_BLOCK + r"ls(\d)\.gamma", r"backbone.encoder.layer.\1.lambda_\2"),
+]
+SWINV2_RULES: list[Rule] = [
+    (
+        r"encoder\.model\.patch_embed\.proj\.(.+)",
+        r"backbone.embeddings.patch_embeddings.projection.\1",
+    ),
+    (r"encoder\.model\.patch_embed\.norm\.(.+)", r"backbone.embeddings.norm.\1"),
+    (  # timm merges patches before a stage, transformers behind the one before it
+        r"encoder\.model\.layers\.(\d+)\.downsample\.(.+)",
+        lambda m: f"backbone.encoder.layers.{int(m[1]) - 1}.downsample.{m[2]}",
+    ),
+    (
+        SWIN_BLOCK + r"attn\.logit_scale",
+        r"backbone.encoder.layers.\1.attention.self.logit_scale",
+    ),
+    (
+        SWIN_BLOCK + r"attn\.cpb_mlp\.(.+)",
+        r"backbone.encoder.layers.\1.attention.self.continuous_position_bias_mlp.\2",
+    ),
+    *_attention(SWIN_BLOCK, "backbone.encoder.layers.", inner="self"),
+    *_norms_and_mlp(SWIN_BLOCK, "backbone.encoder.layers."),
 ]
 
 
@@ -113,26 +160,40 @@ HEAD_RULES: list[Rule] = [
 ]
 
 
+def has_backbone(encoder: Mapping[str, Any]) -> bool:
+    """Whether transformers has this encoder in a ``backbone_config``, not as dpt's own ViT."""
+    return encoder["kind"] in ("beit", "timm") or encoder.get("layer_scale") is not None
+
+
 def rules_of(spec: Spec) -> list[Rule]:
     encoder = spec["encoder"]
-    rules = HYBRID_RULES if encoder["kind"] == "hybrid" else VIT_RULES
-    if encoder.get("layer_scale") is not None:
+    by_kind = {"hybrid": HYBRID_RULES, "vit": VIT_RULES, "beit": BEIT_RULES, "timm": SWINV2_RULES}
+    rules = by_kind[encoder["kind"]]
+    if encoder["kind"] == "vit" and has_backbone(encoder):
         rules = DINOV2_RULES + (SWIGLU_RULES if encoder.get("swiglu") else MLP_RULES)
     return rules + neck_rules(len(spec["decoder"]["reassemble_channels"])) + HEAD_RULES
 
 
 def unused_patterns(spec: Spec) -> list[str]:
     """Tensors that a folder may hold though nothing runs them."""
+    encoder = spec["encoder"]
     patterns = [
         r"neck\.fusion_stage\.layers\.0\.residual_layer1\.",
         r"backbone\.embeddings\.mask_token",
         r"dpt\.pooler\.",
         r"dpt\.layernorm\.",
+        r"backbone\..+\.relative_(position_index|coords_table)",  # as older versions stored them
     ]
-    if not spec["encoder"].get("num_register_tokens"):
+    if not encoder.get("num_register_tokens"):
         patterns.append(r"backbone\.embeddings\.register_tokens")  # none, in a tensor of 0 rows
-    if not spec["encoder"].get("final_norm"):
-        patterns.append(r"backbone\.layernorm\.")
-    last, count = spec["encoder"]["out_indices"][-1], spec["encoder"]["num_blocks"]
+    if not encoder.get("final_norm"):
+        patterns.append(r"backbone\.(beit\.)?layernorm\.")
+    last = encoder["out_indices"][-1]
+    pyramid = encoder["kind"] == "timm"
+    count = len(encoder["depths"]) if pyramid else encoder["num_blocks"]
     beyond = "|".join(map(str, range(last + 1, count)))
-    return [*patterns, rf"(dpt|backbone)\.encoder\.layer\.({beyond})\."] if beyond else patterns
+    if beyond:
+        patterns.append(rf"(dpt|backbone)\.encoder\.layers?\.({beyond})\.")
+    if pyramid:  # patches merged for a stage that is not tapped, nor any behind it
+        patterns.append(rf"backbone\.encoder\.layers\.{last}\.downsample\.")
+    return patterns

@@ -19,7 +19,7 @@ from dpt.weights.naming import (
     scatter,
 )
 from dpt.weights.native import write_folder
-from dpt.weights.transformers_names import BIT, DINOV2, RESAMPLE, rules_of
+from dpt.weights.transformers_names import BIT, DINOV2, RESAMPLE, has_backbone, rules_of
 from dpt.zoo import Spec
 
 FORMAT = "transformers"
@@ -54,6 +54,7 @@ def make_config(full: Spec, notes: list[str]) -> dict[str, Any]:
     encoder, decoder = full["encoder"], full["decoder"]
     name, head = one_dense_head(FORMAT, full)
     _check_head(full, name, head, notes)
+    refuse_unless(FORMAT, "decoder", decoder, {"deepest_unit": False})  # there it never runs
     config: dict[str, Any] = {
         "architectures": [
             "DPTForDepthEstimation" if name == "depth" else "DPTForSemanticSegmentation"
@@ -75,14 +76,20 @@ def make_config(full: Spec, notes: list[str]) -> dict[str, Any]:
         config["label2id"] = {c: i for i, c in enumerate(classes)}
         config["use_auxiliary_head"] = head["auxiliary"]
         config["semantic_classifier_dropout"] = head["dropout"]
-    if encoder["kind"] not in ("vit", "hybrid"):
+    if encoder["kind"] not in ("vit", "hybrid", "beit"):
         raise ValueError(
-            f"the {FORMAT} format (dpt) has no {encoder['kind']} encoder: vit or hybrid"
+            f"the {FORMAT} format (dpt) is not written over a {encoder['kind']} encoder: vit, "
+            "hybrid or beit"
         )
-    if encoder.get("layer_scale") is not None:
+    if has_backbone(encoder):
         if name == "segmentation":
-            raise ValueError(f"the {FORMAT} format (dpt) has no segmentation over a DINOv2 encoder")
-        return {**config, "is_hybrid": False, "backbone_config": _dinov2_config(encoder)}
+            raise ValueError(
+                f"the {FORMAT} format (dpt) has no segmentation over a DINOv2 or BEiT encoder"
+            )
+        if None in decoder["reassemble_channels"]:
+            raise ValueError(f"the {FORMAT} format (dpt) has a projection on every level")
+        backbone = _beit_config if encoder["kind"] == "beit" else _dinov2_config
+        return {**config, "is_hybrid": False, "backbone_config": backbone(encoder)}
     return {**config, **_vit_config(encoder, decoder)}
 
 
@@ -196,6 +203,38 @@ def _dinov2_config(encoder: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def _beit_config(encoder: dict[str, Any]) -> dict[str, Any]:
+    needed = {
+        "in_channels": 3,
+        "position_resize": "bilinear",
+        "qkv_bias": True,
+        "norm_order": "pre",
+        "gelu": "exact",
+        "swiglu": False,
+        "final_norm": False,
+    }
+    refuse_unless(FORMAT, "encoder", encoder, needed)
+    height, width = encoder["image_size"]
+    if height != width:
+        raise ValueError(f"transformers' BEiT has square position tables, not {height}x{width}")
+    stages = [i + 1 for i in encoder["out_indices"]]
+    return {
+        "model_type": "beit",
+        "hidden_size": encoder["embed_dim"],
+        "num_hidden_layers": _num_blocks(encoder),
+        "num_attention_heads": encoder["num_heads"],
+        "intermediate_size": int(encoder["embed_dim"] * encoder["mlp_ratio"]),
+        "layer_norm_eps": encoder["norm_eps"],
+        "image_size": height,
+        "patch_size": encoder["patch_size"],
+        "use_relative_position_bias": True,
+        "layer_scale_init_value": encoder["layer_scale"] or 0.0,
+        "reshape_hidden_states": False,
+        "out_indices": stages,
+        "out_features": [f"stage{i}" for i in stages],
+    }
+
+
 def _num_blocks(encoder: dict[str, Any]) -> int:
     return encoder["out_indices"][-1] + 1  # later ones are not built
 
@@ -206,7 +245,7 @@ def make_processor(full: Spec, notes: list[str]) -> dict[str, Any]:
     multiple = encoder.get("patch_size", 16)
     p = Preprocessing.from_dict({"multiple_of": multiple, **full["preprocessing"]})
     rule, (height, width) = p.resize, p.image_size
-    if encoder.get("layer_scale") is None:  # its ViT reads the grid as a square
+    if not has_backbone(encoder):  # its ViT reads the grid as a square
         if rule != "stretch" or height != width:
             notes.append(
                 "transformers' own ViT takes square images alone: its processor stretches pictures "
@@ -246,8 +285,10 @@ def _add_unused(tensors: dict[str, Tensor], full: Spec) -> None:
     for name in [n for n in tensors if n.startswith(f"{unit}2.")]:
         tensors[name.replace(f"{unit}2.", f"{unit}1.")] = torch.zeros_like(tensors[name])
     encoder = full["encoder"]
+    if encoder["kind"] == "beit":
+        return
     dim = encoder["embed_dim"]
-    dinov2 = encoder.get("layer_scale") is not None
+    dinov2 = has_backbone(encoder)
     norm = "backbone.layernorm" if dinov2 else "dpt.layernorm"
     tensors.setdefault(f"{norm}.weight", torch.ones(dim))
     tensors.setdefault(f"{norm}.bias", torch.zeros(dim))

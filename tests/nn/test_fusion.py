@@ -78,9 +78,16 @@ def test_deepest_fusion_refines_once_and_has_no_unit_for_a_lateral():
     torch.testing.assert_close(block(x, None, (8, 8)).full(), block.project(wanted), rtol=0, atol=1e-6)
 
 
-def test_only_the_deepest_level_lacks_the_unit():
+def test_only_the_deepest_level_lacks_the_unit_unless_asked_for():
     units = [fusion.rcu1 is None for fusion in decoder().fusion]
     assert units == [False, False, False, True]
+    model, x = decoder(deepest_unit=True), tokens((2, 2))
+    assert all(fusion.rcu1 is not None for fusion in model.fusion)
+    lateral = model.layer_rn[3](model.reassemble[3](x.levels[3], x.grids[3]))
+    block = model.fusion[3]
+    refined = block.rcu2(block.rcu1(lateral))
+    wanted = block.project(F.interpolate(refined, size=(2, 2), mode="bilinear", align_corners=True))
+    torch.testing.assert_close(model.fuse(x)[0], wanted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("grid", [(4, 4), (3, 5), (1, 1), (2, 7), (37, 37)])

@@ -1,6 +1,7 @@
 """What a case of the parity matrix is: a peer's random model in its own format, read by us."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import dpt
+from dpt.weights import formats
+
+Size = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class Case:
@@ -16,7 +22,7 @@ class Case:
 
     Attributes:
         format, task, model: what to call it.
-        sizes: [H, W] of the images that are compared.
+        sizes: [H, W] of the images that are compared, the native size first.
         options: of the peer's model.
         exact: tolerance of max|Δ| over the output's scale in float64; larger where the peer
             computes a part in float32 whatever it is given.
@@ -25,13 +31,23 @@ class Case:
     format: str
     task: str
     model: str
-    sizes: tuple[tuple[int, int], ...]
+    sizes: tuple[Size, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     exact: float = 1e-12
 
-    def build(self, folder: Path) -> tuple[nn.Module, nn.Module]:
-        """The peer (images to one tensor) and our model, read from what the peer saved."""
+    def make(self) -> nn.Module:
+        """The peer, random: images to one tensor."""
         raise NotImplementedError
+
+    def save(self, theirs: nn.Module, folder: Path) -> Path:
+        """Writes the peer as it is written by those who made it; says what we shall read."""
+        raise NotImplementedError
+
+    def build(self, folder: Path) -> tuple[nn.Module, dpt.DPT]:
+        """The peer and our model, read from what the peer saved."""
+        torch.manual_seed(0)
+        theirs = self.make()
+        return theirs, dpt.DPT.from_pretrained(self.save(theirs, folder))
 
     def __str__(self) -> str:
         return f"{self.format}, {self.task}, {self.model}"
@@ -58,27 +74,76 @@ def jolt(model: nn.Module, *, gain: float = 1.0) -> nn.Module:
     return model.eval()
 
 
-def compare(theirs: nn.Module, ours: nn.Module, images: torch.Tensor, task: str) -> float:
-    """max|Δ| over the output's scale; the peer's map is resized where it is not the image's."""
-    with torch.no_grad():
-        wanted, found = theirs(images), ours(images)[task]
+def random_images(count: int, size: Size) -> torch.Tensor:
+    """The same ones at every call."""
+    return torch.randn(count, 3, *size, generator=torch.Generator().manual_seed(1))
+
+
+def outputs(
+    case: Case, theirs: nn.Module, ours: nn.Module, images: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The peer's and ours; the peer's map is resized where it is not of the image's size."""
+    wanted, found = theirs(images), ours(images)[case.task]
     if wanted.shape[-2:] != found.shape[-2:]:
         maps = wanted if wanted.ndim == 4 else wanted[:, None]
         maps = F.interpolate(maps, size=found.shape[-2:], mode="bilinear", align_corners=False)
         wanted = maps if wanted.ndim == 4 else maps[:, 0]
     assert found.shape == wanted.shape
+    return wanted, found
+
+
+def output_error(
+    case: Case,
+    theirs: nn.Module,
+    ours: nn.Module,
+    size: Size,
+    dtype: torch.dtype = torch.float32,
+) -> float:
+    """max|Δ| over the output's scale."""
+    theirs, ours = (deepcopy(m).to(dtype) for m in (theirs, ours))
+    with torch.no_grad():
+        wanted, found = outputs(case, theirs, ours, random_images(2, size).to(dtype))
     scale = wanted.abs().max()
     assert wanted.std() > 0.002 * scale  # a flat map would say nothing
     return ((found - wanted).abs().max() / scale).item()
 
 
-def measure(case: Case, folder: Path) -> dict[tuple[int, int], tuple[float, float]]:
-    """(float32, float64) error at each size."""
-    theirs, ours = case.build(folder)
-    images = {size: torch.randn(2, 3, *size) for size in case.sizes}
-    single = {size: compare(theirs, ours, x, case.task) for size, x in images.items()}
-    theirs.double(), ours.double()
-    return {
-        size: (single[size], compare(theirs, ours, x.double(), case.task))
-        for size, x in images.items()
-    }
+def bfloat16_ratio(case: Case, theirs: nn.Module, ours: nn.Module) -> float:
+    """Our error in bfloat16 over the peer's own: RMS of an image, median of images."""
+    images = random_images(16, case.sizes[0])
+    with torch.no_grad():
+        exact, _ = outputs(case, theirs, ours, images)
+        theirs, ours = (deepcopy(m).bfloat16() for m in (theirs, ours))
+        found = outputs(case, theirs, ours, images.bfloat16())
+    peer, own = ((x.float() - exact).square().flatten(1).mean(1).sqrt() for x in found)
+    assert own.min() > 0
+    return (own / peer).median().item()
+
+
+def gradient_error(case: Case, theirs: nn.Module, ours: dpt.DPT, folder: Path) -> float:
+    """Worst max|Δ| over max of a tensor's gradient, of one training step in float64.
+
+    The peer's gradients are saved as if they were its weights, so that our reader gives them our
+    names. Those of key biases are left out, zero but for rounding: a shift of every key changes no
+    softmax.
+    """
+    theirs, ours = (deepcopy(m).double() for m in (theirs, ours))
+    wanted, found = outputs(case, theirs, ours, random_images(2, case.sizes[0]).double())
+    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(2)).double()
+    (wanted * weights).sum().backward()
+    (found * weights).sum().backward()
+    for p in theirs.parameters():
+        p.data = torch.zeros_like(p) if p.grad is None else p.grad
+    _, peers = formats.read(case.save(theirs, folder))
+    worst = 0.0
+    for name, p in ours.named_parameters():
+        grad, wanted = p.grad, peers[name]
+        assert wanted.dtype == torch.float64
+        if grad is None:  # auxiliary layers, of no part in an evaluation-mode output
+            assert wanted.count_nonzero() == 0, name
+            continue
+        if name.endswith("qkv.bias"):
+            grad, wanted = (g.unflatten(0, (3, -1))[::2] for g in (grad, wanted))
+        assert wanted.abs().max() > 0, name
+        worst = max(worst, ((grad - wanted).abs().max() / wanted.abs().max()).item())
+    return worst

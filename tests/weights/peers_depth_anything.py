@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from peer_cases import Case, jolt
 from torch import nn
 
-import dpt
-
 TAPS = {"v1": (4, 5, 6, 7), "v2": (1, 3, 5, 7)}
 GRID, DIM, BLOCKS = 5, 128, 8
 
@@ -208,18 +206,20 @@ class Hub(Case):
     file: str = "depth_anything_v2_vits.pth"
     stored: float | None = None
 
-    def build(self, folder):
-        torch.manual_seed(0)
+    def make(self):
         theirs = jolt(HubDepthAnything(**self.options))
         last = theirs.depth_head.scratch.output_conv2[2]
         nn.init.constant_(last.bias, 2.0 if theirs.max_depth is None else 0.0)
         if theirs.max_depth is not None:  # a steep sigmoid would amplify rounding
             last.weight.data /= 10
+        return theirs
+
+    def save(self, theirs, folder):
         content: Any = theirs.state_dict()
         if self.stored is not None:
             content = {"model": content, "max_depth": self.stored}
         torch.save(content, folder / self.file)
-        return theirs, dpt.DPT.from_pretrained(folder / self.file)
+        return folder / self.file
 
 
 class Depth(nn.Module):
@@ -262,11 +262,12 @@ def folder_model(*, gated: bool = False, taps: tuple[int, ...] = (2, 4, 6, 8), *
 class Folder(Case):
     """A random model of transformers, saved by it and read by us."""
 
-    def build(self, folder):
-        torch.manual_seed(0)
-        theirs = folder_model(**self.options)
-        theirs.save_pretrained(folder)
-        return Depth(theirs), dpt.DPT.from_pretrained(folder)
+    def make(self):
+        return Depth(folder_model(**self.options))
+
+    def save(self, theirs, folder):
+        theirs.model.save_pretrained(folder)
+        return folder
 
 
 SIZES = ((70, 70), (98, 70), (84, 112))  # native (an odd grid), and not square

@@ -9,8 +9,6 @@ from peer_cases import Case, jolt
 from peers_depth_anything import DIM, TAPS, HubViT
 from torch import nn
 
-import dpt
-
 
 class ConvModule(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = True) -> None:
@@ -120,14 +118,16 @@ class HubDepther(nn.Module):
 class Hub(Case):
     """A random depther, saved whole and read by us."""
 
-    def build(self, folder):
-        torch.manual_seed(0)
+    def make(self):
         theirs = jolt(HubDepther(**self.options))
         last = theirs.decode_head.conv_depth.head[4]
         nn.init.constant_(last.bias, 2.0)  # away from a map of zeros behind the last ReLU
         last.weight.data /= 100  # and from 80 m
+        return theirs
+
+    def save(self, theirs, folder):
         torch.save({"state_dict": theirs.state_dict()}, folder / "depther.pth")
-        return theirs, dpt.DPT.from_pretrained(folder / "depther.pth")
+        return folder / "depther.pth"
 
 
 SIZES = ((70, 70), (56, 84))  # native (an odd grid), and not square

@@ -13,8 +13,6 @@ import torch.nn.functional as F
 from peer_cases import Case, jolt
 from torch import nn
 
-import dpt
-
 DIM, BLOCKS, GRID = 128, 8, 4
 
 
@@ -216,8 +214,7 @@ class Official(Case):
     wrapped: bool = False
     gain: float = 1.0
 
-    def build(self, folder):
-        torch.manual_seed(0)
+    def make(self):
         theirs = jolt(OfficialDPT(task=self.task, **self.options), gain=self.gain)
         if self.task == "depth":  # away from a map of zeros behind the last ReLU
             nn.init.constant_(theirs.scratch.output_conv[4].bias, 2.0)
@@ -229,11 +226,14 @@ class Official(Case):
                 theirs.metric = kept
                 for tensor in theirs.scratch.output_conv[4].parameters():
                     tensor.mul_(gain)
+        return theirs
+
+    def save(self, theirs, folder):
         content: Any = theirs.state_dict()
         if self.wrapped:
             content = {"model": content, "optimizer": {"state": {}, "param_groups": []}}
         torch.save(content, folder / self.file)
-        return theirs, dpt.DPT.from_pretrained(folder / self.file)
+        return folder / self.file
 
 
 SIZES = ((64, 64), (64, 96), (128, 32))  # native, and not square

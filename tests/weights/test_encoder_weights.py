@@ -416,15 +416,38 @@ def test_deit_with_its_distillation_token(tmp_path):
     torch.nn.init.normal_(theirs.pos_embed)
     torch.nn.init.normal_(theirs.dist_token)
     torch.save({"model": theirs.state_dict()}, tmp_path / "deit.pth")
-    ours = VisionTransformer(
-        image_size=(64, 64), embed_dim=64, num_heads=2, num_blocks=4, out_indices=(3,)
-    )
+
+    def ours_with(registers):
+        return VisionTransformer(
+            image_size=(64, 64),
+            embed_dim=64,
+            num_heads=2,
+            num_blocks=4,
+            out_indices=(3,),
+            num_register_tokens=registers,
+        ).eval()
+
+    ours = ours_with(0)
     report = load_encoder_weights(ours, tmp_path / "deit.pth")
-    assert report.missing == []
-    assert report.moved == ["pos_embed 2 to 1 codes before the patches"]
-    assert {"dist_token", "head_dist.weight", "head.weight"} <= set(report.unused)
+    assert report.missing == report.moved == []
+    assert "not used: code of dist_token, dist_token, head.bias" in str(report)
     assert torch.equal(ours.pos_embed[:, :1], theirs.pos_embed[:, :1])
     assert torch.equal(ours.pos_embed[:, 1:], theirs.pos_embed[:, 2:])
+    ours = ours_with(1)  # a token with no slot of its own is what a register is
+    report = load_encoder_weights(ours, tmp_path / "deit.pth")
+    assert report.missing == []
+    assert report.moved[0] == "dist_token into the register"
+    assert not any("dist_token" in name for name in report.unused)
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        wanted = theirs.eval().forward_intermediates(
+            images, indices=[3], output_fmt="NLC", intermediates_only=True
+        )[0]
+        found = ours(images).levels[-1][:, 2:]
+    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+    report = load_encoder_weights(ours_with(2), tmp_path / "deit.pth")
+    assert report.missing == ["reg_token"]
+    assert "dist_token" in report.unused
     again = TimmEncoder(name="deit_tiny_distilled_patch16_224", **sizes)
     report = load_encoder_weights(again, tmp_path / "deit.pth")
     assert report.missing == report.resized == []

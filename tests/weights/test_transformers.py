@@ -144,6 +144,18 @@ def test_official_files_become_folders_of_transformers(case, tmp_path):
     assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
 
 
+def test_auxiliary_layers_equal_transformers(tmp_path):
+    """The same layers; transformers feeds them the last fusion output, the paper the one before."""
+    theirs = make("segmentation")
+    theirs.save_pretrained(tmp_path)
+    ours = dpt.DPT.from_pretrained(tmp_path).heads["segmentation"].auxiliary_layers
+    for side in (4, 8, 16, 32):
+        maps = torch.randn(1, 16, side, side)
+        with torch.no_grad():
+            wanted, found = theirs.auxiliary_head(maps), ours(maps)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_pipeline(tmp_path):
     from transformers import pipeline
 
@@ -237,6 +249,7 @@ REFUSED = {
     "no regression head": ({"regression": {}}, {}),
     "position='sincos_2d'": (None, {"position": "sincos_2d"}),
     "gelu='tanh'": (None, {"gelu": "tanh"}),
+    "deepest_unit=True": (None, {"deepest_unit": True}),
     "square images alone": (None, {"image_size": [64, 96]}),
     r"upsample='double'": (None, {"patch_size": 8}),
     "final_norm=True": (None, {"final_norm": True}),
@@ -270,8 +283,11 @@ def change(folder, **values):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"backbone_config": {"model_type": "beit"}}, "over a 'beit' backbone, which is not read"),
-        ({"backbone_config": {"model_type": "swinv2"}}, "over a 'swinv2' backbone"),
+        (
+            {"backbone_config": {"model_type": "resnet"}},
+            "over a 'resnet' backbone, which is not read",
+        ),
+        ({"backbone_config": {"model_type": "convnextv2"}}, "over a 'convnextv2' backbone"),
         ({"hidden_act": "relu"}, "hidden_act='relu'"),
         ({"head_in_index": 1}, "head_in_index=1"),
         ({"patch_size": [16, 8]}, "16x8"),

@@ -1,0 +1,113 @@
+"""BEiT (Bao et al. 2022): a ViT whose tokens know their places inside attention alone.
+
+Each block adds a learned bias to its attention scores, one a head for each offset between two
+tokens (T5's relative positions in two dimensions; Bao et al. 2022, section 2.4). Shapes: h × w the
+grid, N = h·w patch tokens, T = 1 + N with CLS first. Parameter names are timm's, but for the gains
+``gamma_1`` and ``gamma_2``, which are ``ls1.gamma`` and ``ls2.gamma`` as in timm's other ViTs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpt.nn.positions import ResizePolicy, resize_positions
+from dpt.nn.vit import Attention, VisionTransformer
+
+Grid = tuple[int, int]
+
+
+def offsets(grid: Grid) -> Grid:
+    """Number of offsets between two rows, and between two columns, of a grid."""
+    return 2 * grid[0] - 1, 2 * grid[1] - 1
+
+
+def offset_index(grid: Grid, *, device: torch.device) -> Tensor:
+    """Row of the bias table for each pair of tokens (query, key): (T, T) integers.
+
+    Offsets run row by row from (1 - h, 1 - w); then CLS to patch, patch to CLS, CLS to CLS.
+    """
+    height, width = grid
+    count = offsets(grid)[0] * offsets(grid)[1]
+    rows = torch.arange(height, device=device).repeat_interleave(width)
+    columns = torch.arange(width, device=device).repeat(height)
+    down = rows[:, None] - rows + height - 1
+    right = columns[:, None] - columns + width - 1
+    from_cls = torch.full((1, height * width), count, device=device)
+    to_cls = torch.full((height * width + 1, 1), count + 1, device=device)
+    to_cls[0] = count + 2
+    patches = torch.cat((from_cls, down * offsets(grid)[1] + right))
+    return torch.cat((to_cls, patches), dim=1)
+
+
+def resize_table(table: Tensor, old: Grid, new: Grid, *, policy: ResizePolicy) -> Tensor:
+    """A bias table (offsets + 3, heads) made for an ``old`` grid, for a ``new`` one."""
+    cells = resize_positions(table[None, :-3], offsets(old), offsets(new), policy=policy)
+    return torch.cat((cells[0], table[-3:]))
+
+
+class BeitAttention(Attention):
+    """Attention with biases on queries and values alone, and a table of position biases.
+
+    Args:
+        grid: h × w that the table is made for: (2h - 1)(2w - 1) offsets, and three for CLS.
+    """
+
+    def __init__(self, dim: int, *, num_heads: int, qkv_bias: bool, grid: Grid) -> None:
+        super().__init__(dim, num_heads=num_heads, qkv_bias=False)
+        self.grid = grid
+        self.q_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+        self.v_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+        count = offsets(grid)[0] * offsets(grid)[1] + 3
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(count, num_heads))
+
+    def project_qkv(self, tokens_BTD: Tensor, norm: nn.Module | None) -> Tensor:
+        if self.q_bias is None or self.v_bias is None:
+            return super().project_qkv(tokens_BTD, norm)
+        bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
+        normed = tokens_BTD if norm is None else norm(tokens_BTD)
+        return F.linear(normed, self.qkv.weight, bias)
+
+    def position_bias(self, grid: Grid, index: Tensor, *, policy: ResizePolicy) -> Tensor:
+        """(1, heads, T, T) for the tokens of ``grid``, whose :func:`offset_index` is ``index``."""
+        table = resize_table(self.relative_position_bias_table, self.grid, grid, policy=policy)
+        by_head = table.t().contiguous()  # of which index_select is much faster than [:, index]
+        return by_head.index_select(1, index.flatten()).unflatten(1, index.shape).unsqueeze(0)
+
+
+class Beit(VisionTransformer):
+    """BEiT: image to token matrices of the blocks named in ``out_indices``.
+
+    Takes the arguments of :class:`VisionTransformer`, but that it has no codes in its tokens
+    (``position`` is ``none``) and no registers. ``position_resize`` brings each table to another
+    grid: ``bilinear`` in MiDaS 3.1 and transformers.
+    """
+
+    blocks: Any  # of vit.Block, each with a BeitAttention
+
+    def __init__(self, *, qkv_bias: bool = True, **arguments: Any) -> None:
+        for name, only in (("position", "none"), ("num_register_tokens", 0)):
+            if arguments.setdefault(name, only) != only:
+                raise ValueError(f"{name}={arguments[name]!r}: BEiT has only {only!r}")
+        super().__init__(qkv_bias=qkv_bias, **arguments)
+        for block in self.blocks:
+            heads = block.attn.num_heads
+            block.attn = BeitAttention(
+                self.embed_dim, num_heads=heads, qkv_bias=qkv_bias, grid=self.grid
+            )
+        self.init_weights()
+
+    def encode(self, map_BDhw: Tensor) -> list[Tensor]:
+        grid = (map_BDhw.shape[-2], map_BDhw.shape[-1])
+        index = offset_index(grid, device=map_BDhw.device)
+        tokens = self.embed(map_BDhw)
+        taps = []
+        for i, block in enumerate(self.blocks):
+            bias = block.attn.position_bias(grid, index, policy=self.position_resize)
+            tokens = block(tokens, bias)
+            if i in self.out_indices:
+                taps.append(self.norm(tokens))
+        return taps

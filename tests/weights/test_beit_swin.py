@@ -1,0 +1,383 @@
+"""DPTs over BEiT, Swin and SwinV2: what is read, what comes back exactly, what is refused and why.
+
+That outputs and gradients equal the peers', the parity matrix holds.
+"""
+
+import json
+
+import pytest
+import torch
+from peers_beit_swin import (
+    BEIT,
+    CASES,
+    PYRAMID,
+    SWINV2,
+    Midas31,
+    make_transformers,
+    to_old_names,
+)
+from peers_transformers import Output
+
+import dpt
+from dpt.nn import TimmEncoder
+from dpt.weights import midas31, transformers
+from dpt.weights.convert import convert
+from dpt.weights.encoder import load_encoder_weights
+from dpt.weights.files import Source, open_source
+from dpt.zoo import build
+
+pytestmark = pytest.mark.peers
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Folders that transformers saved, by backbone."""
+    found = {"beit": {"backbone": BEIT}, "swinv2": {"backbone": SWINV2, **PYRAMID}}
+    for name, options in found.items():
+        found[name] = tmp_path_factory.mktemp(name)
+        make_transformers(**options).save_pretrained(found[name])
+    return found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """MiDaS's files, by model."""
+    folder = tmp_path_factory.mktemp("midas")
+    cases = [c for c in CASES if c.format == "MiDaS 3.1"]
+    found = {}
+    for case in cases:
+        (folder / case.model).mkdir()
+        found[case.model] = case.save(case.make(), folder / case.model)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_our_own_folder_gives_the_same_model(case, tmp_path):
+    _, ours = case.build(tmp_path)
+    ours.save_pretrained(tmp_path / "ours")
+    again = dpt.DPT.from_pretrained(tmp_path / "ours")
+    assert again.spec == ours.spec
+    state = ours.state_dict()
+    assert again.state_dict().keys() == state.keys()
+    assert all(torch.equal(v, state[k]) for k, v in again.state_dict().items())
+    images = torch.randn(1, 3, 96, 96)
+    with torch.no_grad():
+        assert torch.equal(again(images)["depth"], ours(images)["depth"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_encoder_alone_is_read_too(case, tmp_path):
+    _, ours = case.build(tmp_path)
+    path = tmp_path / case.file if case.format == "MiDaS 3.1" else tmp_path
+    encoder, _, _ = build(ours.spec)
+    report = load_encoder_weights(encoder, path)
+    assert report.missing == report.resized == []
+    state = ours.encoder.state_dict()
+    assert all(torch.equal(v, state[k]) for k, v in encoder.state_dict().items())
+
+
+def test_tables_fit_an_encoder_of_another_grid(files):
+    ours = dpt.DPT.from_pretrained(files["BEiT"])
+    spec = {**ours.spec, "encoder": {**ours.spec["encoder"], "image_size": [96, 128]}}
+    wide, _, _ = build(spec)
+    report = load_encoder_weights(wide, files["BEiT"])
+    assert report.resized == ["4 tables of position biases 4x4 to 6x8"]
+    images = torch.randn(1, 3, 96, 128)
+    with torch.no_grad():
+        wanted, found = ours.encoder(images).levels[-1], wide.eval()(images).levels[-1]
+    torch.testing.assert_close(found, wanted)
+
+
+# transformers' folders
+
+
+def test_beit_goes_back_to_transformers_exactly(folders, tmp_path):
+    from safetensors.torch import load_file
+    from transformers import AutoModelForDepthEstimation
+
+    convert(folders["beit"], tmp_path / "ours", to="dpt")
+    report = convert(tmp_path / "ours", tmp_path / "again", to="transformers")
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (folders["beit"], tmp_path / "again")
+    )
+    never_run = {k for k in before if k.startswith("neck.fusion_stage.layers.0.residual_layer1.")}
+    assert before.keys() == after.keys()
+    assert all(torch.equal(v, after[k]) for k, v in before.items() if k not in never_run)
+    theirs, info = AutoModelForDepthEstimation.from_pretrained(
+        tmp_path / "again", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    assert report.notes
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        wanted = AutoModelForDepthEstimation.from_pretrained(folders["beit"])(images)
+        assert torch.equal(theirs(images).predicted_depth, wanted.predicted_depth)
+
+
+def test_midas_becomes_a_folder_of_transformers(files, tmp_path):
+    """As Intel's folders came from MiDaS's files."""
+    from transformers import DPTForDepthEstimation
+
+    convert(files["BEiT"], tmp_path / "hf", to="transformers")
+    theirs = Output(DPTForDepthEstimation.from_pretrained(tmp_path / "hf").eval())
+    ours = dpt.DPT.from_pretrained(files["BEiT"])
+    again = dpt.DPT.from_pretrained(tmp_path / "hf")
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        found = ours(images)["depth"]
+        assert (theirs(images) - found).abs().max() <= 1e-5 * found.abs().max()
+        torch.testing.assert_close(again(images)["depth"], found)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": [64, 96]}, "square position tables, not 64x96"),
+        ({"position_resize": "bicubic"}, "position_resize='bicubic'"),
+        ({"qkv_bias": False}, "qkv_bias=False"),
+        ({"reassemble_channels": [None, 8, 8, 8]}, "projection on every level"),
+    ],
+)
+def test_a_beit_that_transformers_has_not_is_not_written(options, message, tmp_path):
+    sizes = {"embed_dim": 16, "num_blocks": 4, "num_heads": 2, "out_indices": [0, 1, 2, 3]}
+    model = dpt.create_model(
+        "dpt_tiny", heads={"depth": {}}, encoder={"kind": "beit", **sizes}, **options
+    )
+    with pytest.raises(ValueError, match=message):
+        transformers.write(model.spec, model.state_dict(), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_swin_is_not_written(folders, tmp_path):
+    model = dpt.DPT.from_pretrained(folders["swinv2"])
+    with pytest.raises(ValueError, match="not written over a timm encoder"):
+        transformers.write(model.spec, model.state_dict(), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_off_the_windows_the_order_of_padding_tells(folders):
+    """timm's own order lets the far edge in; transformers', which is Swin's, is what we keep."""
+    ours = dpt.DPT.from_pretrained(folders["swinv2"])
+    assert ours.spec["encoder"].pop("pad_windows") == "before_shift"
+    plain = dpt.DPT(ours.spec).eval()
+    plain.load_state_dict(ours.state_dict())
+    for size, equal in (((96, 96), True), ((64, 160), False)):
+        images = torch.randn(1, 3, *size)
+        with torch.no_grad():
+            wanted, found = ours(images)["depth"], plain(images)["depth"]
+        assert torch.equal(found, wanted) == equal
+    with pytest.raises(ValueError, match=r"pad_windows=.*no windows"):
+        TimmEncoder(name="resnet18", pad_windows="before_shift")
+    with pytest.raises(ValueError, match="choose from"):
+        TimmEncoder(name="resnet18", pad_windows="never")
+
+
+def test_defaults_are_those_of_transformers():
+    from transformers import BeitConfig, Swinv2Config
+
+    for ours, theirs in (
+        (transformers.BEIT_DEFAULTS, BeitConfig()),
+        (transformers.SWINV2_DEFAULTS, Swinv2Config()),
+    ):
+        for name, value in ours.items():
+            found = getattr(theirs, name)
+            assert (list(found) if isinstance(found, tuple) else found) == value, name
+
+
+def test_buffers_of_older_versions_are_left_out(folders):
+    source = open_source(folders["beit"])
+    attention = "backbone.encoder.layer.0.attention.attention.relative_position_bias"
+    buffer = f"{attention}.relative_position_index"
+    content = {**source.content, buffer: torch.zeros(17, 17, dtype=torch.long)}
+    older = Source(source.path, source.config, source.processor, content)
+    assert buffer in transformers.unused(older)
+    assert transformers.read(older)[1].keys() == transformers.read(source)[1].keys()
+
+
+def test_stages_behind_the_last_tap_are_left_out(tmp_path):
+    backbone = {**SWINV2, "out_indices": [1, 2, 3]}
+    theirs = make_transformers(backbone, neck_hidden_sizes=[16, 32, 64])
+    theirs.save_pretrained(tmp_path)
+    ours = dpt.DPT.from_pretrained(tmp_path)
+    names = transformers.unused(open_source(tmp_path))
+    assert "backbone.encoder.layers.2.downsample.reduction.weight" in names
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        wanted, found = theirs(images).predicted_depth, ours(images)["depth"]
+    wanted = torch.nn.functional.interpolate(wanted[None], size=(64, 96), mode="bilinear")[0]
+    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone", "message"),
+    [
+        ("beit", {"use_shared_relative_position_bias": True}, "shared_relative_position_bias=True"),
+        ("beit", {"use_absolute_position_embeddings": True}, "use_absolute_position_embeddings"),
+        ("beit", {"image_size": [64, 96]}, "64x96 pixels: only squares"),
+        ("beit", {"image_size": 96}, r"relative_position_bias_table is \(52, 4\), not \(124, 4\)"),
+        ("beit", {"hidden_size": 96}, "does not fit"),
+        ("beit", {"out_indices": [0, 1, 2, 3]}, "counted from 1"),
+        ("beit", {"model_type": "swin"}, "'swin' backbone, .* at no size; .* beit, swinv2"),
+        ("beit", {"model_type": "vit_mae"}, "over a 'vit_mae' backbone, which is not read; those"),
+        ("swinv2", {"use_absolute_embeddings": True}, "use_absolute_embeddings=True"),
+        ("swinv2", {"layer_norm_eps": 1e-6}, "layer_norm_eps=1e-06"),
+        ("swinv2", {"image_size": 100}, "image_size=100 is no multiple of the last stride 32"),
+        ("swinv2", {"depths": [2, 2, 4, 2]}, r"missing encoder\.model\.layers\.2\.blocks\.2"),
+        ("swinv2", {"num_heads": [3, 2, 2, 4]}, "num_heads|does not fit|no model"),
+    ],
+)
+def test_what_is_not_read_gives_one_clear_error(folders, name, backbone, message, tmp_path):
+    (tmp_path / "model.safetensors").symlink_to(folders[name] / "model.safetensors")
+    config = json.loads((folders[name] / "config.json").read_text())
+    config["backbone_config"].update(backbone)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message) as caught:
+        dpt.DPT.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_segmentation_over_a_backbone_is_refused(folders, tmp_path):
+    (tmp_path / "model.safetensors").symlink_to(folders["beit"] / "model.safetensors")
+    config = json.loads((folders["beit"] / "config.json").read_text())
+    config["architectures"] = ["DPTForSemanticSegmentation"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="builds its own ViT"):
+        dpt.DPT.from_pretrained(tmp_path)
+
+
+# MiDaS's files
+
+RELEASED = {  # timm's model today; heads, windows or grid, image size, what is kept of the aspect
+    "dpt_beit_base_384": ("beit_base_patch16_384", 12, None, 384, "minimal"),
+    "dpt_beit_large_384": ("beit_large_patch16_384", 16, None, 384, "minimal"),
+    "dpt_beit_large_512": ("beit_large_patch16_512", 16, None, 512, "minimal"),
+    "dpt_swin_large_384": ("swin_large_patch4_window12_384", 6, 12, 384, "stretch"),
+    "dpt_swin2_large_384": ("swinv2_large_window12to24_192to384", 6, 24, 384, "stretch"),
+    "dpt_swin2_base_384": ("swinv2_base_window12to24_192to384", 4, 24, 384, "stretch"),
+    "dpt_swin2_tiny_256": ("swinv2_tiny_window16_256", 3, 16, 256, "stretch"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "masks"),
+    [*((n, True) for n in RELEASED), *((n, False) for n in RELEASED if "win" in n)],
+)
+def test_released_architectures_are_told_by_their_shapes(name, masks, tmp_path):
+    """Of the names and shapes that a released file has; nothing is computed."""
+    import timm
+
+    arch, heads, window, size, resize = RELEASED[name]
+    beit = "beit" in name
+    with torch.device("meta"):
+        if beit:
+            dim = 768 if "base" in name else 1024
+            channels = (96, 192, 384, 768) if "base" in name else (256, 512, 1024, 1024)
+            theirs = Midas31("BEiT", channels, 256, side=4, embed_dim=dim, depth=1, num_heads=1)
+        else:
+            theirs = Midas31("Swin", fusion=256, embed_dim=96, depths=(1, 1, 1, 1))
+        trunk = timm.create_model(arch)
+        theirs.pretrained.model = trunk
+        if not beit:
+            for n, level in enumerate(trunk.feature_info):
+                rn = torch.nn.Conv2d(level["num_chs"], 256, 3, bias=False)
+                setattr(theirs.scratch, f"layer{n + 1}_rn", rn)
+        state = to_old_names(theirs.state_dict(), theirs)
+    if not masks:
+        state = {k: v for k, v in state.items() if not k.endswith("attn_mask")}
+    source = Source(tmp_path / f"{name}.pt", None, None, state)
+    assert midas31.matches(source)
+    spec, found = midas31.read(source)
+    assert found.keys() == {k for k in found if k.startswith(("encoder.", "decoder.", "heads."))}
+    encoder = spec["encoder"]
+    if beit:
+        taps = [2, 5, 8, 11] if "base" in name else [5, 11, 17, 23]
+        assert (encoder["num_heads"], encoder["out_indices"]) == (heads, taps)
+        assert (encoder["image_size"], encoder["norm_eps"]) == ([size, size], 1e-6)
+        assert spec["decoder"]["reassemble_channels"] == list(channels)
+    else:
+        config = trunk.layers[3].blocks[0].attn
+        assert (encoder["num_heads"][0], encoder["window_size"]) == (heads, window)
+        assert encoder["img_size"] == [size, size]
+        if "swin2" in name:
+            before = encoder["pretrained_window_sizes"][3]
+            assert config.pretrained_window_size == (before, before)
+    settings = spec["preprocessing"]
+    assert (settings["image_size"], settings["resize"]) == ([size, size], resize)
+    assert (settings["multiple_of"], settings["mean"]) == (32, [0.5] * 3)
+
+
+def test_unused_tensors_are_listed(files):
+    names = midas31.unused(open_source(files["SwinV2"]))
+    assert {n.rpartition(".")[2] for n in names} == {"attn_mask", "weight", "bias"}
+    assert "pretrained.model.head.weight" in names
+    names = midas31.unused(open_source(files["BEiT"]))
+    assert "pretrained.model.blocks.3.attn.relative_position_index" in names
+    assert "pretrained.model.fc_norm.bias" in names
+
+
+def test_optimizer_and_all(files, tmp_path):
+    """Some of MiDaS's files are of a training run."""
+    content = torch.load(files["BEiT"], weights_only=True)
+    torch.save({"model": content, "optimizer": {"state": {}}}, tmp_path / "a.pt")
+    wanted = dpt.DPT.from_pretrained(files["BEiT"]).state_dict()
+    found = dpt.DPT.from_pretrained(tmp_path / "a.pt").state_dict()
+    assert all(torch.equal(v, found[k]) for k, v in wanted.items())
+
+
+def drop(part):
+    return lambda t: [t.pop(k) for k in [k for k in t if part in k]]
+
+
+def swap(name, *shape):
+    return lambda t: t.update({f"pretrained.model.{name}": torch.ones(shape)})
+
+
+FAULTS = {
+    "no square's": ("BEiT", swap("blocks.0.attn.relative_position_bias_table", 50, 4)),
+    r"blocks.1.attn.relative_position_bias_table is \(124, 4\), not \(52, 4\)": (
+        "BEiT",
+        swap("blocks.1.attn.relative_position_bias_table", 124, 4),
+    ),
+    "patch_embed.proj.weight is missing": ("BEiT", drop("patch_embed.proj.weight")),
+    "3 blocks under": ("BEiT", drop("blocks.3.")),
+    "act_postprocess1.3.weight is missing": ("BEiT", drop("act_postprocess1.3.")),
+    r"missing decoder.reassemble.0.read.linear.weight": ("BEiT", drop(".0.project.0.")),
+    "missing encoder.blocks.2.ls2.gamma": ("BEiT", drop("blocks.2.gamma_2")),
+    "unexpected pretrained.model.blocks.0.extra": ("BEiT", swap("blocks.0.extra", 3)),
+    "does not tell its img_size.*fits no Swin that": ("Swin", drop("attn_mask")),
+    "does not tell its pretrained_window_sizes.*fits no SwinV2": (
+        "SwinV2",
+        swap("layers.0.blocks.1.attn_mask", 4, 144, 144),
+    ),
+    "layers.3.blocks.0.attn.logit_scale is missing": ("SwinV2", drop("layers.3.blocks.0.attn")),
+    "missing encoder.model.layers.2.downsample.norm.bias": ("SwinV2", drop("1.downsample.norm")),
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_damaged_files_give_one_clear_error(message, files, tmp_path):
+    model, damage = FAULTS[message]
+    content = torch.load(files[model], weights_only=True)
+    damage(content)
+    torch.save(content, tmp_path / "dpt_damaged.pt")
+    with pytest.raises(ValueError, match=message) as caught:
+        dpt.DPT.from_pretrained(tmp_path / "dpt_damaged.pt")
+    assert "\n" not in str(caught.value)
+    assert "dpt_damaged.pt" in str(caught.value)
+
+
+def test_a_swin_at_other_sizes_is_that_of_transformers(files, folders):
+    """MiDaS takes its own size alone; beyond it the same tensors give the same in both formats."""
+    ours, other = (dpt.DPT.from_pretrained(p) for p in (folders["swinv2"], files["SwinV2"]))
+    other.load_state_dict(ours.state_dict())
+    images = torch.randn(1, 3, 64, 160)
+    with torch.no_grad():
+        wanted, found = ours(images)["depth"], other(images)["depth"]
+    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
