@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -214,8 +215,9 @@ def make_contenders(ours: DPT, task: str, against: Sequence[str]) -> list[Conten
         elif base in makers:
             rival = makers[base](ours, task)
         else:
-            raise ValueError(f"--against {name}: choose from {', '.join(RIVALS)}, dpt, each also "
-                             "with -compile")
+            raise ValueError(
+                f"--against {name}: choose from {', '.join(RIVALS)}, dpt, each also with -compile"
+            )
         if suffix == "compile":
             rival.name += ", compiled"
             rival.predict, rival.loss = torch.compile(rival.predict), torch.compile(rival.loss)
@@ -261,20 +263,21 @@ def run_forward(
     device, first = images.device, None
     images = images.to(dtype)
     for c, row in zip(contenders, rows, strict=True):
-        c.model.eval().to(device=device, dtype=dtype, memory_format=torch.channels_last)
+        c.model.eval().to(device, dtype)
+        c.model.to(memory_format=torch.channels_last)
         with torch.inference_mode(), LiveBytes() as live:
             out = c.predict(images).float()
         if not c.name.startswith("smp"):
             first = out if first is None else first
             row["difference"] = float((out - first).abs().max() / first.abs().max())
-        row["forward MiB"] = _peak(lambda c=c: c.predict(images), live, device) / 2**20
+        row["forward MiB"] = _peak(partial(c.predict, images), live, device) / 2**20
         with torch.inference_mode(), FlopCounterMode(display=False) as counter:
             c.predict(images)
         row["flops"] = counter.get_total_flops()
     with torch.inference_mode():
         for turn in range(-2, rounds):  # two turns to warm up
             for c in contenders:
-                seconds = _timed(lambda c=c: c.predict(images), device)
+                seconds = _timed(partial(c.predict, images), device)
                 if turn >= 0:
                     c.forward_s.append(seconds)
     _add_times(contenders, rows, "forward", lambda c: c.forward_s)
@@ -303,7 +306,7 @@ def run_steps(
         c.model.train()
         optimizers.append(torch.optim.AdamW(c.model.parameters(), lr=1e-5, fused=True))
         with scope():
-            row["saved MiB"] = saved_bytes(lambda c=c: c.loss(images, truth), c.model) / 2**20
+            row["saved MiB"] = saved_bytes(partial(c.loss, images, truth), c.model) / 2**20
     for turn in range(-1, rounds):
         for c, optimizer in zip(contenders, optimizers, strict=True):
 

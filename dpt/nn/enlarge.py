@@ -47,7 +47,9 @@ class Enlarged:
     @classmethod
     def of(cls, maps: Tensor | Enlarged) -> Enlarged:
         """The map itself, or a tensor as a map of its own size."""
-        return maps if isinstance(maps, Enlarged) else cls(maps, tuple(maps.shape[-2:]))
+        if isinstance(maps, Enlarged):
+            return maps
+        return cls(maps, (maps.shape[-2], maps.shape[-1]))
 
     def full(self) -> Tensor:
         """(B, C, H, W)."""

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.nn.enlarge import Enlarged, convolve, resize
-from dpt.nn.recompute import conv_of_norm_relu
 from dpt.nn.reassemble import ReadoutMode, Reassemble
+from dpt.nn.recompute import conv_of_norm_relu
 from dpt.types import Tokens
 
 Alignment = Literal["to_lateral", "double", "resize_lateral"]
@@ -66,7 +66,7 @@ class Fusion(nn.Module):
         self.project = nn.Conv2d(channels, channels, kernel_size=1)
 
     def forward(self, lateral: Tensor, above: Tensor | None, size: tuple[int, int]) -> Enlarged:
-        """(B, C, h, w) and, but for the deepest, (B, C, h, w) from above, to be seen at ``size``."""
+        """(B, C, h, w) and, but for the deepest, the same from above; to be seen at ``size``."""
         x = lateral if self.rcu1 is None else self.rcu1(lateral)
         x = x if above is None else above + x
         # the paper projects after upsampling; the two commute, and here it is a quarter of the work

@@ -169,6 +169,7 @@ class SegmentationHead(DenseHead):
     def _logits(layers: nn.Sequential, maps: Enlarged) -> Tensor:
         """Logits at the size of the map, half the image's."""
         conv, norm, _, dropout, last = layers
+        assert isinstance(dropout, nn.Dropout)
         rate = dropout.p if dropout.training else 0.0
         return conv_of_norm_relu(norm, last, convolve(conv, maps), dropout=rate)
 

@@ -1,8 +1,9 @@
 """Products of cheap things, which keep only the cheap thing's input for backward.
 
 Autograd keeps the input of every product. Where that is a LayerNorm's, a GELU's or an upsampling's
-output it is large and cheap to make again, so these functions make it again: exact, with a third
-less memory for a ViT block. ``torch.compile`` decides such things by itself and gets the plain form.
+output it is large and cheap to make again, so these functions make it again: the same numbers, and
+a third less memory for a ViT block. ``torch.compile`` decides such things by itself and gets the
+plain form.
 """
 
 from __future__ import annotations
@@ -135,9 +136,7 @@ def linear_of(cheap: Cheap, linear: nn.Module, *inputs: Tensor) -> Tensor:
     return LinearOf.apply(cheap, weight, bias, *inputs)
 
 
-def conv_of(
-    cheap: Cheap, conv: nn.Module, *inputs: Tensor, again: Cheap | None = None
-) -> Tensor:
+def conv_of(cheap: Cheap, conv: nn.Module, *inputs: Tensor, again: Cheap | None = None) -> Tensor:
     """conv(cheap(*inputs)) for a convolution of stride 1; see :func:`linear_of`.
 
     ``again`` stands in for ``cheap`` in backward where that has a state to leave alone.

@@ -92,7 +92,7 @@ def test_no_bias_on_keys():
     with torch.no_grad():
         attention.q_bias.fill_(1.0)
         attention.v_bias.fill_(2.0)
-        found = attention.project_qkv(torch.zeros(1, 3, 8))
+        found = attention.project_qkv(torch.zeros(1, 3, 8), None)
     assert found.unflatten(-1, (3, 8))[0, 0, :, 0].tolist() == [1.0, 0.0, 2.0]
     assert BeitAttention(8, num_heads=2, qkv_bias=False, grid=(2, 2)).q_bias is None
 

@@ -75,7 +75,9 @@ def test_deepest_fusion_refines_once_and_has_no_unit_for_a_lateral():
     assert not any("rcu1" in name for name in block.state_dict())
     x = torch.randn(1, 5, 4, 4)
     wanted = F.interpolate(block.rcu2(x), size=(8, 8), mode="bilinear", align_corners=True)
-    torch.testing.assert_close(block(x, None, (8, 8)).full(), block.project(wanted), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        block(x, None, (8, 8)).full(), block.project(wanted), rtol=0, atol=1e-6
+    )
 
 
 def test_only_the_deepest_level_lacks_the_unit_unless_asked_for():
@@ -87,7 +89,7 @@ def test_only_the_deepest_level_lacks_the_unit_unless_asked_for():
     block = model.fusion[3]
     refined = block.rcu2(block.rcu1(lateral))
     wanted = block.project(F.interpolate(refined, size=(2, 2), mode="bilinear", align_corners=True))
-    torch.testing.assert_close(model.fuse(x)[0], wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(model.fuse(x)[0].full(), wanted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("grid", [(4, 4), (3, 5), (1, 1), (2, 7), (37, 37)])
