@@ -88,5 +88,7 @@ def test_packages_that_are_imported_are_declared():
             if name in sys.stdlib_module_names or name in ("dpt", "__future__"):
                 continue
             distribution = {"cv2": "opencv-python-headless", "PIL": "pillow", "hydra": "hydra-core",
-                            "omegaconf": "hydra-core"}.get(name, name)  # fmt: skip
+                            "omegaconf": "hydra-core",
+                            "segmentation_models_pytorch": "segmentation-models-pytorch",
+                            }.get(name, name)  # fmt: skip
             assert re.search(rf'"{distribution}[>=<"\[]', declared), f"{path} imports {name}"

@@ -128,8 +128,7 @@ def make_ours(name: str, task: str, size: tuple[int, int]) -> DPT:
         "segmentation": {"segmentation": {"num_classes": NUM_CLASSES, "dropout": 0.1}},
     }
     torch.manual_seed(0)
-    overrides = {} if name == "dpt_hybrid" else {"encoder": {"image_size": list(size)}}
-    return create_model(name, heads=heads[task], **overrides)
+    return create_model(name, heads=heads[task], encoder={"image_size": list(size)})
 
 
 def our_contender(model: DPT, task: str, label: str = "dpt") -> Contender:
@@ -354,11 +353,11 @@ COLUMNS = {
     "forward / ours": "{:.2f}",
     "images/s": "{:.2f}",
     "of peak": "{:.0%}",
-    "forward MiB": "{:.0f}",
+    "forward MiB": "{:.1f}",
     "difference": "{:.0e}",
     "step ms": "{:.0f}",
     "step / ours": "{:.2f}",
-    "saved MiB": "{:.0f}",
+    "saved MiB": "{:.1f}",
 }
 
 

@@ -1,0 +1,63 @@
+"""The race against other implementations: what it measures is what it says."""
+
+import pytest
+import torch
+from torch import nn
+
+from dpt.engine.bench import LiveBytes, bench, make_contenders, make_ours, saved_bytes
+
+KB = 1024
+
+
+def rows_of(table):
+    """The table's rows, by contender: {name: {column: text}}."""
+    lines = [[c.strip() for c in line.strip("|").split("|")] for line in table.splitlines()]
+    return {row[0]: dict(zip(lines[0], row, strict=True)) for row in lines[2:]}
+
+
+def test_live_bytes_are_the_most_held_at_once():
+    x = torch.zeros(256)  # made before: does not count
+    with LiveBytes() as live:
+        a = x + 1
+        b = a.view(16, 16)  # the same memory
+        b = torch.zeros(512)
+        del a
+        b = b + torch.zeros(512)
+    assert live.peak == 3 * 2 * KB
+    assert live.now == 2 * KB
+
+
+def test_saved_bytes_count_each_storage_once_and_no_parameter():
+    layer, x = nn.Linear(256, 4, bias=False), torch.zeros(1, 256, requires_grad=True)
+    assert saved_bytes(lambda: layer(x) + layer(x), layer) == KB
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("task", ["depth", "segmentation"])
+def test_rivals_take_turns_and_agree(task):
+    table = bench(
+        model="dpt_tiny",
+        task=task,
+        size=(64, 64),
+        batch=2,
+        dtype="fp32",
+        against=["transformers", "smp"],
+        train=True,
+        rounds=1,
+        device="cpu",
+    )
+    rows = rows_of(table)
+    assert set(rows) == {"dpt", "transformers", "smp*"}
+    assert rows["dpt"]["forward / ours"] == rows["dpt"]["step / ours"] == "1.00"
+    assert float(rows["transformers"]["difference"]) <= 1e-5
+    assert rows["smp*"]["difference"] == ""  # another network
+    assert float(rows["dpt"]["saved MiB"]) < float(rows["transformers"]["saved MiB"])
+    assert all(float(row["forward MiB"]) > 0 for row in rows.values())
+
+
+def test_an_unknown_rival_is_refused():
+    ours = make_ours("dpt_tiny", "depth", (32, 32))
+    with pytest.raises(ValueError, match="--against midas: choose from transformers, smp"):
+        make_contenders(ours, "depth", ["midas"])
+    with pytest.raises(ValueError, match="-fast is unknown"):
+        make_contenders(ours, "depth", ["dpt-fast"])
