@@ -111,7 +111,7 @@ def _bench(arguments: list[str]) -> None:
     parser.add_argument(
         "--against",
         default="",
-        help="comma-separated: transformers, smp, dpt; NAME-compile is NAME under torch.compile",
+        help="comma-separated: transformers, smp, dpt-optimized; with -compile, under torch.compile",
     )
     parser.add_argument("--train", action="store_true", help="training steps too")
     parser.add_argument("--rounds", default=7, type=int, help="turns that count")

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from dpt import nn as parts
+from dpt.nn.inference import optimized
 from dpt.types import Preprocessing
 from dpt.weights import native
 from dpt.weights.formats import read
@@ -67,6 +68,17 @@ class DPT(parts.DPT):
         if faults := list_faults(shapes, state):
             raise ValueError(f"{source} does not fit this model: {faults}")
         self.load_state_dict(dict(state))
+
+    def optimize_for_inference(self, *, compiled: bool = True) -> DPT:
+        """A copy of the same function that only predicts, and does so faster.
+
+        BN is folded and auxiliary heads are gone: it cannot be trained or saved, so keep this one.
+
+        Args:
+            compiled: use torch.compile, which takes half a minute at the first image of a size and
+                needs a C++ compiler (CPU) or Triton (GPU); without one it warns and goes without.
+        """
+        return optimized(self, compiled=compiled)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes ``config.json`` and ``model.safetensors`` into ``folder``."""

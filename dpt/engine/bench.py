@@ -29,7 +29,6 @@ from dpt.model import DPT, create_model
 from dpt.weights.convert import convert
 
 NUM_CLASSES = 150
-RIVALS = ("transformers", "smp")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -40,7 +39,8 @@ class Contender:
     Attributes:
         name: as printed.
         predict: images to what is compared: depth (B, H, W), or class ids (B, H, W).
-        loss: images and truth to the scalar that a training step minimises.
+        loss: images and truth to the scalar that a training step minimises; None does not train.
+        plain: what ``predict`` was before it was compiled; operations are counted on it.
         model: its parameters are trained.
         forward_s, step_s: seconds of each turn.
     """
@@ -48,7 +48,8 @@ class Contender:
     name: str
     model: nn.Module
     predict: Callable[[Tensor], Tensor]
-    loss: Callable[[Tensor, Tensor], Tensor]
+    loss: Callable[[Tensor, Tensor], Tensor] | None
+    plain: Callable[[Tensor], Tensor] | None = None
     forward_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
 
@@ -203,27 +204,51 @@ def smp_contender(ours: DPT, task: str) -> Contender:
     )
 
 
+def optimized_contender(ours: DPT, task: str) -> Contender:
+    """What :meth:`dpt.DPT.optimize_for_inference` makes of ours; it does not train."""
+    fast = our_contender(ours.optimize_for_inference(), task, "dpt, optimised")
+    plain = our_contender(ours, task).predict
+    return Contender(fast.name, fast.model, fast.predict, loss=None, plain=plain)
+
+
+def compiled_contender(rival: Contender) -> Contender:
+    """The rival under torch.compile, its weights frozen into the graph for predictions."""
+    assert rival.loss is not None
+    predict = torch.compile(rival.predict, options={"freezing": True})
+
+    def frozen(images: Tensor) -> Tensor:
+        with torch.no_grad():
+            return predict(images)
+
+    return Contender(
+        f"{rival.name}, compiled",
+        rival.model,
+        frozen,
+        torch.compile(rival.loss),
+        plain=rival.predict,
+    )
+
+
+MAKERS: dict[str, Callable[[DPT, str], Contender]] = {
+    "dpt": our_contender,
+    "dpt-optimized": optimized_contender,
+    "transformers": transformers_contender,
+    "smp": smp_contender,
+}
+
+
 def make_contenders(ours: DPT, task: str, against: Sequence[str]) -> list[Contender]:
-    """Ours first; ``NAME-compile`` is the rival ``NAME`` under torch.compile."""
-    makers = {"transformers": transformers_contender, "smp": smp_contender}
-    rivals = []
+    """Ours first; ``NAME-compile`` is ``NAME`` under torch.compile."""
+    contenders = [our_contender(ours, task)]
     for name in against:
-        base, _, suffix = name.partition("-")
-        if base == "dpt":
-            rival = our_contender(ours, task)
-        elif base in makers:
-            rival = makers[base](ours, task)
-        else:
+        base = name.removesuffix("-compile")
+        if base not in MAKERS:
             raise ValueError(
-                f"--against {name}: choose from {', '.join(RIVALS)}, dpt, each also with -compile"
+                f"--against {name}: choose from {', '.join(MAKERS)}, each also with -compile"
             )
-        if suffix == "compile":
-            rival.name += ", compiled"
-            rival.predict, rival.loss = torch.compile(rival.predict), torch.compile(rival.loss)
-        elif suffix:
-            raise ValueError(f"--against {name}: -{suffix} is unknown; there is -compile")
-        rivals.append(rival)
-    return [our_contender(ours, task), *rivals]
+        rival = MAKERS[base](ours, task)
+        contenders.append(rival if base == name else compiled_contender(rival))
+    return contenders
 
 
 # ------------------------------------------------------------------------------ the race
@@ -247,7 +272,10 @@ def race(
         row["images/s"] = len(images) / statistics.median(c.forward_s)
         row["of peak"] = row.pop("flops") / statistics.median(c.forward_s) / peak
     if train:
-        run_steps(contenders, images, truth, rows, dtype=dtype, rounds=rounds)
+        pairs = [(c, row) for c, row in zip(contenders, rows, strict=True) if c.loss is not None]
+        run_steps(
+            [c for c, _ in pairs], images, truth, [r for _, r in pairs], dtype=dtype, rounds=rounds
+        )
     return rows
 
 
@@ -264,16 +292,20 @@ def run_forward(
     for c, row in zip(contenders, rows, strict=True):
         c.model.eval().to(device, dtype)
         c.model.to(memory_format=torch.channels_last)
-        with torch.inference_mode(), LiveBytes() as live:
+        count = c.plain or c.predict
+        with torch.no_grad(), LiveBytes() as live:
+            count(images)
+        with torch.no_grad():
             out = c.predict(images).float()
         if not c.name.startswith("smp"):
             first = out if first is None else first
             row["difference"] = float((out - first).abs().max() / first.abs().max())
-        row["forward MiB"] = _peak(partial(c.predict, images), live, device) / 2**20
-        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-            c.predict(images)
+        if c.plain is None or device.type == "cuda":
+            row["forward MiB"] = _peak(partial(c.predict, images), live, device) / 2**20
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            count(images)
         row["flops"] = counter.get_total_flops()
-    with torch.inference_mode():
+    with torch.no_grad():
         for turn in range(-2, rounds):  # two turns to warm up
             for c in contenders:
                 seconds = _timed(partial(c.predict, images), device)
@@ -304,13 +336,15 @@ def run_steps(
     for c, row in zip(contenders, rows, strict=True):
         c.model.train()
         optimizers.append(torch.optim.AdamW(c.model.parameters(), lr=1e-5, fused=True))
-        with scope():
-            row["saved MiB"] = saved_bytes(partial(c.loss, images, truth), c.model) / 2**20
+        if c.plain is None and c.loss is not None:
+            with scope():
+                row["saved MiB"] = saved_bytes(partial(c.loss, images, truth), c.model) / 2**20
     for turn in range(-1, rounds):
         for c, optimizer in zip(contenders, optimizers, strict=True):
 
             def step(c: Contender = c, optimizer: torch.optim.Optimizer = optimizer) -> None:
                 optimizer.zero_grad()
+                assert c.loss is not None
                 with scope():
                     loss = c.loss(images, truth)
                 loss.backward()
@@ -341,7 +375,7 @@ def _peak(run: Callable[[], Any], live: LiveBytes, device: torch.device) -> int:
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    with torch.inference_mode():
+    with torch.no_grad():
         run()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
@@ -383,7 +417,11 @@ def bench(
     rounds: int,
     device: str,
 ) -> str:
-    """Runs the race and returns its table in Markdown."""
+    """Runs the race and returns its table in Markdown.
+
+    Depth is compared as (B, H, W), segmentation as class ids (B, H, W): each contender takes the
+    argmax of its own logits.
+    """
     ours = make_ours(model, task, size)
     contenders = make_contenders(ours, task, against)
     random = torch.Generator().manual_seed(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -57,7 +58,82 @@ class Enlarged:
 
 
 def convolve(conv: nn.Module, maps: Enlarged) -> Tensor:
-    """conv(maps.full()); the enlarged map is not kept for backward."""
+    """conv(maps.full()); the enlarged map is not kept for backward, or not made at all."""
     if maps.low.shape[-2:] == maps.size:
         return conv(maps.low)
+    if torch.compiler.is_compiling() and not torch.is_grad_enabled() and _taps_win(conv, maps.low):
+        return convolve_by_taps(conv, maps)
     return conv_of(partial(upsample, size=maps.size), conv, maps.low)
+
+
+def _taps_win(conv: nn.Module, low: Tensor) -> bool:
+    """Where taps were measured to be faster: compiled for a CPU, in bf16 with few outputs alone."""
+    if type(conv) is not nn.Conv2d or low.device.type != "cpu":
+        return False
+    assert isinstance(conv, nn.Conv2d)
+    is_3x3 = (
+        conv.kernel_size == (3, 3)
+        and conv.padding == conv.stride == conv.dilation == (1, 1)
+        and conv.groups == 1
+    )
+    few = low.dtype is torch.bfloat16 and conv.out_channels <= 128
+    return is_3x3 and (few or low.dtype is torch.float32)
+
+
+def convolve_by_taps(conv: nn.Conv2d, maps: Enlarged) -> Tensor:
+    """A 3×3 convolution of an enlarged map, from products at the map's own size.
+
+    A 1×1 convolution commutes with interpolation, and a 3×3 convolution is nine 1×1 convolutions
+    whose results are shifted and added. So the products are taken before the enlargement, a quarter
+    of them at twice the size; what is left, an interpolation of shifted maps along columns and then
+    along rows, is cheap where a compiler makes one loop of each.
+    """
+    low, outputs = maps.low, conv.out_channels
+    weight = conv.weight.permute(2, 3, 0, 1).flatten(0, 2)  # rows: (dy, dx, output)
+    taps = F.linear(low.permute(0, 2, 3, 1), weight).unflatten(-1, (3, 3, outputs))
+    columns = _shifted(taps, (1, low.shape[3]), maps.size[1])
+    rows = _shifted(columns, (0, low.shape[2]), maps.size[0])
+    bias = 0 if conv.bias is None else conv.bias
+    return (rows + bias).permute(0, 3, 1, 2)
+
+
+def _shifted(taps: Tensor, axis_length: tuple[int, int], target: int) -> Tensor:
+    """Σ over shifts d of -1, 0, 1 of maps enlarged along one axis and moved by d, zeros outside.
+
+    Args:
+        taps: (B, h, w, ..., 3, C) with the shifts of this axis second to last.
+        axis_length: 0 for rows or 1 for columns, and how many there are.
+    """
+    axis, length = axis_length
+    first, second, one, two = tap_plan(length, target, taps)
+    form = [-1 if i == axis + 1 else 1 for i in range(taps.ndim - 1)]
+    parts = []
+    for shift in range(3):
+        tap = taps.select(-2, shift)
+        parts.append(tap.index_select(axis + 1, first[shift]) * one[shift].view(form))
+        parts.append(tap.index_select(axis + 1, second[shift]) * two[shift].view(form))
+    return sum(parts[1:], start=parts[0])
+
+
+@torch.library.custom_op("dpt::tap_plan", mutates_args=())
+def tap_plan(length: int, target: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where the rows of a map enlarged and moved by -1, 0, 1 come from: four tensors (3, target).
+
+    An operation of its own, so that a compiler keeps the small tables out of the large loops.
+
+    Returns:
+        Two source rows, and the weight of each, of the type of ``like``; both are 0 outside.
+    """
+    at = torch.arange(target, device=like.device) + torch.arange(-1, 2, device=like.device)[:, None]
+    inside = (at >= 0) & (at < target)
+    place = at.clamp(0, target - 1).double() * ((length - 1) / max(target - 1, 1))
+    first = place.floor().long().clamp(max=max(length - 2, 0))
+    two = torch.where(inside, place - first, 0.0)
+    one = torch.where(inside, 1 - two, 0.0)
+    return first, (first + 1).clamp(max=length - 1), one.to(like.dtype), two.to(like.dtype)
+
+
+@tap_plan.register_fake
+def _(length: int, target: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = like.new_empty((3, target), dtype=torch.long)
+    return rows, rows.clone(), like.new_empty((3, target)), like.new_empty((3, target))

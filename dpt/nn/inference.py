@@ -1,0 +1,82 @@
+"""A model made ready for prediction alone: the same function, fewer operations."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import fuse_conv_bn_eval
+
+from dpt.nn.fusion import ResidualConvUnit
+from dpt.nn.heads import SegmentationHead
+
+log = logging.getLogger("dpt")
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def fold_batch_norms(model: nn.Module) -> None:
+    """Each BN of the decoder and the heads goes into the convolution in front of it, in place."""
+    for module in model.modules():
+        if isinstance(module, ResidualConvUnit):
+            for k in ("1", "2"):
+                conv, norm = getattr(module, f"conv{k}"), getattr(module, f"bn{k}")
+                if isinstance(norm, nn.BatchNorm2d):
+                    setattr(module, f"conv{k}", fuse_conv_bn_eval(conv, norm))
+                    setattr(module, f"bn{k}", nn.Identity())
+        elif isinstance(module, SegmentationHead):
+            module.auxiliary_layers = None
+            conv, norm = module.layers[0], module.layers[1]
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                module.layers[0] = fuse_conv_bn_eval(conv, norm)
+                module.layers[1] = nn.Identity()
+
+
+class Compiled:
+    """A function under torch.compile, or as it is where no compiler works on this machine."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.compiled: Callable[..., Any] | None = torch.compile(
+            function, options={"freezing": True}
+        )
+
+    def __call__(self, images: Tensor, **options: Any) -> Any:
+        with torch.no_grad():
+            if self.compiled is None:
+                return self.function(images, **options)
+            try:
+                return self.compiled(images, **options)
+            except Exception as error:  # of torch's own: no C++ compiler, no Triton
+                if not _from_compiler(error):
+                    raise
+                reason = str(error).strip().partition("\n")[0]
+                log.warning("torch.compile does not work here, running without: %s", reason)
+                self.compiled = None
+                return self.function(images, **options)
+
+
+def _from_compiler(error: Exception) -> bool:
+    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+
+
+def optimized(model: M, *, compiled: bool) -> M:
+    """A copy that predicts what ``model`` does in evaluation, for nothing else.
+
+    BN is folded, auxiliary heads are dropped, convolutions are channels-last, parameters frozen.
+
+    Args:
+        compiled: also under torch.compile: half a minute at the first image of a size, then
+            faster; without a compiler on the machine, a warning and as without.
+    """
+    copy: Any = deepcopy(model).eval().requires_grad_(False)
+    fold_batch_norms(copy)
+    copy.to(memory_format=torch.channels_last)
+    if compiled:
+        copy.forward = Compiled(copy.forward)
+        copy.predict_labels = Compiled(copy.predict_labels)
+    return copy
