@@ -26,7 +26,7 @@ Usage
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
   dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
-  dpt bench [--against transformers,smp] [...]     time and memory beside other implementations
+  dpt bench [model|data|metrics] [...]             time and memory beside other implementations
 
 dpt COMMAND --help explains a command.
 """
@@ -96,6 +96,7 @@ def _bench(arguments: list[str]) -> None:
     import torch
 
     from dpt.engine.bench import DTYPES, bench
+    from dpt.engine.bench_parts import bench_data, bench_metrics
     from dpt.zoo import list_models
 
     parser = argparse.ArgumentParser(
@@ -103,6 +104,14 @@ def _bench(arguments: list[str]) -> None:
         description="Times forward passes and training steps beside other implementations, taking "
         "turns in one process; prints medians, ratios to ours, and memory.",
     )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        default="model",
+        choices=("model", "data", "metrics"),
+        help="data: loading and augmentation on one core; metrics: their updates",
+    )
+    parser.add_argument("--root", help="data: a folder with images and depth; else made-up photos")
     parser.add_argument("--model", default="dpt_base", choices=list_models())
     parser.add_argument("--task", default="depth", choices=("depth", "segmentation"))
     parser.add_argument("--size", default=[384, 384], nargs=2, type=int, metavar=("H", "W"))
@@ -111,15 +120,21 @@ def _bench(arguments: list[str]) -> None:
     parser.add_argument(
         "--against",
         default="",
-        help="comma-separated: transformers, smp, dpt-optimized; with -compile, under torch.compile",
+        help="comma-separated: transformers, smp, dpt-optimized; NAME-compile compiles it",
     )
     parser.add_argument("--train", action="store_true", help="training steps too")
     parser.add_argument("--rounds", default=7, type=int, help="turns that count")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = vars(parser.parse_args(arguments))
+    what, root, rounds = given.pop("what"), given.pop("root"), given["rounds"]
     given["size"] = tuple(given["size"])
     given["against"] = [name for name in given["against"].split(",") if name]
-    print(bench(**given))
+    if what == "data":
+        print(bench_data(root=root, size=given["size"], rounds=rounds))
+    elif what == "metrics":
+        print(bench_metrics(rounds=rounds))
+    else:
+        print(bench(**given))
 
 
 COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {"train": _train, "evaluate": _evaluate}

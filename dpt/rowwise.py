@@ -15,12 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-VALUES_AT_ONCE = {"cpu": 2**18, "cuda": 2**26}
+VALUES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
 """Logits of a band: a processor's cache, or enough to keep a GPU busy."""
+FEW_CLASSES = 32
+"""Below it full-size logits are small, and made faster at once than band by band."""
 
 
 def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[slice]:
-    """Rows of the full-size map, in bands of a bounded number of logits."""
+    """Rows of ``logits`` (B, K, h, w) enlarged to ``size``: bands of a bounded number of values."""
     batch, classes = logits.shape[:2]
     height, width = size
     budget = VALUES_AT_ONCE.get(logits.device.type, VALUES_AT_ONCE["cuda"])
@@ -44,24 +46,25 @@ def source_rows(rows: slice, low: int, high: int) -> tuple[slice, Tensor, Tensor
 
 
 def enlarge_rows(logits: Tensor, upper: Tensor, weight: Tensor, width: int) -> Tensor:
-    """Rows (B, K, h, w) to those asked for, (B, K, rows, width); see :func:`source_rows`."""
-    lower = (upper + 1).clamp(max=logits.shape[2] - 1).to(logits.device)
-    share = weight.to(logits)[:, None]
-    above = logits.index_select(2, upper.to(logits.device))
-    rows = torch.lerp(above, logits.index_select(2, lower), share)
-    size = (rows.shape[2], width)
-    return F.interpolate(rows, size=size, mode="bilinear", align_corners=True)
+    """Rows (B, K, h, w) to those asked for, (B, rows, width, K); see :func:`source_rows`."""
+    last = logits.permute(0, 2, 3, 1)  # classes beside each other, as softmax and argmax want them
+    upper = upper.to(logits.device)
+    lower = (upper + 1).clamp(max=last.shape[1] - 1)
+    share = weight.to(logits)[:, None, None]
+    rows = torch.lerp(last.index_select(1, upper), last.index_select(1, lower), share)
+    size = (rows.shape[1], width)
+    wide = F.interpolate(rows.permute(0, 3, 1, 2), size=size, mode="bilinear", align_corners=True)
+    return wide.permute(0, 2, 3, 1)
 
 
 def enlarged_argmax(logits: Tensor, size: tuple[int, int]) -> Tensor:
     """Class ids (B, H, W) of logits (B, K, h, w) enlarged to ``size``, int64."""
-    if torch.compiler.is_compiling():  # which fuses the two by itself
-        whole = F.interpolate(logits, size=size, mode="bilinear", align_corners=True)
-        return whole.argmax(1)
+    if logits.shape[1] < FEW_CLASSES or torch.compiler.is_compiling():  # which fuses by itself
+        return _whole(logits, size).argmax(1)
     ids = logits.new_empty((len(logits), *size), dtype=torch.long)
     for rows in bands(logits, size):
         source, upper, weight = source_rows(rows, logits.shape[2], size[0])
-        ids[:, rows] = enlarge_rows(logits[:, :, source], upper, weight, size[1]).argmax(1)
+        ids[:, rows] = enlarge_rows(logits[:, :, source], upper, weight, size[1]).argmax(-1)
     return ids
 
 
@@ -87,14 +90,14 @@ class _EnlargedCrossEntropy(torch.autograd.Function):
             with torch.set_grad_enabled(wanted):
                 part = logits[:, :, source].detach().requires_grad_(wanted)
                 pixels = F.cross_entropy(
-                    enlarge_rows(part, upper, weight, size[1]),
-                    labels[:, rows],
+                    enlarge_rows(part, upper, weight, size[1]).flatten(0, 2),
+                    labels[:, rows].flatten(),
                     weight=class_weights,
                     ignore_index=ignore_index,
                     label_smoothing=label_smoothing,
                     reduction="none",
                 )
-                loss = (pixels.flatten(1).sum(1) * scale).sum()
+                loss = (pixels.view(len(scale), -1).sum(1) * scale).sum()
             if grad is not None:
                 grad[:, :, source] += torch.autograd.grad(loss, part)[0]
             total += loss.detach()
@@ -122,6 +125,22 @@ def enlarged_cross_entropy(
     Neither the enlarged logits nor their softmax is held at once; what is kept for backward is
     the gradient, of the small logits' size. Logits are float32 or float64.
     """
-    return _EnlargedCrossEntropy.apply(
-        logits, labels, scale, class_weights, ignore_index, label_smoothing
+    if logits.shape[1] >= FEW_CLASSES:
+        return _EnlargedCrossEntropy.apply(
+            logits, labels, scale, class_weights, ignore_index, label_smoothing
+        )
+    pixels = F.cross_entropy(
+        _whole(logits, (labels.shape[1], labels.shape[2])),
+        labels,
+        weight=class_weights,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction="none",
     )
+    return (pixels.flatten(1).sum(1) * scale).sum()
+
+
+def _whole(logits: Tensor, size: tuple[int, int]) -> Tensor:
+    if logits.shape[2:] == size:
+        return logits
+    return F.interpolate(logits, size=size, mode="bilinear", align_corners=True)

@@ -11,9 +11,12 @@ from dpt.rowwise import enlarged_argmax, enlarged_cross_entropy
 SIZES = [((4, 5), (8, 10)), ((3, 7), (13, 9)), ((6, 6), (6, 6)), ((1, 1), (3, 4)), ((5, 4), (2, 3))]
 
 
-@pytest.fixture(autouse=True, params=[30, 2**20], ids=["bands", "at once"])
-def budget(request, monkeypatch):
-    monkeypatch.setitem(rowwise.VALUES_AT_ONCE, "cpu", request.param)
+@pytest.fixture(autouse=True, params=["bands", "one band", "few classes"])
+def way(request, monkeypatch):
+    if request.param != "few classes":
+        monkeypatch.setattr(rowwise, "FEW_CLASSES", 1)
+    if request.param == "bands":
+        monkeypatch.setitem(rowwise.VALUES_AT_ONCE, "cpu", 30)
 
 
 def whole(logits, size):

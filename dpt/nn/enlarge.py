@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.nn.recompute import conv_of
+from dpt.nn.recompute import conv_of, is_plain
 
 
 def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
@@ -62,22 +62,23 @@ def convolve(conv: nn.Module, maps: Enlarged) -> Tensor:
     if maps.low.shape[-2:] == maps.size:
         return conv(maps.low)
     if torch.compiler.is_compiling() and not torch.is_grad_enabled() and _taps_win(conv, maps.low):
+        assert isinstance(conv, nn.Conv2d)
         return convolve_by_taps(conv, maps)
     return conv_of(partial(upsample, size=maps.size), conv, maps.low)
 
 
 def _taps_win(conv: nn.Module, low: Tensor) -> bool:
     """Where taps were measured to be faster: compiled for a CPU, in bf16 with few outputs alone."""
-    if type(conv) is not nn.Conv2d or low.device.type != "cpu":
+    if not is_plain(conv, nn.Conv2d):
         return False
     assert isinstance(conv, nn.Conv2d)
-    is_3x3 = (
+    return (
         conv.kernel_size == (3, 3)
         and conv.padding == conv.stride == conv.dilation == (1, 1)
         and conv.groups == 1
+        and low.device.type == "cpu"
+        and (low.dtype is torch.float32 or conv.out_channels <= 128)
     )
-    few = low.dtype is torch.bfloat16 and conv.out_channels <= 128
-    return is_3x3 and (few or low.dtype is torch.float32)
 
 
 def convolve_by_taps(conv: nn.Conv2d, maps: Enlarged) -> Tensor:

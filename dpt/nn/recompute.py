@@ -8,7 +8,7 @@ plain form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -104,7 +104,7 @@ class ConvOf(torch.autograd.Function):
         return None, None, None, grad_weight, grad_bias, *_through(made, leaves, grad_made)
 
 
-def _plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether the module is just its weight and bias: not a user's replacement, nothing hooked."""
     return type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks
 
@@ -129,7 +129,7 @@ def linear_of(cheap: Cheap, linear: nn.Module, *inputs: Tensor) -> Tensor:
         cheap: a function of tensors, without randomness and without state.
         linear: an ``nn.Linear``; anything else is called as it is.
     """
-    if not _saves() or not _plain(linear, nn.Linear):
+    if not _saves() or not is_plain(linear, nn.Linear):
         return linear(cheap(*inputs))
     assert isinstance(linear, nn.Linear)
     weight, bias = _as_autocast(linear.weight), _as_autocast(linear.bias)
@@ -141,7 +141,7 @@ def conv_of(cheap: Cheap, conv: nn.Module, *inputs: Tensor, again: Cheap | None 
 
     ``again`` stands in for ``cheap`` in backward where that has a state to leave alone.
     """
-    if not _saves() or not _plain(conv, nn.Conv2d):
+    if not _saves() or not is_plain(conv, nn.Conv2d):
         return conv(cheap(*inputs))
     assert isinstance(conv, nn.Conv2d)
     weight, bias = _as_autocast(conv.weight), _as_autocast(conv.bias)
@@ -152,7 +152,7 @@ def linear_of_norm(norm: nn.Module | None, linear: nn.Module, x: Tensor) -> Tens
     """linear(norm(x)), or linear(x) without a norm; a LayerNorm's output is not kept."""
     if norm is None:
         return linear(x)
-    if not _plain(norm, nn.LayerNorm):
+    if not is_plain(norm, nn.LayerNorm):
         return linear(norm(x))
     assert isinstance(norm, nn.LayerNorm)
     cheap = partial(_layer_norm, eps=norm.eps)
@@ -175,14 +175,12 @@ def conv_of_norm_relu(
 
     def made_by(normalise: Cheap) -> Cheap:
         def made(x: Tensor, gain: Tensor, bias: Tensor, *keep: Tensor) -> Tensor:
-            y = F.relu(normalise(x, gain, bias))
-            return y * keep[0] * (1 / (1 - dropout)) if keep else y
+            return _drop(F.relu(normalise(x, gain, bias)), keep, dropout)
 
         return made
 
-    if not _plain(norm, nn.BatchNorm2d):
-        y = F.relu(norm(x))
-        return conv(y * keep[0] * (1 / (1 - dropout)) if keep else y)
+    if not is_plain(norm, nn.BatchNorm2d):
+        return conv(_drop(F.relu(norm(x)), keep, dropout))
     assert isinstance(norm, nn.BatchNorm2d)
     by_batch = norm.training or norm.running_mean is None
 
@@ -199,6 +197,10 @@ def conv_of_norm_relu(
         *keep,
         again=made_by(again),
     )
+
+
+def _drop(y: Tensor, keep: Sequence[Tensor], rate: float) -> Tensor:
+    return y * keep[0] * (1 / (1 - rate) if rate < 1 else 0.0) if keep else y
 
 
 def _keep_mask(x: Tensor, dropout: float) -> Tensor:

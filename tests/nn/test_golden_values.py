@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from dpt.nn import HybridVisionTransformer, VisionTransformer, sincos_1d, sincos_2d
 from dpt.nn.vit import Attention, Block, PatchEmbed, make_gelu
@@ -276,3 +277,14 @@ def test_hybrid_tokens_are_a_linear_map_of_cnn_features():
         found = embed(images)[-1].permute(0, 2, 3, 1)
     assert found.shape == (1, 2, 3, 4)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("windows", "tokens", "products"), [(1, 56 * 56, 2_003_828_736), (64, 7 * 7, 145_108_992)]
+)
+def test_cost_of_attention_over_the_image_and_in_windows(windows, tokens, products):
+    """4hwC² + 2(hw)²C over 56 × 56 tokens, 4hwC² + 2M²hwC in windows of 7 × 7 (Liu et al. 2021)."""
+    attention = Attention(96, num_heads=3, qkv_bias=True)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        attention(torch.zeros(windows, tokens, 96))
+    assert counter.get_total_flops() == 2 * products

@@ -1,0 +1,128 @@
+"""Prediction alone: the same function by fewer operations."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import dpt
+from dpt.nn.enlarge import Enlarged, convolve_by_taps, tap_plan
+
+HEADS = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}}
+TINY = {"embed_dim": 32, "num_heads": 2, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
+        "image_size": [64, 64]}  # fmt: skip
+DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
+COMPILED = """
+import torch, dpt
+torch.manual_seed(0)
+model = dpt.create_model("dpt_tiny", heads={heads}, encoder={tiny}, decoder={decoder}).eval()
+fast = model.optimize_for_inference()
+for size in ((64, 64), (64, 96), (80, 112)):
+    images = torch.randn(1, 3, *size)
+    with torch.no_grad():
+        wanted, found = model(images), fast(images)
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-4, atol=1e-5)
+    assert torch.equal(fast.predict_labels(images), wanted["segmentation"].argmax(1))
+print("compiled:", fast.forward.compiled is not None)
+"""
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    made = dpt.create_model("dpt_tiny", heads=HEADS, encoder=TINY, decoder=DECODER)
+    for module in made.modules():  # statistics that a missed BN would show
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -1, 1)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 2)
+            nn.init.uniform_(module.bias, -1, 1)
+    return made.eval()
+
+
+def test_the_copy_predicts_the_same_without_batch_norms(model):
+    fast, images = model.optimize_for_inference(compiled=False), torch.randn(2, 3, 70, 90)
+    with torch.no_grad():
+        wanted, found = model(images), fast(images)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in fast.modules())
+    assert not any(p.requires_grad for p in fast.parameters())
+    assert fast.heads["segmentation"].auxiliary_layers is None
+
+
+def test_the_model_itself_is_left_alone(model):
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    model.optimize_for_inference(compiled=False)
+    assert set(model.state_dict()) == set(before)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_labels_are_the_argmax_of_the_logits(model):
+    images = torch.randn(2, 3, 70, 90)
+    with torch.no_grad():
+        wanted = model(images)["segmentation"].argmax(1)
+        assert torch.equal(model.predict_labels(images), wanted)
+
+
+def test_small_logits_are_those_that_are_enlarged(model):
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        small = model(images, enlarge_logits=False)["segmentation"]
+        assert small.shape == (1, 5, 32, 48)
+        whole = model(images)["segmentation"]
+        assert torch.equal(Enlarged(small, (64, 96)).full(), whole)
+        padded = torch.randn(1, 3, 70, 90)
+        assert model(padded, enlarge_logits=False)["segmentation"].shape == (1, 5, 70, 90)
+
+
+# ------------------------------------------------------------------------------ convolutions
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [((4, 5), (8, 10)), ((3, 7), (13, 9)), ((1, 1), (2, 2)), ((6, 6), (6, 12)), ((5, 4), (2, 1))],
+)
+def test_no_enlarged_map_is_needed_to_convolve_it(low, high, bias):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 2, 3, padding=1, bias=bias).double()
+    maps = Enlarged(torch.randn(2, 3, *low, dtype=torch.float64), high)
+    with torch.no_grad():
+        found = convolve_by_taps(conv, maps)
+        torch.testing.assert_close(found, conv(maps.full()), rtol=0, atol=1e-14)
+
+
+def test_the_plan_is_a_well_formed_operation():
+    torch.library.opcheck(tap_plan, (4, 9, torch.zeros(1)))
+
+
+# ------------------------------------------------------------------------------ compiled
+
+
+def run_compiled(**environment):
+    code = COMPILED.format(heads=HEADS, tiny=TINY, decoder=DECODER)
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=True,
+    )
+
+
+@pytest.mark.slow
+def test_compiled_predictions_are_the_same():
+    assert "compiled: True" in run_compiled().stdout
+
+
+@pytest.mark.slow
+def test_without_a_compiler_it_warns_and_goes_on(tmp_path):
+    done = run_compiled(CXX="/nonexistent/c++", TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    assert "compiled: False" in done.stdout
+    assert "torch.compile does not work here" in done.stderr
