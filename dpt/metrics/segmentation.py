@@ -19,8 +19,8 @@ def confusion_matrix(
     file, say): wrong, not skipped. Pixels labelled ``ignore_index`` or outside [0, K) count
     nowhere; that labels are legal is the data set's to check, see :func:`check_labels`.
 
-    ``scatter_add_`` into one extra bin, where boolean indexing or ``bincount`` would make CUDA wait
-    for the size of the result.
+    Pixels that do not count go into one extra row, where boolean indexing would make CUDA wait for
+    the size of the result.
 
     Args:
         prediction: integer class ids, any shape.
@@ -35,15 +35,25 @@ def confusion_matrix(
         )
     if prediction.is_floating_point():
         raise ValueError(f"prediction must hold integer class ids, got {prediction.dtype}")
-    columns = num_classes + 1
-    unlabelled = num_classes * columns
-    prediction, labels = prediction.flatten().long(), labels.flatten().long()
-    column = torch.where((prediction >= 0) & (prediction < num_classes), prediction, num_classes)
-    counted = (labels != ignore_index) & (labels >= 0) & (labels < num_classes)
-    bins = torch.where(counted, labels * columns + column, unlabelled)
-    counts = torch.zeros(unlabelled + 1, dtype=torch.int64, device=labels.device)
-    counts.scatter_add_(0, bins, torch.ones_like(bins))
-    return counts[:unlabelled].view(num_classes, columns)
+    side = num_classes + 1
+    rows = _ids(labels, num_classes, ignore_index)
+    bins = torch.add(_ids(prediction, num_classes), rows, alpha=side)
+    if bins.device.type == "cpu":
+        counts = torch.bincount(bins, minlength=side * side)
+    else:  # bincount would wait for the largest bin
+        counts = torch.zeros(side * side, dtype=torch.int64, device=bins.device)
+        counts.scatter_add_(0, bins.long(), torch.ones_like(bins, dtype=torch.int64))
+    return counts.view(side, side)[:num_classes]
+
+
+def _ids(ids: Tensor, num_classes: int, ignore_index: int = -1) -> Tensor:
+    """(N,) int32 in 0..K, where K stands for what is no class; uint8 is five times as fast."""
+    ids = ids.flatten()
+    ignores_a_class = 0 <= ignore_index < num_classes
+    if ids.dtype is torch.uint8 and num_classes < 255 and not ignores_a_class:
+        return ids.clamp(max=num_classes).int()
+    outside = (ids < 0) | (ids >= num_classes) | (ids == ignore_index)
+    return torch.where(outside, num_classes, ids.int())
 
 
 def check_labels(labels: Tensor, num_classes: int, ignore_index: int = 255) -> None:

@@ -74,4 +74,5 @@ class SegmentationObjective(Objective):
     def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         for output, labels in zip(outputs["segmentation"].split(1), batch["labels"], strict=True):
             size = (labels.shape[-2], labels.shape[-1])
-            self.metrics.update(self.predict(output, size), labels[None])
+            ids = self.predict(output, size).to(torch.uint8)  # the data has at most 255 classes
+            self.metrics.update(ids, labels[None])

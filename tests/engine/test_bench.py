@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from dpt.engine.bench import LiveBytes, bench, make_contenders, make_ours, saved_bytes
+from dpt.engine.bench_parts import bench_data, bench_metrics
 
 KB = 1024
 
@@ -59,3 +60,11 @@ def test_an_unknown_rival_is_refused():
     ours = make_ours("dpt_tiny", "depth", (32, 32))
     with pytest.raises(ValueError, match="--against midas: choose from dpt, dpt-optimized, trans"):
         make_contenders(ours, "depth", ["midas"])
+
+
+def test_parts_are_timed_beside_the_usual_ways():
+    metrics = bench_metrics(rounds=1)
+    assert metrics.count("| 1.00 |") == 2
+    data = rows_of(bench_data(root=None, size=(64, 96), rounds=2))
+    assert set(data) == {"dpt", "cv2 + albumentations", "PIL + torchvision v2"}
+    assert all(float(row["samples/s"]) > 0 for row in data.values())
