@@ -12,7 +12,9 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +165,26 @@ def run_hydra(command: str, job: Callable[[dict[str, Any]], None], arguments: li
         run_job(cfg, job)
 
     entry = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=command)
+    asks_help = {"-h", "--help"} & set(arguments)
     try:
-        entry(task)()
+        with tidy_help() if asks_help else nullcontext():
+            entry(task)()
     except (HydraException, OmegaConfBaseException) as error:
         fail(explain(error, command, arguments))
     except MISTAKES as error:
         fail(str(error))
     finally:
         sys.argv = typed
+
+
+@contextmanager
+def tidy_help() -> Iterator[None]:
+    """Leaves out of Hydra's help the files that only others include: their names begin with _."""
+    try:
+        with redirect_stdout(StringIO()) as text:
+            yield
+    finally:  # Hydra may leave by SystemExit
+        print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
 
 
 def run_job(cfg: Any, job: Callable[[dict[str, Any]], None]) -> None:

@@ -107,11 +107,15 @@ class DPT(nn.Module):
             images: as for :meth:`forward`.
         """
         padded, window = self._pad(images)
-        _, maps = self._maps(padded)
+        size = (padded.shape[-2], padded.shape[-1])
+        return enlarged_argmax(self.small_logits(padded), size)[window]
+
+    def small_logits(self, images: Tensor) -> Tensor:
+        """Segmentation logits (B, K, h, w), to be enlarged; image sides are on the grid already."""
+        _, maps = self._maps(images)
         head = self.heads["segmentation"]
         assert isinstance(head, SegmentationHead)
-        logits = head.logits(maps[-1], (padded.shape[-2], padded.shape[-1]))
-        return enlarged_argmax(logits.low, logits.size)[window]
+        return head.logits(maps[-1], (images.shape[-2], images.shape[-1])).low
 
     def _pad(self, images: Tensor) -> tuple[Tensor, Window]:
         """Images brought to the encoder's grid, and where they lie in the result."""
