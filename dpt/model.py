@@ -81,7 +81,13 @@ class DPT(parts.DPT):
         return optimized(self, compiled=compiled)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors`` into ``folder``."""
+        """Writes ``config.json`` and ``model.safetensors`` into ``folder``.
+
+        Raises:
+            ValueError: this is an optimised copy.
+        """
+        if self.predicts_only:
+            raise ValueError("an optimised copy only predicts: save the model it was made of")
         native.write(self.spec, self.state_dict(), folder)
 
     def push_to_hub(self, name: str, *, private: bool = False, message: str | None = None) -> str:

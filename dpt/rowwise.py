@@ -26,7 +26,7 @@ def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[slice]:
     batch, classes = logits.shape[:2]
     height, width = size
     budget = VALUES_AT_ONCE.get(logits.device.type, VALUES_AT_ONCE["cuda"])
-    rows = max(1, budget // (batch * classes * width))
+    rows = max(1, budget // max(1, batch * classes * width))
     for start in range(0, height, rows):
         yield slice(start, min(start + rows, height))
 
@@ -47,10 +47,11 @@ def source_rows(rows: slice, low: int, high: int) -> tuple[slice, Tensor, Tensor
 
 def enlarge_rows(logits: Tensor, upper: Tensor, weight: Tensor, width: int) -> Tensor:
     """Rows (B, K, h, w) to those asked for, (B, rows, width, K); see :func:`source_rows`."""
-    last = logits.permute(0, 2, 3, 1)  # classes beside each other, as softmax and argmax want them
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    last = exact.permute(0, 2, 3, 1)  # classes beside each other, as softmax and argmax want them
     upper = upper.to(logits.device)
     lower = (upper + 1).clamp(max=last.shape[1] - 1)
-    share = weight.to(logits)[:, None, None]
+    share = weight.to(exact)[:, None, None]
     rows = torch.lerp(last.index_select(1, upper), last.index_select(1, lower), share)
     size = (rows.shape[1], width)
     wide = F.interpolate(rows.permute(0, 3, 1, 2), size=size, mode="bilinear", align_corners=True)
@@ -125,7 +126,7 @@ def enlarged_cross_entropy(
     Neither the enlarged logits nor their softmax is held at once; what is kept for backward is
     the gradient, of the small logits' size. Logits are float32 or float64.
     """
-    if logits.shape[1] >= FEW_CLASSES:
+    if logits.shape[1] >= FEW_CLASSES and not torch.compiler.is_compiling():
         return _EnlargedCrossEntropy.apply(
             logits, labels, scale, class_weights, ignore_index, label_smoothing
         )

@@ -178,6 +178,8 @@ def smp_contender(ours: DPT, task: str) -> Contender:
     import segmentation_models_pytorch as smp
 
     encoder, decoder = ours.spec["encoder"], ours.spec["decoder"]
+    if encoder["kind"] != "vit":
+        raise ValueError(f"--against smp: it has no {encoder['kind']} encoder")
     names = {192: "tiny", 384: "small", 768: "base", 1024: "large"}
     model = smp.DPT(
         f"tu-vit_{names[encoder['embed_dim']]}_patch16_224",
@@ -213,7 +215,8 @@ def optimized_contender(ours: DPT, task: str) -> Contender:
 
 def compiled_contender(rival: Contender) -> Contender:
     """The rival under torch.compile, its weights frozen into the graph for predictions."""
-    assert rival.loss is not None
+    if rival.loss is None:
+        raise ValueError("--against dpt-optimized-compile: dpt-optimized is compiled already")
     predict = torch.compile(rival.predict, options={"freezing": True})
 
     def frozen(images: Tensor) -> Tensor:
@@ -246,7 +249,10 @@ def make_contenders(ours: DPT, task: str, against: Sequence[str]) -> list[Conten
             raise ValueError(
                 f"--against {name}: choose from {', '.join(MAKERS)}, each also with -compile"
             )
-        rival = MAKERS[base](ours, task)
+        try:
+            rival = MAKERS[base](ours, task)
+        except ImportError as error:
+            raise ValueError(f"--against {name}: {error}; pip install '.[dev]' has it") from error
         contenders.append(rival if base == name else compiled_contender(rival))
     return contenders
 
@@ -296,10 +302,10 @@ def run_forward(
         with torch.no_grad(), LiveBytes() as live:
             count(images)
         with torch.no_grad():
-            out = c.predict(images).float()
+            out = c.predict(images)
         if not c.name.startswith("smp"):
             first = out if first is None else first
-            row["difference"] = float((out - first).abs().max() / first.abs().max())
+            row["difference"] = _difference(out, first)
         if c.plain is None or device.type == "cuda":
             row["forward MiB"] = _peak(partial(c.predict, images), live, device) / 2**20
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -354,6 +360,13 @@ def run_steps(
             if turn >= 0:
                 c.step_s.append(seconds)
     _add_times(contenders, rows, "step", lambda c: c.step_s)
+
+
+def _difference(out: Tensor, ours: Tensor) -> float:
+    """Largest difference over the scale; of class ids, the share of pixels that differ."""
+    if not out.is_floating_point():
+        return float((out != ours).float().mean())
+    return float((out.float() - ours.float()).abs().max() / ours.float().abs().max())
 
 
 def _add_times(
@@ -422,6 +435,8 @@ def bench(
     Depth is compared as (B, H, W), segmentation as class ids (B, H, W): each contender takes the
     argmax of its own logits.
     """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: this machine has none")
     ours = make_ours(model, task, size)
     contenders = make_contenders(ours, task, against)
     random = torch.Generator().manual_seed(0)

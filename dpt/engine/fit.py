@@ -73,12 +73,13 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     if dist.is_initialized():
         dist.destroy_process_group()  # what follows is for the first rank alone
     if trainer.is_global_zero and scores:
-        write_json(folder / "metrics.json", {**scores, **task.notes})
+        notes = {**task.notes, "precision": str(trainer.precision)}
+        write_json(folder / "metrics.json", {**scores, **notes})
         rows = trivial_scores(objectives, train, val, settings.image_size)
         baselines = {
             f"{k.replace(' ', '_')}/{m}": v for k, row in rows.items() for m, v in row.items()
         }
-        write_json(folder / "metrics.json", {**scores, **baselines, **task.notes})
+        write_json(folder / "metrics.json", {**scores, **baselines, **notes})
         log_table({**rows, cfg["model"]["name"]: scores}, title="Scores on val")
         log.info("%d steps in %.1f minutes", trainer.global_step, minutes)
         log.info("checkpoints: %s", folder / "checkpoints")

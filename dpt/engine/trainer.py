@@ -26,7 +26,8 @@ def pick_precision(accelerator: str) -> str:
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     elif accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
-        native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+        known = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # of no public name yet
+        native = any(getattr(torch.cpu, name, lambda: False)() for name in known)
     else:
         native = False
     return "bf16-mixed" if native else "32-true"

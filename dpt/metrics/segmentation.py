@@ -52,6 +52,7 @@ def _ids(ids: Tensor, num_classes: int, ignore_index: int = -1) -> Tensor:
     ignores_a_class = 0 <= ignore_index < num_classes
     if ids.dtype is torch.uint8 and num_classes < 255 and not ignores_a_class:
         return ids.clamp(max=num_classes).int()
+    ids = ids.long()  # in which every bound can be written
     outside = (ids < 0) | (ids >= num_classes) | (ids == ignore_index)
     return torch.where(outside, num_classes, ids.int())
 

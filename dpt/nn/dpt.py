@@ -49,6 +49,8 @@ class DPT(nn.Module):
 
     encoder: Any
     decoder: Decoder | None
+    predicts_only = False
+    """Whether this is a copy for prediction alone, see :mod:`dpt.nn.inference`."""
 
     def __init__(
         self, *, encoder: nn.Module, decoder: Decoder | None, heads: Mapping[str, nn.Module]
@@ -112,9 +114,10 @@ class DPT(nn.Module):
 
     def small_logits(self, images: Tensor) -> Tensor:
         """Segmentation logits (B, K, h, w), to be enlarged; image sides are on the grid already."""
+        head = dict(self.heads.items()).get("segmentation")
+        if not isinstance(head, SegmentationHead):
+            raise ValueError(f"no segmentation head: this model has {', '.join(self.heads)}")
         _, maps = self._maps(images)
-        head = self.heads["segmentation"]
-        assert isinstance(head, SegmentationHead)
         return head.logits(maps[-1], (images.shape[-2], images.shape[-1])).low
 
     def _pad(self, images: Tensor) -> tuple[Tensor, Window]:

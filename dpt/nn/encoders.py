@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
-from types import MethodType
 from typing import Any, Literal, get_args
 
 import torch
@@ -233,7 +232,7 @@ def _pad_before_shift(model: nn.Module, name: str) -> None:
             f"pad_windows='before_shift' is for Swin and SwinV2; {name} has no windows"
         )
     for block in blocks:
-        block._attn = MethodType(_attend_to_padded, block)
+        block._attn = partial(_attend_to_padded, block)  # unlike a method, it can be pickled
 
 
 def _attend_to_padded(block: Any, map_BhwD: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.nn.recompute import conv_of, is_plain
+from dpt.nn.recompute import conv_of, is_plain_conv
 
 
 def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
@@ -61,24 +61,28 @@ def convolve(conv: nn.Module, maps: Enlarged) -> Tensor:
     """conv(maps.full()); the enlarged map is not kept for backward, or not made at all."""
     if maps.low.shape[-2:] == maps.size:
         return conv(maps.low)
-    if torch.compiler.is_compiling() and not torch.is_grad_enabled() and _taps_win(conv, maps.low):
-        assert isinstance(conv, nn.Conv2d)
+    if isinstance(conv, TapConv2d) and conv.is_faster_on(maps.low):
         return convolve_by_taps(conv, maps)
     return conv_of(partial(upsample, size=maps.size), conv, maps.low)
 
 
-def _taps_win(conv: nn.Module, low: Tensor) -> bool:
-    """Where taps were measured to be faster: compiled for a CPU, in bf16 with few outputs alone."""
-    if not is_plain(conv, nn.Conv2d):
-        return False
-    assert isinstance(conv, nn.Conv2d)
-    return (
-        conv.kernel_size == (3, 3)
-        and conv.padding == conv.stride == conv.dilation == (1, 1)
-        and conv.groups == 1
-        and low.device.type == "cpu"
-        and (low.dtype is torch.float32 or conv.out_channels <= 128)
-    )
+class TapConv2d(nn.Conv2d):
+    """A 3×3 convolution that does without the enlarged map, see :func:`convolve_by_taps`."""
+
+    @staticmethod
+    def take_over(conv: nn.Module) -> None:
+        """Makes one of a 3×3 convolution in place; anything else stays what it is."""
+        if is_plain_conv(conv) and conv.kernel_size == (3, 3) and conv.padding == (1, 1):
+            conv.__class__ = TapConv2d
+
+    def is_faster_on(self, low: Tensor) -> bool:
+        """As measured: compiled for a CPU, in float32 or where the outputs are few."""
+        return (
+            torch.compiler.is_compiling()
+            and not torch.is_grad_enabled()
+            and low.device.type == "cpu"
+            and (low.dtype is torch.float32 or self.out_channels <= 128)
+        )
 
 
 def convolve_by_taps(conv: nn.Conv2d, maps: Enlarged) -> Tensor:
@@ -95,7 +99,7 @@ def convolve_by_taps(conv: nn.Conv2d, maps: Enlarged) -> Tensor:
     columns = _shifted(taps, (1, low.shape[3]), maps.size[1])
     rows = _shifted(columns, (0, low.shape[2]), maps.size[0])
     bias = 0 if conv.bias is None else conv.bias
-    return (rows + bias).permute(0, 3, 1, 2)
+    return (rows + bias).to(taps.dtype).permute(0, 3, 1, 2)
 
 
 def _shifted(taps: Tensor, axis_length: tuple[int, int], target: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.nn.enlarge import Enlarged, convolve, resize
-from dpt.nn.recompute import conv_of_norm_relu
+from dpt.nn.recompute import conv_of_norm_relu, is_plain
 
 DepthActivation = Literal["sigmoid", "softplus", "inverse", "relu"]
 Upsampling = Literal["image", "double"]
@@ -27,7 +27,11 @@ def check_upsampling(value: str) -> Upsampling:
 
 
 class DenseHead(nn.Module):
-    """A head that makes a map of the image's size from the decoder's."""
+    """A head that makes a map of the image's size from the decoder's.
+
+    The decoder's maps come not yet enlarged: ``Enlarged.of(features).full()`` is the tensor, and
+    :func:`dpt.nn.enlarge.convolve` a first convolution that needs none.
+    """
 
     def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
         raise NotImplementedError
@@ -168,7 +172,9 @@ class SegmentationHead(DenseHead):
     @staticmethod
     def _logits(layers: nn.Sequential, maps: Enlarged) -> Tensor:
         """Logits at the size of the map, half the image's."""
-        conv, norm, _, dropout, last = layers
+        conv, norm, relu, dropout, last = layers
+        if layers._forward_hooks or not (is_plain(relu, nn.ReLU) and is_plain(dropout, nn.Dropout)):
+            return layers(maps.full())
         assert isinstance(dropout, nn.Dropout)
         rate = dropout.p if dropout.training else 0.0
         return conv_of_norm_relu(norm, last, convolve(conv, maps), dropout=rate)

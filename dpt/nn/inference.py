@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
+from dpt.nn.dpt import DPT
+from dpt.nn.enlarge import TapConv2d
 from dpt.nn.fusion import ResidualConvUnit
 from dpt.nn.heads import SegmentationHead
 
 log = logging.getLogger("dpt")
 
-M = TypeVar("M", bound=nn.Module)
+M = TypeVar("M", bound=DPT)
 
 
 def fold_batch_norms(model: nn.Module) -> None:
@@ -54,10 +56,14 @@ class Compiled:
             except Exception as error:  # of torch's own: no C++ compiler, no Triton
                 if not _from_compiler(error):
                     raise
+                result = self.function(images, **options)  # raises what is wrong with the images
                 reason = str(error).strip().partition("\n")[0]
                 log.warning("torch.compile does not work here, running without: %s", reason)
                 self.compiled = None
-                return self.function(images, **options)
+                return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        return Compiled(deepcopy(self.function, memo))  # compiled anew, for the copy's weights
 
 
 def _from_compiler(error: Exception) -> bool:
@@ -70,13 +76,19 @@ def optimized(model: M, *, compiled: bool) -> M:
     BN is folded, auxiliary heads are dropped, convolutions are channels-last, parameters frozen.
 
     Args:
-        compiled: also under torch.compile: half a minute at the first image of a size, then
-            faster; without a compiler on the machine, a warning and as without.
+        compiled: also under torch.compile, which takes half a minute at the first image of a size
+            and holds its own copy of the weights; without a compiler on the machine it warns and
+            does without.
     """
+    if model.predicts_only:
+        return model
     copy: Any = deepcopy(model).eval().requires_grad_(False)
+    copy.predicts_only = True
     fold_batch_norms(copy)
     copy.to(memory_format=torch.channels_last)
     if compiled:
+        for module in copy.modules():
+            TapConv2d.take_over(module)
         copy.forward = Compiled(copy.forward)
         copy.small_logits = Compiled(copy.small_logits)  # the argmax by bands is faster as it is
     return copy

@@ -105,12 +105,31 @@ class ConvOf(torch.autograd.Function):
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether the module is just its weight and bias: not a user's replacement, nothing hooked."""
-    return type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks
+    """Whether the module is what it seems: not a user's replacement, nothing hooked."""
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return type(module) is kind and not any(hooks)
+
+
+def is_plain_conv(conv: nn.Module, kind: type[nn.Conv2d] = nn.Conv2d) -> bool:
+    """Whether it is a convolution of stride 1 over zeros, as the functions here write it out."""
+    return (
+        is_plain(conv, kind)
+        and isinstance(conv, nn.Conv2d)
+        and conv.stride == conv.dilation == (1, 1)
+        and conv.groups == 1
+        and conv.padding_mode == "zeros"
+        and not isinstance(conv.padding, str)
+    )
 
 
 def _saves() -> bool:
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    plain = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.is_grad_enabled() and not plain
 
 
 def _as_autocast(tensor: Tensor | None) -> Tensor | None:
@@ -137,11 +156,11 @@ def linear_of(cheap: Cheap, linear: nn.Module, *inputs: Tensor) -> Tensor:
 
 
 def conv_of(cheap: Cheap, conv: nn.Module, *inputs: Tensor, again: Cheap | None = None) -> Tensor:
-    """conv(cheap(*inputs)) for a convolution of stride 1; see :func:`linear_of`.
+    """conv(cheap(*inputs)); see :func:`linear_of`.
 
     ``again`` stands in for ``cheap`` in backward where that has a state to leave alone.
     """
-    if not _saves() or not is_plain(conv, nn.Conv2d):
+    if not _saves() or not is_plain_conv(conv):
         return conv(cheap(*inputs))
     assert isinstance(conv, nn.Conv2d)
     weight, bias = _as_autocast(conv.weight), _as_autocast(conv.bias)
@@ -152,7 +171,7 @@ def linear_of_norm(norm: nn.Module | None, linear: nn.Module, x: Tensor) -> Tens
     """linear(norm(x)), or linear(x) without a norm; a LayerNorm's output is not kept."""
     if norm is None:
         return linear(x)
-    if not is_plain(norm, nn.LayerNorm):
+    if not is_plain(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
         return linear(norm(x))
     assert isinstance(norm, nn.LayerNorm)
     cheap = partial(_layer_norm, eps=norm.eps)
@@ -160,7 +179,7 @@ def linear_of_norm(norm: nn.Module | None, linear: nn.Module, x: Tensor) -> Tens
 
 
 def _layer_norm(x: Tensor, gain: Tensor, bias: Tensor, *, eps: float) -> Tensor:
-    return F.layer_norm(x, gain.shape, gain, bias, eps)
+    return F.layer_norm(x.to(gain.dtype), gain.shape, gain, bias, eps)
 
 
 def conv_of_norm_relu(
@@ -179,7 +198,7 @@ def conv_of_norm_relu(
 
         return made
 
-    if not is_plain(norm, nn.BatchNorm2d):
+    if not is_plain(norm, nn.BatchNorm2d) or norm.weight is None:
         return conv(_drop(F.relu(norm(x)), keep, dropout))
     assert isinstance(norm, nn.BatchNorm2d)
     by_batch = norm.training or norm.running_mean is None

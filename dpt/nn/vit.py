@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions, sincos_1d, sincos_2d
-from dpt.nn.recompute import linear_of, linear_of_norm
+from dpt.nn.recompute import is_plain, linear_of, linear_of_norm
 from dpt.types import Tokens
 
 GeluKind = Literal["exact", "tanh", "sigmoid"]
@@ -114,7 +114,10 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(hidden, dim)
 
     def forward(self, tokens: Tensor, *, norm: nn.Module | None = None) -> Tensor:
-        return linear_of(self.act, self.fc2, linear_of_norm(norm, self.fc1, tokens))
+        hidden = linear_of_norm(norm, self.fc1, tokens)
+        if is_plain(self.act, nn.GELU) or is_plain(self.act, SigmoidGELU):
+            return linear_of(self.act, self.fc2, hidden)
+        return self.fc2(self.act(hidden))  # a user's own may have parameters, or be random
 
 
 class SwiGLU(nn.Module):

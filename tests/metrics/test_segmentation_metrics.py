@@ -122,3 +122,17 @@ def test_mistakes_are_named():
     check_labels(torch.tensor([0, 1, 255]), 2)
     with pytest.raises(ValueError, match=r"\[7\] found; allowed are 0..1 and 255"):
         check_labels(torch.tensor([0, 7, 255]), 2)
+
+
+@pytest.mark.parametrize("num_classes", [100, 254, 255, 300])
+@pytest.mark.parametrize("ignore_index", [255, 7, -100, 1000])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
+def test_ids_of_every_type_count_alike(num_classes, ignore_index, dtype):
+    random = torch.Generator().manual_seed(0)
+    truth, found = torch.randint(256, (2, 3000), generator=random)
+    matrix = torch.zeros(num_classes, num_classes + 1, dtype=torch.int64)
+    for t, p in zip(truth.tolist(), found.tolist(), strict=True):
+        if t < num_classes and t != ignore_index:
+            matrix[t, min(p, num_classes)] += 1
+    counted = confusion_matrix(found.to(dtype), truth.to(dtype), num_classes, ignore_index)
+    assert torch.equal(counted, matrix)

@@ -1,5 +1,6 @@
 """Prediction alone: the same function by fewer operations."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -126,3 +127,25 @@ def test_without_a_compiler_it_warns_and_goes_on(tmp_path):
     done = run_compiled(CXX="/nonexistent/c++", TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
     assert "compiled: False" in done.stdout
     assert "torch.compile does not work here" in done.stderr
+
+
+# ------------------------------------------------------------------------------ what a copy may do
+
+
+def test_an_optimised_copy_is_not_saved(model, tmp_path):
+    fast = model.optimize_for_inference(compiled=False)
+    assert fast.optimize_for_inference() is fast
+    with pytest.raises(ValueError, match="save the model it was made of"):
+        fast.save_pretrained(tmp_path)
+
+
+def test_a_copy_of_the_copy_has_its_own_weights(model):
+    fast = copy.deepcopy(model.optimize_for_inference())
+    assert fast.forward.function.__self__ is fast
+    assert fast.small_logits.function.__self__ is fast
+
+
+def test_labels_need_a_segmentation_head():
+    made = dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=TINY, decoder=DECODER)
+    with pytest.raises(ValueError, match="no segmentation head: this model has depth"):
+        made.predict_labels(torch.zeros(1, 3, 64, 64))

@@ -149,3 +149,35 @@ def test_compiled_and_plain_agree_under_autocast():
             plain = block(x)
     assert kept.dtype == plain.dtype
     torch.testing.assert_close(kept.detach(), plain)
+
+
+def test_a_users_activation_learns():
+    """Its parameters are not inputs of the recomputed part: it must run as it is."""
+    mlp = dpt.nn.vit.MLP(8, hidden=16, gelu="exact")
+    mlp.act = nn.PReLU()
+    mlp(torch.randn(2, 3, 8)).sum().backward()
+    assert mlp.act.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"padding": 1, "padding_mode": "reflect"},
+        {"padding": 2, "dilation": 2},
+        {"padding": "same"},
+        {"padding": 1, "groups": 3},
+    ],
+)
+def test_a_users_convolution_keeps_its_geometry(options):
+    torch.manual_seed(0)
+    conv, maps = nn.Conv2d(3, 3, 3, **options), Enlarged(torch.randn(1, 3, 5, 5), (10, 10))
+    torch.testing.assert_close(convolve(conv, maps), conv(maps.full()))
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.LayerNorm(4, bias=False), nn.LayerNorm(4, elementwise_affine=False)]
+)
+def test_norms_without_parameters(norm):
+    linear, x = nn.Linear(4, 2), torch.randn(3, 4, requires_grad=True)
+    linear_of_norm(norm, linear, x).sum().backward()
+    assert x.grad is not None

@@ -3,7 +3,9 @@
 That outputs and gradients equal the peers', the parity matrix holds.
 """
 
+import copy
 import json
+import pickle
 
 import pytest
 import torch
@@ -381,3 +383,13 @@ def test_a_swin_at_other_sizes_is_that_of_transformers(files, folders):
     with torch.no_grad():
         wanted, found = ours(images)["depth"], other(images)["depth"]
     assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+@pytest.mark.peers
+def test_a_swin_can_be_pickled_and_copied(folders):
+    """Processes that are spawned get their model so."""
+    ours = dpt.DPT.from_pretrained(folders["swinv2"])
+    images = torch.randn(1, 3, 96, 96)
+    for twin in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
+        with torch.no_grad():
+            assert torch.equal(twin(images)["depth"], ours(images)["depth"])
