@@ -104,7 +104,7 @@ def test_help_of_a_command(run, command, says):
     assert (code, err) == (0, "")
     for text in says:
         assert text in out
-    for text in ("${", "$APP", "_base"):
+    for text in ("${", "$APP", " _base"):
         assert text not in out
 
 
