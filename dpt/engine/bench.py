@@ -8,50 +8,22 @@ to ours is printed; the other (segmentation_models.pytorch) is another, similar 
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from dpt.losses import CrossEntropyLoss
-from dpt.model import DPT, create_model
-from dpt.weights.convert import convert
+from dpt.engine.bench_rivals import NUM_CLASSES, Contender, make_contenders, make_ours
 
-NUM_CLASSES = 150
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-@dataclass
-class Contender:
-    """A model in the race.
-
-    Attributes:
-        name: as printed.
-        predict: images to what is compared: depth (B, H, W), or class ids (B, H, W).
-        loss: images and truth to the scalar that a training step minimises; None does not train.
-        plain: what ``predict`` was before it was compiled; operations are counted on it.
-        model: its parameters are trained.
-        forward_s, step_s: seconds of each turn.
-    """
-
-    name: str
-    model: nn.Module
-    predict: Callable[[Tensor], Tensor]
-    loss: Callable[[Tensor, Tensor], Tensor] | None
-    plain: Callable[[Tensor], Tensor] | None = None
-    forward_s: list[float] = field(default_factory=list)
-    step_s: list[float] = field(default_factory=list)
 
 
 class LiveBytes(TorchDispatchMode):
@@ -118,143 +90,6 @@ def _timed(run: Callable[[], Any], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
-
-
-# ------------------------------------------------------------------------------ who takes part
-
-
-def make_ours(name: str, task: str, size: tuple[int, int]) -> DPT:
-    heads: dict[str, dict[str, Any]] = {
-        "depth": {"depth": {"kind": "relative", "upsample": "double"}},
-        "segmentation": {"segmentation": {"num_classes": NUM_CLASSES, "dropout": 0.1}},
-    }
-    torch.manual_seed(0)
-    return create_model(name, heads=heads[task], encoder={"image_size": list(size)})
-
-
-def our_contender(model: DPT, task: str, label: str = "dpt") -> Contender:
-    cross_entropy = CrossEntropyLoss()
-
-    def depth_loss(images: Tensor, truth: Tensor) -> Tensor:
-        return F.l1_loss(model(images)["depth"].float(), truth)
-
-    def segmentation_loss(images: Tensor, truth: Tensor) -> Tensor:
-        out = model(images, enlarge_logits=False)
-        auxiliary = cross_entropy(out["segmentation_auxiliary"], truth)
-        return cross_entropy(out["segmentation"], truth) + 0.2 * auxiliary
-
-    if task == "depth":
-        return Contender(label, model, lambda x: model(x)["depth"], depth_loss)
-    return Contender(label, model, model.predict_labels, segmentation_loss)
-
-
-def transformers_contender(ours: DPT, task: str) -> Contender:
-    """The same weights in transformers' own classes."""
-    from transformers import DPTForDepthEstimation, DPTForSemanticSegmentation
-
-    with tempfile.TemporaryDirectory() as folder:
-        ours.save_pretrained(f"{folder}/ours")
-        convert(f"{folder}/ours", f"{folder}/theirs", to="transformers")
-        if task == "depth":
-            depth = DPTForDepthEstimation.from_pretrained(f"{folder}/theirs")
-            return Contender(
-                "transformers",
-                depth,
-                lambda x: depth(x).predicted_depth,
-                lambda x, y: F.l1_loss(depth(x).predicted_depth.float(), y),
-            )
-        model = DPTForSemanticSegmentation.from_pretrained(f"{folder}/theirs")
-    model.config.auxiliary_loss_weight = 0.2
-    return Contender(
-        "transformers",
-        model,
-        lambda x: model(x).logits.argmax(1),
-        lambda x, y: model(x, labels=y).loss,
-    )
-
-
-def smp_contender(ours: DPT, task: str) -> Contender:
-    """segmentation_models.pytorch's DPT of the same sizes; its depth is one class."""
-    import segmentation_models_pytorch as smp
-
-    encoder, decoder = ours.spec["encoder"], ours.spec["decoder"]
-    if encoder["kind"] != "vit":
-        raise ValueError(f"--against smp: it has no {encoder['kind']} encoder")
-    names = {192: "tiny", 384: "small", 768: "base", 1024: "large"}
-    model = smp.DPT(
-        f"tu-vit_{names[encoder['embed_dim']]}_patch16_224",
-        encoder_weights=None,
-        encoder_output_indices=list(encoder["out_indices"]),
-        decoder_intermediate_channels=list(decoder["reassemble_channels"]),
-        decoder_fusion_channels=decoder["fusion_channels"],
-        classes=1 if task == "depth" else NUM_CLASSES,
-        dynamic_img_size=True,
-        img_size=tuple(encoder["image_size"]),
-    )
-    if task == "depth":
-        return Contender(
-            "smp*",
-            model,
-            lambda x: model(x).squeeze(1),
-            lambda x, y: F.l1_loss(model(x).squeeze(1).float(), y),
-        )
-    return Contender(
-        "smp*",
-        model,
-        lambda x: model(x).argmax(1),
-        lambda x, y: F.cross_entropy(model(x).float(), y, ignore_index=255),
-    )
-
-
-def optimized_contender(ours: DPT, task: str) -> Contender:
-    """What :meth:`dpt.DPT.optimize_for_inference` makes of ours; it does not train."""
-    fast = our_contender(ours.optimize_for_inference(), task, "dpt, optimised")
-    plain = our_contender(ours, task).predict
-    return Contender(fast.name, fast.model, fast.predict, loss=None, plain=plain)
-
-
-def compiled_contender(rival: Contender) -> Contender:
-    """The rival under torch.compile, its weights frozen into the graph for predictions."""
-    if rival.loss is None:
-        raise ValueError("--against dpt-optimized-compile: dpt-optimized is compiled already")
-    predict = torch.compile(rival.predict, options={"freezing": True})
-
-    def frozen(images: Tensor) -> Tensor:
-        with torch.no_grad():
-            return predict(images)
-
-    return Contender(
-        f"{rival.name}, compiled",
-        rival.model,
-        frozen,
-        torch.compile(rival.loss),
-        plain=rival.predict,
-    )
-
-
-MAKERS: dict[str, Callable[[DPT, str], Contender]] = {
-    "dpt": our_contender,
-    "dpt-optimized": optimized_contender,
-    "transformers": transformers_contender,
-    "smp": smp_contender,
-}
-
-
-def make_contenders(ours: DPT, task: str, against: Sequence[str]) -> list[Contender]:
-    """Ours first; ``NAME-compile`` is ``NAME`` under torch.compile."""
-    contenders = [our_contender(ours, task)]
-    for name in against:
-        base = name.removesuffix("-compile")
-        if base not in MAKERS:
-            raise ValueError(
-                f"--against {name}: choose from {', '.join(MAKERS)}, each also with -compile"
-            )
-        try:
-            rival = MAKERS[base](ours, task)
-        except ImportError as error:
-            raise ValueError(f"--against {name}: {error}; pip install '.[dev]' has it") from error
-        contenders.append(rival if base == name else compiled_contender(rival))
-    return contenders
 
 
 # ------------------------------------------------------------------------------ the race

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from dpt.engine.bench import LiveBytes, bench, make_contenders, make_ours, saved_bytes
+from dpt.engine.bench import LiveBytes, bench, saved_bytes
 from dpt.engine.bench_parts import bench_data, bench_metrics
+from dpt.engine.bench_rivals import make_contenders, make_ours
 
 KB = 1024
 
