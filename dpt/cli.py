@@ -5,7 +5,6 @@ A user's mistake gets one message and a non-zero exit, never a stack trace.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import re
@@ -14,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,13 @@ def main(command: str | None = None) -> None:
             print(HELP, end="")
             return
         command, *arguments = arguments
+    if arguments and f"{command} {arguments[0]}" in COMMANDS:  # of two words: dpt data check
+        command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
     if command in COMMANDS:
-        run_hydra(command, COMMANDS[command], arguments)
+        run_hydra(command, arguments)
     elif command in FILE_COMMANDS:
         try:
-            FILE_COMMANDS[command](arguments)
+            import_module(f"dpt.commands.{command}").run(arguments)
         except MISTAKES as error:
             fail(str(error))
     else:
@@ -67,89 +69,28 @@ def main(command: str | None = None) -> None:
         raise SystemExit(2)
 
 
-def _train(cfg: dict[str, Any]) -> None:
-    from dpt.engine.fit import fit
-
-    fit(cfg)
-
-
-def _evaluate(cfg: dict[str, Any]) -> None:
-    from dpt.engine.evaluate import evaluate
-
-    evaluate(cfg)
-
-
-def _convert(arguments: list[str]) -> None:
-    from dpt.weights.convert import convert, writable
-
-    parser = argparse.ArgumentParser(
-        prog="dpt convert",
-        description="Writes a checkpoint in another format; whatever the model uses is kept bit "
-        "for bit, and what a format cannot express is refused.",
-    )
-    parser.add_argument("src", help="a file or folder in any format that is read")
-    parser.add_argument("dst", help="the folder or file to write")
-    parser.add_argument("--to", required=True, choices=writable(), help="the format to write")
-    options = parser.parse_args(arguments)
-    print(convert(options.src, options.dst, to=options.to))
-
-
-def _bench(arguments: list[str]) -> None:
-    import torch
-
-    from dpt.engine.bench import DTYPES, bench
-    from dpt.engine.bench_parts import bench_data, bench_metrics
-    from dpt.zoo import list_models
-
-    parser = argparse.ArgumentParser(
-        prog="dpt bench",
-        description="Times forward passes and training steps beside other implementations, taking "
-        "turns in one process; prints medians, ratios to ours, and memory.",
-    )
-    parser.add_argument(
-        "what",
-        nargs="?",
-        default="model",
-        choices=("model", "data", "metrics"),
-        help="data: loading and augmentation on one core; metrics: their updates",
-    )
-    parser.add_argument("--root", help="data: a folder with images and depth; else made-up photos")
-    parser.add_argument("--model", default="dpt_base", choices=list_models())
-    parser.add_argument("--task", default="depth", choices=("depth", "segmentation"))
-    parser.add_argument("--size", default=[384, 384], nargs=2, type=int, metavar=("H", "W"))
-    parser.add_argument("--batch", default=1, type=int)
-    parser.add_argument("--dtype", default="fp32", choices=tuple(DTYPES))
-    parser.add_argument(
-        "--against",
-        default="",
-        help="comma-separated: transformers, smp, dpt-optimized; NAME-compile compiles it",
-    )
-    parser.add_argument("--train", action="store_true", help="training steps too")
-    parser.add_argument("--rounds", default=7, type=int, help="turns that count")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    given = vars(parser.parse_args(arguments))
-    what, root, rounds = given.pop("what"), given.pop("root"), given["rounds"]
-    given["size"] = tuple(given["size"])
-    given["against"] = [name for name in given["against"].split(",") if name]
-    if what == "data":
-        print(bench_data(root=root, size=given["size"], rounds=rounds))
-    elif what == "metrics":
-        print(bench_metrics(rounds=rounds))
-    else:
-        print(bench(**given))
-
-
-COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {"train": _train, "evaluate": _evaluate}
-"""Commands on configured data: they take Hydra overrides."""
-FILE_COMMANDS: dict[str, Callable[[list[str]], None]] = {
-    "convert": _convert,
-    "bench": _bench,
+COMMANDS = {
+    "train": "dpt.engine.fit:fit",
+    "evaluate": "dpt.engine.evaluate:evaluate",
 }
-"""Commands on files: they take ordinary flags."""
+"""Commands on configured data: they take Hydra overrides, see :func:`config_name`."""
+FILE_COMMANDS = ("convert", "bench")
+"""Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 
 
-def run_hydra(command: str, job: Callable[[dict[str, Any]], None], arguments: list[str]) -> None:
-    """Composes the command's configuration from ``arguments`` and runs ``job`` on it."""
+def config_name(command: str) -> str:
+    """The file in ``conf`` that a Hydra command starts from: ``dpt data check`` has data_check."""
+    return re.sub(r"[ -]", "_", command)
+
+
+def _job(command: str) -> Callable[[dict[str, Any]], Any]:
+    """The function that a Hydra command calls with its whole configuration, as plain data."""
+    module, _, name = COMMANDS[command].partition(":")
+    return getattr(import_module(module), name)
+
+
+def run_hydra(command: str, arguments: list[str]) -> None:
+    """Composes the command's configuration from ``arguments`` and runs its job on it."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -162,15 +103,16 @@ def run_hydra(command: str, job: Callable[[dict[str, Any]], None], arguments: li
 
     def task(cfg: Any) -> None:
         sys.argv = typed  # processes of the same run are started from it
-        run_job(cfg, job)
+        run_job(cfg, _job(command))
 
-    entry = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=command)
+    config = config_name(command)
+    entry = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config)
     asks_help = {"-h", "--help"} & set(arguments)
     try:
         with tidy_help() if asks_help else nullcontext():
             entry(task)()
     except (HydraException, OmegaConfBaseException) as error:
-        fail(explain(error, command, arguments))
+        fail(explain(error, config, arguments))
     except MISTAKES as error:
         fail(str(error))
     finally:
@@ -187,7 +129,7 @@ def tidy_help() -> Iterator[None]:
         print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
 
 
-def run_job(cfg: Any, job: Callable[[dict[str, Any]], None]) -> None:
+def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
     """One run: its folder, its log, its configuration on disk, then the job."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
@@ -231,12 +173,12 @@ def fail(message: str) -> None:
     raise SystemExit(1)
 
 
-def explain(error: Exception, command: str = "train", arguments: Sequence[str] = ()) -> str:
+def explain(error: Exception, config: str = "train", arguments: Sequence[str] = ()) -> str:
     """A configuration error as one line that says what is allowed."""
     text = str(error)
     refused = re.search(r"Could not override '([^']+)'", text)
     if refused:
-        return _allowed_keys(refused[1], command, arguments) or text
+        return _allowed_keys(refused[1], config, arguments) or text
     group = re.search(
         r"Could not find '([^']+)'.*?Available options in '[^']*':(.*?)(Config search path|$)",
         text,
@@ -251,7 +193,7 @@ def explain(error: Exception, command: str = "train", arguments: Sequence[str] =
     return text.split("\n")[0] if "full_key" in text else text
 
 
-def _allowed_keys(key: str, command: str, arguments: Sequence[str]) -> str | None:
+def _allowed_keys(key: str, config: str, arguments: Sequence[str]) -> str | None:
     """What stands where the misspelt ``key`` was looked for."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -264,7 +206,7 @@ def _allowed_keys(key: str, command: str, arguments: Sequence[str]) -> str | Non
     try:
         GlobalHydra.instance().clear()
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            cfg = compose(command, overrides=choices)
+            cfg = compose(config, overrides=choices)
         node = OmegaConf.select(cfg, ".".join(parents)) if parents else cfg
     except Exception:
         return None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from dpt.cli import COMMANDS, FILE_COMMANDS, config_dir
+from dpt.cli import COMMANDS, FILE_COMMANDS, config_dir, config_name
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,7 +22,8 @@ def commands(document):
                 if words[:2] == ["python", "train.py"]:
                     yield "train", tuple(words[2:])
                 elif words[:1] == ["dpt"] and words[1] not in FILE_COMMANDS:
-                    yield words[1], tuple(words[2:])
+                    name = " ".join(words[1:3]) if words[1] == "data" else words[1]
+                    yield name, tuple(words[1 + len(name.split()) :])
 
 
 FOUND = sorted({c for name in ("README.md", "data/README.md") for c in commands(name)})
@@ -39,5 +40,5 @@ def test_every_command_composes(command, overrides):
     sweep = "-m" in overrides
     keys = [re.sub(r"=([^\[,]*),.*", r"=\1", key) if sweep else key for key in keys]
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
-        cfg = compose(command, overrides=keys)
+        cfg = compose(config_name(command), overrides=keys)
     assert cfg.data._target_.startswith("dpt.data.")

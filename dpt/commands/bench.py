@@ -1,0 +1,50 @@
+"""``dpt bench``: time and memory beside other implementations."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def run(arguments: list[str]) -> None:
+    import torch
+
+    from dpt.engine.bench import DTYPES, bench
+    from dpt.engine.bench_parts import bench_data, bench_metrics
+    from dpt.zoo import list_models
+
+    parser = argparse.ArgumentParser(
+        prog="dpt bench",
+        description="Times forward passes and training steps beside other implementations, taking "
+        "turns in one process; prints medians, ratios to ours, and memory.",
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        default="model",
+        choices=("model", "data", "metrics"),
+        help="data: loading and augmentation on one core; metrics: their updates",
+    )
+    parser.add_argument("--root", help="data: a folder with images and depth; else made-up photos")
+    parser.add_argument("--model", default="dpt_base", choices=list_models())
+    parser.add_argument("--task", default="depth", choices=("depth", "segmentation"))
+    parser.add_argument("--size", default=[384, 384], nargs=2, type=int, metavar=("H", "W"))
+    parser.add_argument("--batch", default=1, type=int)
+    parser.add_argument("--dtype", default="fp32", choices=tuple(DTYPES))
+    parser.add_argument(
+        "--against",
+        default="",
+        help="comma-separated: transformers, smp, dpt-optimized; NAME-compile compiles it",
+    )
+    parser.add_argument("--train", action="store_true", help="training steps too")
+    parser.add_argument("--rounds", default=7, type=int, help="turns that count")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = vars(parser.parse_args(arguments))
+    what, root, rounds = given.pop("what"), given.pop("root"), given["rounds"]
+    given["size"] = tuple(given["size"])
+    given["against"] = [name for name in given["against"].split(",") if name]
+    if what == "data":
+        print(bench_data(root=root, size=given["size"], rounds=rounds))
+    elif what == "metrics":
+        print(bench_metrics(rounds=rounds))
+    else:
+        print(bench(**given))

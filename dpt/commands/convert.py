@@ -1,0 +1,20 @@
+"""``dpt convert``: a checkpoint in another project's format."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def run(arguments: list[str]) -> None:
+    from dpt.weights.convert import convert, writable
+
+    parser = argparse.ArgumentParser(
+        prog="dpt convert",
+        description="Writes a checkpoint in another format; whatever the model uses is kept bit "
+        "for bit, and what a format cannot express is refused.",
+    )
+    parser.add_argument("src", help="a file or folder in any format that is read")
+    parser.add_argument("dst", help="the folder or file to write")
+    parser.add_argument("--to", required=True, choices=writable(), help="the format to write")
+    options = parser.parse_args(arguments)
+    print(convert(options.src, options.dst, to=options.to))
