@@ -50,10 +50,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 def bars(values: Mapping[str, float], *, top: float | None = None) -> str:
     """A horizontal bar for each value; ``top`` is the value of a full bar, None the largest."""
     full = top or max((v for v in values.values() if v == v), default=1.0) or 1.0
+    widths = {k: 300 * max(0.0, v) / full if v == v else 0.0 for k, v in values.items()}
     rows = "".join(
-        f"<tr><td>{escape(name)}</td>{_cell(value)}<td>"
-        f'<span class="bar" style="width:{300 * max(0.0, value) / full if value == value else 0:.0f}px">'
-        "</span></td></tr>"
+        f"<tr><td>{escape(name)}</td>{_cell(value)}"
+        f'<td><span class="bar" style="width:{widths[name]:.0f}px"></span></td></tr>'
         for name, value in values.items()
     )
     return f"<table><tbody>{rows}</tbody></table>"
