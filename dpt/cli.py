@@ -97,18 +97,20 @@ def run_hydra(command: str, arguments: list[str]) -> None:
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
     typed = sys.argv
+    config = config_name(command)
     # Hydra takes the flag in front only
     arguments = sorted(arguments, key=lambda a: a not in ("-m", "--multirun"))
-    sys.argv = [typed[0], *arguments]
 
     def task(cfg: Any) -> None:
         sys.argv = typed  # processes of the same run are started from it
-        run_job(cfg, _job(command))
+        run_job(cfg, _job(command), old)
 
-    config = config_name(command)
     entry = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config)
     asks_help = {"-h", "--help"} & set(arguments)
     try:
+        old = run_to_resume(config, arguments)
+        folder = [f"run_dir='{old}'"] if old else []
+        sys.argv = [typed[0], *arguments, *folder]
         with tidy_help() if asks_help else nullcontext():
             entry(task)()
     except (HydraException, OmegaConfBaseException) as error:
@@ -129,8 +131,71 @@ def tidy_help() -> Iterator[None]:
         print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
 
 
-def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
-    """One run: its folder, its log, its configuration on disk, then the job."""
+def run_to_resume(config: str, arguments: Sequence[str]) -> Path | None:
+    """The folder that ``resume=`` means, None where there is no such argument, or nothing yet."""
+    wishes = [a.partition("=")[2] for a in arguments if a.startswith("resume=")]
+    if not wishes or wishes[-1] == "null":
+        return None
+    if {"-m", "--multirun"} & set(arguments):
+        raise ValueError("resume goes on with one run: leave out -m")
+    from hydra import compose, initialize_config_dir
+
+    from dpt.engine.resume import find_run
+
+    places = ("run_dir=", "hydra.run.dir=")  # the second is how Lightning tells the other ranks
+    given = [Path(a.partition("=")[2].strip("\"'")) for a in arguments if a.startswith(places)]
+    overrides = [a for a in arguments if not a.startswith("hydra.")]
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        cfg = compose(config, overrides=overrides)
+    siblings = Path(cfg.paths.runs) / cfg.task.name
+    return find_run(wishes[-1].strip("\"'"), given[-1] if given else None, siblings)
+
+
+def resumed(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
+    """The configuration of the run in ``folder`` with what the command line changes in it."""
+    from omegaconf import OmegaConf
+
+    from dpt.engine.resume import changes
+
+    old = OmegaConf.load(folder / "config.yaml")
+    keys = [o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides]
+    keys = [k.replace("/", ".") for k in keys if k not in ("resume", "run_dir")]
+    recipe = bool({"experiment", "debug"} & set(keys))  # these change keys in every group
+    new = cfg.copy() if recipe else old.copy()
+    for key in keys if not recipe else ():
+        OmegaConf.update(new, key, OmegaConf.select(cfg, key), merge=False, force_add=True)
+    for key in [str(k) for k in cfg if k not in new]:  # of a newer version than the run's
+        OmegaConf.update(new, key, cfg[key], force_add=True)
+    moved = str(OmegaConf.select(old, "run_dir") or folder)
+    values = OmegaConf.to_container(new, resolve=True)
+    if moved != str(folder):
+        values = _replaced(values, moved, str(folder))
+    values |= {"run_dir": str(folder), "resume": cfg.resume}  # type: ignore[operator]
+    for line in changes(OmegaConf.to_container(old), values):
+        if not line.startswith("resume:"):
+            logging.getLogger("dpt").info("resume: changes %s", line)
+    return OmegaConf.create(values)
+
+
+def _replaced(values: Any, old: str, new: str) -> Any:
+    """Paths that begin with ``old`` begin with ``new``: the run's folder was moved."""
+    if isinstance(values, dict):
+        return {k: _replaced(v, old, new) for k, v in values.items()}
+    if isinstance(values, list):
+        return [_replaced(v, old, new) for v in values]
+    if isinstance(values, str) and (values == old or values.startswith(f"{old}/")):
+        return new + values[len(old) :]
+    return values
+
+
+def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = None) -> None:
+    """One run: its folder, its log, its configuration on disk, then the job.
+
+    Args:
+        cfg: what Hydra composed.
+        job: called with the configuration as plain data.
+        old: the folder of a run to go on with, whose configuration then counts.
+    """
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
     from omegaconf import OmegaConf
@@ -147,6 +212,8 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
     start_log(folder if leader else None)
     quiet_libraries()
     try:
+        if old is not None:
+            cfg = resumed(cfg, old, hydra_cfg.overrides.task)
         values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if leader:
             (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))

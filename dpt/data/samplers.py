@@ -43,10 +43,10 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """How many indices this rank still gets in this epoch."""
+        """How many indices this rank gets in a whole epoch, wherever in it it starts."""
         rank, world = _rank_and_world()
         total = -(-self.length // world) * world if self.pad else self.length
-        return max(0, len(range(rank, total, world)) - self.start)
+        return len(range(rank, total, world))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         rank, world = _rank_and_world()

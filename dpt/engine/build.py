@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from dpt.data import EvalTransform, TrainTransform, make_loader
-from dpt.engine.configure import check_arguments, find, make
+from dpt.engine.configure import check_arguments, convert, find, make
 from dpt.model import DPT, create_model
 from dpt.nn import Decoder
 from dpt.tasks import OBJECTIVES, Objective, Task
@@ -147,6 +147,7 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         optimizer=make(cfg["optim"], "optim"),
         schedule=make(cfg["schedule"], "schedule"),
         monitor=cfg["task"]["monitor"],
+        max_skipped_steps=convert(cfg["max_skipped_steps"], int, "max_skipped_steps"),
     )
 
 

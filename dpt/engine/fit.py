@@ -11,11 +11,14 @@ from typing import Any
 import lightning as L
 import torch.distributed as dist
 
+from dpt.data import EpochSampler
 from dpt.engine import build
 from dpt.engine.baselines import trivial_scores
 from dpt.engine.callbacks import StopOnSignal
 from dpt.engine.configure import convert
+from dpt.engine.loggers import OneFileCSVLogger
 from dpt.engine.report import log_table, write_json
+from dpt.engine.resume import ENDED, FINISHED, RunState, checkpoint_of, step_of
 from dpt.engine.trainer import make_trainer, require_images
 from dpt.tasks import Task
 
@@ -28,7 +31,8 @@ CHECKED_FILES = 16
 def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     """Trains, validates, and leaves the run's folder complete.
 
-    Every ending that can still validate does so and writes ``last.ckpt`` and ``metrics.json``.
+    Every ending that can still validate does so and writes ``last.ckpt`` and ``metrics.json``. A
+    folder that holds a checkpoint is continued from it.
 
     Args:
         cfg: the run as plain data (``conf/train.yaml``).
@@ -51,8 +55,11 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
     val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
 
-    stop = StopOnSignal()
-    trainer = make_trainer(cfg, len(train_loader), [stop])
+    stop, sampler = StopOnSignal(), train_loader.sampler
+    assert isinstance(sampler, EpochSampler)
+    state = RunState(sampler=sampler, batch_size=settings.batch_size)
+    checkpoint = checkpoint_of(folder) if cfg["resume"] else None
+    trainer = make_trainer(cfg, len(train_loader), [state, stop])
     require_images(trainer, len(val))
     if trainer.is_global_zero:
         log.info(
@@ -66,14 +73,20 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
             folder,
         )
     started = time.monotonic()
+    log_start(trainer, settings.batch_size, checkpoint)
     log_settings(trainer, cfg)
-    trainer.fit(task, train_loader, val_loader)
+    trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
     minutes = (time.monotonic() - started) / 60
     scores = finish(trainer, task, val_loader, folder)
     if dist.is_initialized():
         dist.destroy_process_group()  # what follows is for the first rank alone
     if trainer.is_global_zero and scores:
-        notes = {**task.notes, "precision": str(trainer.precision)}
+        notes: dict[str, float | str] = {
+            **task.notes,
+            "precision": str(trainer.precision),
+            "skipped_steps": task.skipped.total,
+            ENDED: f"stopped by {stop.received.name}" if stop.received else FINISHED,
+        }
         write_json(folder / "metrics.json", {**scores, **notes})
         rows = trivial_scores(objectives, train, val, settings.image_size)
         baselines = {
@@ -95,12 +108,37 @@ def log_settings(trainer: L.Trainer, cfg: Mapping[str, Any]) -> None:
         logger.log_hyperparams(dict(cfg))
 
 
+def log_start(trainer: L.Trainer, batch_size: int, checkpoint: Path | None) -> None:
+    """What a reader of the log wants to know of a run before its first step."""
+    if not trainer.is_global_zero:
+        return
+    if checkpoint is not None:
+        step = step_of(checkpoint) or 0
+        log.info("resume: from %s, step %d", checkpoint, step)
+        for logger in trainer.loggers:
+            if isinstance(logger, OneFileCSVLogger):
+                logger.resume_at(step)
+    accumulate = trainer.accumulate_grad_batches
+    parts = [f"{batch_size} images a batch"]
+    parts += [f"{accumulate} batches accumulated"] if accumulate > 1 else []
+    parts += [f"{trainer.world_size} processes"] if trainer.world_size > 1 else []
+    effective = batch_size * accumulate * trainer.world_size
+    log.info("each step sees %d images (%s)", effective, ", ".join(parts))
+
+
 def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:
     """Scores the last weights, if the last validation did not, and saves them."""
-    trainer.save_checkpoint(folder / "checkpoints" / "last.ckpt")
+    last, best = (folder / "checkpoints" / name for name in ("last.ckpt", "best.ckpt"))
+    if _absent(trainer, last):
+        trainer.save_checkpoint(last)
     if task.scored_step != trainer.global_step:
         trainer.should_stop = False
         trainer.validate(task, val_loader, verbose=False)
-    if getattr(trainer.checkpoint_callback, "best_model_path", None) == "":
-        trainer.save_checkpoint(folder / "checkpoints" / "best.ckpt")  # the only one scored
+    if _absent(trainer, best):
+        trainer.save_checkpoint(best)  # the only one scored
     return dict(task.scores)
+
+
+def _absent(trainer: L.Trainer, path: Path) -> bool:
+    """Whether the first rank sees no such file: all must save together, or none."""
+    return bool(trainer.strategy.broadcast(not path.is_file()))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import functools
 import logging
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+from lightning.pytorch.loggers import CSVLogger, Logger
 
 log = logging.getLogger("dpt")
 
@@ -18,7 +24,10 @@ def make_wandb(
     group: str | None = None,
     tags: Sequence[str] = (),
 ) -> Any:
-    """A W&B logger that needs no account: offline unless logged in or ``WANDB_MODE`` is set."""
+    """A W&B logger that needs no account: offline unless logged in or ``WANDB_MODE`` is set.
+
+    The id of the run is kept in ``save_dir``: a resumed run goes on under it.
+    """
     # Lightning passes an argument that W&B warns about before any setting of the run is read
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
@@ -31,8 +40,14 @@ def make_wandb(
             log.info(
                 "W&B: not logged in, so this run is kept in %s; `wandb sync` uploads it", save_dir
             )
+    kept = Path(save_dir) / "wandb_id.txt"
+    if not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(secrets.token_hex(4) + "\n")
     return WandbLogger(
         save_dir=save_dir,
+        id=kept.read_text().strip(),
+        resume="allow",
         project=project,
         name=name,
         group=group,
@@ -40,3 +55,51 @@ def make_wandb(
         mode=mode,
         settings=wandb.Settings(console="off", silent=True, init_timeout=60),
     )
+
+
+class OneFileCSVLogger(CSVLogger):
+    """Lightning's CSV logger, but a resumed run goes on in the file it began.
+
+    Rows of steps that are about to be done again are left out.
+    """
+
+    def resume_at(self, step: int) -> None:
+        """Keeps what was logged up to ``step``; to be called before anything is logged."""
+        path = Path(self.log_dir) / "metrics.csv"
+        if not path.is_file():
+            return
+        with path.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if int(row["step"]) < step]
+        self.experiment.metrics = [{k: v for k, v in row.items() if v} for row in rows]
+        self.save()  # the first use of a writer removes the file of the run before
+
+
+METHODS = ("log_metrics", "log_hyperparams", "log_image", "save", "finalize",
+           "after_save_checkpoint")  # fmt: skip
+
+
+def never_fatal(logger: Logger) -> Logger:
+    """The same logger; what goes wrong in it is said once and ends no training."""
+
+    def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                return method(*arguments, **options)
+            except Exception as error:  # of a network, a disk, a service, a library
+                if not said:
+                    said.append(True)
+                    reason = " ".join(str(error).split())[:200]
+                    log.warning(
+                        "%s: %s failed (%s: %s); training goes on without what it would have kept",
+                        type(logger).__name__, method.__name__, type(error).__name__, reason,
+                    )  # fmt: skip
+                return None
+
+        return call
+
+    said: list[bool] = []
+    for name in METHODS:
+        if hasattr(logger, name):
+            setattr(logger, name, guarded(getattr(logger, name)))
+    return logger

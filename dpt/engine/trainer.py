@@ -11,9 +11,11 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 
+from dpt.engine.checkpoints import AtomicCheckpointIO
 from dpt.engine.configure import check_arguments, convert, make
+from dpt.engine.loggers import never_fatal
 
 log = logging.getLogger("dpt")
 
@@ -68,12 +70,17 @@ def make_trainer(
         if node["max_epochs"] != -1:
             limits.append(node["max_epochs"] * batches_per_epoch)
         node["val_check_interval"] = max(1, math.ceil(min(limits) / VALIDATIONS))
-    loggers = [make(c, f"logger.{name}") for name, c in cfg["logger"].items() if c]
+    loggers = [never_fatal(make(c, f"logger.{n}")) for n, c in cfg["logger"].items() if c]
     wanted = {name: c for name, c in cfg["callbacks"].items() if c}
     if not loggers:
         wanted.pop("learning_rate", None)  # it has nowhere to write
     callbacks = [make(c, f"callbacks.{name}") for name, c in wanted.items()]
-    return build_trainer(**node, logger=loggers or False, callbacks=callbacks + extra)
+    sharded = "fsdp" in str(node["strategy"])
+    if sharded and any(isinstance(c, WeightAveraging) for c in callbacks):
+        raise ValueError("callbacks.ema needs whole weights and trainer.strategy=fsdp shards them")
+    if not sharded:  # whose checkpoints are folders, written by torch.distributed
+        node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
+    return build_trainer(**node, logger=loggers or False, callbacks=extra + callbacks)
 
 
 def require_images(trainer: L.Trainer, count: int) -> None:

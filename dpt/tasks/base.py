@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import lightning as L
 import torch
-from lightning.pytorch.plugins import MixedPrecision
-from lightning.pytorch.utilities import GradClipAlgorithmType
+from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric
 
 from dpt.model import DPT
+from dpt.tasks.finite import SkippedSteps
 from dpt.types import Batch, Target
 from dpt.weights.native import SPEC_KEY
 
@@ -98,6 +100,8 @@ class Task(L.LightningModule):
         optimizer: makes the optimiser from the model; None where nothing is trained.
         schedule: makes the schedule from (optimiser, total_steps=...).
         monitor: the metric that decides which checkpoint is best, shown in the progress bar.
+        max_skipped_steps: how many steps in a row may be left out for a loss or gradient that is
+            not finite, before the run stops.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class Task(L.LightningModule):
         optimizer: OptimizerFactory | None = None,
         schedule: ScheduleFactory | None = None,
         monitor: str = "",
+        max_skipped_steps: int = 10,
     ) -> None:
         super().__init__()
         self.model = model
@@ -118,6 +123,8 @@ class Task(L.LightningModule):
         self.scores: dict[str, float] = {}
         self.scored_step = -1
         self.recent_losses: list[Tensor] = []  # since the last validation
+        self.skipped = SkippedSteps(limit=max_skipped_steps)
+        self.current: tuple[Tensor, list[str]] = torch.zeros(()), []  # loss and samples
 
     @property
     def notes(self) -> dict[str, str]:
@@ -141,6 +148,7 @@ class Task(L.LightningModule):
                 self.log(f"train/{name}", value.detach(), batch_size=size)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
         self.recent_losses.append(loss.detach())
+        self.current = loss.detach(), batch.get("name", [])
         return loss
 
     def evaluate_batch(self, batch: Batch) -> Iterator[tuple[dict[str, Tensor], Batch]]:
@@ -191,21 +199,57 @@ class Task(L.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clips under a fused optimiser in mixed precision too, which Lightning refuses.
+        """Clips, and leaves out a step whose loss or gradient is not finite.
 
-        It refuses because such an optimiser unscales gradients inside its step; torch's scaler
-        may do that before, and in bf16 there is nothing to unscale.
+        Every rank sees the same averaged gradient, so that all of them decide alike. Under
+        float16 an infinite gradient is the scaler's daily business: it skips the step itself.
+
+        Lightning refuses to clip under a fused optimiser in mixed precision, because that unscales
+        gradients inside its step; torch's scaler may do so before, and bf16 has no scale.
         """
-        precision = self.trainer.precision_plugin
-        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if gradient_clip_val and fused and isinstance(precision, MixedPrecision):
-            if precision.scaler is not None:
-                precision.scaler.unscale_(optimizer)
-            clip = super(MixedPrecision, precision).clip_gradients
-            algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
-            clip(optimizer, gradient_clip_val, algorithm)
-        else:
+        if isinstance(self.trainer.strategy, FSDPStrategy):  # each rank holds a part of the norm
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        self.log("train/grad_norm", norm, batch_size=1)
+        if scaler is None and not bool(norm.isfinite()):
+            self._skip_step(optimizer, float(norm))
+            return
+        self.skipped.passed()
+        if gradient_clip_val and gradient_clip_algorithm == "value":
+            nn.utils.clip_grad_value_(parameters, gradient_clip_val)
+        elif gradient_clip_val:
+            clip_grads_with_norm_(parameters, gradient_clip_val, norm)
+
+    def _skip_step(self, optimizer: Optimizer, norm: float) -> None:
+        optimizer.zero_grad()  # without gradients nothing moves: neither weights nor moments
+        loss, names = self.current
+        self.skipped.add(
+            step=self.trainer.global_step,
+            loss=float(loss),
+            norm=norm,
+            names=names,
+            rank=self.global_rank,
+            folder=Path(self.trainer.default_root_dir),
+        )
+
+    def run_state(self) -> dict[str, Any]:
+        """What a resumed run needs to know besides weights, as plain data."""
+        return {
+            "recent_losses": [float(loss) for loss in self.recent_losses],
+            "skipped_steps": self.skipped.total,
+            "skipped_in_a_row": self.skipped.in_a_row,
+        }
+
+    def set_run_state(self, state: Mapping[str, Any]) -> None:
+        """Puts back what :meth:`run_state` gave."""
+        self.recent_losses = list(torch.tensor(state["recent_losses"]).to(self.device).unbind())
+        self.skipped.total = state["skipped_steps"]
+        self.skipped.in_a_row = state["skipped_in_a_row"]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[SPEC_KEY] = self.model.spec

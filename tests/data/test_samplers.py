@@ -67,7 +67,7 @@ def test_start_skips_what_was_used_in_this_epoch():
     sampler.start = 3
     sampler.set_epoch(4)
     assert list(sampler) == whole[3:]
-    assert len(sampler) == 7
+    assert len(sampler) == 10  # of the whole epoch: the trainer counts the batches used before
     sampler.set_epoch(5)
     assert len(list(sampler)) == 10
 

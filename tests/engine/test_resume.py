@@ -1,0 +1,128 @@
+"""A run that was killed and resumed is the run that nobody disturbed, bit for bit."""
+
+import csv
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpt.engine import resume
+
+ROOT = Path(__file__).parents[2]
+MODEL = ("model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
+         "model.encoder.embed_dim=48", "model.decoder.reassemble_channels=[8,8,16,16]",
+         "model.decoder.fusion_channels=16", "model.encoder.drop_path=0.1")  # fmt: skip
+RUN = (*MODEL, "task=joint", "data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0",
+       "data.train.length=14", "data.val.length=3", "logger=csv", "trainer.accelerator=cpu",
+       "trainer.log_every_n_steps=1", "trainer.val_check_interval=9",
+       "callbacks.checkpoint.every_n_train_steps=1", "optim.lr=1e-3")  # fmt: skip
+STEPS = "trainer.max_steps=40"
+
+
+def start(*overrides):
+    return subprocess.Popen(
+        [sys.executable, "train.py", *RUN, STEPS, *overrides],
+        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+def finish(process, code=0):
+    out, _ = process.communicate(timeout=400)
+    assert process.returncode == code, out[-3000:]
+    return out
+
+
+def kill_at(process, folder, step):
+    """Ends every process of the run at once, some time after ``step`` was saved."""
+    last, deadline = folder / "checkpoints/last.ckpt", time.monotonic() + 300
+    while time.monotonic() < deadline and process.poll() is None:
+        if last.is_file() and (resume.step_of(last) or 0) >= step:
+            break
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return resume.step_of(last)
+
+
+def state_of(folder):
+    checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    return {k: checkpoint.get(k) for k in ("state_dict", "optimizer_states", "lr_schedulers",
+            "global_step", "current_model_state", "averaging_state", resume.KEY)}  # fmt: skip
+
+
+def logged(folder):
+    """Values by (step, key); times and speeds, which no two runs share, left out."""
+    values = {}
+    with (folder / "csv/metrics.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            for key, value in row.items():
+                if value and key not in ("step", "epoch", "train/images_per_s"):
+                    values[int(row["step"]), key] = float(value)
+    return values
+
+
+def assert_same(found, expected, where=""):
+    """Equality of nested containers, tensors bit for bit."""
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected), where
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for key in expected:
+            assert_same(found[key], expected[key], f"{where}.{key}")
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected), where
+        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+            assert_same(a, b, f"{where}[{i}]")
+    else:
+        assert found == expected or (found != found and expected != expected), where
+
+
+def assert_same_run(found, expected):
+    assert_same(state_of(found), state_of(expected))
+    losses = logged(expected)
+    assert sum(key == "train/loss" for _, key in losses) == 40
+    assert_same(logged(found), losses)
+
+
+def killed_and_resumed(folder, steps, *overrides):
+    """A run killed after each of ``steps``, resumed each time, at last to its end."""
+    process = start(f"run_dir={folder}", *overrides)
+    for step in steps:
+        reached = kill_at(process, folder, step)
+        assert reached is not None
+        assert reached < 40, "it was over before it could be killed"
+        process = start(f"resume={folder}")
+    out = finish(process)
+    assert f"resume: from {folder}/checkpoints/last.ckpt" in out
+    return folder
+
+
+CASES = {
+    "one rank": (),
+    "two workers": ("data.num_workers=2",),
+    "two ranks": ("trainer.devices=2", "trainer.strategy=ddp"),
+    "two ranks, two workers": ("trainer.devices=2", "trainer.strategy=ddp", "data.num_workers=2"),
+    "average": ("callbacks=ema", "callbacks.checkpoint.every_n_train_steps=1"),
+    "accumulated": ("trainer.accumulate_grad_batches=3",),
+}
+
+
+@pytest.mark.parametrize("case", ["one rank", *(pytest.param(c, marks=pytest.mark.slow)
+                                                for c in CASES if c != "one rank")])  # fmt: skip
+def test_a_killed_run_continues_bit_for_bit(tmp_path, case):
+    """Seven batches an epoch, a validation every nine steps: kills fall on all sorts of places."""
+    whole = tmp_path / "whole"
+    finish(start(f"run_dir={whole}", *CASES[case]))
+    seed = int(os.environ.get("DPT_KILL_SEED", time.time_ns() % 10**6))
+    steps = random.Random(seed).sample(range(1, 37), 1)
+    print(f"killed after {steps}, DPT_KILL_SEED={seed}")
+    assert_same_run(killed_and_resumed(tmp_path / "killed", steps, *CASES[case]), whole)
