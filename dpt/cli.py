@@ -144,7 +144,7 @@ def run_to_resume(config: str, arguments: Sequence[str]) -> Path | None:
 
     places = ("run_dir=", "hydra.run.dir=")  # the second is how Lightning tells the other ranks
     given = [Path(a.partition("=")[2].strip("\"'")) for a in arguments if a.startswith(places)]
-    overrides = [a for a in arguments if not a.startswith("hydra.")]
+    overrides = [a for a in arguments if "=" in a and not a.startswith(("-", "hydra."))]
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         cfg = compose(config, overrides=overrides)
     siblings = Path(cfg.paths.runs) / cfg.task.name

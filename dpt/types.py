@@ -37,6 +37,7 @@ class Sample(TypedDict, total=False):
     value: float  # image-level number
     index: int  # position in the data set
     name: str  # what to call it in messages, usually the file's path
+    failed: list[str]  # why files that should have been here are not, see data.on_error
 
 
 class Batch(TypedDict, total=False):
@@ -54,6 +55,9 @@ class Batch(TypedDict, total=False):
     value: Tensor  # float32 (B,), NaN where missing
     index: Tensor  # int64 (B,)
     name: list[str]
+    failed: list[
+        str
+    ]  # why files that should have been here are not; absent where all could be read
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch.utils.data
@@ -46,18 +46,38 @@ class Transform(Protocol):
     def __call__(self, sample: Sample, *, seed: int) -> Sample: ...
 
 
+MAX_REPLACEMENTS = 20
+"""Samples in a row that may be broken before a run gives up on ``data.on_error=skip``."""
+
+
 class Augmented(torch.utils.data.Dataset):
     """A data set and its transform, indexed by (epoch, index).
 
     The transform's randomness depends on (seed, epoch, index) only: never on the worker that
     happens to draw the sample, nor on what was drawn before. Batches are therefore bit-identical
     for any number of workers, and a resumed run continues as an uninterrupted one would.
+
+    Args:
+        dataset: raw samples.
+        transform: applied to each.
+        seed: of the transform.
+        on_error: what to do where a file cannot be read: ``raise``; ``next`` takes the next sample
+            of the data set in its place; ``blank`` gives a black image without labels, which no
+            metric counts. Both say in ``failed`` what was wrong.
     """
 
-    def __init__(self, dataset: Dataset, transform: Transform, *, seed: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        transform: Transform,
+        *,
+        seed: int,
+        on_error: Literal["raise", "next", "blank"] = "raise",
+    ) -> None:
         self.dataset = dataset
         self.transform = transform
         self.seed = seed
+        self.on_error = on_error
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -65,13 +85,31 @@ class Augmented(torch.utils.data.Dataset):
     def __getitem__(self, key: tuple[int, int] | int) -> Sample:
         """The transformed sample of (epoch, index); a bare index means epoch 0."""
         epoch, index = key if isinstance(key, tuple) else (0, key)
-        sample = self.dataset[index]
-        check_sample(sample)
+        sample = self._read(index)
         state = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1)
         out = self.transform(sample, seed=int(state[0]))
         out["index"] = index
         out.setdefault("name", str(index))
+        if "failed" in sample:
+            out["failed"] = sample["failed"]
         return out
+
+    def _read(self, index: int) -> Sample:
+        """The raw sample, or what stands for it where its files are broken."""
+        failed: list[str] = []
+        for offset in range(min(MAX_REPLACEMENTS, len(self.dataset))):
+            try:
+                sample = self.dataset[(index + offset) % len(self.dataset)]
+                check_sample(sample)
+            except DataError as error:
+                if self.on_error == "raise":
+                    raise
+                failed.append(str(error))
+                if self.on_error == "blank":
+                    return {"image": np.zeros((64, 64, 3), np.uint8), "failed": failed}
+            else:
+                return {**sample, "failed": failed} if failed else sample
+        raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")
 
 
 _DTYPES: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -77,6 +77,7 @@ def make_loader(
     pin_memory: bool = False,
     drop_last: bool | None = None,
     prefetch_factor: int | None = None,
+    skip_broken: bool = False,
 ) -> DataLoader:
     """A loader whose batches do not depend on ``num_workers``.
 
@@ -94,6 +95,8 @@ def make_loader(
         drop_last: leave out a last, smaller batch. None: in training, unless the data set has
             fewer samples than a batch.
         prefetch_factor: batches that each worker prepares ahead.
+        skip_broken: go on where a file cannot be read: with the next sample in training, with an
+            image that no metric counts in evaluation; the batch says so in ``failed``.
     """
     sampler = EpochSampler(len(dataset), seed=seed, shuffle=training)
     if drop_last is None:
@@ -102,8 +105,9 @@ def make_loader(
     if preload is not None and num_workers > 0:
         preload()
     collate = collate_train if training else collate_eval
+    on_error: Literal["raise", "next", "blank"] = "next" if training else "blank"
     return DataLoader(
-        Augmented(dataset, transform, seed=seed),
+        Augmented(dataset, transform, seed=seed, on_error=on_error if skip_broken else "raise"),
         batch_size=batch_size,
         sampler=sampler,
         num_workers=num_workers,
@@ -129,6 +133,8 @@ def _scalars(samples: Sequence[Sample], targets: Any) -> Batch:
         "index": torch.tensor([s.get("index", -1) for s in samples]),
         "name": [s.get("name", "") for s in samples],
     }
+    if failed := [message for s in samples for message in s.get("failed", ())]:
+        batch["failed"] = failed
     if "class_id" in targets:
         batch["class_id"] = torch.tensor([s.get("class_id", NO_CLASS) for s in samples])
     if "value" in targets:

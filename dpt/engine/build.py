@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import DataLoader
 
@@ -21,7 +21,7 @@ from dpt.zoo import ENCODERS
 
 log = logging.getLogger("dpt")
 
-LOADER_KEYS = ("image_size", "eval_size", "batch_size", "num_workers", "train", "val")
+LOADER_KEYS = ("image_size", "eval_size", "batch_size", "num_workers", "on_error", "train", "val")
 LABEL_NAMES = {
     "depth": "depth maps",
     "labels": "class masks",
@@ -38,6 +38,7 @@ class LoaderSettings:
     eval_size: tuple[int, int]
     batch_size: int
     num_workers: int
+    on_error: Literal["raise", "skip"]
 
     def __post_init__(self) -> None:
         if min(self.image_size + self.eval_size) < 1 or self.batch_size < 1 or self.num_workers < 0:
@@ -49,7 +50,7 @@ class LoaderSettings:
 
 
 def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
-    values = {k: data[k] for k in ("image_size", "eval_size", "batch_size", "num_workers")}
+    values = {k: data[k] for k in LoaderSettings.__dataclass_fields__}
     if values["eval_size"] is None:
         values["eval_size"] = values["image_size"]
     return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
@@ -165,6 +166,7 @@ def train_loader(
         num_workers=settings.num_workers,
         seed=seed,
         targets=targets,
+        skip_broken=settings.on_error == "skip",
     )
 
 
@@ -179,6 +181,7 @@ def eval_loader(
         num_workers=settings.num_workers,
         seed=0,
         targets=targets,
+        skip_broken=settings.on_error == "skip",
     )
 
 

@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback, RichProgressBar
 from torch import Tensor
 
 from dpt.depthmath import align_scale_shift, inverse_depth
+from dpt.engine.checkpoints import is_accumulating
 from dpt.tasks import DepthObjective, SegmentationObjective, Task
 from dpt.tasks.base import take
 from dpt.types import Batch
@@ -190,25 +191,58 @@ def total_steps(trainer: L.Trainer) -> int | None:
     return int(total) if total != float("inf") else None
 
 
-class StopOnSignal(Callback):
-    """Ctrl-C and SIGTERM end the run after the current step, so that it can validate and save.
+class FailedFiles(Callback):
+    """Says which files could not be read, each once, and counts them (``data.on_error=skip``)."""
 
+    def __init__(self) -> None:
+        self.messages: set[str] = set()
+        self.count = 0
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        self._note(batch)
+
+    def on_validation_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self._note(batch)
+
+    def _note(self, batch: Batch) -> None:
+        for message in batch.get("failed", ()):
+            self.count += 1
+            if message not in self.messages:
+                self.messages.add(message)
+                log.warning("skipped (%d so far): %s", self.count, message)
+
+
+class StopOnSignal(Callback):
+    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the current step, so that it can save.
+
+    Under SLURM the signal of its preemption (``#SBATCH --signal=SIGUSR1@90``) has Lightning save
+    and put the job back into the queue, but between two steps instead of in the midst of one.
     A second Ctrl-C interrupts at once.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self.before: dict[signal.Signals, Any] = {}
+        self.requeued = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self.before[number] = signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
-        log.info("%s: stopping after this step; validating and saving", self.received.name)
+        log.info("%s: saving and stopping after this step", self.received.name)
 
     def on_train_batch_end(
         self,
@@ -218,6 +252,8 @@ class StopOnSignal(Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
+        if is_accumulating(trainer, batch_idx + 1) and not trainer.is_last_batch:
+            return  # gradients on their way are in no checkpoint
         stop = self.received is not None
         if trainer.world_size > 1:  # ranks hear signals at different steps, but must stop together
             if trainer.global_step % 10:
@@ -225,6 +261,16 @@ class StopOnSignal(Callback):
             stop = trainer.strategy.reduce_boolean_decision(stop, all=False)
         if stop:
             trainer.should_stop = True
+            slurm = getattr(trainer._accelerator_connector, "cluster_environment", None)
+            number = getattr(slurm, "requeue_signal", None)
+            if number is not None and getattr(slurm, "auto_requeue", False):
+                self._requeue(number)
+
+    def _requeue(self, number: signal.Signals) -> None:
+        handler = self.before.get(number)
+        if self.received == number and callable(handler):
+            handler(number, None)  # Lightning's: saves on every rank, then calls scontrol
+            self.requeued = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._restore()

@@ -12,7 +12,7 @@ import lightning as L
 import torch.distributed as dist
 
 from dpt.engine import build
-from dpt.engine.callbacks import Panels
+from dpt.engine.callbacks import FailedFiles, Panels
 from dpt.engine.configure import convert
 from dpt.engine.report import log_table, write_json
 from dpt.engine.trainer import build_trainer, require_images, trainer_arguments
@@ -46,7 +46,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     trainer = build_trainer(
         **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
         logger=False,
-        callbacks=[Panels(folder=str(folder / "panels"))],
+        callbacks=[FailedFiles(), Panels(folder=str(folder / "panels"))],
     )
     require_images(trainer, len(dataset))
     trainer.validate(task, loader, verbose=False)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from dpt.data import EpochSampler
 from dpt.engine import build
 from dpt.engine.baselines import trivial_scores
-from dpt.engine.callbacks import StopOnSignal
+from dpt.engine.callbacks import FailedFiles, StopOnSignal
 from dpt.engine.configure import convert
 from dpt.engine.loggers import OneFileCSVLogger
 from dpt.engine.report import log_table, write_json
@@ -59,7 +59,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     assert isinstance(sampler, EpochSampler)
     state = RunState(sampler=sampler, batch_size=settings.batch_size)
     checkpoint = checkpoint_of(folder) if cfg["resume"] else None
-    trainer = make_trainer(cfg, len(train_loader), [state, stop])
+    trainer = make_trainer(cfg, len(train_loader), [state, stop, FailedFiles()])
     require_images(trainer, len(val))
     if trainer.is_global_zero:
         log.info(
@@ -77,6 +77,9 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     log_settings(trainer, cfg)
     trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
     minutes = (time.monotonic() - started) / 60
+    if stop.requeued and stop.received is not None:  # SLURM ends the job soon
+        log.info("stopped after %d steps; SLURM starts the job again", trainer.global_step)
+        raise SystemExit(128 + stop.received)
     scores = finish(trainer, task, val_loader, folder)
     if dist.is_initialized():
         dist.destroy_process_group()  # what follows is for the first rank alone
