@@ -193,7 +193,8 @@ def validate_samples(
             seen["labels"] += 1
             if (sample["labels"] == IGNORE_INDEX).all():
                 empty["labels"].append(
-                    f"every label pixel of {name} is ignored: check data.ignore_index"
+                    f"every label pixel of {name} is ignored: check data.ignore_index "
+                    "and data.label_map"
                 )
     for key, remarks in empty.items():
         if 2 * len(remarks) > seen[key]:

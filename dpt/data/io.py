@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from dpt.data.base import DataError, missing_path
+from dpt.data.metres import DepthEncoding, DepthRule
 
 # Every failure is raised with the file's name; OpenCV's own lines would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
@@ -61,6 +62,8 @@ def read_depth(
     invalid: Sequence[float] = (0,),
     min_depth: float = 0.0,
     max_depth: float | None = None,
+    encoding: DepthEncoding = "linear",
+    key: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Depth in metres and where it was measured.
 
@@ -75,24 +78,17 @@ def read_depth(
         depth, float32 (H, W), 0 where invalid; valid, bool (H, W). NaN, infinity and anything not
         above zero are always invalid.
     """
-    raw = read_raw_depth(path)
-    inverse = round(1.0 / scale) if scale <= 1 else 0
-    # Whole divisors (1000 for millimetres) divide: the result is then rounded correctly.
-    if inverse and abs(inverse * scale - 1.0) < 1e-9:
-        depth = np.divide(raw, np.float32(inverse), dtype=np.float32, casting="unsafe")
-    else:
-        depth = np.multiply(raw, np.float32(scale), dtype=np.float32, casting="unsafe")
-    valid = (depth >= min_depth) if min_depth > 0 else (depth > 0)
-    valid &= (depth <= max_depth) if max_depth is not None else (depth < np.inf)
-    for value in invalid:
-        whole = raw.dtype.kind != "f" and float(value).is_integer()
-        valid &= raw != (int(value) if whole else value)  # integers compare eight times as fast
-    if raw.dtype.kind == "f":  # NaN × 0 is NaN
-        return np.where(valid, depth, np.float32(0)), valid
-    return np.multiply(depth, valid, out=depth), valid
+    rule = DepthRule(
+        encoding=encoding,
+        scale=scale,
+        invalid=tuple(invalid),
+        min_depth=min_depth,
+        max_depth=max_depth,
+    )
+    return rule(read_raw_depth(path, key=key))
 
 
-def read_raw_depth(path: str | Path) -> np.ndarray:
+def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     """The numbers of a depth file as they are stored, (H, W)."""
     reader = _DEPTH_READERS.get(Path(path).suffix.lower(), _read_picture)
     raw = reader(path)

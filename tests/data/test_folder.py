@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from dpt.data import DataError, FolderDataset
+from dpt.data.labels import LabelRule
 from dpt.types import IGNORE_INDEX
 
 
@@ -254,8 +255,8 @@ def test_16_bit_ids(tmp_path):
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
-        (3, r"set data\.ignore_index=3; if ids count from 1, set data\.num_classes=4"),
-        (77, r"set data\.num_classes, or data\.ignore_index"),
+        (3, r"set data\.ignore_index=3; if ids count from 1, set data\.label_map=1-3"),
+        (77, r"set data\.num_classes, data\.ignore_index.*data\.label_map"),
     ],
 )
 def test_id_out_of_range(tmp_path, value, hint):
@@ -287,6 +288,54 @@ def test_class_options(tmp_path):
     ]:
         with pytest.raises(DataError, match=says):
             one(tmp_path, ids(), **options)
+
+
+def test_label_map_names_the_ids_of_each_class(tmp_path):
+    mask = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    dataset = one(tmp_path, mask, num_classes=None, label_map=[7, [11, 40], 8])
+    expected = np.full(48, IGNORE_INDEX)
+    expected[[7, 8, 11, 40]] = [0, 2, 1, 1]
+    assert dataset.info.num_classes == 3
+    assert np.array_equal(dataset[0]["labels"].ravel(), expected)
+    labels = one(tmp_path, mask, num_classes=None, label_map="1-40")[0]["labels"]
+    assert labels.ravel().tolist() == [IGNORE_INDEX, *range(40), *[IGNORE_INDEX] * 7]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64])
+def test_label_map_of_any_integer_type(dtype):
+    rule = LabelRule(label_map=[7, [200, 65535]])
+    raw = np.array([[-1, 7, 200, 255, 65535, 70000]]).clip(*_limits(dtype)).astype(dtype)
+    expected = [{7: 0, 200: 1, 65535: 1}.get(int(v), IGNORE_INDEX) for v in raw[0]]
+    assert rule(raw, source="m.png")[0].tolist() == expected
+
+
+def _limits(dtype) -> tuple[int, int]:
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
+
+
+def test_label_map_with_colours(tmp_path):
+    colors = [[0, 0, 0], [255, 0, 0], [0, 255, 0]]  # row 0 means unlabelled
+    mask = np.random.default_rng(0).integers(0, 3, (6, 8))
+    dataset = one(tmp_path, np.array(colors, np.uint8)[mask], num_classes=None,
+                  label_colors=colors, label_map=[1, 2])  # fmt: skip
+    assert np.array_equal(dataset[0]["labels"], np.array([IGNORE_INDEX, 0, 1])[mask])
+    assert dataset.info.palette == ((255, 0, 0), (0, 255, 0))
+
+
+@pytest.mark.parametrize(
+    ("label_map", "says"),
+    [
+        ([1, [2, 1]], "names 1 twice"),
+        ([1, []], "has an empty row"),
+        ([-1, 3], r"outside 0\.\.65535"),
+        ("150", "a range of ids such as 1-150"),
+        ([1, 2], "has 2 rows for 3 classes"),
+    ],
+)
+def test_faulty_label_map(label_map, says):
+    num_classes = 3 if label_map == [1, 2] else None
+    with pytest.raises(DataError, match=rf"data\.label_map.*{says}"):
+        LabelRule(num_classes=num_classes, label_map=label_map)
 
 
 # ------------------------------------------------------------------------------------- depth
@@ -406,7 +455,7 @@ def test_camvid(shared_data):
     assert (len(train), len(val)) == (367, 101)
     counts = np.zeros(256, np.int64)
     for i in range(len(val)):
-        counts += np.bincount(val._read_labels(val.files(i).labels).ravel(), minlength=256)
+        counts += np.bincount(val.label_rule.read(val.files(i).labels).ravel(), minlength=256)
     shares = 100 * counts[:11] / counts[:11].sum()
     expected = [9.34, 26.41, 0.57, 29.46, 8.87, 16.62, 0.91, 3.13, 1.78, 0.66, 2.26]
     assert np.allclose(shares, expected, atol=0.006)
