@@ -60,7 +60,11 @@ def sources():
         (r"^\s*(import|from) hydra", {"dpt/cli.py"}),
         (r"^\s*(import|from) omegaconf", {"dpt/cli.py", "dpt/engine/configure.py"}),
         (r"^\s*(import|from) wandb", {"dpt/engine/loggers.py"}),
-        (r"cv2\.im(read|decode)|Image\.open|np\.load\(", {"dpt/data/io.py"}),
+        (
+            r"cv2\.im(read|decode)|Image\.open|np\.load\(|\bh5py\b|\bOpenEXR\b|loadmat",
+            {"dpt/data/decode_pictures.py", "dpt/data/decode_arrays.py"},
+        ),
+        (r"^\s*(import|from) dpt\.data\.decode", {"dpt/data/io.py", "dpt/data/decode_arrays.py"}),
     ],
 )
 def test_what_only_one_file_may_do(pattern, allowed):
@@ -90,6 +94,6 @@ def test_packages_that_are_imported_are_declared():
             distribution = {"cv2": "opencv-python-headless", "PIL": "pillow", "hydra": "hydra-core",
                             "omegaconf": "hydra-core",
                             "segmentation_models_pytorch": "segmentation-models-pytorch",
-                            "torchvision": "timm",  # which brings it
+                            "torchvision": "timm", "scipy": "albumentations",  # which bring them
                             }.get(name, name)  # fmt: skip
             assert re.search(rf'"{distribution}[>=<"\[]', declared), f"{path} imports {name}"

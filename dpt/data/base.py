@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -214,3 +214,8 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     close = difflib.get_close_matches(wanted, names, n=5, cutoff=0.5) or names[:5]
     there = ", ".join(close) + (", ..." if len(names) > len(close) else "")
     return DataError(f"{what} {path} does not exist; {parent} holds {there or 'nothing'}: {remedy}")
+
+
+def few(names: Sequence[str], count: int = 3) -> str:
+    """The first few names, for a message."""
+    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")

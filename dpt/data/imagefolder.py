@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpt.data import io
-from dpt.data.base import DataError, missing_path, validate_samples
-from dpt.data.pairing import DEFAULT_FRACTIONS, few, share_out
+from dpt.data.base import DataError, few, missing_path, validate_samples
+from dpt.data.pairing import DEFAULT_FRACTIONS, share_out
 from dpt.types import DatasetInfo, Sample
 
 

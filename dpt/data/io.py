@@ -1,48 +1,56 @@
-"""The only file that reads data files: pictures, depth, labels, lists.
+"""The only door to data files: pictures, depth, labels, lists.
 
-OpenCV's defaults are traps (16-bit depth loses its low byte, palette masks come back as colours,
-missing files as None, truncated files as half a picture in some versions), so nothing else in the
-package decodes a file.
+Behind it lie ``decode_pictures`` and ``decode_arrays``; nothing else in the package decodes a file.
 """
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
-from PIL import Image
 
-from dpt.data.base import DataError, missing_path
+from dpt.data.base import DataError
+from dpt.data.decode_arrays import read_exr, read_hdf5, read_mat, read_numpy
+from dpt.data.decode_pictures import (
+    decode_picture,
+    read_bytes,
+    read_label_picture,
+    read_pfm,
+    read_picture,
+)
 from dpt.data.metres import DepthEncoding, DepthRule
 
-# Every failure is raised with the file's name; OpenCV's own lines would only repeat it.
-cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
-LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".npy", ".npz", ".jpg", ".jpeg")
-DEPTH_SUFFIXES = (".png", ".tif", ".tiff", ".npy", ".npz", ".pfm", ".jpg", ".jpeg")
+LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".npz", ".h5", ".hdf5",
+                  ".mat")  # fmt: skip
+DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")
 
-_JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
-_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-_AGAIN = "copy or download it again"
+_ARRAY_READERS = {
+    ".npy": read_numpy,
+    ".npz": read_numpy,
+    ".exr": read_exr,
+    ".h5": read_hdf5,
+    ".hdf5": read_hdf5,
+    ".mat": read_mat,
+}
 
 
 def read_image(path: str | Path, *, exif: bool = False) -> np.ndarray:
     """A photo as uint8 (H, W, 3) RGB; grey becomes RGB, alpha is dropped.
 
     Args:
-        path: JPEG, PNG, WebP, BMP, TIFF or PPM.
+        path: JPEG, PNG, WebP, BMP, TIFF or PPM; or ``.npy`` of (H, W, 3), uint8 or floats in 0..1.
         exif: turn the picture upright by its EXIF orientation. Off for data sets, whose label
             files carry no such tag and match the stored pixels; on for a user's own photo.
     """
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
     if not exif:
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
-    image = _decode(path, _read_bytes(path), flags)
+    if Path(path).suffix.lower() == ".npy":
+        return _image_of_array(path, read_numpy(path))
+    image = decode_picture(path, read_bytes(path), flags)
     if image.dtype == np.uint16:
         if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():
             raise DataError(
@@ -68,11 +76,13 @@ def read_depth(
     """Depth in metres and where it was measured.
 
     Args:
-        path: 16-bit or 8-bit PNG, TIFF, ``.npy``, ``.npz`` (its first array) or ``.pfm``.
+        path: see ``read_raw_depth``.
         scale: metres = value in the file × scale; 0.001 for millimetres.
         invalid: values in the file, before scaling, that mean "not measured".
         min_depth: smallest depth that counts as valid, in metres.
         max_depth: largest depth that counts as valid, in metres; None for no limit.
+        encoding: what the numbers are, where they do not grow with depth; see ``metres.DepthRule``.
+        key: name of the array in files that hold several.
 
     Returns:
         depth, float32 (H, W), 0 where invalid; valid, bool (H, W). NaN, infinity and anything not
@@ -89,9 +99,21 @@ def read_depth(
 
 
 def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
-    """The numbers of a depth file as they are stored, (H, W)."""
-    reader = _DEPTH_READERS.get(Path(path).suffix.lower(), _read_picture)
-    raw = reader(path)
+    """The numbers of a depth file as they are stored, (H, W).
+
+    Args:
+        path: PNG, TIFF or PGM of any number of bits, ``.pfm``, ``.npy``, ``.npz``, ``.exr``,
+            ``.h5`` or ``.hdf5``, ``.mat``.
+        key: name of the array in files that hold several: an EXR channel, an HDF5 data set, a
+            variable of a ``.mat`` or ``.npz`` file. None: the only one; of ``.npz`` the first.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix in _ARRAY_READERS:
+        raw = _ARRAY_READERS[suffix](path, key)
+    elif suffix == ".pfm":
+        raw = read_pfm(path)
+    else:  # pictures are told apart by their first bytes
+        raw = read_picture(path)
     if raw.ndim == 3 and raw.shape[2] == 1:
         raw = raw[..., 0]
     if raw.ndim == 3 and raw.shape[2] in (3, 4):
@@ -111,17 +133,14 @@ def read_labels(path: str | Path, *, colors: Sequence[Sequence[int]] | None = No
     for show).
 
     Args:
-        path: PNG, TIFF, BMP, ``.npy`` or ``.npz``.
+        path: PNG, TIFF, BMP, ``.npy``, ``.npz`` (its first array), HDF5 or ``.mat`` (the only one).
         colors: an RGB row for each id; needed for RGB files, unused for others. A colour for
             "unlabelled" goes after the last class, its row number being the ignore index.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix in (".npy", ".npz"):
-        labels = _read_numpy(path)
-        if labels.dtype == bool:
-            labels = labels.astype(np.uint8)
-    else:
-        labels = _read_label_picture(path)
+    reader = _ARRAY_READERS.get(Path(path).suffix.lower())
+    labels = read_label_picture(path) if reader is None else reader(path, None)
+    if labels.dtype == bool:
+        labels = labels.astype(np.uint8)
     if labels.ndim == 3 and labels.shape[2] == 1:
         labels = labels[..., 0]
     if labels.ndim == 3 and labels.shape[2] in (3, 4) and labels.dtype == np.uint8:
@@ -137,68 +156,27 @@ def read_labels(path: str | Path, *, colors: Sequence[Sequence[int]] | None = No
 def read_text(path: str | Path) -> str:
     """A UTF-8 text file: a list of names or a table."""
     try:
-        return _read_bytes(path).decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{path}: not a text file in UTF-8: save it as UTF-8") from None
 
 
-def _read_bytes(path: str | Path) -> bytes:
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        if not path.is_file():
-            raise missing_path(path, what="file", remedy="check the path") from None
-        raise DataError(f"{path}: cannot be read ({error.strerror}): check its rights") from None
-    if not data:
-        raise DataError(f"{path}: the file is empty: {_AGAIN}")
-    return data
+def read_array(path: str | Path, key: str, *, index: int | None = None) -> np.ndarray:
+    """An array of a ``.mat`` file as MATLAB shows it, or its entry ``index`` along the last axis.
+
+    Only the entry is read from a file of version 7.3, however large it is.
+    """
+    return read_mat(path, key, index=index)
 
 
-def _decode(path: str | Path, data: bytes, flags: int) -> np.ndarray:
-    """Pixels by OpenCV, BGR, once the file is known to be whole."""
-    if data.startswith(_JPEG_START):
-        # The mark is sought after the last scan: an embedded thumbnail has one of its own.
-        scan = 0 if data.endswith(_JPEG_END) else data.rfind(_JPEG_SCAN)
-        whole = data.find(_JPEG_END, max(scan, 0)) >= 0
-    elif data.startswith(_PNG_START):
-        whole = data.endswith(_PNG_END) or data.rfind(_PNG_END) >= 0
-    else:
-        whole = True
-    if not whole:
-        raise DataError(f"{path}: the file is truncated ({len(data)} bytes, no end mark): {_AGAIN}")
-    try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-    except cv2.error as error:
-        raise DataError(f"{path}: cannot be decoded ({error.err}): {_AGAIN}") from None
-    if image is None:
-        raise DataError(f"{path}: not a picture that can be decoded, or damaged: {_AGAIN}")
-    return image
-
-
-def _read_picture(path: str | Path) -> np.ndarray:
-    return _decode(path, _read_bytes(path), cv2.IMREAD_UNCHANGED)
-
-
-def _read_label_picture(path: str | Path) -> np.ndarray:
-    data = _read_bytes(path)
-    if data.startswith(_JPEG_START):
-        raise DataError(f"{path}: JPEG compression changes class ids: save label files as PNG")
-    has_header = data.startswith(_PNG_START) and len(data) > 25
-    bits, color_type = (data[24], data[25]) if has_header else (8, 0)
-    if color_type == 3:
-        if _PNG_END not in data:
-            raise DataError(f"{path}: the file is truncated ({len(data)} bytes): {_AGAIN}")
-        try:
-            return np.asarray(Image.open(io.BytesIO(data)))
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{path}: cannot be decoded ({error}): {_AGAIN}") from None
-    labels = _decode(path, data, cv2.IMREAD_UNCHANGED)
-    if bits < 8:  # OpenCV stretches 1, 2 and 4 bits to 0..255
-        labels = labels // np.uint8(255 // (2**bits - 1))
-    if labels.ndim == 3 and labels.shape[2] >= 3:
-        labels = labels[..., 2::-1]  # BGR(A) to RGB
-    return labels
+def _image_of_array(path: str | Path, pixels: np.ndarray) -> np.ndarray:
+    if pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise DataError(f"{path}: a photo must be (H, W, 3), found {pixels.shape}")
+    if pixels.dtype == np.uint8:
+        return pixels
+    if pixels.dtype.kind != "f" or not (pixels.min() >= 0 and pixels.max() <= 1):
+        raise DataError(f"{path}: pixels are {pixels.dtype}: save uint8, or floats in 0..1")
+    return np.rint(pixels * 255).astype(np.uint8)
 
 
 def _ids_of_colors(
@@ -224,43 +202,3 @@ def _ids_of_colors(
             "set data.ignore_index to its row number"
         )
     return ids.astype(np.uint8 if len(codes) <= 256 else np.uint16)
-
-
-def _read_numpy(path: str | Path) -> np.ndarray:
-    data = _read_bytes(path)
-    try:
-        loaded = np.load(io.BytesIO(data), allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else loaded[loaded.files[0]]
-    except Exception as error:  # truncated archives raise BadZipFile, EOFError, OSError, ...
-        raise DataError(f"{path}: cannot be read as a NumPy file ({error}): {_AGAIN}") from None
-
-
-def _read_pfm(path: str | Path) -> np.ndarray:
-    """Portable float map: a header split on white space, then rows from bottom to top."""
-    data = _read_bytes(path)
-    header = re.match(rb"(P[Ff])\s+(\d+)\s+(\d+)\s+(\S+?)(?:[ \t\r]*\n|\s)", data)
-    try:
-        kind, width, height, scale = header.groups()  # type: ignore[union-attr]
-        channels = 3 if kind == b"PF" else 1
-        shape = (int(height), int(width), channels)
-        dtype = np.dtype("<f4" if float(scale) < 0 else ">f4")
-    except (AttributeError, ValueError):
-        raise DataError(
-            f"{path}: not a PFM file (must begin with Pf, width, height, scale): {_AGAIN}"
-        ) from None
-    body = data[header.end() :]  # type: ignore[union-attr]
-    size = int(np.prod(shape)) * 4
-    if len(body) < size:
-        raise DataError(f"{path}: truncated, {len(body)} of {size} bytes of pixels: {_AGAIN}")
-    if body[size:].strip():
-        raise DataError(f"{path}: {len(body) - size} bytes too many for its size: {_AGAIN}")
-    pixels = np.frombuffer(body, dtype, count=int(np.prod(shape))).reshape(shape)
-    return np.ascontiguousarray(pixels[::-1]).astype(np.float32)
-
-
-# Files not named here are pictures and are told apart by their first bytes, not by their suffix.
-_DEPTH_READERS: dict[str, Callable[[str | Path], np.ndarray]] = {
-    ".npy": _read_numpy,
-    ".npz": _read_numpy,
-    ".pfm": _read_pfm,
-}

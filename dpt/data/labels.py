@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dpt.data import io
-from dpt.data.base import DataError
-from dpt.data.pairing import few
+from dpt.data.base import DataError, few
 from dpt.types import IGNORE_INDEX
 
 LabelMap = Sequence[int | Sequence[int]] | str

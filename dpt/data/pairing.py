@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from dpt.data import io
-from dpt.data.base import DataError, missing_path
+from dpt.data.base import DataError, few, missing_path
 
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
 DEFAULT_FRACTIONS = {"train": 0.9, "val": 0.1}
@@ -129,7 +129,7 @@ def scan(folder: Path, *, name: str, suffixes: Sequence[str], option: str) -> di
         raise DataError(f"{option}={name} must hold %stem once, as in %stem_leftImg8bit")
     before, after = name.split("%stem")
     with_suffix = PurePosixPath("x" + after).suffix.lower() in suffixes
-    pattern = re.compile(re.escape(before) + "(.+)" + re.escape(after))
+    pattern = re.compile(re.escape(before) + "(.*)" + re.escape(after))
     found: dict[str, Path] = {}
     passed_over: list[Path] = []
     for parent, folders, files in os.walk(folder, followlinks=True):
@@ -222,7 +222,9 @@ def select_listed(
 def _find_images(folders: Folders, template: str, name: str) -> dict[str, Path]:
     """The split's images by key."""
     folder, own = folders.find(template, option="data.images")
-    found = scan(folder, name=name, suffixes=io.IMAGE_SUFFIXES, option="data.images_name")
+    # Arrays count as photos only where the template says so: beside photos they are depth.
+    suffixes = (".npy",) if name.endswith(".npy") else io.IMAGE_SUFFIXES
+    found = scan(folder, name=name, suffixes=suffixes, option="data.images_name")
     lists, split = folders.split_files, folders.split
     if lists is not None:
         if split not in lists:
@@ -255,8 +257,3 @@ def _find_maps(
             f"data.{kind}_name so that %stem is what they have in common"
         )
     return found
-
-
-def few(names: Sequence[str], count: int = 3) -> str:
-    """The first few names, for a message."""
-    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")

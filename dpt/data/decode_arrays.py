@@ -1,0 +1,135 @@
+"""Decoders of files that hold named arrays: NumPy, EXR, HDF5, MATLAB. Read through ``dpt.data.io``.
+
+Each takes ``key``, the name of the array. Without it the file must leave no choice.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpt.data.base import DataError, few, missing_path
+from dpt.data.decode_pictures import AGAIN, read_bytes
+
+_HDF5_START = b"\x89HDF\r\n\x1a\n"
+
+
+def read_numpy(path: str | Path, key: str | None = None) -> np.ndarray:
+    """A ``.npy`` file, or an array of a ``.npz`` file: the first, unless ``key`` names one."""
+    data = read_bytes(path)
+    try:
+        loaded = np.load(io.BytesIO(data), allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        name = loaded.files[0] if key is None else _choose(path, loaded.files, key)
+        return loaded[name]
+    except DataError:
+        raise
+    except Exception as error:  # truncated archives raise BadZipFile, EOFError, OSError, ...
+        raise DataError(f"{path}: cannot be read as a NumPy file ({error}): {AGAIN}") from None
+
+
+def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
+    """A channel of an OpenEXR file, half, float or uint.
+
+    Without ``key``: the only channel, the only one called Z, or any of channels that are all equal
+    (depth stored as grey RGB).
+    """
+    library = _require("OpenEXR", path, extra="exr")
+    _check_exists(path)
+    try:
+        with library.File(str(path), separate_channels=True) as file:
+            channels = {name: c.pixels for name, c in file.channels().items()}
+    except Exception as error:  # RuntimeError, or ValueError for a file without whole pixels
+        raise DataError(f"{path}: cannot be read as an EXR file ({error}): {AGAIN}") from None
+    if key is None and len(channels) > 1:
+        called_z = [name for name in channels if name.rpartition(".")[2] == "Z"]
+        if len(called_z) == 1:
+            return channels[called_z[0]]
+        first, *rest = channels.values()
+        if all(np.array_equal(first, other, equal_nan=True) for other in rest):
+            return first
+    return channels[_choose(path, list(channels), key)]
+
+
+def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
+    """A data set of an HDF5 file, or its entry ``index`` along the first axis."""
+    h5py = _require("h5py", path, extra="datasets")
+    _check_exists(path)
+    try:
+        # Nothing is written, and network file systems often refuse the lock.
+        with h5py.File(path, "r", locking=False) as file:
+            if key is None or key not in file:
+                key = _choose(path, _data_sets(file), key)
+            found = file[key]
+            return found[()] if index is None else found[index]
+    except DataError:
+        raise
+    except Exception as error:  # OSError, KeyError, RuntimeError, by the place of the damage
+        raise DataError(f"{path}: cannot be read as an HDF5 file ({error}): {AGAIN}") from None
+
+
+def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
+    """A variable of a MATLAB file as MATLAB shows it, or its entry ``index`` along the last axis.
+
+    Version 7.3 is HDF5, with the axes in reverse; older versions are read by SciPy.
+    """
+    _check_exists(path)
+    with open(path, "rb") as file:
+        start = file.read(520)
+    if start.startswith((_HDF5_START, b"MATLAB 7.3")):
+        return read_hdf5(path, key, index=index).T
+    import scipy.io  # which albumentations brings
+
+    try:
+        variables = scipy.io.loadmat(io.BytesIO(read_bytes(path)))
+    except Exception as error:  # OSError, ValueError, TypeError, zlib.error, ...
+        raise DataError(f"{path}: cannot be read as a MATLAB file ({error}): {AGAIN}") from None
+    arrays = {k: v for k, v in variables.items() if isinstance(v, np.ndarray)}
+    numbers = [k for k, v in arrays.items() if v.dtype.kind in "buif"]
+    found = arrays[key if key in arrays else _choose(path, numbers, key)]
+    return found if index is None else found[..., index]
+
+
+def _data_sets(group: Any) -> list[str]:
+    """The names of all maps of numbers in an HDF5 file."""
+    names: list[str] = []
+
+    def visit(name: str, item: Any) -> None:
+        if hasattr(item, "dtype") and item.ndim >= 2 and item.dtype.kind in "uif":
+            names.append(name)
+
+    group.visititems(visit)
+    return names
+
+
+def _choose(path: str | Path, names: Sequence[str], key: str | None) -> str:
+    if key is not None and key not in names:
+        raise DataError(
+            f"{path}: holds no {key}, but {few(names, 8) or 'no array'}: check its name"
+        )
+    if key is None and len(names) != 1:
+        found = f"several arrays ({few(names, 8)})" if names else "no array of numbers"
+        raise DataError(f"{path}: holds {found}: name the depth's with data.depth_key")
+    return names[0] if key is None else key
+
+
+def _require(name: str, path: str | Path, *, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise DataError(
+            f"{path}: reading it needs {name}: pip install 'dense-prediction-transformers[{extra}]'"
+        ) from None
+
+
+def _check_exists(path: str | Path) -> None:
+    if not Path(path).is_file():
+        raise missing_path(Path(path), what="file", remedy="check the path")
+    if Path(path).stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty: {AGAIN}")

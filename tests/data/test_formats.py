@@ -1,0 +1,351 @@
+"""Genuine files of each format, read by ``data=folder`` and held to the figures measured on them.
+
+The figures stand in ``shared/data/formats/README.md``; tolerances are half of their last digit.
+"""
+
+import warnings
+from pathlib import Path
+
+import cv2
+import h5py
+import numpy as np
+import OpenEXR
+import pytest
+import scipy.io
+import tifffile
+
+from dpt.data import DataError, FolderDataset, io
+from dpt.data.metres import DepthRule
+
+RNG = np.random.default_rng(0)
+COLOR_AND_DEPTH = {"images": ".", "depth": ".", "images_name": "%stem_color",
+                   "depth_name": "%stem_depth"}  # fmt: skip
+
+
+def voc_colors(count: int) -> list[list[int]]:
+    """Pascal VOC's colour table: the id's bits, dealt to red, green and blue from the top."""
+    return [
+        [sum((i >> (3 * k + c) & 1) << (7 - k) for k in range(3)) for c in range(3)]
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="session")
+def formats(shared_data) -> Path:
+    return shared_data / "formats"
+
+
+def read(root: Path, **options) -> list[dict]:
+    """Every sample of a flat folder."""
+    dataset = FolderDataset(root=root, split="train", fractions={"train": 1.0}, **options)
+    return [dataset[i] for i in range(len(dataset))]
+
+
+def near(value: float) -> object:
+    """Rounded as the README prints it, to two digits."""
+    return pytest.approx(value, abs=0.0051)
+
+
+# ------------------------------------------------------------------------------------- depth
+
+DEPTH = {
+    # folder: settings, then for each file: percent invalid, smallest, largest, median (metres)
+    "kitti": ({"depth": "depth", "depth_scale": 1 / 256},
+              [(80.5, 5.33, 84.89, 13.84), (81.7, 5.13, 80.81, 13.24)]),
+    "nyu_png": ({"depth": "depth", "images_name": "rgb_%stem", "depth_name": "sync_depth_%stem"},
+                [(26.7, 1.39, 6.63, 3.26), (24.9, 0.89, 8.27, 3.21)]),
+    "nyu_raw_pgm": ({**COLOR_AND_DEPTH, "depth_encoding": "kinect"}, [(7.2, 1.39, 6.69, 3.27)]),
+    "tum": ({**COLOR_AND_DEPTH, "depth_scale": 1 / 5000}, [(19.2, 1.46, 9.33, 2.42)]),
+    "sunrgbd": ({**COLOR_AND_DEPTH, "depth_encoding": "sunrgbd"}, [(18.2, 1.06, 9.87, 2.72)]),
+    "redwood": ({"depth": "depth"}, [(13.0, 0.96, 2.70, 1.86)]),
+    "exr": ({"depth": "depth", "depth_scale": 1, "images_name": "%stem-opaque-rgb-img",
+             "depth_name": "%stem-opaque-depth-img"},
+            [(8.8, 0.43, 0.95, 0.60), (19.7, 0.35, 1.05, 0.60)]),
+    "npy": ({"images": ".", "depth": ".", "depth_scale": 1, "images_name": "rgb%stem.npy",
+             "depth_name": "depth%stem.npy"}, [(0, 0.72, 5.87, 3.22)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEPTH)
+def test_depth(formats, name):
+    options, figures = DEPTH[name]
+    samples = read(formats / name, max_depth=1000, **options)
+    assert len(samples) == len(figures)
+    for sample, (invalid, smallest, largest, median) in zip(samples, figures, strict=True):
+        depth = sample["depth"][sample["valid"]]
+        assert 100 * (~sample["valid"]).mean() == pytest.approx(invalid, abs=0.051)
+        assert depth.min() == near(smallest)
+        assert depth.max() == near(largest)
+        assert np.median(depth) == near(median)
+        assert (sample["depth"][~sample["valid"]] == 0).all()
+
+
+def test_where_kitti_and_exr_are_invalid(formats):
+    options, _ = DEPTH["kitti"]
+    first = read(formats / "kitti", max_depth=1000, **options)[0]
+    assert not first["valid"][:119].any()  # the laser sees no sky
+    exr = sorted((formats / "exr/depth").iterdir())
+    nan, zero = (io.read_raw_depth(path) for path in exr)
+    assert (np.isnan(nan).sum(), (nan == 0).sum()) == (81078, 0)
+    assert (np.isnan(zero).sum(), round(100 * (zero == 0).mean(), 1)) == (0, 19.7)
+    assert nan.dtype == np.float16
+
+
+def test_sunrgbd_without_the_rotation_is_nonsense(formats):
+    raw = io.read_raw_depth(formats / "sunrgbd/SUN_depth.png")
+    assert (raw[raw > 0].min(), raw.max()) == (161, 64152)
+
+
+def test_disparity(formats):
+    options = {"depth": "disparity", "depth_encoding": "disparity", "max_depth": 1000}
+    (sample,) = read(formats / "pfm_disparity", depth_scale=1, **options)
+    pixels = 1 / sample["depth"]
+    assert sample["valid"].all()
+    assert pixels.min() == near(1.15)
+    assert [pixels.max(), np.median(pixels)] == pytest.approx([75.9, 14.4], abs=0.051)
+    (sample,) = read(formats / "pfm_disparity", depth_scale=0.5 * 1050, **options)
+    assert np.allclose(sample["depth"], 525 / pixels)  # baseline × focal length / disparity
+
+
+# ------------------------------------------------------------------------------------ labels
+
+
+def ids(samples: list[dict]) -> list[list[int]]:
+    return [np.unique(sample["labels"]).tolist() for sample in samples]
+
+
+def test_palette_masks(formats):
+    voc = read(formats / "voc", images="JPEGImages", labels="SegmentationClass", num_classes=21)
+    assert ids(voc) == [[0, 12, 17, 255], [0, 5, 15, 255]]
+    assert voc[1]["image"].shape == (500, 333, 3)
+    same_folder = {"images": ".", "labels": ".", "images_name": "%stem.png", "missing": "skip"}
+    (nyu,) = read(formats / "nyu40_mask", labels_name="%stem_mask", num_classes=40, **same_folder)
+    assert ids([nyu]) == [[0, 1, 2, 7, 10, 11, 12, 23, 30, 33, 37, 39, 255]]
+    assert nyu["labels"].shape == (468, 625)
+
+
+def test_colour_masks(formats):
+    options = {"images": ".", "labels": ".", "images_name": "%stem.jpg", "labels_name": "%stem.png",
+               "label_colors": voc_colors(60)}  # fmt: skip
+    assert ids(read(formats / "pascal_context_rgb", num_classes=60, **options)) == [
+        [3, 36, 37, 57, 59]
+    ]
+    without_background = read(formats / "pascal_context_rgb", label_map="1-59", **options)
+    assert ids(without_background) == [[2, 35, 36, 56, 58]]
+
+
+def test_ade20k_zero_is_ignored(formats):
+    every_id = read(formats / "ade20k", labels="annotations", num_classes=151)
+    assert ids(every_id) == [
+        [0, 1, 2, 3, 5, 14, 18],
+        [0, 1, 2, 3, 5, 7, 12, 21, 44, 81, 88, 97, 103],
+    ]
+    scored = read(formats / "ade20k", labels="annotations", label_map="1-150")
+    for whole, sample in zip(every_id, scored, strict=True):
+        expected = whole["labels"].astype(int) - 1
+        assert np.array_equal(sample["labels"], np.where(expected < 0, 255, expected))
+
+
+def test_cityscapes_ids(formats):
+    options = {"images": "leftImg8bit", "labels": "gtFine", "images_name": "%stem_leftImg8bit"}
+    root = formats / "cityscapes"
+    (raw,) = read(root, labels_name="%stem_gtFine_labelIds", num_classes=34, **options)
+    assert ids([raw]) == [[1, 2, 3, 4, 7, 8, 11, 13, 17, 20, 21, 23, 24, 26]]
+    of_class = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
+    (sample,) = read(root, labels_name="%stem_gtFine_labelIds", label_map=of_class, **options)
+    pairs = {7: 0, 8: 1, 11: 2, 13: 4, 17: 5, 20: 7, 21: 8, 23: 10, 24: 11, 26: 13}
+    for label_id in np.unique(raw["labels"]).tolist():
+        found = np.unique(sample["labels"][raw["labels"] == label_id])
+        assert found.tolist() == [pairs.get(label_id, 255)]
+    (train,) = read(root, labels_name="%stem_gtFine_labelTrainIds", num_classes=19, **options)
+    differing = 100 * (train["labels"] != sample["labels"]).mean()
+    assert differing == pytest.approx(0.23, abs=0.0051)
+    instances = io.read_labels(root / "gtFine/frankfurt_000000_000294_gtFine_instanceIds.png")
+    label_ids = np.where(instances < 1000, instances, instances // 1000)
+    assert instances.dtype == np.uint16
+    assert np.unique(label_ids).tolist() == ids([raw])[0]
+
+
+def test_every_file_is_read(formats):
+    """No new fixture without a test: those above name each folder."""
+    tested = {*DEPTH, "pfm_disparity", "voc", "nyu40_mask", "pascal_context_rgb", "ade20k",
+              "cityscapes"}  # fmt: skip
+    assert {path.name for path in formats.iterdir() if path.is_dir()} == tested
+
+
+# ---------------------------------------------------------------------------- made-up files
+
+MAP = RNG.uniform(0.5, 9, (7, 9)).astype(np.float32)
+
+
+def write_exr(path: Path, channels: dict[str, np.ndarray]) -> Path:
+    header = {"compression": OpenEXR.ZIP_COMPRESSION, "type": OpenEXR.scanlineimage}
+    OpenEXR.File(header, channels).write(str(path))
+    return path
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.uint32])
+@pytest.mark.parametrize("name", ["Z", "Y", "V", "View Layer.Depth.Z"])
+def test_exr_round_trip(tmp_path, name, dtype):
+    values = MAP.astype(dtype)
+    raw = io.read_raw_depth(write_exr(tmp_path / "d.exr", {name: values}))
+    assert raw.dtype == dtype
+    assert np.array_equal(raw, values)
+
+
+def test_exr_channels(tmp_path):
+    grey = MAP.copy()
+    grey[0, 0] = np.nan
+    path = write_exr(tmp_path / "grey.exr", dict.fromkeys("RGB", grey))
+    assert np.array_equal(io.read_raw_depth(path), grey, equal_nan=True)
+    path = write_exr(tmp_path / "layers.exr", {"R": MAP + 1, "G": MAP + 2, "Z": MAP})
+    assert np.array_equal(io.read_raw_depth(path), MAP)
+    assert np.array_equal(io.read_raw_depth(path, key="G"), MAP + 2)
+    path = write_exr(tmp_path / "rgb.exr", {"R": MAP + 1, "G": MAP + 2, "B": MAP})
+    with pytest.raises(DataError, match=r"rgb\.exr: holds several .*\(B, G, R\).*data\.depth_key"):
+        io.read_raw_depth(path)
+    with pytest.raises(DataError, match=r"rgb\.exr: holds no A, but B, G, R"):
+        io.read_raw_depth(path, key="A")
+
+
+def test_hdf5_round_trip(tmp_path):
+    with h5py.File(tmp_path / "one.hdf5", "w") as file:
+        file["dataset"] = MAP.astype(np.float16)
+        file["note"] = "text and single numbers are no maps"
+    raw = io.read_raw_depth(tmp_path / "one.hdf5")
+    assert raw.dtype == np.float16
+    assert np.array_equal(raw, MAP.astype(np.float16))
+    with h5py.File(tmp_path / "two.h5", "w") as file:
+        file["camera/depth"], file["camera/noise"] = MAP, MAP + 1
+    assert np.array_equal(io.read_raw_depth(tmp_path / "two.h5", key="camera/depth"), MAP)
+    with pytest.raises(DataError, match=r"two\.h5: holds several .*camera/depth, camera/noise"):
+        io.read_raw_depth(tmp_path / "two.h5")
+    with pytest.raises(DataError, match=r"two\.h5: holds no depth, but camera/depth"):
+        io.read_raw_depth(tmp_path / "two.h5", key="depth")
+
+
+@pytest.mark.parametrize("version", ["5", "5 compressed", "7.3"])
+def test_mat_round_trip(tmp_path, version):
+    """7.3 as MATLAB lays it out: HDF5 behind a text block of 512 bytes, axes in reverse."""
+    path, stack = tmp_path / "d.mat", np.stack([MAP, MAP + 1, MAP + 2], axis=2)
+    if version == "7.3":
+        with h5py.File(path, "w", userblock_size=512) as file:
+            file["depth"], file["stack"] = MAP.T, stack.T
+        data = path.read_bytes()
+        path.write_bytes(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(512) + data[512:])
+    else:
+        arrays = {"depth": MAP, "stack": stack}
+        scipy.io.savemat(path, arrays, do_compression=version.endswith("compressed"))
+    assert np.array_equal(io.read_raw_depth(path, key="depth"), MAP)
+    assert np.array_equal(io.read_array(path, "stack", index=1), MAP + 1)
+    with pytest.raises(DataError, match=r"d\.mat: holds several arrays \(depth, stack\)"):
+        io.read_raw_depth(path)
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.float32, np.float64])
+def test_tiff_of_another_writer(tmp_path, dtype, compression):
+    values = (MAP * 20).astype(dtype)
+    tifffile.imwrite(tmp_path / "d.tiff", values, compression=compression)
+    raw = io.read_raw_depth(tmp_path / "d.tiff")
+    assert raw.dtype == dtype
+    assert np.array_equal(raw, values)
+
+
+def test_labels_in_arrays(tmp_path):
+    labels = RNG.integers(0, 900, (7, 9)).astype(np.uint16)
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["dataset"] = labels
+    scipy.io.savemat(tmp_path / "m.mat", {"LabelMap": labels})
+    for name in ("m.h5", "m.mat"):
+        assert np.array_equal(io.read_labels(tmp_path / name), labels)
+
+
+def make(path: Path) -> Path:
+    """A depth file of the kind that the suffix names."""
+    large = RNG.integers(1, 60000, (64, 80)).astype(np.uint16)
+    if path.suffix == ".exr":
+        return write_exr(path, {"Z": large.astype(np.float32)})
+    if path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file["dataset"] = large
+    elif path.suffix == ".mat":
+        scipy.io.savemat(path, {"depth": large})
+    elif path.suffix == ".npy":
+        np.save(path, large)
+    elif path.suffix == ".npz":
+        np.savez(path, large)
+    elif path.suffix == ".pfm":
+        path.write_bytes(b"Pf\n80 64\n-1\n" + large.astype("<f4").tobytes())
+    else:
+        cv2.imwrite(str(path), large)
+    return path
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.999])
+@pytest.mark.parametrize(
+    "suffix", [".png", ".tif", ".pgm", ".exr", ".h5", ".mat", ".npy", ".npz", ".pfm"]
+)
+def test_truncated_files_are_named(tmp_path, suffix, share):
+    path = make(tmp_path / f"d{suffix}")
+    assert io.read_raw_depth(path).shape == (64, 80)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SciPy's on half a header
+        with pytest.raises(DataError, match=rf"d\{suffix}.*again"):
+            io.read_raw_depth(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=rf"d\{suffix}: the file is empty"):
+        io.read_raw_depth(path)
+    path.unlink()
+    with pytest.raises(DataError, match=rf"d\{suffix} does not exist"):
+        io.read_raw_depth(path)
+
+
+@pytest.mark.parametrize(
+    ("module", "suffix", "extra"), [("OpenEXR", ".exr", "exr"), ("h5py", ".h5", "datasets")]
+)
+def test_missing_package_names_the_extra(tmp_path, monkeypatch, module, suffix, extra):
+    path = make(tmp_path / f"d{suffix}")
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(DataError, match=rf"d\{suffix}: reading it needs {module}: .*\[{extra}\]"):
+        io.read_raw_depth(path)
+
+
+# -------------------------------------------------------------------------------- encodings
+
+
+def test_encodings_by_their_formulas():
+    millimetres = np.array([[0, 1, 5, 1234, 8191]], np.uint16)
+    rotated = (millimetres << 3) | (millimetres >> 13)
+    depth, valid = DepthRule(encoding="sunrgbd")(rotated)
+    assert np.array_equal(depth, (millimetres / 1000).astype(np.float32))
+    assert valid.tolist() == [[False, True, True, True, True]]
+    raw = np.array([[500, 1000, 1092, 1093, 2047]], np.uint16)
+    depth, valid = DepthRule(encoding="kinect", max_depth=10)(raw.byteswap())
+    assert valid.tolist() == [[True, True, False, False, False]]
+    assert depth[0, :2] == pytest.approx([351.3 / 592.5, 351.3 / 92.5])
+    depth, valid = DepthRule(encoding="disparity", scale=0.54 * 721.0)(np.array([[0, 10, 50.5]]))
+    assert depth[0] == pytest.approx([0, 38.934, 0.54 * 721 / 50.5])
+    assert valid.tolist() == [[False, True, True]]
+
+
+def test_hypersim_rays_of_a_plane():
+    """A wall parallel to the image: its distance grows to the corners, its depth does not."""
+    height, width = 768, 1024
+    y, x = np.mgrid[:height, :width] + 0.5
+    direction = np.stack([x - width / 2, y - height / 2, np.full_like(x, 886.81)])
+    distance = 4 * np.linalg.norm(direction, axis=0) / 886.81
+    assert distance[0, 0] > 4.9
+    depth, _ = DepthRule(encoding="hypersim", scale=1)(distance.astype(np.float16))
+    assert np.abs(depth - 4).max() < 4 * 2**-10  # half floats have eleven bits
+    depth, _ = DepthRule(encoding="hypersim", scale=1)(distance)
+    assert np.abs(depth - 4).max() < 1e-6
+
+
+def test_encodings_that_do_not_fit():
+    with pytest.raises(DataError, match=r"data\.depth_encoding=log: choose one of linear, sunrgbd"):
+        DepthRule(encoding="log")
+    with pytest.raises(DataError, match=r"depth_encoding=sunrgbd needs 16-bit files"):
+        DepthRule(encoding="sunrgbd")(np.zeros((2, 2), np.uint8))
