@@ -203,6 +203,14 @@ def validate_samples(
     return empty["depth"] + empty["labels"]
 
 
+def data_root(root: str | Path) -> Path:
+    """The folder of a data set, once it is known to exist."""
+    path = Path(root).expanduser()
+    if not path.is_dir():
+        raise missing_path(path, what="folder", remedy="check data.root")
+    return path
+
+
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     """The error for a path that does not exist, with the names that do, closest first."""
     parent = path

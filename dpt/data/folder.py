@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from dpt.data.base import DataError, missing_path
+from dpt.data.base import DataError, data_root
 from dpt.data.labels import LabelMap, LabelRule
 from dpt.data.metres import DepthEncoding, DepthRule
 from dpt.data.paired import PairedDataset
@@ -83,9 +83,7 @@ class FolderDataset(PairedDataset):
         cache: bool = False,
         cache_size: Sequence[int] | None = None,
     ) -> None:
-        self.root = Path(root).expanduser()
-        if not self.root.is_dir():
-            raise missing_path(self.root, what="folder", remedy="check data.root")
+        self.root = data_root(root)
         if missing not in ("raise", "skip"):
             raise DataError(f"data.missing={missing} must be raise or skip")
         depth_rule, label_rule = None, None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from dpt.data import io
-from dpt.data.base import check_sample, validate_samples
+from dpt.data.base import DataError, check_sample, few, validate_samples
 from dpt.data.labels import LabelRule
 from dpt.data.metres import DepthRule
 from dpt.data.pairing import Files
@@ -29,6 +29,9 @@ class PairedDataset:
         cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
             smallest size that covers this. Other splits are kept at their own size.
     """
+
+    remedies: Mapping[Target, str] = {}
+    """How to get labels that the set could have and has not, for messages."""
 
     def __init__(
         self,
@@ -114,3 +117,21 @@ class PairedDataset:
         assert self.depth_rule is not None
         raw = io.read_raw_depth(path, key=self.depth_key)
         return f"every pixel of {path} is invalid: {self.depth_rule.explain(raw)}"
+
+
+def check_files(files: Sequence[Files], *, source: Path, remedy: str) -> None:
+    """Raises DataError if files that a list or table names do not exist.
+
+    Args:
+        files: what was listed.
+        source: the list or folder that says so.
+        remedy: what to check.
+    """
+    absent = [str(path) for item in files for path in item if path and not path.is_file()]
+    if absent:
+        raise DataError(
+            f"{source}: {len(absent)} files of its {len(files)} images do not exist "
+            f"({few(absent)}): {remedy}"
+        )
+    if not files:
+        raise DataError(f"{source}: no image found: {remedy}")

@@ -187,6 +187,38 @@ def share_out(keys: Iterable[str], *, split: str, fractions: Mapping[str, float]
     return sorted(ranked[start : start + counts[split]])
 
 
+def share_out_sequences(
+    found: Sequence[str],
+    *,
+    split: str,
+    chosen: Mapping[str, Sequence[str] | None],
+    fractions: Mapping[str, float],
+    root: Path,
+    option: str,
+) -> list[str]:
+    """The videos or scenes of one split. They are never divided: their frames resemble each other.
+
+    Args:
+        found: the names of all that are on disk.
+        split: whose share is wanted.
+        chosen: names by split; where the split has none, ``fractions`` deal the others out.
+        fractions: see ``share_out``.
+        root: where they were looked for, for messages.
+        option: which setting to name in messages.
+    """
+    names = chosen.get(split)
+    if names is None:
+        taken = {name for others in chosen.values() for name in others or ()}
+        return share_out([n for n in found if n not in taken], split=split, fractions=fractions)
+    absent = [name for name in names if name not in found]
+    if absent or not names:
+        raise DataError(
+            f"{root} holds no {few(absent) or 'sequence for ' + split}, but "
+            f"{few(list(found), 8) or 'nothing'}: check data.root and {option}.{split}"
+        )
+    return list(names)
+
+
 def select_listed(
     files: Mapping[str, Path], *, text: str, list_file: Path, root: Path, folder: Path
 ) -> list[str]:

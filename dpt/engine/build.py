@@ -69,10 +69,13 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
     for name, node in task["objectives"].items():
         cls: Any = find(node["_target_"], f"task.objectives.{name}")
         if cls.target not in info.targets:
+            remedy = getattr(data, "remedies", {}).get(
+                cls.target, "data=scenes has all; data=folder: set data.labels or data.depth"
+            )
             raise ValueError(
                 f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
                 f"{', '.join(LABEL_NAMES[t] for t in info.targets)}. Choose data that has them "
-                f"(data=scenes has all; data=folder: set data.labels or data.depth)"
+                f"({remedy})"
             )
         node = {**node, **_from_data(node, data)}
         objectives[name] = make(node, f"task.objectives.{name}")
