@@ -82,7 +82,7 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
     _check_exists(path)
     with open(path, "rb") as file:
         start = file.read(520)
-    if start.startswith((_HDF5_START, b"MATLAB 7.3")):
+    if _HDF5_START in (start[:8], start[512:]):  # MATLAB writes 512 bytes of text before it
         return read_hdf5(path, key, index=index).T
     import scipy.io  # which albumentations brings
 

@@ -84,8 +84,8 @@ def read_list(path: Path, *, images: Path, depth: Path) -> list[Files]:
             continue
         if len(words) < 2 or any(".." in Path(word).parts for word in words[:2]):
             raise DataError(
-                f"{path}: line {number} is {line!r}: must be the photo's path and its depth file's, "
-                "both below their folders"
+                f"{path}: line {number} is {line!r}: must be the path of a photo and that of its "
+                "depth file, both below their folders"
             )
         photo, depth_file = (word.lstrip("/") for word in words[:2])
         if depth_file != "None":

@@ -52,9 +52,7 @@ class HypersimDataset(PairedDataset):
             remedy = "copy it from evermotion_dataset/analysis of github.com/apple/ml-hypersim"
             raise missing_path(table, what="table", remedy=remedy)
         files = _listed_frames(table, split=split, with_labels=labels)
-        check_files(
-            files, source=table, remedy="download the scenes whole, or remove their folders"
-        )
+        check_files(files, source=table, remedy="complete or remove their scenes")
         super().__init__(
             files,
             split=split,
@@ -76,15 +74,15 @@ def _listed_frames(table: Path, *, split: str, with_labels: bool) -> list[Files]
     files: list[Files] = []
     there: dict[str, bool] = {}
     for row in rows:
-        scene = row["scene_name"]
-        released = row["included_in_public_release"].strip().lower() == "true"
+        released = (row["included_in_public_release"] or "").strip().lower() == "true"
         if row["split_partition_name"] != split or not released:
             continue
+        scene = row["scene_name"]
         if scene not in there:
             there[scene] = (table.parent / scene / "images").is_dir()
         if there[scene]:
             camera = table.parent / scene / "images" / f"scene_{row['camera_name']}"
-            frame = f"frame.{int(row['frame_id']):04d}"
+            frame = f"frame.{row['frame_id'].zfill(4)}"
             files.append(
                 Files(
                     Path(f"{camera}_final_preview/{frame}.tonemap.jpg"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dpt.data import io
 from dpt.data.base import DataError, few, missing_path, validate_samples
-from dpt.data.pairing import DEFAULT_FRACTIONS, share_out
+from dpt.data.splits import DEFAULT_FRACTIONS, share_out
 from dpt.types import DatasetInfo, Sample
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from dpt.data import io
-from dpt.data.base import DataError, check_sample, data_root, missing_path
+from dpt.data.base import DataError, check_sample, data_root, few, missing_path
 from dpt.data.labels import LabelRule
 from dpt.data.metres import DepthRule
 from dpt.data.paired import PairedDataset
@@ -111,22 +111,17 @@ def _split_numbers(root: Path, split: str) -> list[int]:
     if on_disk is None:
         raise DataError(f"split {split}: NYUv2 has train and test (also called val)")
     listed, official = root / f"{on_disk}.txt", root / "splits.mat"
-    try:
-        if official.is_file():
-            numbers = io.read_array(official, f"{on_disk}Ndxs").ravel().tolist()
-        elif listed.is_file():
-            numbers = [int(word) for word in io.read_text(listed).split()]
-        else:
-            raise missing_path(official, what="file", remedy=f"it comes from {_SOURCE}")
-    except (TypeError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{listed}: {error}: write one frame number of 1..1449 a line") from None
-    if not numbers or min(numbers) < 1:
+    if official.is_file():
+        return [int(n) for n in io.read_array(official, f"{on_disk}Ndxs").ravel()]
+    if not listed.is_file():
+        raise missing_path(official, what="file", remedy=f"it comes from {_SOURCE}")
+    words = io.read_text(listed).split()
+    wrong = [word for word in words if not word.isdecimal() or int(word) < 1]
+    if wrong or not words:
         raise DataError(
-            f"{root}: the list of {on_disk} is empty or counts from 0: frames are 1..1449"
+            f"{listed}: found {few(wrong) or 'nothing'}: write one frame number of 1..1449 a line"
         )
-    return numbers
+    return [int(word) for word in words]
 
 
 def _nyu40_rule(path: Path) -> LabelRule:

@@ -13,7 +13,8 @@ from dpt.data import io
 from dpt.data.base import DataError, data_root, few
 from dpt.data.metres import DepthRule
 from dpt.data.paired import PairedDataset, check_files
-from dpt.data.pairing import DEFAULT_FRACTIONS, Files, share_out
+from dpt.data.pairing import Files
+from dpt.data.splits import DEFAULT_FRACTIONS, share_out
 
 _LISTS = "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat"
 

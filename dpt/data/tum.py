@@ -10,14 +10,15 @@ from dpt.data import io
 from dpt.data.base import DataError, data_root
 from dpt.data.metres import DepthRule
 from dpt.data.paired import PairedDataset, check_files
-from dpt.data.pairing import DEFAULT_FRACTIONS, Files, share_out_sequences
+from dpt.data.pairing import Files
+from dpt.data.splits import DEFAULT_FRACTIONS, share_out_sequences
 
 MAX_DIFFERENCE = 0.02
 """Seconds by which a photo and its depth map may differ, as in the benchmark's ``associate.py``."""
 
 
 class TumDataset(PairedDataset):
-    """Every sequence below ``root``: a folder with ``rgb.txt``, ``depth.txt``, ``rgb/``, ``depth/``.
+    """Every folder below ``root`` with ``rgb.txt`` and ``depth.txt`` is a sequence.
 
     Args:
         root: the folder of the sequences.

@@ -8,7 +8,8 @@ from pathlib import Path
 from dpt.data.base import DataError, data_root
 from dpt.data.metres import DepthRule
 from dpt.data.paired import PairedDataset, check_files
-from dpt.data.pairing import DEFAULT_FRACTIONS, Files, share_out_sequences
+from dpt.data.pairing import Files
+from dpt.data.splits import DEFAULT_FRACTIONS, share_out_sequences
 
 SKY = 65535
 """What depth files hold where nothing is: 655.35 m."""

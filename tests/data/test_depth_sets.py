@@ -1,0 +1,258 @@
+"""The depth data sets on small trees of their own layout."""
+
+import depth_trees as trees
+import numpy as np
+import pytest
+
+from dpt.data import DataError
+from dpt.data.filelist import FileListDataset
+from dpt.data.hypersim import HypersimDataset
+from dpt.data.nyuv2 import NYU40_CLASSES, NYUv2Dataset
+from dpt.data.sunrgbd import SunRgbdDataset
+from dpt.data.tum import TumDataset, associate
+from dpt.data.vkitti2 import VirtualKitti2Dataset
+from dpt.types import IGNORE_INDEX
+
+
+def metres(dataset) -> list[float]:
+    """The one depth of each frame; rows that mean "not measured" are checked on the way."""
+    found = []
+    for i in range(len(dataset)):
+        sample = dataset[i]
+        assert sample["image"].shape == (*sample["depth"].shape, 3)
+        assert not sample["valid"][0].any()
+        assert (sample["depth"][~sample["valid"]] == 0).all()
+        found.append(float(np.unique(sample["depth"][sample["valid"]]).item()))
+    return [round(value, 4) for value in found]
+
+
+# ------------------------------------------------------------------------------------- NYUv2
+
+
+def test_nyuv2_frames_of_the_official_split(tmp_path):
+    arrays = trees.nyuv2(tmp_path)
+    train, test = (NYUv2Dataset(root=tmp_path, split=s) for s in ("train", "val"))
+    assert (len(train), len(test)) == (3, 2)
+    assert len(NYUv2Dataset(root=tmp_path, split="test")) == 2
+    for sample, number in zip((train[0], train[1], test[1]), (5, 1, 4), strict=True):
+        assert np.array_equal(sample["image"], arrays["images"][..., number - 1])
+        assert np.array_equal(sample["depth"], arrays["depths"][..., number - 1])
+        assert sample["name"].endswith(f"nyu_depth_v2_labeled.mat#{number}")
+    assert train.info.targets == ("depth",)
+    assert train.validate() == []
+    raw = NYUv2Dataset(root=tmp_path, split="train", depth="raw")[0]
+    assert np.array_equal(raw["valid"], arrays["rawDepths"][..., 4] > 0)
+    assert 0.7 < raw["valid"].mean() < 0.9
+    near = NYUv2Dataset(root=tmp_path, split="train", max_depth=5.0)[0]
+    assert near["depth"].max() <= 5
+    assert near["valid"].mean() < 0.6
+
+
+def test_nyuv2_forty_classes(tmp_path):
+    arrays = trees.nyuv2(tmp_path)
+    class_of_id = trees.nyu40_mapping(tmp_path)
+    dataset = NYUv2Dataset(root=tmp_path, split="train", cache=True)
+    assert dataset.info.targets == ("depth", "labels")
+    assert dataset.info.class_names == NYU40_CLASSES
+    raw = arrays["labels"][..., 4]
+    expected = np.where(raw == 0, IGNORE_INDEX, class_of_id[raw.astype(int) - 1] - 1)
+    assert np.array_equal(dataset[0]["labels"], expected)
+    assert "labels" not in NYUv2Dataset(root=tmp_path, split="train", labels=False)[0]
+
+
+def test_nyuv2_without_its_files(tmp_path):
+    with pytest.raises(DataError, match=r"nyu_depth_v2_labeled\.mat does not exist.*cs\.nyu\.edu"):
+        NYUv2Dataset(root=tmp_path, split="train")
+    trees.nyuv2(tmp_path)
+    with pytest.raises(DataError, match=r"classMapping40\.mat does not exist.*894 raw classes"):
+        NYUv2Dataset(root=tmp_path, split="train", labels=True)
+    with pytest.raises(DataError, match="split dev: NYUv2 has train and test"):
+        NYUv2Dataset(root=tmp_path, split="dev")
+    (tmp_path / "splits.mat").unlink()
+    with pytest.raises(DataError, match=r"splits\.mat does not exist.*cs\.nyu\.edu"):
+        NYUv2Dataset(root=tmp_path, split="train")
+    (tmp_path / "test.txt").write_text("4\n1\n")
+    names = [s["name"] for s in NYUv2Dataset(root=tmp_path, split="val")]
+    assert [name.rpartition("#")[2] for name in names] == ["4", "1"]
+    (tmp_path / "test.txt").write_text("0\n1\n")
+    with pytest.raises(DataError, match=r"test\.txt: found 0: write one frame number of 1\.\.1449"):
+        NYUv2Dataset(root=tmp_path, split="val")
+
+
+def test_nyuv2_bts_lists(tmp_path):
+    trees.nyuv2_bts(tmp_path)
+    options = {
+        "lists": {"train": "nyudepthv2_train_files_with_gt.txt",
+                  "val": "nyudepthv2_test_files_with_gt.txt"},
+        "split_names": {"train": "sync", "val": "official_splits/test"},
+        "images": "%split", "depth": "%split", "max_depth": 10.0,
+    }  # fmt: skip
+    train = FileListDataset(root=tmp_path, split="train", **options)
+    assert metres(train) == [1, 2, 3, 4]  # the line without depth is left out
+    val = FileListDataset(root=tmp_path, split="val", **options)
+    assert val[3]["name"].endswith("official_splits/test/bathroom/rgb_00003.jpg")
+    with pytest.raises(DataError, match=r"names no file for split test \(it has train, val\)"):
+        FileListDataset(root=tmp_path, split="test", **options)
+    (tmp_path / "sync/kitchen_0028b/rgb_00002.jpg").unlink()
+    says = r"nyudepthv2_train_files_with_gt\.txt: 1 files .* do not exist \(.*rgb_00002\.jpg\)"
+    with pytest.raises(DataError, match=says):
+        FileListDataset(root=tmp_path, split="train", **options)
+    for line in ("a.jpg", "../secret.jpg b.png"):
+        (tmp_path / "nyudepthv2_test_files_with_gt.txt").write_text(f"# comment\n{line}\n")
+        with pytest.raises(DataError, match=r"test_files_with_gt\.txt: line 2 is .*both below"):
+            FileListDataset(root=tmp_path, split="val", **options)
+
+
+# --------------------------------------------------------------------------------- SUN RGB-D
+
+
+def test_sunrgbd_by_the_toolbox(tmp_path):
+    trees.sunrgbd(tmp_path, toolbox=True)
+    assert metres(SunRgbdDataset(root=tmp_path, split="train")) == [3, 4, 5]
+    assert metres(SunRgbdDataset(root=tmp_path, split="val")) == [1, 2]
+    assert metres(SunRgbdDataset(root=tmp_path, split="test", depth="depth_bfx")) == [1.5, 2.5]
+    with pytest.raises(DataError, match="split dev: SUN RGB-D has train and test"):
+        SunRgbdDataset(root=tmp_path, split="dev")
+    (tmp_path / "SUNRGBD/kv1/NYUdata/NYU0002/image/0000001.jpg").unlink()
+    with pytest.raises(DataError, match=r"NYU0002: holds 0 photos in image/ and 1 maps in depth/"):
+        SunRgbdDataset(root=tmp_path, split="val")
+
+
+def test_sunrgbd_without_the_toolbox(tmp_path):
+    with pytest.raises(DataError, match=r"SUNRGBD: no folder holds image/ and depth/: unpack"):
+        SunRgbdDataset(root=tmp_path, split="train")
+    trees.sunrgbd(tmp_path, toolbox=False)
+    shares = {"train": 0.8, "val": 0.2}
+    parts = [metres(SunRgbdDataset(root=tmp_path, split=s, fractions=shares)) for s in shares]
+    assert [len(part) for part in parts] == [4, 1]
+    assert sorted(parts[0] + parts[1]) == [1, 2, 3, 4, 5]
+
+
+# --------------------------------------------------------------------------------------- TUM
+
+
+def test_tum_pairs_by_time(tmp_path):
+    trees.tum(tmp_path)
+    chosen = {"train": ["freiburg1_desk"], "val": ["freiburg2_xyz"]}
+    train = TumDataset(root=tmp_path, split="train", sequences=chosen)
+    # the second photo's own map is 25 ms away: it pairs with none, since the third's is taken
+    assert metres(train) == [1, 3, 4, 5]
+    assert (
+        "freiburg2_xyz/rgb" in TumDataset(root=tmp_path, split="val", sequences=chosen)[0]["name"]
+    )
+
+
+def test_associate_takes_the_closest_first_and_each_once():
+    assert associate([0.0, 1.0], [0.019, 0.98, 1.001]) == [(0, 0), (1, 2)]
+    assert associate([0.0, 0.01], [0.008]) == [(1, 0)]
+    assert associate([0.0], [0.02]) == []
+    times = np.sort(np.random.default_rng(0).uniform(0, 2, 80))
+    photos, maps = times[::2].tolist(), times[1::2].tolist()
+    pairs = associate(photos, maps)
+    near = sorted((abs(a - b), i, j) for i, a in enumerate(photos) for j, b in enumerate(maps)
+                  if abs(a - b) < 0.02)  # fmt: skip
+    expected: dict[int, int] = {}
+    for _, i, j in near:
+        if i not in expected and j not in expected.values():
+            expected[i] = j
+    assert pairs == sorted(expected.items())
+    assert len(pairs) > 20
+
+
+def test_tum_sequences_are_never_divided(tmp_path):
+    trees.tum(tmp_path, tuple(f"freiburg1_{i}" for i in range(5)))
+    shares = {"train": 0.6, "val": 0.4}
+    sets = [TumDataset(root=tmp_path, split=s, fractions=shares) for s in shares]
+    folders = [{d.files(i).image.parts[-3] for i in range(len(d))} for d in sets]
+    assert [len(names) for names in folders] == [3, 2]
+    assert not folders[0] & folders[1]
+    with pytest.raises(DataError, match=r"holds no freiburg9, but freiburg1_0.*sequences\.train"):
+        TumDataset(root=tmp_path, split="train", sequences={"train": ["freiburg9"]})
+
+
+def test_tum_faults(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere does not exist.*data\.root"):
+        TumDataset(root=tmp_path / "nowhere", split="train")
+    trees.tum(tmp_path, ("one",))
+    with pytest.raises(DataError, match=r"holds 1 for train, val to share.*data\.sequences\.train"):
+        TumDataset(root=tmp_path, split="train")
+    options = {"split": "train", "sequences": {"train": ["one"]}}
+    (tmp_path / "one/depth.txt").write_text("# nothing\n5.0 depth/a.png\n")
+    with pytest.raises(DataError, match=r"one: no photo lies within 0\.02 s of a depth map"):
+        TumDataset(root=tmp_path, **options)
+    for line in ("soon depth/a.png", "5.0", "5.0 ../a.png", "5.0 /etc/a.png"):
+        (tmp_path / "one/depth.txt").write_text(f"# times\n{line}\n")
+        with pytest.raises(DataError, match=r"depth\.txt: line 2 is .*a time in seconds and a"):
+            TumDataset(root=tmp_path, **options)
+
+
+# ---------------------------------------------------------------------------- Virtual KITTI 2
+
+
+def test_vkitti2(tmp_path):
+    trees.vkitti2(tmp_path)
+    chosen = {"train": ["Scene01"], "val": ["Scene20"]}
+    train = VirtualKitti2Dataset(root=tmp_path, split="train", scenes=chosen)
+    assert metres(train) == [12.34, 12.35, 12.34, 12.35]
+    half = trees.SIZE[0] // 2
+    far = VirtualKitti2Dataset(root=tmp_path, split="train", scenes=chosen, max_depth=1000.0)[0]
+    assert not far["valid"][:half].any()  # the sky is invalid, not 655 m away
+    assert far["valid"][half:].all()
+    options = {"variations": ["fog"], "cameras": ["Camera_0", "Camera_1"]}
+    val = VirtualKitti2Dataset(root=tmp_path, split="val", scenes=chosen, **options)
+    assert [val.files(i).image.parent.name for i in range(4)] == ["Camera_0"] * 2 + ["Camera_1"] * 2
+    assert {val.files(i).image.parts[-5] for i in range(4)} == {"fog"}
+    with pytest.raises(DataError, match=r"Scene20 holds no snow, but clone, fog: .*variations"):
+        VirtualKitti2Dataset(root=tmp_path, split="val", scenes=chosen, variations=["snow"])
+    with pytest.raises(DataError, match=r"holds no Scene02, but Scene01, Scene20: .*scenes\.train"):
+        VirtualKitti2Dataset(root=tmp_path, split="train", scenes={"train": ["Scene02"]})
+    (tmp_path / "Scene01/fog/frames/depth/Camera_0/depth_00001.png").unlink()
+    with pytest.raises(DataError, match=r"1 files .*depth_00001\.png\): unpack both"):
+        VirtualKitti2Dataset(root=tmp_path, split="train", scenes=chosen)
+
+
+# ---------------------------------------------------------------------------------- Hypersim
+
+
+def test_hypersim(tmp_path):
+    distance = trees.hypersim(tmp_path)
+    train = HypersimDataset(root=tmp_path, split="train")
+    assert len(train) == len(HypersimDataset(root=tmp_path, split="val")) == 2  # one is withheld
+    sample = train[1]
+    assert sample["name"].endswith("scene_cam_00_final_preview/frame.0002.tonemap.jpg")
+    height, width = trees.SIZE
+    row, column = 5, 20
+    focal = 886.81 * width / 1024
+    ray = np.array([column + 0.5 - width / 2, row + 0.5 - height / 2, focal])
+    expected = float(distance[row, column]) * focal / np.linalg.norm(ray)
+    assert sample["depth"][row, column] == pytest.approx(expected, rel=1e-6)
+    assert not sample["valid"][0, 0]
+    assert sample["valid"].sum() == height * width - 1
+    assert train.info.targets == ("depth",)
+
+
+def test_hypersim_labels(tmp_path):
+    trees.hypersim(tmp_path)
+    dataset = HypersimDataset(root=tmp_path, split="val", labels=True)
+    ids = np.arange(trees.SIZE[0] * trees.SIZE[1]).reshape(trees.SIZE) % 42
+    expected = np.where((ids == 0) | (ids == 41), IGNORE_INDEX, ids - 1)
+    assert np.array_equal(dataset[0]["labels"], expected)
+    assert dataset.info.class_names == NYU40_CLASSES
+
+
+def test_hypersim_faults(tmp_path):
+    says = r"metadata_images_split_scene_v1\.csv does not exist.*ml-hypersim"
+    with pytest.raises(DataError, match=says):
+        HypersimDataset(root=tmp_path, split="train")
+    trees.hypersim(tmp_path, scenes=("ai_001_001",))
+    with pytest.raises(DataError, match=r"none of its 1 scenes of split val lies in"):
+        HypersimDataset(root=tmp_path, split="val")
+    geometry = tmp_path / "ai_001_001/images/scene_cam_00_geometry_hdf5"
+    (geometry / "frame.0002.depth_meters.hdf5").unlink()
+    with pytest.raises(
+        DataError, match=r"1 files .*frame\.0002\.depth_meters\.hdf5\): complete or"
+    ):
+        HypersimDataset(root=tmp_path, split="train")
+    (tmp_path / "metadata_images_split_scene_v1.csv").write_text("scene_name,frame_id\n")
+    with pytest.raises(DataError, match=r"has no column camera_name, included_in_public_release"):
+        HypersimDataset(root=tmp_path, split="train")
