@@ -1,0 +1,48 @@
+"""A short run on a small tree of every named data set: what the README types must work."""
+
+import json
+
+import depth_trees
+import pytest
+
+CASES = {
+    # data: the run's task, how its tree is made, further settings
+    "nyuv2": ("depth", depth_trees.nyuv2, ()),
+    "nyuv2_bts": ("depth", depth_trees.nyuv2_bts, ()),
+    "sunrgbd": ("depth", lambda root: depth_trees.sunrgbd(root, toolbox=True), ()),
+    "tum": ("depth", depth_trees.tum, ()),
+    "vkitti2": ("depth", depth_trees.vkitti2, ("data.scenes.train=[Scene01]",)),
+    "hypersim": ("joint", depth_trees.hypersim, ("data.labels=true",)),
+}
+
+
+@pytest.mark.parametrize("data", CASES)
+def test_two_steps(train, tmp_path, data):
+    task, make, settings = CASES[data]
+    root = tmp_path / "data" / data  # where paths.data_dir looks for it
+    root.mkdir(parents=True)
+    make(root)
+    run = train(
+        tmp_path / "run",
+        f"task={task}",
+        f"data={data}",
+        f"paths.data_dir={tmp_path / 'data'}",
+        "data.batch_size=1",
+        *settings,
+    )
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert "val/abs_rel" in metrics
+    assert ("val/miou" in metrics) == (task == "joint")
+
+
+def test_nyuv2_segmentation_says_what_it_lacks(train, tmp_path, capsys):
+    root = tmp_path / "data/nyuv2"
+    root.mkdir(parents=True)
+    depth_trees.nyuv2(root)
+    options = ("task=segmentation", "data=nyuv2", f"paths.data_dir={tmp_path / 'data'}")
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", *options)
+    assert "put classMapping40.mat into" in capsys.readouterr().err
+    depth_trees.nyu40_mapping(root)
+    run = train(tmp_path / "second", *options, "data.batch_size=1")
+    assert "val/miou" in json.loads((run / "metrics.json").read_text())
