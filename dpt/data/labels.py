@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
 import numpy as np
 
 from dpt.data import io
@@ -15,6 +16,8 @@ LabelMap = Sequence[int | Sequence[int]] | str
 """The file's ids of each class, in the order of the classes: ``[7, 8, [11, 12]]`` makes 7 the
 class 0, 8 the class 1, and both 11 and 12 the class 2. ``"1-150"`` is short for 1, 2, ..., 150.
 Ids that are not named are ignored."""
+
+_LARGEST_ID = 65535
 
 
 class LabelRule:
@@ -74,13 +77,11 @@ class LabelRule:
             source: the file, for messages.
         """
         if self._table is not None:
-            last = (
-                len(self._table) - 1
-            )  # an ignored place, for all ids beyond the table and below 0
             if raw.dtype == np.uint8:
-                return self._table[raw]
-            wide = raw.astype(np.int64)
-            return self._table[np.where((wide < 0) | (wide > last), last, wide)]
+                return cv2.LUT(raw, self._table[:256])  # several times as fast
+            if raw.dtype != np.uint16:  # below 0 and beyond the table: ignored
+                raw = np.where((raw < 0) | (raw > _LARGEST_ID), _LARGEST_ID + 1, raw)
+            return self._table.take(raw)
         count = self.num_classes
         ignored = raw == self.ignore_index[0] if self.ignore_index else np.zeros(raw.shape, bool)
         for value in self.ignore_index[1:]:
@@ -95,7 +96,7 @@ class LabelRule:
         return labels
 
     def _make_table(self, ids_of_class: tuple[tuple[int, ...], ...]) -> np.ndarray:
-        """The class of each id; ids of one byte all have a place."""
+        """The class of each id up to the largest of two bytes, and one ignored place more."""
         if len(ids_of_class) != self.num_classes:
             raise DataError(
                 f"data.label_map has {len(ids_of_class)} rows for {self.num_classes} classes: "
@@ -103,10 +104,10 @@ class LabelRule:
             )
         ids = [i for row in ids_of_class for i in row]
         twice = [str(i) for i in dict.fromkeys(ids) if ids.count(i) > 1]
-        if twice or min(ids) < 0 or max(ids) > 65535:
-            fault = f"names {few(twice)} twice" if twice else "has ids outside 0..65535"
+        if twice or min(ids) < 0 or max(ids) > _LARGEST_ID:
+            fault = f"names {few(twice)} twice" if twice else f"has ids outside 0..{_LARGEST_ID}"
             raise DataError(f"data.label_map {fault}: give each id of the files to one class")
-        table = np.full(max(256, max(ids) + 2), IGNORE_INDEX, np.uint8)
+        table = np.full(_LARGEST_ID + 2, IGNORE_INDEX, np.uint8)
         for class_id, row in enumerate(ids_of_class):
             table[list(row)] = class_id
         return table
