@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch.utils.data import DataLoader
 
 from dpt.data import EvalTransform, TrainTransform, make_loader
@@ -28,6 +29,9 @@ LABEL_NAMES = {
     "class_id": "a class for each image",
     "value": "a number for each image",
 }
+
+
+SWITCHES = ("compile", "checkpoint_activations", "channels_last")
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,19 @@ def make_model(
     )
     if weights is not None:
         log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
+    _set_switches(net, model)
     return net
+
+
+def _set_switches(net: DPT, model: Mapping[str, Any]) -> None:
+    """How the model is computed, which changes what it costs and not what it gives."""
+    switches = {k: convert(model[k], bool, f"model.{k}") for k in SWITCHES}
+    if switches["checkpoint_activations"]:
+        net.encoder.set_grad_checkpointing()
+    if switches["channels_last"]:
+        net.to(memory_format=torch.channels_last)
+    if switches["compile"]:
+        net.compile(dynamic=None)
 
 
 def _set_values(node: Mapping[str, Any]) -> dict[str, Any]:

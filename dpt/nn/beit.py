@@ -107,7 +107,7 @@ class Beit(VisionTransformer):
         taps = []
         for i, block in enumerate(self.blocks):
             bias = block.attn.position_bias(grid, index, policy=self.position_resize)
-            tokens = block(tokens, bias)
+            tokens = self.run_block(block, tokens, bias)
             if i in self.out_indices:
                 taps.append(self.norm(tokens))
         return taps

@@ -193,6 +193,12 @@ class TimmEncoder(nn.Module):
         self.num_prefix_tokens = (prefix,) * len(levels)
         self.pad_multiple = max(self.strides)
 
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Trades a second forward pass for memory, where the timm model offers it."""
+        if not hasattr(self.model, "set_grad_checkpointing"):
+            raise ValueError("model.checkpoint_activations: this timm model does not offer it")
+        self.model.set_grad_checkpointing(enable)
+
     def forward(self, images: Tensor) -> Tokens:
         """Normalised images (B, 3, H, W), sides multiples of ``pad_multiple``, to their tokens."""
         options: dict[str, Any] = {"norm": False, "stop_early": True, "intermediates_only": True}

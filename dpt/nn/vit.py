@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions, sincos_1d, sincos_2d
 from dpt.nn.recompute import is_plain, linear_of, linear_of_norm
@@ -281,6 +282,7 @@ class VisionTransformer(nn.Module):
         elif position == "concat":
             self.pos_embed = nn.Parameter(torch.zeros(1, num_cells, position_dim))
         built = taps[-1] + 1
+        self.checkpoints_activations = False
         rates = [drop_path * i / max(num_blocks - 1, 1) for i in range(built)]
         self.blocks = nn.ModuleList(
             Block(
@@ -365,10 +367,20 @@ class VisionTransformer(nn.Module):
         """Token matrices after each block of ``out_indices``."""
         taps = []
         for i, block in enumerate(self.blocks):
-            tokens = block(tokens)
+            tokens = self.run_block(block, tokens)
             if i in self.out_indices:
                 taps.append(self.norm(tokens))
         return taps
+
+    def run_block(self, block: nn.Module, *inputs: Tensor) -> Tensor:
+        """One block; under activation checkpointing only its inputs are kept for backward."""
+        if self.checkpoints_activations and self.training and torch.is_grad_enabled():
+            return checkpoint(block, *inputs, use_reentrant=False)
+        return block(*inputs)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Trades a second forward pass of every block for the memory of its activations."""
+        self.checkpoints_activations = enable
 
     def encode(self, map_BDhw: Tensor) -> list[Tensor]:
         """A map of patch codes to the token matrices of ``out_indices``."""

@@ -1,10 +1,8 @@
 """A run that was killed and resumed is the run that nobody disturbed, bit for bit."""
 
 import csv
-import math
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
