@@ -42,7 +42,7 @@ class LoaderSettings:
     eval_size: tuple[int, int]
     batch_size: int
     num_workers: int
-    on_error: Literal["raise", "skip"]
+    on_error: Literal["raise", "skip"] = "raise"
 
     def __post_init__(self) -> None:
         if min(self.image_size + self.eval_size) < 1 or self.batch_size < 1 or self.num_workers < 0:
@@ -54,7 +54,7 @@ class LoaderSettings:
 
 
 def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
-    values = {k: data[k] for k in LoaderSettings.__dataclass_fields__}
+    values = {k: data[k] for k in LoaderSettings.__dataclass_fields__ if k in data}
     if values["eval_size"] is None:
         values["eval_size"] = values["image_size"]
     return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
@@ -137,7 +137,7 @@ def make_model(
 
 def _set_switches(net: DPT, model: Mapping[str, Any]) -> None:
     """How the model is computed, which changes what it costs and not what it gives."""
-    switches = {k: convert(model[k], bool, f"model.{k}") for k in SWITCHES}
+    switches = {k: convert(model.get(k, False), bool, f"model.{k}") for k in SWITCHES}
     if switches["checkpoint_activations"]:
         net.encoder.set_grad_checkpointing()
     if switches["channels_last"]:
