@@ -3,6 +3,7 @@
 import csv
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dpt.cli import main
 from dpt.engine import resume
 
 ROOT = Path(__file__).parents[2]
@@ -124,3 +126,93 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path, case):
     steps = random.Random(seed).sample(range(1, 37), 1)
     print(f"killed after {steps}, DPT_KILL_SEED={seed}")
     assert_same_run(killed_and_resumed(tmp_path / "killed", steps, *CASES[case]), whole)
+
+
+# ------------------------------------------------------------------------------ on the command line
+
+
+def test_a_finished_run_is_extended_and_what_changes_is_said(train, tmp_path):
+    run = train(tmp_path / "run", "task=regression")
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 2
+    resume_it("trainer.max_steps=3", "optim.lr=0.002", f"resume={run}")
+    text = (run / "log.txt").read_text()
+    assert "resume: changes trainer.max_steps: 2 -> 3" in text
+    assert re.search(r"resume: changes optim.lr: \S+ -> 0.002", text)
+    assert "last.ckpt, step 2" in text
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+    assert "embed_dim: 48" in (run / "config.yaml").read_text()  # of the first start
+
+
+def test_a_moved_run_stays_in_its_new_place(train, tmp_path):
+    train(tmp_path / "old", "task=regression").rename(tmp_path / "new")
+    resume_it("trainer.max_steps=3", f"resume={tmp_path / 'new'}")
+    assert resume.step_of(tmp_path / "new/checkpoints/last.ckpt") == 3
+    assert not (tmp_path / "old").exists()
+
+
+def test_auto_starts_where_there_is_nothing_and_then_goes_on(train, tmp_path):
+    for steps in (2, 4):
+        train(tmp_path, "task=regression", "resume=auto", f"trainer.max_steps={steps}")
+    assert "last.ckpt, step 2" in (tmp_path / "log.txt").read_text()
+    assert resume.step_of(tmp_path / "checkpoints/last.ckpt") == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["resume=/nowhere"], "resume=/nowhere: not a run's folder"),
+        (["-m", "resume=auto"], "resume goes on with one run"),
+        (["resume=RUN", "data.batch_size=3", "trainer.max_steps=9"],
+         "the run had batch_size 4 and now has 3"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_resumed(train, tmp_path, capsys, change, message):
+    if "resume=RUN" in change:
+        run = train(tmp_path / "run", "task=regression")
+        change = [c.replace("RUN", str(run)) for c in change]
+    with pytest.raises(SystemExit):
+        resume_it(*change)
+    err = capsys.readouterr().err
+    assert message in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path):
+    """Lightning's SLURM support with a stand-in for scontrol, which notes how it was called."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "scontrol").write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/called\n")
+    (tools / "scontrol").chmod(0o755)
+    job = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train",
+           "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS_PER_NODE": "1",
+           "PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}  # fmt: skip
+    command = [sys.executable, "train.py", *RUN, STEPS, "trainer=slurm", "trainer.strategy=auto",
+               "trainer.accelerator=cpu", f"paths.runs={tmp_path}", "resume=auto"]  # fmt: skip
+    folder = tmp_path / "joint/slurm_7"
+
+    def begin():
+        return subprocess.Popen(command, cwd=ROOT, env=os.environ | job, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+
+    process, last = begin(), folder / "checkpoints/last.ckpt"
+    while process.poll() is None and (resume.step_of(last) or 0) < 5:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGUSR1)
+    assert "SLURM starts the job again" in finish(process, 128 + signal.SIGUSR1)
+    assert (tmp_path / "called").read_text() == "requeue 7\n"
+    stopped = resume.step_of(resume.checkpoint_of(folder))
+    assert 5 <= stopped < 40
+    assert f"last.ckpt, step {stopped}" in finish(begin())
+    whole = tmp_path / "whole"
+    finish(start(f"run_dir={whole}"))
+    assert_same_run(folder, whole)
+
+
+def resume_it(*arguments):
+    """``python train.py ARGUMENTS`` in this process."""
+    typed, sys.argv = sys.argv, ["train.py", *arguments]
+    try:
+        main("train")
+    finally:
+        sys.argv = typed

@@ -1,0 +1,76 @@
+"""Steps that are not finite leave no trace in the weights, and a line for each sample."""
+
+import csv
+
+import pytest
+import torch
+from test_task import batch_of, task_of
+
+from dpt.tasks.finite import SkippedSteps
+
+NAMES = ["a.jpg", "b, c.jpg"]
+
+
+class Trainer:
+    """What a step asks of its trainer."""
+
+    global_step = 3
+    strategy = None
+    precision_plugin = None
+
+    def __init__(self, folder):
+        self.default_root_dir = str(folder)
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    task = task_of("depth")
+    task._trainer = Trainer(tmp_path)
+    monkeypatch.setattr(task, "log", lambda *a, **k: None)
+    monkeypatch.setattr(type(task), "global_rank", 0)
+    return task
+
+
+def step(task, optimizer, *, factor=1.0):
+    optimizer.zero_grad()
+    loss = task.training_step({**batch_of(2), "name": NAMES}, 0) * factor
+    loss.backward()
+    task.configure_gradient_clipping(optimizer, 1.0, "norm")
+    optimizer.step()
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+def test_such_a_step_moves_nothing_and_is_written_down(task, tmp_path, factor):
+    optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-3, fused=True)
+    step(task, optimizer)
+    weights = {k: v.clone() for k, v in task.model.state_dict().items()}
+    moments = {i: {k: v.clone() for k, v in s.items()} for i, s in
+               optimizer.state_dict()["state"].items()}  # fmt: skip
+    step(task, optimizer, factor=factor)
+    assert all(torch.equal(v, weights[k]) for k, v in task.model.state_dict().items())
+    for i, state in optimizer.state_dict()["state"].items():
+        assert all(torch.equal(v, moments[i][k]) for k, v in state.items())
+    rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
+    assert [row["sample"] for row in rows] == NAMES
+    assert {row["step"] for row in rows} == {"3"}
+    step(task, optimizer)
+    assert any(not torch.equal(v, weights[k]) for k, v in task.model.state_dict().items())
+    assert (task.skipped.total, task.skipped.in_a_row) == (1, 0)
+
+
+def test_too_many_in_a_row_end_the_run(task, tmp_path):
+    task.skipped = SkippedSteps(limit=3)
+    optimizer = torch.optim.AdamW(task.model.parameters(), fused=True)
+    for factor in (float("nan"), float("nan"), 1.0, float("nan"), float("nan")):
+        step(task, optimizer, factor=factor)
+    with pytest.raises(ValueError, match=r"not finite in 3 steps in a row.*nonfinite\.csv"):
+        step(task, optimizer, factor=float("nan"))
+    state = task.run_state()
+    other = task_of("depth")
+    other.set_run_state(state)
+    assert other.run_state() == state
+
+
+def test_the_limit_is_positive():
+    with pytest.raises(ValueError, match="max_skipped_steps=0"):
+        SkippedSteps(limit=0)
