@@ -184,9 +184,10 @@ def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path):
     tools.mkdir()
     (tools / "scontrol").write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/called\n")
     (tools / "scontrol").chmod(0o755)
-    job = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train",
-           "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS_PER_NODE": "1",
-           "PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}  # fmt: skip
+    slurm = {"NTASKS": 1, "NTASKS_PER_NODE": 1, "JOB_ID": 7, "JOB_NAME": "train", "LOCALID": 0,
+             "NODEID": 0, "PROCID": 0}  # fmt: skip
+    job = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+    job |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "train.py", *RUN, STEPS, "trainer=slurm", "trainer.strategy=auto",
                "trainer.accelerator=cpu", f"paths.runs={tmp_path}", "resume=auto"]  # fmt: skip
     folder = tmp_path / "joint/slurm_7"
