@@ -27,6 +27,7 @@ dpt: Dense Prediction Transformers
 Usage
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
   dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint
+  dpt data download data=NAME                      fetch a data set
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
   dpt bench [model|data|metrics] [...]             time and memory beside other implementations
 
@@ -72,6 +73,7 @@ def main(command: str | None = None) -> None:
 COMMANDS = {
     "train": "dpt.engine.fit:fit",
     "evaluate": "dpt.engine.evaluate:evaluate",
+    "data download": "dpt.engine.download:download",
 }
 """Commands on configured data: they take Hydra overrides, see :func:`config_name`."""
 FILE_COMMANDS = ("convert", "bench")

@@ -5,6 +5,7 @@ from dpt.data.folder import FolderDataset
 from dpt.data.imagefolder import ImageFolderDataset, ImageTableDataset
 from dpt.data.io import read_depth, read_image, read_labels
 from dpt.data.loading import collate_eval, collate_train, make_loader
+from dpt.data.mix import MixDataset
 from dpt.data.samplers import EpochSampler
 from dpt.data.scenes import ScenesDataset
 from dpt.data.transforms import EvalTransform, TrainTransform
@@ -18,6 +19,7 @@ __all__ = [
     "FolderDataset",
     "ImageFolderDataset",
     "ImageTableDataset",
+    "MixDataset",
     "ScenesDataset",
     "TrainTransform",
     "Transform",

@@ -30,7 +30,11 @@ class DataError(ValueError):
 
 @runtime_checkable
 class Dataset(Protocol):
-    """Raw samples at the files' own size, every time the same for the same index."""
+    """Raw samples at the files' own size, every time the same for the same index.
+
+    One whose samples change from epoch to epoch (a mix) has ``draw(epoch, index)`` too; its
+    ``self[index]`` is then that of epoch 0.
+    """
 
     @property
     def info(self) -> DatasetInfo: ...
@@ -38,6 +42,12 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Sample: ...
+
+
+def draw(dataset: Dataset, epoch: int, index: int) -> Sample:
+    """The raw sample of an epoch, for data sets of either kind."""
+    own = getattr(dataset, "draw", None)
+    return dataset[index] if own is None else own(epoch, index)
 
 
 class Transform(Protocol):
@@ -85,7 +95,7 @@ class Augmented(torch.utils.data.Dataset):
     def __getitem__(self, key: tuple[int, int] | int) -> Sample:
         """The transformed sample of (epoch, index); a bare index means epoch 0."""
         epoch, index = key if isinstance(key, tuple) else (0, key)
-        sample = self._read(index)
+        sample = self._read(epoch, index)
         state = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1)
         out = self.transform(sample, seed=int(state[0]))
         out["index"] = index
@@ -94,12 +104,12 @@ class Augmented(torch.utils.data.Dataset):
             out["failed"] = sample["failed"]
         return out
 
-    def _read(self, index: int) -> Sample:
+    def _read(self, epoch: int, index: int) -> Sample:
         """The raw sample, or what stands for it where its files are broken."""
         failed: list[str] = []
         for offset in range(min(MAX_REPLACEMENTS, len(self.dataset))):
             try:
-                sample = self.dataset[(index + offset) % len(self.dataset)]
+                sample = draw(self.dataset, epoch, (index + offset) % len(self.dataset))
                 check_sample(sample)
             except DataError as error:
                 if self.on_error == "raise":

@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,10 @@ from dpt.zoo import ENCODERS
 
 log = logging.getLogger("dpt")
 
-LOADER_KEYS = ("image_size", "eval_size", "batch_size", "num_workers", "on_error", "train", "val")
+LOADER_KEYS = (
+    "image_size", "eval_size", "batch_size", "num_workers", "on_error", "train", "val", "download",
+)  # fmt: skip
+"""Keys of ``data`` that every data set has and none takes as an argument."""
 LABEL_NAMES = {
     "depth": "depth maps",
     "labels": "class masks",
@@ -60,10 +64,20 @@ def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
     return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
 
 
-def make_dataset(data: Mapping[str, Any], split: str) -> Any:
-    """The data set of one split. ``data.train`` and ``data.val`` hold arguments of one alone."""
+def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") -> Any:
+    """The data set of one split. ``data.train`` and ``data.val`` hold arguments of one alone.
+
+    A mix gets its ``sets`` as functions of the split: each is described as it would be alone, and
+    the mix decides which splits it needs.
+    """
     node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
-    return make(node | {"split": split} | (data.get(split) or {}), "data")
+    node |= {"split": split} | (data.get(split) or {})
+    if "sets" in node:
+        node["sets"] = {
+            name: partial(make_dataset, part, where=f"{where}.sets.{name}")
+            for name, part in node["sets"].items()
+        }
+    return make(node, where)
 
 
 def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:

@@ -1,0 +1,262 @@
+"""Fetches a file over HTTP: goes on where it stopped, and never leaves a wrong file behind.
+
+``torch.hub.download_url_to_file`` and pooch verify what they fetch but begin again after every cut,
+which files of several gigabytes do not survive on many lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich.progress import TransferSpeedColumn as SpeedColumn
+
+from dpt.data.base import DataError
+
+ATTEMPTS = 6
+"""Tries in a row that bring nothing new before a download is given up."""
+_BLOCK = 1 << 18
+_ALGORITHMS = ("sha256", "sha1", "md5")
+
+
+def fetch(
+    url: str,
+    target: str | Path,
+    *,
+    checksum: str | None = None,
+    size: int | None = None,
+    timeout: float = 30.0,
+    pause: float = 1.0,
+) -> Path:
+    """Downloads ``url`` to ``target``; an existing target is only verified.
+
+    What has arrived is kept in ``target`` + ``.part``: another try, in this call or a later one,
+    asks for the rest (HTTP Range, guarded by If-Range, so that a file that changed meanwhile is
+    fetched anew). The target appears in one step, complete and verified.
+
+    Args:
+        url: http or https.
+        target: the file to write; its folder is made.
+        checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. Without it the length alone is
+            checked.
+        size: of the file in bytes, where it is known.
+        timeout: seconds without a byte that count as a cut connection.
+        pause: seconds before the second try; they double with each further one.
+
+    Raises:
+        DataError: one line that says what failed and what to do.
+    """
+    target = Path(target)
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise DataError(f"{url}: only http and https addresses are fetched")
+    if target.exists():
+        verify(target, checksum=checksum, size=size, remedy="remove it and download it again")
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), SpeedColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=Console(file=sys.stderr)) as progress:
+        bar = progress.add_task(target.name, total=size)
+
+        def show(done: int, total: int | None) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        _fetch_all(url, part, size=size, timeout=timeout, pause=pause, show=show,
+                   resumable=checksum is not None)  # fmt: skip
+    try:
+        remedy = f"it was removed; run again, or see whether {url} has changed"
+        verify(part, checksum=checksum, size=size, remedy=remedy)
+    except DataError:
+        _remove(part)  # or every later try would find it complete
+        raise
+    os.replace(part, target)
+    _validator_file(part).unlink(missing_ok=True)
+    return target
+
+
+def verify(
+    path: Path, *, checksum: str | None = None, size: int | None = None, remedy: str
+) -> None:
+    """Raises DataError, with ``remedy``, unless a file has the size and checksum given."""
+    found = path.stat().st_size
+    if size is not None and found != size:
+        raise DataError(f"{path}: has {found} bytes, must have {size}: {remedy}")
+    if checksum is None:
+        return
+    algorithm, _, wanted = checksum.partition(":")
+    if algorithm not in _ALGORITHMS or not wanted:
+        raise DataError(f"checksum {checksum}: write ALGORITHM:HEX with {', '.join(_ALGORITHMS)}")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, algorithm).hexdigest()
+    if digest != wanted.lower():
+        raise DataError(f"{path}: its {algorithm} is {digest}, must be {wanted}: {remedy}")
+
+
+class _InterruptedError(Exception):
+    """A try that another one may go on from."""
+
+
+def _fetch_all(
+    url: str,
+    part: Path,
+    *,
+    size: int | None,
+    timeout: float,
+    pause: float,
+    show: Callable[[int, int | None], None],
+    resumable: bool,
+) -> None:
+    """Tries until ``part`` is complete."""
+    furthest, idle = _length(part), 0
+    while True:
+        try:
+            _fetch_some(url, part, size=size, timeout=timeout, show=show, resumable=resumable)
+            return
+        except _InterruptedError as error:
+            idle = 0 if _length(part) > furthest else idle + 1
+            furthest = max(furthest, _length(part))
+            if idle >= ATTEMPTS:
+                raise DataError(
+                    f"{url}: {error}, {_length(part)} bytes have arrived: check the network and "
+                    "run the same command again; it goes on from there"
+                ) from None
+        time.sleep(pause * 2**idle)
+
+
+def _fetch_some(
+    url: str,
+    part: Path,
+    *,
+    size: int | None,
+    timeout: float,
+    show: Callable[[int, int | None], None],
+    resumable: bool,
+) -> None:
+    """One request; raises _InterruptedError where another may help."""
+    start, known = _length(part), _validator_file(part)
+    headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
+    validator = known.read_text() if known.exists() else ""
+    if start and (validator or resumable):
+        headers["Range"] = f"bytes={start}-"
+        if validator:
+            headers["If-Range"] = validator
+    try:
+        with urlopen(Request(url, headers=headers), timeout=timeout) as response:
+            is_rest = response.status == 206
+            if is_rest:
+                found = re.match(r"bytes (\d+)-\d+/(\d+)", response.headers["Content-Range"] or "")
+                if found is None or int(found[1]) != start:
+                    _remove(part)
+                    raise _InterruptedError("the server sent another part than asked for")
+                total: int | None = int(found[2])
+            else:
+                start = 0
+                length = response.headers["Content-Length"]
+                total = int(length) if length else None
+                validator = _validator(response.headers)
+            if size is not None and total is not None and total != size:
+                raise DataError(
+                    f"{url}: the server has {total} bytes, expected {size}: the file was replaced "
+                    "at its source; look for its new description"
+                )
+            _check_space(part, (total or size or 0) - start)
+            with _open(part, start, validator) as file:
+                arrived = _receive(response, file, total=total, show=show)
+    except HTTPError as error:
+        if error.code == 416:  # nothing is left, or another file is there now
+            whole = re.match(r"bytes \*/(\d+)", error.headers["Content-Range"] or "")
+            if whole is not None and int(whole[1]) == start:
+                return
+            _remove(part)
+            raise _InterruptedError("the file at the source has changed") from None
+        reason = f"the server answers {error.code} {error.reason}"
+        if error.code in (408, 425, 429) or error.code >= 500:
+            raise _InterruptedError(reason) from None
+        raise DataError(
+            f"{url}: {reason}: fetch the file by hand and save it as {part.with_suffix('')}"
+        ) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _InterruptedError(str(getattr(error, "reason", error)) or type(error).__name__) from None
+    if total is not None and arrived != total:
+        raise _InterruptedError(f"the connection was cut at {arrived} of {total} bytes")
+
+
+def _open(part: Path, start: int, validator: str) -> IO[bytes]:
+    """``part``, to be written from byte ``start`` on."""
+    try:
+        _validator_file(part).write_text(validator)
+        file = part.open("r+b" if start else "wb")
+    except OSError as error:
+        raise _not_written(part, error) from None
+    file.seek(start)
+    return file
+
+
+def _receive(
+    response: http.client.HTTPResponse,
+    file: IO[bytes],
+    *,
+    total: int | None,
+    show: Callable[[int, int | None], None],
+) -> int:
+    """Appends what comes to ``file`` and returns its length."""
+    done = file.tell()
+    show(done, total)
+    while block := response.read1(_BLOCK):
+        try:
+            file.write(block)
+            file.flush()
+        except OSError as error:
+            raise _not_written(Path(file.name), error) from None
+        done += len(block)
+        show(done, total)
+    return done
+
+
+def _not_written(part: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{part}: cannot be written ({error.strerror}): make room, or check the rights, and run "
+        "the same command again; it goes on from there"
+    )
+
+
+def _check_space(part: Path, needed: int) -> None:
+    free = shutil.disk_usage(part.parent).free
+    if needed > free:
+        raise DataError(
+            f"{part.parent}: {needed / 1e9:.1f} GB are to come, {free / 1e9:.1f} GB are free: "
+            "make room, or set data.root to another disk"
+        )
+
+
+def _validator(headers: http.client.HTTPMessage) -> str:
+    """What If-Range may hold: a strong ETag, else the date of the last change."""
+    etag = headers["ETag"] or ""
+    return etag if etag.startswith('"') else headers["Last-Modified"] or ""
+
+
+def _validator_file(part: Path) -> Path:
+    return part.with_name(f"{part.name}.version")
+
+
+def _length(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def _remove(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _validator_file(part).unlink(missing_ok=True)
