@@ -156,10 +156,14 @@ def _place(
 
 def _members(archive: Path) -> Iterator[_Member]:
     try:
-        is_zip = zipfile.is_zipfile(archive)
+        with archive.open("rb") as file:  # is_zipfile takes a tar with a zip at its end for a zip
+            is_zip = file.read(2) == b"PK"
         yield from _zip_members(archive) if is_zip else _tar_members(archive)
     except (*_DAMAGE, OSError) as error:
-        raise _damaged(archive, str(error)) from None
+        # tarfile lists every compression that it tried, line by line
+        tried = isinstance(error, tarfile.ReadError) and "\n" in str(error)
+        reason = "neither a zip nor a tar archive, or cut" if tried else str(error)
+        raise _damaged(archive, reason) from None
 
 
 def _zip_members(archive: Path) -> Iterator[_Member]:
@@ -187,6 +191,9 @@ def _tar_members(archive: Path) -> Iterator[_Member]:
                 return source
 
             yield _Member(info.name, kind, info.size, open_member)
+        # Cut between two members, a tar looks complete but for its last block, of zeros
+        if file.fileobj is not None and file.fileobj.tell() < file.offset + tarfile.BLOCKSIZE:
+            raise tarfile.ReadError("it ends without an end mark")
 
 
 def _tops(archive: Path) -> list[str]:

@@ -106,7 +106,7 @@ def verify(
         raise DataError(f"{path}: its {algorithm} is {digest}, must be {wanted}: {remedy}")
 
 
-class _InterruptedError(Exception):
+class _CutError(Exception):
     """A try that another one may go on from."""
 
 
@@ -126,7 +126,7 @@ def _fetch_all(
         try:
             _fetch_some(url, part, size=size, timeout=timeout, show=show, resumable=resumable)
             return
-        except _InterruptedError as error:
+        except _CutError as error:
             idle = 0 if _length(part) > furthest else idle + 1
             furthest = max(furthest, _length(part))
             if idle >= ATTEMPTS:
@@ -146,7 +146,7 @@ def _fetch_some(
     show: Callable[[int, int | None], None],
     resumable: bool,
 ) -> None:
-    """One request; raises _InterruptedError where another may help."""
+    """One request; raises _CutError where another may help."""
     start, known = _length(part), _validator_file(part)
     headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
     validator = known.read_text() if known.exists() else ""
@@ -161,7 +161,7 @@ def _fetch_some(
                 found = re.match(r"bytes (\d+)-\d+/(\d+)", response.headers["Content-Range"] or "")
                 if found is None or int(found[1]) != start:
                     _remove(part)
-                    raise _InterruptedError("the server sent another part than asked for")
+                    raise _CutError("the server sent another part than asked for")
                 total: int | None = int(found[2])
             else:
                 start = 0
@@ -182,17 +182,17 @@ def _fetch_some(
             if whole is not None and int(whole[1]) == start:
                 return
             _remove(part)
-            raise _InterruptedError("the file at the source has changed") from None
+            raise _CutError("the file at the source has changed") from None
         reason = f"the server answers {error.code} {error.reason}"
         if error.code in (408, 425, 429) or error.code >= 500:
-            raise _InterruptedError(reason) from None
+            raise _CutError(reason) from None
         raise DataError(
             f"{url}: {reason}: fetch the file by hand and save it as {part.with_suffix('')}"
         ) from None
     except (OSError, http.client.HTTPException) as error:
-        raise _InterruptedError(str(getattr(error, "reason", error)) or type(error).__name__) from None
+        raise _CutError(str(getattr(error, "reason", error)) or type(error).__name__) from None
     if total is not None and arrived != total:
-        raise _InterruptedError(f"the connection was cut at {arrived} of {total} bytes")
+        raise _CutError(f"the connection was cut at {arrived} of {total} bytes")
 
 
 def _open(part: Path, start: int, validator: str) -> IO[bytes]:

@@ -1,0 +1,236 @@
+"""Downloads from a server in this process that can resume, refuse, cut and lie."""
+
+import hashlib
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from dpt.data import DataError
+from dpt.data.download import ATTEMPTS, fetch
+
+CONTENT = np.random.default_rng(0).bytes(1_000_000)
+SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(ThreadingHTTPServer):
+    """Serves ``content`` at any path.
+
+    Attributes:
+        cuts: after how many bytes each of the next answers breaks off.
+        statuses: what the next requests are answered with instead.
+        ranges: whether Range is understood.
+        validator: a header that names the version of ``content``.
+        requests: the (Range, If-Range) of the requests so far.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content = CONTENT
+        self.cuts: list[int] = []
+        self.statuses: list[int] = []
+        self.ranges = True
+        self.with_length = True
+        self.validator = ("ETag", '"one"')
+        self.requests: list[tuple[str | None, str | None]] = []
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that hang up are part of the tests."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/file.zip"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:  # noqa: N802
+        wanted, guard = self.headers["Range"], self.headers["If-Range"]
+        self.server.requests.append((wanted, guard))
+        if self.server.statuses:
+            self.send_error(self.server.statuses.pop(0))
+            return
+        content, start = self.server.content, 0
+        name, version = self.server.validator
+        if self.server.ranges and wanted and guard in (None, version):
+            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
+            if start >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(content)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(206)
+            last = len(content) - 1
+            self.send_header("Content-Range", f"bytes {start}-{last}/{len(content)}")
+        else:
+            self.send_response(200)
+        if name:
+            self.send_header(name, version)
+        if self.server.with_length:
+            self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        end = start + self.server.cuts.pop(0) if self.server.cuts else len(content)
+        self.wfile.write(content[start:end])
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server():
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def get(server, folder, **options):
+    return fetch(server.url, folder / "file.zip", **{"pause": 0.001} | options)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_fetches_verifies_and_does_not_fetch_again(server, tmp_path):
+    target = get(server, tmp_path / "new", checksum=SHA256, size=len(CONTENT))
+    assert target.read_bytes() == CONTENT
+    assert get(server, tmp_path / "new", checksum=SHA256) == target
+    assert server.requests == [(None, None)]
+    assert names(tmp_path / "new") == ["file.zip"]
+
+
+@pytest.mark.parametrize("validator", [("ETag", '"one"'), ("Last-Modified", "Fri, 30 Sep 2011")])
+def test_goes_on_after_cuts_in_one_call(server, tmp_path, validator):
+    server.validator = validator
+    server.cuts = [300_000, 1, 200_000]
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.requests == [
+        (None, None),
+        ("bytes=300000-", validator[1]),
+        ("bytes=300001-", validator[1]),
+        ("bytes=500001-", validator[1]),
+    ]
+    assert names(tmp_path) == ["file.zip"]
+
+
+def test_goes_on_in_a_later_call(server, tmp_path):
+    server.cuts = [300_000] + [0] * ATTEMPTS
+    with pytest.raises(DataError, match=r"cut at 300000 of 1000000 bytes.*run the same command"):
+        get(server, tmp_path)
+    assert names(tmp_path) == ["file.zip.part", "file.zip.part.version"]
+    server.requests.clear()
+    assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
+    assert server.requests == [("bytes=300000-", '"one"')]
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_anew(server, tmp_path):
+    server.cuts = [300_000] + [0] * ATTEMPTS
+    with pytest.raises(DataError):
+        get(server, tmp_path)
+    server.content, server.validator = CONTENT[::-1], ("ETag", '"two"')
+    assert get(server, tmp_path).read_bytes() == CONTENT[::-1]
+
+
+def test_a_complete_part_is_only_renamed(server, tmp_path):
+    (tmp_path / "file.zip.part").write_bytes(CONTENT)
+    assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
+    assert server.requests == [("bytes=1000000-", None)]
+
+
+def test_a_part_too_long_is_dropped(server, tmp_path):
+    (tmp_path / "file.zip.part").write_bytes(CONTENT + b"more")
+    assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
+
+
+def test_a_part_that_nothing_vouches_for_is_not_continued(server, tmp_path):
+    (tmp_path / "file.zip.part").write_bytes(b"of another file")
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.requests == [(None, None)]
+
+
+def test_server_without_ranges(server, tmp_path):
+    server.ranges = False
+    server.cuts = [300_000]
+    assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
+
+
+def test_server_that_does_not_tell_the_length(server, tmp_path):
+    server.with_length = False
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    server.cuts = [10]
+    other = tmp_path / "other"
+    with pytest.raises(DataError, match="has 10 bytes, must have 1000000"):
+        get(server, other, size=len(CONTENT))
+    assert names(other) == []
+
+
+def test_wrong_checksum_leaves_nothing_behind(server, tmp_path):
+    with pytest.raises(DataError, match=r"sha256 is \w{64}, must be beef.*has changed"):
+        get(server, tmp_path, checksum="sha256:beef")
+    assert names(tmp_path) == []
+
+
+def test_other_checksums(server, tmp_path):
+    for i, name in enumerate(("sha1", "md5")):
+        digest = hashlib.new(name, CONTENT).hexdigest()
+        get(server, tmp_path / str(i), checksum=f"{name}:{digest.upper()}")
+    with pytest.raises(DataError, match="write ALGORITHM:HEX with sha256, sha1, md5"):
+        get(server, tmp_path, checksum="crc32:12")
+
+
+def test_an_existing_file_that_is_wrong_is_kept(server, tmp_path):
+    (tmp_path / "file.zip").write_bytes(b"mine")
+    with pytest.raises(DataError, match=r"file\.zip: its sha256.*remove it"):
+        get(server, tmp_path, checksum=SHA256)
+    assert (tmp_path / "file.zip").read_bytes() == b"mine"
+    assert server.requests == []
+
+
+def test_another_size_than_stated(server, tmp_path):
+    with pytest.raises(DataError, match="server has 1000000 bytes, expected 5"):
+        get(server, tmp_path, size=5)
+
+
+def test_answers_that_another_try_cannot_mend(server, tmp_path):
+    server.statuses = [404]
+    with pytest.raises(DataError, match=r"404 Not Found.*by hand.*file\.zip$"):
+        get(server, tmp_path)
+    assert len(server.requests) == 1
+
+
+def test_answers_that_another_try_may_mend(server, tmp_path):
+    server.statuses = [503, 429]
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    server.statuses = [503] * 20
+    with pytest.raises(DataError, match="503"):
+        get(server, tmp_path / "other")
+    assert len(server.requests) == 3 + ATTEMPTS
+
+
+def test_nobody_listens(tmp_path):
+    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/x: .*refused.*check the network"):
+        fetch("http://127.0.0.1:9/x", tmp_path / "x", pause=0.0)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "/etc/passwd"])
+def test_only_the_web_is_fetched(tmp_path, url):
+    with pytest.raises(DataError, match="only http and https"):
+        fetch(url, tmp_path / "x")
+
+
+def test_disk_without_room(server, tmp_path, monkeypatch):
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(DataError, match="to come.*free.*data.root"):
+        get(server, tmp_path)

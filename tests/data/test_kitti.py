@@ -1,0 +1,149 @@
+"""KITTI's lists, ground truth and crop."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpt.data import DataError
+from dpt.data.kitti import KittiDataset, kb_crop
+
+DATE, DRIVE = "2011_09_26", "2011_09_26_drive_0002_sync"
+LISTS = {"train": "train.txt", "val": "val.txt"}
+
+
+def frame(number, drive=DRIVE):
+    return f"{DATE}/{drive}/image_02/data/{number:010d}.png"
+
+
+def truth(number, drive=DRIVE):
+    return f"{drive}/proj_depth/groundtruth/image_02/{number:010d}.png"
+
+
+def write(path, array):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+
+
+def depth_file(metres=2.5, size=(6, 8)):
+    values = np.zeros(size, np.uint16)
+    values[0] = round(metres * 256)
+    return values
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Ten frames of a drive, of which the first and the last two have no ground truth."""
+    for i in range(10):
+        write(tmp_path / "raw" / frame(i), np.full((6, 8, 3), i, np.uint8))
+        if 1 <= i < 8:
+            write(tmp_path / "data_depth_annotated/val" / truth(i), depth_file(i + 0.5))
+    lines = [f"{frame(i)} {truth(i) if 1 <= i < 8 else 'None'} 721.5377" for i in range(10)]
+    (tmp_path / "val.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def numbers(dataset):
+    return [int(dataset.files(i).image.stem) for i in range(len(dataset))]
+
+
+def test_lines_without_ground_truth_are_dropped(root):
+    dataset = KittiDataset(root=root, split="val", split_files=LISTS)
+    assert numbers(dataset) == list(range(1, 8))
+    sample = dataset[2]
+    assert sample["image"][0, 0, 0] == 3
+    assert sample["depth"][0, 0] == 3.5
+    assert sample["valid"][0].all()
+    assert not sample["valid"][1:].any()
+    assert dataset.info.targets == ("depth",)
+    assert dataset.info.max_depth == 80
+
+
+def test_a_list_of_images_alone_leaves_the_same_ones(root):
+    listed = KittiDataset(root=root, split="val", split_files=LISTS)
+    (root / "val.txt").write_text("\n".join(frame(i) for i in range(10)))
+    derived = KittiDataset(root=root, split="val", split_files=LISTS)
+    assert [derived.files(i) for i in range(7)] == [listed.files(i) for i in range(7)]
+    assert len(derived) == 7
+
+
+@pytest.mark.parametrize("folder", ["", "train"])
+def test_where_the_ground_truth_may_lie(root, folder):
+    annotated = root / "data_depth_annotated"
+    shutil.move(annotated / "val" / DRIVE, annotated / folder / DRIVE)
+    assert len(KittiDataset(root=root, split="val", split_files=LISTS)) == 7
+
+
+def test_photos_saved_as_jpeg(root):
+    for path in (root / "raw").rglob("*.png"):
+        Image.open(path).save(path.with_suffix(".jpg"))
+        path.unlink()
+    dataset = KittiDataset(root=root, split="val", split_files=LISTS)
+    assert numbers(dataset) == list(range(1, 8))
+    assert dataset.files(0).image.suffix == ".jpg"
+
+
+def test_mistakes(root):
+    def message(**options):
+        with pytest.raises(DataError) as caught:
+            KittiDataset(**{"root": root, "split": "val", "split_files": LISTS} | options)
+        return str(caught.value)
+
+    assert "train.txt does not exist" in message(split="train")
+    assert "names no list for split test (it has train, val)" in message(split="test")
+    assert "check data.root and data.images" in message(images="rav")
+    assert "check data.root and data.depth" in message(depth="truth")
+    (root / "data_depth_annotated/val" / truth(3)).unlink()
+    found = message()
+    assert "1 of 10 lines name files that are not there" in found
+    assert truth(3) in found
+    (root / "val.txt").write_text("0000000001.png\n")
+    assert "write DATE/DRIVE/image_02/data/NUMBER.png" in message()
+    (root / "val.txt").write_text(f"{frame(0)}\n")
+    assert "no line has ground truth" in message()
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 1242), (370, 1224), (376, 1241), (352, 1216)])
+def test_the_crop_is_that_of_the_benchmark(height, width):
+    rows, columns = np.mgrid[:height, :width]
+    image = np.stack([rows % 256, columns % 256, columns // 256], -1).astype(np.uint8)
+    depth = (rows * 2000 + columns).astype(np.float32)
+    out = kb_crop({"image": image, "depth": depth, "valid": depth > 0})
+    top, left = height - 352, int((width - 1216) / 2)
+    assert out["image"].shape == (352, 1216, 3)
+    assert out["depth"].shape == out["valid"].shape == (352, 1216)
+    assert out["depth"][0, 0] == top * 2000 + left
+    assert out["depth"][-1, -1] == (height - 1) * 2000 + left + 1215
+    assert out["image"][0, 0].tolist() == [top % 256, left % 256, 0]
+
+
+def test_frames_smaller_than_the_crop(root):
+    dataset = KittiDataset(root=root, split="val", split_files=LISTS, crop="kb")
+    with pytest.raises(DataError, match=r"0000000001\.png: 8x6 is smaller than the crop"):
+        dataset[0]
+
+
+def test_genuine_frames(shared_data, tmp_path):
+    """18 to 20 % valid, medians of 13.2 and 13.8 m, as their README says."""
+    source = shared_data / "formats/kitti"
+    lines = []
+    for i in (5, 100):
+        for kind, name in (("images", f"raw/{frame(i)}"), ("depth", f"truth/{truth(i)}")):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source / kind / f"{i:010d}.png", tmp_path / name)
+        lines.append(frame(i))
+    (tmp_path / "val.txt").write_text("\n".join(lines))
+    options = {"root": tmp_path, "split": "val", "split_files": LISTS, "depth": "truth"}
+    whole = KittiDataset(**options, max_depth=100.0)
+    cropped = KittiDataset(**options, max_depth=100.0, crop="kb")
+    for i in range(2):
+        sample, part = whole[i], cropped[i]
+        assert sample["image"].shape == (375, 1242, 3)
+        assert 0.18 <= round(sample["valid"].mean(), 2) <= 0.20
+        metres = sample["depth"][sample["valid"]]
+        assert 13.15 <= np.median(metres) < 13.85
+        assert round(float(metres.min()), 1) >= 5.1
+        assert round(float(metres.max()), 1) <= 84.9
+        assert part["image"].shape == (352, 1216, 3)
+        assert np.array_equal(part["depth"], sample["depth"][23:, 13:1229])

@@ -1,0 +1,273 @@
+"""Known data sets on small trees of their layout, and on genuine files."""
+
+import shutil
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from PIL import Image
+
+from dpt.cli import config_dir
+from dpt.data import DataError
+from dpt.engine.build import make_dataset
+from dpt.types import IGNORE_INDEX
+
+SIZE = (6, 8)
+CLASSES = {"ade20k": 150, "cityscapes": 19, "voc": 21, "pascal_context": 59,
+           "pascal_context60": 60, "pascal_context_rgb": 59, "nyu40": 40, "camvid": 11}  # fmt: skip
+
+
+def make(name, root, *overrides, split="train"):
+    """The data set that ``data=name`` means, with the user's further overrides."""
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        cfg = compose("train", [f"data={name}", f"data.root={root}", *overrides])
+    return make_dataset(OmegaConf.to_container(cfg.data, resolve=True), split)
+
+
+def write(path, array, palette=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(array)
+    if palette is not None:
+        image = image.convert("P") if image.mode != "L" else image
+        image.putpalette(np.asarray(palette, np.uint8).tobytes())
+    image.save(path)
+
+
+def photo(path, size=SIZE):
+    write(path, np.zeros((*size, 3), np.uint8))
+
+
+def ids(*values):
+    """A mask with these ids in its first pixels, the last one in the others."""
+    mask = np.full(SIZE, values[-1], np.uint8)
+    mask.flat[: len(values)] = values
+    return mask
+
+
+def first(sample, count):
+    return sample["labels"].flat[:count].tolist()
+
+
+@pytest.mark.parametrize(("name", "count"), CLASSES.items())
+def test_every_class_has_a_name_and_a_color(name, count, tmp_path):
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        data = compose("train", [f"data={name}"]).data
+    names = list(data.class_names)
+    assert len(names) == len(set(names)) == count
+    assert all(n == n.strip() for n in names)
+    assert all(len(c) == 3 and max(c) < 256 for c in data.label_colors)
+
+
+def test_ade20k(tmp_path):
+    for folder, stem in (("training", "ADE_train_1"), ("validation", "ADE_val_1")):
+        photo(tmp_path / f"images/{folder}/{stem}.jpg")
+        write(tmp_path / f"annotations/{folder}/{stem}.png", ids(0, 1, 2, 150, 21))
+    dataset = make("ade20k", tmp_path)
+    assert first(dataset[0], 5) == [IGNORE_INDEX, 0, 1, 149, 20]
+    named = {dataset.info.class_names[i] for i in first(dataset[0], 5)[1:]}
+    assert named == {"wall", "building", "flag", "car"}
+    colors = dict(zip(dataset.info.class_names, dataset.info.palette, strict=True))
+    # the table of colours starts with one for 0: classes must not get their neighbour's
+    assert colors["wall"] == (120, 120, 120)
+    assert colors["sky"] == (6, 230, 230)
+    assert colors["car"] == (0, 102, 200)
+    assert colors["flag"] == (92, 0, 255)
+    assert (0, 0, 0) not in dataset.info.palette
+    assert len(make("ade20k", tmp_path, split="val")) == 1
+
+
+# by name: labelId in the files, and trainId, as the benchmark's own table has them
+CITYSCAPES = {
+    "road": (7, 0), "sidewalk": (8, 1), "building": (11, 2), "wall": (12, 3), "fence": (13, 4),
+    "pole": (17, 5), "traffic light": (19, 6), "traffic sign": (20, 7), "vegetation": (21, 8),
+    "terrain": (22, 9), "sky": (23, 10), "person": (24, 11), "rider": (25, 12), "car": (26, 13),
+    "truck": (27, 14), "bus": (28, 15), "train": (31, 16), "motorcycle": (32, 17),
+    "bicycle": (33, 18),
+}  # fmt: skip
+
+
+def test_cityscapes(tmp_path):
+    for split, cities in {"train": ("aachen", "ulm"), "val": ("munster",)}.items():
+        for city in cities:
+            stem = f"{city}_000000_000019"
+            photo(tmp_path / f"leftImg8bit/{split}/{city}/{stem}_leftImg8bit.png")
+            folder = tmp_path / f"gtFine/{split}/{city}"
+            write(folder / f"{stem}_gtFine_labelIds.png", ids(*range(34)))
+            for other in ("labelTrainIds", "instanceIds", "color"):  # beside it in the archive
+                write(folder / f"{stem}_gtFine_{other}.png", ids(250))
+    dataset = make("cityscapes", tmp_path)
+    assert (len(dataset), len(make("cityscapes", tmp_path, split="val"))) == (2, 1)
+    expected = [IGNORE_INDEX] * 34
+    for label_id, train_id in CITYSCAPES.values():
+        expected[label_id] = train_id
+    assert first(dataset[0], 34) == expected
+    assert dataset.info.class_names == tuple(CITYSCAPES)
+    assert dataset.info.palette[10] == (70, 130, 180)  # sky
+    assert dataset.info.palette[13] == (0, 0, 142)  # car
+
+
+def test_voc_reads_palette_masks_of_the_listed_images(tmp_path):
+    colors = np.zeros((256, 3), np.uint8)
+    colors[15], colors[255] = (192, 128, 128), (224, 224, 192)
+    for stem in ("2007_000032", "2007_000039", "2007_000063"):
+        photo(tmp_path / f"JPEGImages/{stem}.jpg")
+    for stem in ("2007_000032", "2007_000039"):
+        write(tmp_path / f"SegmentationClass/{stem}.png", ids(0, 15, 20, 255), colors)
+    lists = tmp_path / "ImageSets/Segmentation"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("2007_000032\n")
+    (lists / "val.txt").write_text("2007_000039\n")
+    dataset = make("voc", tmp_path)
+    assert [dataset.files(i).image.stem for i in range(len(dataset))] == ["2007_000032"]
+    assert first(dataset[0], 4) == [0, 15, 20, IGNORE_INDEX]
+    assert dataset.info.class_names[15] == "person"
+    assert dataset.info.palette[15] == (192, 128, 128)
+    # the augmented masks, as they are usually laid beside
+    for stem in ("2007_000032", "2007_000063"):
+        write(tmp_path / f"SegmentationClassAug/{stem}.png", ids(0, 7))
+    (lists / "trainaug.txt").write_text("2007_000032\n2007_000063\n")
+    larger = make("voc", tmp_path, "data.labels=SegmentationClassAug",
+                  "data.split_files.train=ImageSets/Segmentation/trainaug.txt")  # fmt: skip
+    assert len(larger) == 2
+
+
+def context_tree(root):
+    photo(root / "JPEGImages/2008_000001.jpg")
+    lists = root / "ImageSets/SegmentationContext"
+    lists.mkdir(parents=True)
+    for split in ("train", "val"):
+        (lists / f"{split}.txt").write_text("2008_000001\n")
+    return root / "SegmentationClassContext/2008_000001.png"
+
+
+def test_pascal_context_with_and_without_background(tmp_path):
+    write(context_tree(tmp_path), ids(0, 1, 6, 59))
+    without, with_it = make("pascal_context", tmp_path), make("pascal_context60", tmp_path)
+    assert first(without[0], 4) == [IGNORE_INDEX, 0, 5, 58]
+    assert first(with_it[0], 4) == [0, 1, 6, 59]
+    assert with_it.info.class_names == ("background", *without.info.class_names)
+    names = without.info.class_names
+    assert [names[i] for i in (0, 5, 58)] == ["aeroplane", "bicycle", "wood"]
+    assert all(a < b for a, b in pairwise(names))
+
+
+def test_pascal_context_in_colors_gives_the_same_classes(tmp_path):
+    # the data set's own list: 1 aeroplane, 2 bicycle, 3 bird, ... 36 grass, ... 59 wood; the
+    # colours are those of the VOC table: the bits of the id dealt out to red, green and blue
+    colors = {2: (0, 128, 0), 3: (128, 128, 0), 36: (0, 0, 192), 59: (192, 192, 64), 0: (0, 0, 0)}
+    mask = np.zeros((*SIZE, 3), np.uint8)
+    mask.reshape(-1, 3)[: len(colors)] = list(colors.values())
+    write(context_tree(tmp_path), mask)
+    dataset = make("pascal_context_rgb", tmp_path)
+    found = first(dataset[0], 5)
+    assert [dataset.info.class_names[i] for i in found[:4]] == ["bicycle", "bird", "grass", "wood"]
+    assert found[4] == IGNORE_INDEX
+    for i, name in zip(found, ("bicycle", "bird"), strict=False):
+        assert dataset.info.palette[i] == colors[{"bicycle": 2, "bird": 3}[name]]
+
+
+def test_nyu40(tmp_path):
+    for split in ("train", "val"):
+        photo(tmp_path / f"images/{split}/a.png")
+        write(tmp_path / f"masks/{split}/a.png", ids(0, 39, 255, 40 if split == "val" else 1))
+    dataset = make("nyu40", tmp_path)
+    assert first(dataset[0], 4) == [0, 39, IGNORE_INDEX, 1]
+    assert dataset.info.class_names[0] == "wall"
+    assert dataset.info.class_names[39] == "otherprop"
+    with pytest.raises(DataError, match=r"class ids 40.*data\.label_map=1-40"):
+        make("nyu40", tmp_path, split="val")[0]
+    from_one = make("nyu40", tmp_path, "data.label_map=1-40", split="val")
+    assert first(from_one[0], 4) == [IGNORE_INDEX, 38, IGNORE_INDEX, 39]
+
+
+def test_imagenet(tmp_path):
+    for split in ("train", "val"):
+        for wnid in ("n01443537", "n01440764"):
+            photo(tmp_path / f"{split}/{wnid}/{wnid}_1.JPEG")
+    dataset = make("imagenet", tmp_path, split="val")
+    assert [dataset[i]["class_id"] for i in range(2)] == [0, 1]
+    assert dataset.class_id_names == ("n01440764", "n01443537")
+
+
+# ----------------------------------------------------------------------- genuine files
+
+
+def place(source, root, **folders):
+    """Copies files of ``source`` to the folders where the data set has them: folder=pattern."""
+    for folder, pattern in folders.items():
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for path in source.glob(pattern):
+            shutil.copy(path, root / folder)
+
+
+def read(name, root, *overrides, split="train"):
+    dataset = make(name, root, *overrides, split=split)
+    return dataset, [dataset[i] for i in range(len(dataset))]
+
+
+def found_names(dataset, sample):
+    ids = np.unique(sample["labels"])
+    return {dataset.info.class_names[i] for i in ids if i != IGNORE_INDEX}
+
+
+def test_genuine_ade20k(shared_data, tmp_path):
+    source = shared_data / "formats/ade20k"
+    place(source, tmp_path, **{"images/training": "images/*", "annotations/training":
+                               "annotations/*"})  # fmt: skip
+    dataset, (first, second) = read("ade20k", tmp_path)
+    assert found_names(dataset, first) == {"wall", "building", "sky", "tree", "earth", "plant"}
+    assert {"road", "sidewalk", "car"} <= found_names(dataset, second)
+    for sample in (first, second):
+        assert (sample["labels"] == IGNORE_INDEX).any()  # 0, "other objects"
+
+
+def test_genuine_cityscapes(shared_data, tmp_path):
+    source = shared_data / "formats/cityscapes"
+    place(source, tmp_path, **{"leftImg8bit/val/frankfurt": "leftImg8bit/*",
+                               "gtFine/val/frankfurt": "gtFine/*"})  # fmt: skip
+    _, (sample,) = read("cityscapes", tmp_path, split="val")
+    (train_ids,) = (tmp_path / "gtFine/val/frankfurt").glob("*labelTrainIds.png")
+    differ = (sample["labels"] != np.asarray(Image.open(train_ids))).mean()
+    assert round(100 * differ, 2) == 0.23  # the two files were shrunk separately
+    assert sample["image"].shape == (128, 256, 3)
+
+
+def test_genuine_voc(shared_data, tmp_path):
+    source = shared_data / "formats/voc"
+    place(source, tmp_path, JPEGImages="JPEGImages/*", SegmentationClass="SegmentationClass/*")
+    lists = tmp_path / "ImageSets/Segmentation"
+    lists.mkdir(parents=True)
+    stems = sorted(path.stem for path in (tmp_path / "JPEGImages").iterdir())
+    (lists / "train.txt").write_text("\n".join(stems))
+    dataset, samples = read("voc", tmp_path)
+    assert sorted(map(sorted, (found_names(dataset, s) for s in samples))) == [
+        ["background", "bottle", "person"],
+        ["background", "dog", "sheep"],
+    ]
+    assert sorted(s["image"].shape for s in samples)[-1] == (500, 333, 3)
+    assert all((s["labels"] == IGNORE_INDEX).any() for s in samples)
+
+
+def test_genuine_pascal_context_in_colors(shared_data, tmp_path):
+    """Ducks on a lawn by a brook, with a log."""
+    source = shared_data / "formats/pascal_context_rgb"
+    place(source, tmp_path, JPEGImages="*.jpg", SegmentationClassContext="*.png")
+    lists = tmp_path / "ImageSets/SegmentationContext"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("2008_008376\n")
+    dataset, (sample,) = read("pascal_context_rgb", tmp_path)
+    assert found_names(dataset, sample) == {"bird", "grass", "ground", "water", "wood"}
+
+
+def test_genuine_nyu40(shared_data, tmp_path):
+    """A kitchen with a woman in it."""
+    source = shared_data / "formats/nyu40_mask"
+    place(source, tmp_path, **{"images/train": "000834.png", "masks/train": "*_mask.png"})
+    dataset, (sample,) = read("nyu40", tmp_path, "data.labels_name=%stem_mask")
+    assert found_names(dataset, sample) == {
+        "wall", "floor", "cabinet", "door", "picture", "counter", "blinds", "refridgerator",
+        "person", "sink", "otherstructure", "otherprop",
+    }  # fmt: skip
+    assert (sample["labels"] == IGNORE_INDEX).any()
