@@ -16,6 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
@@ -177,20 +178,15 @@ def _zip_members(archive: Path) -> Iterator[_Member]:
             else:  # many tools leave the mode out
                 kind = "file" if mode in (0, stat.S_IFREG) else "link or device"
             # orig_filename: what the archive says, before zipfile bends it
-            yield _Member(info.orig_filename, kind, info.file_size, lambda i=info: file.open(i))
+            yield _Member(info.orig_filename, kind, info.file_size, partial(file.open, info))
 
 
 def _tar_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive) as file:
         for info in file:
             kind = "file" if info.isreg() else "folder" if info.isdir() else "link or device"
-
-            def open_member(info: tarfile.TarInfo = info) -> IO[bytes]:
-                source = file.extractfile(info)
-                assert source is not None  # as for every regular file
-                return source
-
-            yield _Member(info.name, kind, info.size, open_member)
+            opens = partial(file.extractfile, info)
+            yield _Member(info.name, kind, info.size, opens)  # type: ignore[arg-type]
         # Cut between two members, a tar looks complete but for its last block, of zeros
         if file.fileobj is not None and file.fileobj.tell() < file.offset + tarfile.BLOCKSIZE:
             raise tarfile.ReadError("it ends without an end mark")

@@ -49,7 +49,7 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         wanted, guard = self.headers["Range"], self.headers["If-Range"]
         self.server.requests.append((wanted, guard))
         if self.server.statuses:
@@ -232,5 +232,5 @@ def test_disk_without_room(server, tmp_path, monkeypatch):
 
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(DataError, match="to come.*free.*data.root"):
+    with pytest.raises(DataError, match=r"to come.*free.*data\.root"):
         get(server, tmp_path)

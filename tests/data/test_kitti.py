@@ -49,7 +49,7 @@ def numbers(dataset):
 
 
 def test_lines_without_ground_truth_are_dropped(root):
-    dataset = KittiDataset(root=root, split="val", split_files=LISTS)
+    dataset = KittiDataset(root=root, split="val", lists=LISTS)
     assert numbers(dataset) == list(range(1, 8))
     sample = dataset[2]
     assert sample["image"][0, 0, 0] == 3
@@ -61,9 +61,9 @@ def test_lines_without_ground_truth_are_dropped(root):
 
 
 def test_a_list_of_images_alone_leaves_the_same_ones(root):
-    listed = KittiDataset(root=root, split="val", split_files=LISTS)
+    listed = KittiDataset(root=root, split="val", lists=LISTS)
     (root / "val.txt").write_text("\n".join(frame(i) for i in range(10)))
-    derived = KittiDataset(root=root, split="val", split_files=LISTS)
+    derived = KittiDataset(root=root, split="val", lists=LISTS)
     assert [derived.files(i) for i in range(7)] == [listed.files(i) for i in range(7)]
     assert len(derived) == 7
 
@@ -72,14 +72,14 @@ def test_a_list_of_images_alone_leaves_the_same_ones(root):
 def test_where_the_ground_truth_may_lie(root, folder):
     annotated = root / "data_depth_annotated"
     shutil.move(annotated / "val" / DRIVE, annotated / folder / DRIVE)
-    assert len(KittiDataset(root=root, split="val", split_files=LISTS)) == 7
+    assert len(KittiDataset(root=root, split="val", lists=LISTS)) == 7
 
 
 def test_photos_saved_as_jpeg(root):
     for path in (root / "raw").rglob("*.png"):
         Image.open(path).save(path.with_suffix(".jpg"))
         path.unlink()
-    dataset = KittiDataset(root=root, split="val", split_files=LISTS)
+    dataset = KittiDataset(root=root, split="val", lists=LISTS)
     assert numbers(dataset) == list(range(1, 8))
     assert dataset.files(0).image.suffix == ".jpg"
 
@@ -87,21 +87,21 @@ def test_photos_saved_as_jpeg(root):
 def test_mistakes(root):
     def message(**options):
         with pytest.raises(DataError) as caught:
-            KittiDataset(**{"root": root, "split": "val", "split_files": LISTS} | options)
+            KittiDataset(**{"root": root, "split": "val", "lists": LISTS} | options)
         return str(caught.value)
 
     assert "train.txt does not exist" in message(split="train")
-    assert "names no list for split test (it has train, val)" in message(split="test")
-    assert "check data.root and data.images" in message(images="rav")
-    assert "check data.root and data.depth" in message(depth="truth")
+    assert "names no file for split test (it has train, val)" in message(split="test")
+    for wrong in ({"images": "rav"}, {"depth": "truth"}):
+        assert "check data.images and data.depth" in message(**wrong)
     (root / "data_depth_annotated/val" / truth(3)).unlink()
     found = message()
-    assert "1 of 10 lines name files that are not there" in found
+    assert "val.txt: 1 files of its 7 images do not exist" in found
     assert truth(3) in found
     (root / "val.txt").write_text("0000000001.png\n")
     assert "write DATE/DRIVE/image_02/data/NUMBER.png" in message()
     (root / "val.txt").write_text(f"{frame(0)}\n")
-    assert "no line has ground truth" in message()
+    assert "no image found" in message()
 
 
 @pytest.mark.parametrize(("height", "width"), [(375, 1242), (370, 1224), (376, 1241), (352, 1216)])
@@ -119,7 +119,7 @@ def test_the_crop_is_that_of_the_benchmark(height, width):
 
 
 def test_frames_smaller_than_the_crop(root):
-    dataset = KittiDataset(root=root, split="val", split_files=LISTS, crop="kb")
+    dataset = KittiDataset(root=root, split="val", lists=LISTS, crop="kb")
     with pytest.raises(DataError, match=r"0000000001\.png: 8x6 is smaller than the crop"):
         dataset[0]
 
@@ -134,7 +134,7 @@ def test_genuine_frames(shared_data, tmp_path):
             shutil.copy(source / kind / f"{i:010d}.png", tmp_path / name)
         lines.append(frame(i))
     (tmp_path / "val.txt").write_text("\n".join(lines))
-    options = {"root": tmp_path, "split": "val", "split_files": LISTS, "depth": "truth"}
+    options = {"root": tmp_path, "split": "val", "lists": LISTS, "depth": "truth"}
     whole = KittiDataset(**options, max_depth=100.0)
     cropped = KittiDataset(**options, max_depth=100.0, crop="kb")
     for i in range(2):

@@ -1,0 +1,256 @@
+"""Several data sets as one: shares, turns, ranks, workers, labels that some lack."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpt.data import DataError, EpochSampler, MixDataset, TrainTransform, make_loader, samplers
+from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
+
+DEPTH = DatasetInfo(targets=("depth",), max_depth=10.0, min_depth=0.1)
+LABELS = DatasetInfo(targets=("labels",), class_names=("sky", "road"), palette=((1, 2, 3),) * 2)
+
+
+class Numbers:
+    """Grey pictures of brightness ``first + index``, with the labels that ``info`` names."""
+
+    def __init__(self, length: int, *, info: DatasetInfo = LABELS, first: int = 0) -> None:
+        self.length, self.info, self.first = length, info, first
+        self.preloaded = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Sample:
+        shape = (32, 40)
+        sample: Sample = {"image": np.full((*shape, 3), self.first + index, np.uint8)}
+        if "labels" in self.info.targets:
+            sample["labels"] = np.full(shape, index % 2, np.uint8)
+        if "depth" in self.info.targets:
+            sample["depth"] = np.full(shape, 1 + index % 7, np.float32)
+            sample["valid"] = np.ones(shape, bool)
+        return sample
+
+    def preload(self) -> None:
+        self.preloaded += 1
+
+    def validate(self, *, limit: int, seed: int) -> list[str]:
+        return [f"{self.length} numbers"]
+
+
+def mix(split="train", sets=None, **options):
+    """The set a of 10 numbers with labels, b of 60 with depth, c of 5 with labels."""
+    made = {"a": Numbers(10), "b": Numbers(60, info=DEPTH, first=100), "c": Numbers(5, first=200)}
+    made = made if sets is None else sets
+    factories = {name: lambda split, value=value: value for name, value in made.items()}
+    return MixDataset(sets=factories, split=split, **options)
+
+
+def drawn(dataset, epoch):
+    """The brightness of every place of an epoch: it tells the set and the sample."""
+    return [int(dataset.draw(epoch, i)["image"][0, 0, 0]) for i in range(len(dataset))]
+
+
+def set_of(value):
+    return "a" if value < 100 else "b" if value < 200 else "c"
+
+
+# ------------------------------------------------------------------------- shares and turns
+
+
+@pytest.mark.parametrize(
+    ("weights", "length", "expected"),
+    [
+        (None, None, {"a": 25, "b": 25, "c": 25}),
+        ({"a": 2, "b": 1, "c": 1}, 100, {"a": 50, "b": 25, "c": 25}),
+        ({"a": 0.2, "b": 0.3, "c": 0.5}, 10, {"a": 2, "b": 3, "c": 5}),
+        ({"b": 2}, 10, {"a": 3, "b": 5, "c": 2}),  # 2.5, 5, 2.5: a place goes to the first
+    ],
+)
+def test_shares_are_the_weights(weights, length, expected):
+    dataset = mix(weights=weights, length=length)
+    for epoch in range(3):
+        assert Counter(map(set_of, drawn(dataset, epoch))) == expected
+
+
+def test_shares_of_any_weights_converge_to_them():
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        weights = dict(zip("abc", random.uniform(0.01, 1, 3).tolist(), strict=True))
+        for length in (7, 100, 1000):
+            dataset = mix(weights=weights, length=length)
+            counts = np.bincount([dataset.locate(0, i)[0] for i in range(length)], minlength=3)
+            shares = np.array(list(weights.values())) / sum(weights.values())
+            assert counts.sum() == length
+            assert abs(counts - shares * length).max() < 1
+
+
+def test_each_sample_once_before_any_again():
+    """b of 60 gets 16 places an epoch, c of 5 gets 8: turns end inside epochs."""
+    dataset = mix(weights={"a": 1, "b": 2, "c": 1}, length=32)
+    seen: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    for epoch in range(15):
+        for value in drawn(dataset, epoch):
+            seen[set_of(value)].append(value)
+    for name, size in {"a": 10, "b": 60, "c": 5}.items():
+        turns = [seen[name][i : i + size] for i in range(0, len(seen[name]), size)]
+        assert len(turns) >= 4
+        assert all(len(set(turn)) == len(turn) for turn in turns)
+        assert turns[0] != turns[1]  # in another order
+    assert len(set(seen["b"])) == 60
+
+
+def test_what_is_drawn_depends_on_seed_and_epoch_alone():
+    one, other = mix(length=30), mix(length=30)
+    assert drawn(one, 3) == drawn(other, 3)  # no matter what was drawn before
+    drawn(other, 1)
+    assert drawn(one, 3) == drawn(other, 3) != drawn(one, 2)
+    assert drawn(mix(length=30, seed=1), 3) != drawn(one, 3)
+    assert [int(one[i]["image"][0, 0, 0]) for i in range(30)] == drawn(one, 0)
+    with pytest.raises(IndexError):
+        one[30]
+
+
+def test_a_mix_in_a_mix_changes_from_turn_to_turn():
+    inner = mix(length=6)
+    outer = mix(sets={"inner": inner, "d": Numbers(6, first=240)}, length=12)
+    assert {v for v in drawn(outer, 0) if v < 240} == set(drawn(inner, 0))
+    assert {v for v in drawn(outer, 1) if v < 240} == set(drawn(inner, 1))
+
+
+# ------------------------------------------------------------------------- ranks and workers
+
+
+def test_ranks_see_distinct_samples(monkeypatch):
+    dataset = mix(weights={"a": 1, "b": 6, "c": 0.5}, length=75)
+    places = {}
+    for rank in (0, 1, 2):
+        monkeypatch.setattr(samplers, "_rank_and_world", lambda rank=rank: (rank, 3))
+        sampler = EpochSampler(len(dataset), seed=0, shuffle=True)
+        places[rank] = [dataset.locate(*key) for key in sampler]
+        assert len(places[rank]) == 25
+        assert len(set(places[rank])) == 25
+    assert not set(places[0]) & set(places[1])
+    assert not set(places[1]) & set(places[2])
+    assert not set(places[2]) & set(places[0])
+
+
+def batches(num_workers, epochs=2, start=0):
+    loader = make_loader(
+        mix(weights={"b": 2}, length=24),
+        TrainTransform(image_size=[32, 32], zoom=[1.0, 2.0], color=0.5),
+        training=True,
+        batch_size=4,
+        num_workers=num_workers,
+        seed=3,
+        targets=("labels", "depth"),
+    )
+    found = []
+    for epoch in range(epochs):
+        loader.sampler.set_epoch(epoch)
+        if epoch == 0:
+            loader.sampler.start = start
+        found += list(loader)
+    return found
+
+
+def assert_equal(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        assert all(
+            torch.equal(one[k], other[k])
+            if isinstance(one[k], torch.Tensor)
+            else one[k] == other[k]
+            for k in one
+        )
+
+
+def test_batches_do_not_depend_on_workers():
+    alone = batches(0)
+    assert len(alone) == 12
+    assert_equal(batches(2), alone)
+
+
+def test_a_run_resumed_inside_an_epoch_goes_on_as_if_nothing_had_happened():
+    assert_equal(batches(0, start=8), batches(0)[2:])
+
+
+def test_labels_that_a_set_lacks_are_ignored():
+    for batch in batches(0):
+        for row, image in enumerate(batch["name"]):
+            number = int(image)  # the place: the sets own 6, 12 and 6 of them in turn
+            has_depth = 6 <= number < 18
+            assert bool(batch["valid"][row].any()) is has_depth
+            assert bool((batch["labels"][row] == IGNORE_INDEX).all()) is has_depth
+
+
+# ------------------------------------------------------------------------- other splits, info
+
+
+def test_validation_takes_each_sample_once():
+    dataset = mix("val", weights={"a": 9}, length=3)
+    assert drawn(dataset, 0) == drawn(dataset, 5)
+    assert drawn(dataset, 0) == [*range(10), *range(100, 160), *range(200, 205)]
+    assert dataset[12]["index"] == 12
+
+
+def test_validation_on_one_set_does_not_ask_for_the_others():
+    def absent(split):
+        assert split == "train"
+        return Numbers(60, info=DEPTH)
+
+    sets = {"a": lambda split: Numbers(10), "b": absent}
+    assert len(MixDataset(sets=sets, split="val", val_on="a")) == 10
+    assert len(MixDataset(sets=sets, split="train", val_on="a")) == 70
+
+
+def test_what_the_mix_gives():
+    wide = replace(DEPTH, min_depth=0.5, max_depth=80.0)
+    made = {"a": Numbers(4), "b": Numbers(4, info=DEPTH), "c": Numbers(4, info=wide)}
+    info = mix(sets=made).info
+    assert info == DatasetInfo(targets=("labels", "depth"), class_names=("sky", "road"),
+                               palette=LABELS.palette, min_depth=0.1, max_depth=80.0)  # fmt: skip
+    only_depth = mix(sets={"b": made["b"]}).info
+    assert only_depth == DEPTH
+    assert mix(sets={"a": made["a"]}).info == LABELS
+
+
+def test_sets_are_prepared_and_checked():
+    made = {"a": Numbers(4), "b": Numbers(5)}
+    dataset = mix(sets=made)
+    dataset.preload()
+    assert [s.preloaded for s in made.values()] == [1, 1]
+    assert dataset.validate(limit=2) == ["4 numbers", "5 numbers"]
+
+
+# ------------------------------------------------------------------------- mistakes
+
+
+def test_mistakes():
+    def message(**options):
+        with pytest.raises(DataError) as caught:
+            mix(**options)
+        return str(caught.value)
+
+    assert "+data@data.sets.camvid=camvid" in message(sets={})
+    assert "name x, but data.sets has a, b, c" in message(weights={"x": 1})
+    assert "name y, but data.sets has a, b, c" in message(val_on="y")
+    for weight in (0, -1, float("nan"), float("inf")):
+        assert "must be above 0" in message(weights={"a": weight})
+    assert "data.length=0" in message(length=0)
+    assert "data.sets.a: the data set is empty" in message(sets={"a": Numbers(0)})
+    other = replace(LABELS, class_names=("sky", "street"))
+    text = message(sets={"a": Numbers(3), "b": Numbers(3, info=other)})
+    assert "data.sets.a has 2 classes (sky, road, ...)" in text
+    assert "data.sets.b has 2 (sky, street, ...)" in text
+    assert "data.sets.b.labels=null" in text
+
+    def broken(split):
+        raise DataError("folder x does not exist: check data.root")
+
+    with pytest.raises(DataError, match=r"data\.sets\.a: folder x does not exist"):
+        MixDataset(sets={"a": broken}, split="train")
