@@ -119,6 +119,9 @@ def run_hydra(command: str, arguments: list[str]) -> None:
         fail(explain(error, config, arguments))
     except MISTAKES as error:
         fail(str(error))
+    except KeyboardInterrupt:  # training, which still validates, takes the signal itself
+        print("stopped", file=sys.stderr)
+        raise SystemExit(130) from None
     finally:
         sys.argv = typed
 

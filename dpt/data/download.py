@@ -190,7 +190,9 @@ def _fetch_some(
             f"{url}: {reason}: fetch the file by hand and save it as {part.with_suffix('')}"
         ) from None
     except (OSError, http.client.HTTPException) as error:
-        raise _CutError(str(getattr(error, "reason", error)) or type(error).__name__) from None
+        reason = getattr(error, "reason", error)
+        text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        raise _CutError(text) from None
     if total is not None and arrived != total:
         raise _CutError(f"the connection was cut at {arrived} of {total} bytes")
 

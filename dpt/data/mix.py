@@ -177,7 +177,7 @@ def _agreed(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
             raise DataError(
                 f"data.sets.{first} has {len(expected)} classes ({', '.join(expected[:3])}, ...), "
                 f"data.sets.{name} has {len(found)} ({', '.join(found[:3])}, ...): a mix has one "
-                f"list of classes; give both the same, or let one give no labels, as in "
-                f"data.sets.{name}.labels=null"
+                f"list of classes; give both the same, or let one give no labels (for most sets "
+                f"data.sets.{name}.labels=null)"
             )
     return expected
