@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.error import HTTPError
@@ -75,8 +76,8 @@ def fetch(
         def show(done: int, total: int | None) -> None:
             progress.update(bar, completed=done, total=total)
 
-        _fetch_all(url, part, size=size, timeout=timeout, pause=pause, show=show,
-                   resumable=checksum is not None)  # fmt: skip
+        vouched = checksum is not None
+        _Transfer(url, part, size, timeout, vouched, show).run(pause)
     try:
         remedy = f"it was removed; run again, or see whether {url} has changed"
         verify(part, checksum=checksum, size=size, remedy=remedy)
@@ -110,130 +111,119 @@ class _CutError(Exception):
     """A try that another one may go on from."""
 
 
-def _fetch_all(
-    url: str,
-    part: Path,
-    *,
-    size: int | None,
-    timeout: float,
-    pause: float,
-    show: Callable[[int, int | None], None],
-    resumable: bool,
-) -> None:
-    """Tries until ``part`` is complete."""
-    furthest, idle = _length(part), 0
-    while True:
+@dataclass(frozen=True)
+class _Transfer:
+    """The way of one file from ``url`` to ``part``.
+
+    Attributes:
+        vouched: a checksum will tell whether what was there before and what comes now are of one
+            file; else the server's word is needed (ETag or Last-Modified).
+    """
+
+    url: str
+    part: Path
+    size: int | None
+    timeout: float
+    vouched: bool
+    show: Callable[[int, int | None], None]
+
+    def run(self, pause: float) -> None:
+        """Tries until ``part`` is complete."""
+        furthest, idle = _length(self.part), 0
+        while True:
+            try:
+                self._try()
+                return
+            except _CutError as error:
+                idle = 0 if _length(self.part) > furthest else idle + 1
+                furthest = max(furthest, _length(self.part))
+                if idle >= ATTEMPTS:
+                    raise DataError(
+                        f"{self.url}: {error}, {_length(self.part)} bytes have arrived: check the "
+                        "network and run the same command again; it goes on from there"
+                    ) from None
+            time.sleep(pause * 2**idle)
+
+    def _try(self) -> None:
+        """One request; raises _CutError where another may help."""
+        start, known = _length(self.part), _validator_file(self.part)
+        headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
+        validator = known.read_text() if known.exists() else ""
+        if start and (validator or self.vouched):
+            headers["Range"] = f"bytes={start}-"
+            if validator:
+                headers["If-Range"] = validator
         try:
-            _fetch_some(url, part, size=size, timeout=timeout, show=show, resumable=resumable)
-            return
-        except _CutError as error:
-            idle = 0 if _length(part) > furthest else idle + 1
-            furthest = max(furthest, _length(part))
-            if idle >= ATTEMPTS:
-                raise DataError(
-                    f"{url}: {error}, {_length(part)} bytes have arrived: check the network and "
-                    "run the same command again; it goes on from there"
-                ) from None
-        time.sleep(pause * 2**idle)
+            with urlopen(Request(self.url, headers=headers), timeout=self.timeout) as response:
+                self._receive(response, start, validator)
+        except HTTPError as error:
+            self._refused(error, start)
+        except (OSError, http.client.HTTPException) as error:
+            cause = getattr(error, "reason", error)
+            text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+            raise _CutError(text) from None
 
+    def _receive(self, response: http.client.HTTPResponse, start: int, validator: str) -> None:
+        """Appends the answer to ``part``, or begins it anew."""
+        if response.status == 206:
+            found = re.match(r"bytes (\d+)-\d+/(\d+)", response.headers["Content-Range"] or "")
+            if found is None or int(found[1]) != start:
+                _remove(self.part)
+                raise _CutError("the server sent another part than asked for")
+            total: int | None = int(found[2])
+        else:
+            start, validator = 0, _validator(response.headers)
+            length = response.headers["Content-Length"]
+            total = int(length) if length else None
+        if self.size is not None and total is not None and total != self.size:
+            raise DataError(
+                f"{self.url}: the server has {total} bytes, expected {self.size}: the file was "
+                "replaced at its source; look for its new description"
+            )
+        _check_space(self.part, (total or self.size or 0) - start)
+        done = start
+        with self._open(start, validator) as file:
+            self.show(done, total)
+            while block := response.read1(_BLOCK):
+                try:
+                    file.write(block)
+                    file.flush()
+                except OSError as error:
+                    raise self._not_written(error) from None
+                done += len(block)
+                self.show(done, total)
+        if total is not None and done != total:
+            raise _CutError(f"the connection was cut at {done} of {total} bytes")
 
-def _fetch_some(
-    url: str,
-    part: Path,
-    *,
-    size: int | None,
-    timeout: float,
-    show: Callable[[int, int | None], None],
-    resumable: bool,
-) -> None:
-    """One request; raises _CutError where another may help."""
-    start, known = _length(part), _validator_file(part)
-    headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
-    validator = known.read_text() if known.exists() else ""
-    if start and (validator or resumable):
-        headers["Range"] = f"bytes={start}-"
-        if validator:
-            headers["If-Range"] = validator
-    try:
-        with urlopen(Request(url, headers=headers), timeout=timeout) as response:
-            is_rest = response.status == 206
-            if is_rest:
-                found = re.match(r"bytes (\d+)-\d+/(\d+)", response.headers["Content-Range"] or "")
-                if found is None or int(found[1]) != start:
-                    _remove(part)
-                    raise _CutError("the server sent another part than asked for")
-                total: int | None = int(found[2])
-            else:
-                start = 0
-                length = response.headers["Content-Length"]
-                total = int(length) if length else None
-                validator = _validator(response.headers)
-            if size is not None and total is not None and total != size:
-                raise DataError(
-                    f"{url}: the server has {total} bytes, expected {size}: the file was replaced "
-                    "at its source; look for its new description"
-                )
-            _check_space(part, (total or size or 0) - start)
-            with _open(part, start, validator) as file:
-                arrived = _receive(response, file, total=total, show=show)
-    except HTTPError as error:
-        if error.code == 416:  # nothing is left, or another file is there now
+    def _refused(self, error: HTTPError, start: int) -> None:
+        """What an error status means; returns where ``part`` is complete already."""
+        if error.code == 416:
             whole = re.match(r"bytes \*/(\d+)", error.headers["Content-Range"] or "")
             if whole is not None and int(whole[1]) == start:
                 return
-            _remove(part)
-            raise _CutError("the file at the source has changed") from None
+            _remove(self.part)
+            raise _CutError("the file at the source has changed")
         reason = f"the server answers {error.code} {error.reason}"
         if error.code in (408, 425, 429) or error.code >= 500:
-            raise _CutError(reason) from None
-        raise DataError(
-            f"{url}: {reason}: fetch the file by hand and save it as {part.with_suffix('')}"
-        ) from None
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-        raise _CutError(text) from None
-    if total is not None and arrived != total:
-        raise _CutError(f"the connection was cut at {arrived} of {total} bytes")
+            raise _CutError(reason)
+        target = self.part.with_suffix("")
+        raise DataError(f"{self.url}: {reason}: fetch the file by hand and save it as {target}")
 
-
-def _open(part: Path, start: int, validator: str) -> IO[bytes]:
-    """``part``, to be written from byte ``start`` on."""
-    try:
-        _validator_file(part).write_text(validator)
-        file = part.open("r+b" if start else "wb")
-    except OSError as error:
-        raise _not_written(part, error) from None
-    file.seek(start)
-    return file
-
-
-def _receive(
-    response: http.client.HTTPResponse,
-    file: IO[bytes],
-    *,
-    total: int | None,
-    show: Callable[[int, int | None], None],
-) -> int:
-    """Appends what comes to ``file`` and returns its length."""
-    done = file.tell()
-    show(done, total)
-    while block := response.read1(_BLOCK):
+    def _open(self, start: int, validator: str) -> IO[bytes]:
+        """``part``, to be written from byte ``start`` on."""
         try:
-            file.write(block)
-            file.flush()
+            _validator_file(self.part).write_text(validator)
+            file = self.part.open("r+b" if start else "wb")
+            file.seek(start)
+            return file
         except OSError as error:
-            raise _not_written(Path(file.name), error) from None
-        done += len(block)
-        show(done, total)
-    return done
+            raise self._not_written(error) from None
 
-
-def _not_written(part: Path, error: OSError) -> DataError:
-    return DataError(
-        f"{part}: cannot be written ({error.strerror}): make room, or check the rights, and run "
-        "the same command again; it goes on from there"
-    )
+    def _not_written(self, error: OSError) -> DataError:
+        return DataError(
+            f"{self.part}: cannot be written ({error.strerror}): make room, or check the rights, "
+            "and run the same command again; it goes on from there"
+        )
 
 
 def _check_space(part: Path, needed: int) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpt.data import DataError
+from dpt.data import DataError, TrainTransform
 from dpt.data.kitti import KittiDataset, kb_crop
 
 DATE, DRIVE = "2011_09_26", "2011_09_26_drive_0002_sync"
@@ -147,3 +147,6 @@ def test_genuine_frames(shared_data, tmp_path):
         assert round(float(metres.max()), 1) <= 84.9
         assert part["image"].shape == (352, 1216, 3)
         assert np.array_equal(part["depth"], sample["depth"][23:, 13:1229])
+        trained = TrainTransform(image_size=[352, 704], rotate=1.0)(part, seed=0)
+        assert trained["depth"].shape == trained["image"].shape[:2] == (352, 704)
+        assert trained["valid"].mean() > 0.1
