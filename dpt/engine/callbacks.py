@@ -271,6 +271,7 @@ class StopOnSignal(Callback):
         if self.received == number and callable(handler):
             handler(number, None)  # Lightning's: saves on every rank, then calls scontrol
             self.requeued = True
+            trainer.fit_loop.epoch_loop._skip_next_val = True  # there may be seconds left
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._restore()
