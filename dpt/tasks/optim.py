@@ -1,47 +1,16 @@
-"""Parameter groups, optimisers and learning-rate schedules."""
+"""Optimisers and learning-rate schedules."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
-CODES = ("cls_token", "reg_token", "pos_embed", "relative_position_bias_table")
-
-
-def parameter_groups(
-    model: nn.Module, *, lr: float, encoder_lr: float | None, weight_decay: float
-) -> list[dict[str, Any]]:
-    """Every trainable parameter in exactly one group: encoder or rest, with decay or without.
-
-    Norms, biases, tokens and position codes are not decayed.
-
-    Args:
-        model: has an attribute ``encoder``.
-        lr: learning rate of everything outside the encoder.
-        encoder_lr: of the encoder; None means ``lr``.
-    """
-    groups: dict[tuple[str, bool], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        part = "encoder" if name.startswith("encoder.") else "decoder"
-        decayed = parameter.ndim > 1 and name.rpartition(".")[2] not in CODES
-        groups.setdefault((part, decayed), []).append(parameter)
-    rates = {"encoder": lr if encoder_lr is None else encoder_lr, "decoder": lr}
-    return [
-        {
-            "params": parameters,
-            "lr": rates[part],
-            "weight_decay": weight_decay if decayed else 0.0,
-            "name": part if decayed else f"{part}_no_decay",
-        }
-        for (part, decayed), parameters in groups.items()
-    ]
+from dpt.tasks.groups import parameter_groups
 
 
 def adamw(
@@ -49,12 +18,15 @@ def adamw(
     *,
     lr: float,
     encoder_lr: float | None = None,
+    layer_decay: float | None = None,
     weight_decay: float = 0.01,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
 ) -> Optimizer:
-    """AdamW, fused into one kernel; ``encoder_lr`` None means ``lr`` throughout."""
-    groups = parameter_groups(model, lr=lr, encoder_lr=encoder_lr, weight_decay=weight_decay)
+    """AdamW, fused into one kernel; for the rates see :func:`dpt.tasks.groups.parameter_groups`."""
+    groups = parameter_groups(
+        model, lr=lr, encoder_lr=encoder_lr, weight_decay=weight_decay, layer_decay=layer_decay
+    )
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
 
 
@@ -63,11 +35,14 @@ def sgd(
     *,
     lr: float,
     encoder_lr: float | None = None,
+    layer_decay: float | None = None,
     weight_decay: float = 0.0,
     momentum: float = 0.9,
 ) -> Optimizer:
-    """SGD with momentum; ``encoder_lr`` None means ``lr`` throughout."""
-    groups = parameter_groups(model, lr=lr, encoder_lr=encoder_lr, weight_decay=weight_decay)
+    """SGD with momentum; for the rates see :func:`dpt.tasks.groups.parameter_groups`."""
+    groups = parameter_groups(
+        model, lr=lr, encoder_lr=encoder_lr, weight_decay=weight_decay, layer_decay=layer_decay
+    )
     return torch.optim.SGD(groups, lr=lr, momentum=momentum)
 
 
@@ -90,11 +65,7 @@ def warmup_then_decay(
     """
     if decay not in ("poly", "cosine", "constant"):
         raise ValueError(f"schedule.decay={decay!r}: choose poly, cosine or constant")
-    if warmup < 0 or total_steps < 1:
-        raise ValueError(
-            f"schedule: warmup={warmup} and total_steps={total_steps} must be positive"
-        )
-    warmup_steps = int(warmup) if warmup >= 1 else round(warmup * total_steps)
+    warmup_steps = _steps(warmup, total_steps)
 
     def factor(step: int) -> float:
         if step < warmup_steps:
@@ -106,3 +77,43 @@ def warmup_then_decay(
         return final + (1 - final) * shape
 
     return LambdaLR(optimizer, factor)
+
+
+def one_cycle(
+    optimizer: Optimizer,
+    *,
+    total_steps: int,
+    warmup: float = 0.3,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+    cycle_momentum: bool = True,
+) -> OneCycleLR:
+    """Torch's one-cycle policy (Smith and Topin 2018); each group peaks at its own rate.
+
+    Args:
+        total_steps: optimiser steps of the whole run.
+        warmup: until the peak, in steps (>= 1) or as a share of ``total_steps`` (< 1).
+        div_factor: the first rate is the peak's by this.
+        final_div_factor: the last rate is the first one by this.
+        cycle_momentum: lower the momentum (beta1) from 0.95 to 0.85 and back while the rate rises
+            and falls.
+    """
+    # it peaks at step pct_start * total_steps - 1; a phase without a step would divide by 0
+    peak = min(_steps(warmup, total_steps), total_steps - 2)
+    return OneCycleLR(
+        optimizer,
+        max_lr=[group["lr"] for group in optimizer.param_groups],
+        total_steps=total_steps,
+        pct_start=(peak + 1) / total_steps if peak > 0 else 0.0,
+        div_factor=div_factor,
+        final_div_factor=final_div_factor,
+        cycle_momentum=cycle_momentum,
+    )
+
+
+def _steps(warmup: float, total_steps: int) -> int:
+    if warmup < 0 or total_steps < 1:
+        raise ValueError(
+            f"schedule: warmup={warmup} and total_steps={total_steps} must be positive"
+        )
+    return int(warmup) if warmup >= 1 else round(warmup * total_steps)

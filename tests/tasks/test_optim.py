@@ -1,6 +1,7 @@
-"""Parameter groups and learning rates."""
+"""Optimisers and learning rates over a run."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -8,28 +9,16 @@ import torch
 from torch import nn
 
 import dpt
-from dpt.tasks.optim import adamw, parameter_groups, sgd, warmup_then_decay
-
-ENCODERS = {
-    "vit": {
-        "num_register_tokens": 2,
-        "layer_scale": 0.1,
-        "embed_dim": 48,
-        "num_blocks": 4,
-        "out_indices": [0, 1, 2, 3],
-    },
-    "timm": {"kind": "timm", "name": "test_vit"},
-}
+from dpt.tasks.optim import adamw, one_cycle, sgd, warmup_then_decay
 
 
-def model_of(encoder="vit"):
+def model_of():
     return dpt.create_model(
         "dpt_tiny",
-        heads={"depth": {"kind": "relative"}, "segmentation": {"num_classes": 3},
-               "classification": {"num_classes": 4}},
-        encoder=ENCODERS[encoder],
+        heads={"depth": {"kind": "relative"}, "segmentation": {"num_classes": 3}},
+        encoder={"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]},
         decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,43 +30,6 @@ def names_of(model, groups):
     """{group's name: names of its parameters}"""
     names = {id(p): name for name, p in model.named_parameters()}
     return {g["name"]: {names[id(p)] for p in g["params"]} for g in groups}
-
-
-# ------------------------------------------------------------------------------ groups
-
-
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_every_parameter_is_in_exactly_one_group(encoder):
-    model = model_of(encoder)
-    groups = parameter_groups(model, lr=1.0, encoder_lr=0.1, weight_decay=0.5)
-    found = [id(p) for group in groups for p in group["params"]]
-    assert len(found) == len(set(found))
-    assert set(found) == {id(p) for p in model.parameters()}
-    assert len(groups) == 4
-
-
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_norms_biases_tokens_and_codes_are_not_decayed(encoder):
-    model = model_of(encoder)
-    groups = parameter_groups(model, lr=1.0, encoder_lr=None, weight_decay=0.5)
-    decay = {n: g["weight_decay"] for g in groups for n in names_of(model, [g])[g["name"]]}
-    norms = (nn.LayerNorm, nn.BatchNorm2d, nn.GroupNorm)
-    spared = {f"{name}.{p}" for name, module in model.named_modules() if isinstance(module, norms)
-              for p, _ in module.named_parameters(recurse=False)}  # fmt: skip
-    spared |= {name for name in decay if name.endswith(".bias")}
-    spared |= {n for n in decay if n.endswith(("cls_token", "reg_token", "pos_embed", ".gamma"))}
-    assert any(n.endswith("pos_embed") for n in spared)
-    if encoder == "vit":
-        assert {"encoder.cls_token", "encoder.reg_token"} <= spared
-    for name, value in decay.items():
-        assert value == (0.0 if name in spared else 0.5), name
-
-
-def test_frozen_parameters_are_left_out(model):
-    model = model_of()
-    model.encoder.requires_grad_(False)
-    groups = parameter_groups(model, lr=1.0, encoder_lr=0.1, weight_decay=0.5)
-    assert {g["name"] for g in groups} == {"decoder", "decoder_no_decay"}
 
 
 @pytest.mark.parametrize("make", [adamw, sgd])
@@ -178,3 +130,93 @@ def test_rates_keep_their_ratio():
 def test_wrong_schedules(options, says):
     with pytest.raises(ValueError, match=says):
         rates(10, **options)
+
+
+# ------------------------------------------------------------------------------ one cycle
+
+
+def cycle(total, **options):
+    """The rates of two groups at each step of a run."""
+    parameters = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizer = torch.optim.AdamW([{"params": parameters[:1], "lr": 0.1},
+                                   {"params": parameters[1:], "lr": 0.4}])  # fmt: skip
+    schedule = one_cycle(optimizer, total_steps=total, **options)
+    values = []
+    for _ in range(total):
+        values.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        schedule.step()
+    return values
+
+
+def test_one_cycle_peaks_at_each_groups_own_rate():
+    values = cycle(40, warmup=10, div_factor=25, final_div_factor=100)
+    assert values[0] == pytest.approx([0.1 / 25, 0.4 / 25])
+    assert values[10] == pytest.approx([0.1, 0.4])
+    assert values[39] == pytest.approx([0.1 / 2500, 0.4 / 2500])
+    small = [v[0] for v in values]
+    assert all(a < b for a, b in pairwise(small[:11]))
+    assert all(a > b for a, b in pairwise(small[10:]))
+    assert all(b == pytest.approx(4 * a) for a, b in values)
+
+
+def test_a_share_of_one_cycle():
+    assert max(v[0] for v in cycle(20, warmup=0.25)) == cycle(20, warmup=0.25)[5][0]
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 10])
+@pytest.mark.parametrize("warmup", [0, 0.1, 0.3, 1, 50])
+def test_one_cycle_of_any_length(total, warmup):
+    values = [v[0] for v in cycle(total, warmup=warmup)]
+    assert all(0 < v <= 0.1 * (1 + 1e-9) for v in values)
+
+
+# ------------------------------------------------------------------------------ resume
+
+SCHEDULES = {
+    "one_cycle": one_cycle,
+    "poly": partial(warmup_then_decay, decay="poly", warmup=3),
+    "cosine": partial(warmup_then_decay, decay="cosine"),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_a_restored_run_goes_on_as_if_nothing_had_happened(make, schedule, tmp_path):
+    """Rates, momenta and weights after 6 + 6 steps, with a file between, are those of 12 steps."""
+
+    def start():
+        torch.manual_seed(0)
+        model = model_of()
+        optimizer = make(model, lr=1e-2, encoder_lr=1e-3, layer_decay=0.8)
+        return model, optimizer, SCHEDULES[schedule](optimizer, total_steps=12)
+
+    def run(model, optimizer, scheduler, steps):
+        rates = []
+        for step in steps:
+            for i, parameter in enumerate(model.parameters()):
+                random = torch.Generator().manual_seed(1000 * step + i)
+                parameter.grad = torch.randn(parameter.shape, generator=random)
+            rates.append([(g["lr"], g.get("betas"), g.get("momentum"))
+                          for g in optimizer.param_groups])  # fmt: skip
+            optimizer.step()
+            scheduler.step()
+        return rates
+
+    whole = start()
+    expected = run(*whole, range(12))
+    first = start()
+    run(*first, range(6))
+    torch.save([part.state_dict() for part in first], tmp_path / "state.pt")
+    second = start()
+    for part, state in zip(second, torch.load(tmp_path / "state.pt"), strict=True):
+        part.load_state_dict(state)
+    assert run(*second, range(6, 12)) == expected[6:]
+    assert second[2].state_dict() == whole[2].state_dict()
+    ours, theirs = (part[1].state_dict() for part in (second, whole))
+    assert ours["param_groups"] == theirs["param_groups"]
+    for i, state in theirs["state"].items():
+        for key, value in state.items():
+            assert torch.equal(ours["state"][i][key], value), (i, key)
+    for name, value in whole[0].state_dict().items():
+        assert torch.equal(second[0].state_dict()[name], value), name
