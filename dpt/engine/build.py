@@ -18,7 +18,8 @@ from dpt.model import DPT, create_model
 from dpt.nn import Decoder
 from dpt.tasks import OBJECTIVES, Objective, Task
 from dpt.types import DatasetInfo, Preprocessing
-from dpt.weights import load_encoder_weights
+from dpt.weights import load_encoder_weights, load_model_weights
+from dpt.weights.formats import read
 from dpt.zoo import ENCODERS
 
 log = logging.getLogger("dpt")
@@ -124,15 +125,17 @@ def _from_data(node: Mapping[str, Any], data: Any) -> dict[str, Any]:
 def make_model(
     model: Mapping[str, Any], objectives: Mapping[str, Objective], settings: LoaderSettings
 ) -> DPT:
-    """The model with a head for each objective, its encoder initialised from a file if one is set.
+    """The model with a head for each objective, its weights from a file if one is set.
 
-    Null values are left to the size table.
+    Null values are left to the size table, or to the model that it goes on from.
     """
+    if model.get("weights") is not None:
+        return _make_from_weights(model, objectives, settings)
     encoder = _set_values(model["encoder"])
-    decoder = _set_values(model["decoder"])
     weights = encoder.pop("weights", None)
     if encoder["kind"] in ENCODERS:
         encoder |= _converted(ENCODERS[encoder["kind"]], encoder, "model.encoder")
+    decoder = _set_values(model["decoder"])
     decoder |= _converted(Decoder, decoder, "model.decoder")
     if encoder["kind"] != "timm":
         encoder["image_size"] = list(settings.image_size)
@@ -141,7 +144,7 @@ def make_model(
         heads={o.head: o.head_options() for o in objectives.values()},
         encoder=encoder,
         decoder=decoder,
-        preprocessing={"image_size": list(settings.eval_size)},
+        preprocessing=_preprocessing(model, settings),
     )
     if weights is not None:
         log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
@@ -158,6 +161,47 @@ def _set_switches(net: DPT, model: Mapping[str, Any]) -> None:
         net.to(memory_format=torch.channels_last)
     if switches["compile"]:
         net.compile(dynamic=None)
+
+
+def _make_from_weights(
+    model: Mapping[str, Any], objectives: Mapping[str, Objective], settings: LoaderSettings
+) -> DPT:
+    """A model like the one in ``model.weights``, but for its heads and what is set beside it."""
+    path = model["weights"]
+    encoder, decoder = _set_values(model["encoder"]), _set_values(model["decoder"])
+    if encoder.pop("weights", None) is not None:
+        raise ValueError("model.weights and model.encoder.weights: give one of the two")
+    other, state = read(path)
+    kind = other["encoder"]["kind"]
+    if encoder.pop("kind") != kind and encoder:
+        raise ValueError(
+            f"model.weights={path} has an encoder of kind {kind}: leave model/encoder out, or set "
+            f"model/encoder={kind}"
+        )
+    sizes = {} if kind == "timm" else {"image_size": list(settings.image_size)}
+    fetched = {k: v for k, v in other["encoder"].items() if k != "pretrained"}
+    normalization = {
+        k: v for k, v in other.get("preprocessing", {}).items() if k in ("mean", "std")
+    }
+    heads = {o.head: o.head_options() for o in objectives.values()}
+    net = DPT(
+        {
+            "name": other["name"],
+            "encoder": fetched | _converted(ENCODERS[kind], encoder, "model.encoder") | sizes,
+            "decoder": other["decoder"] | _converted(Decoder, decoder, "model.decoder"),
+            "heads": {k: other["heads"].get(k, {}) | v for k, v in heads.items()},
+            "preprocessing": normalization | _preprocessing(model, settings),
+        }
+    )
+    report = load_model_weights(net, other, state, source=str(path))
+    log.info("weights of a %s: %s", other["name"], report)
+    return net
+
+
+def _preprocessing(model: Mapping[str, Any], settings: LoaderSettings) -> dict[str, Any]:
+    values = _set_values(model.get("preprocessing") or {})
+    values = check_arguments(Preprocessing, values, "model.preprocessing", is_partial=True)
+    return {**values, "image_size": list(settings.eval_size)}
 
 
 def _set_values(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,5 +7,6 @@ front door, ``dpt.weights.convert`` writes what it read in another format.
 from dpt.weights.encoder import load_encoder_weights
 from dpt.weights.files import read_tensors
 from dpt.weights.native import read_native
+from dpt.weights.transfer import load_model_weights
 
-__all__ = ["load_encoder_weights", "read_native", "read_tensors"]
+__all__ = ["load_encoder_weights", "load_model_weights", "read_native", "read_tensors"]

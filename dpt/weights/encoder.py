@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,14 @@ class LoadReport:
         if self.moved:
             lines.append(f"moved, for the same function: {', '.join(self.moved)}")
         if self.missing:
-            lines.append(f"not in the file, left at random: {_few(self.missing)}")
+            lines.append(f"not in the file, left at random: {few(self.missing)}")
         if self.unused:
-            lines.append(f"in the file, not used: {_few(self.unused)}")
+            lines.append(f"in the file, not used: {few(self.unused)}")
         return "; ".join(lines)
 
 
-def _few(names: list[str]) -> str:
+def few(names: list[str]) -> str:
+    """The first names of a list, and how many more there are."""
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
@@ -79,7 +81,7 @@ def encoder_state(path: str | Path) -> tuple[dict[str, Tensor], Grid | None]:
     if known is None:
         return tensors, None
     spec, state = known
-    return _only_encoder(state), _saved_grid(spec)
+    return only_encoder(state), saved_grid(spec)
 
 
 def _known_format(source: Source) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
@@ -119,13 +121,14 @@ def _from_hub(name: str) -> Path:
         ) from error
 
 
-def _only_encoder(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def only_encoder(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The encoder's tensors of a whole model of ours, under its own names."""
     prefix = "encoder."
     tensors = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
     return {k.removeprefix("model."): v for k, v in tensors.items()}  # timm's, inside ours
 
 
-def _saved_grid(spec: Any) -> Grid | None:
+def saved_grid(spec: Any) -> Grid | None:
     """The grid that a saved model of ours made its learned codes for."""
     encoder = spec.get("encoder") if isinstance(spec, dict) else None
     if not isinstance(encoder, dict) or encoder.get("kind") == "timm":
@@ -144,8 +147,19 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
     Raises:
         ValueError: nothing fits, or a tensor has the wrong shape; the encoder is then untouched.
     """
-    target: nn.Module = getattr(encoder, "model", encoder)  # a timm backbone keeps its own names
     state, grid = encoder_state(path)
+    return fit_encoder(encoder, state, grid, path)
+
+
+def fit_encoder(
+    encoder: nn.Module, state: dict[str, Tensor], grid: Grid | None, path: str | Path
+) -> LoadReport:
+    """Loads what fits of ``state``, which came from ``path``; see :func:`load_encoder_weights`.
+
+    Args:
+        grid: of the position codes in ``state``; None where nothing tells.
+    """
+    target: nn.Module = getattr(encoder, "model", encoder)  # a timm backbone keeps its own names
     wanted = target.state_dict()
     resized = resize_patches(state, wanted)
     state = to_timm_names(state, target, path)
@@ -160,10 +174,10 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
         if v.shape != wanted[k].shape
     ]
     if wrong:
-        raise ValueError(f"{path}: another architecture: {_few(wrong)}")
+        raise ValueError(f"{path}: another architecture: {few(wrong)}")
     if not any("blocks" in k or "stages" in k or "layer" in k for k in fitting):
         raise ValueError(
-            f"{path}: no tensor of this encoder found; the file has {_few(sorted(state))}"
+            f"{path}: no tensor of this encoder found; the file has {few(sorted(state))}"
         )
     target.load_state_dict(fitting, strict=False)
     return LoadReport(

@@ -29,9 +29,8 @@ def tensors(run):
 
 def changed(run, start):
     """Names of parameters that differ from the start's; batch statistics moved at rate 0 too."""
-    found = tensors(run)
-    return {k for k, v in start.items()
-            if not torch.equal(found[k], v) and "running" not in k and "batches" not in k}  # fmt: skip
+    found, buffers = tensors(run), ("running_mean", "running_var", "num_batches_tracked")
+    return {k for k, v in start.items() if not torch.equal(found[k], v) and not k.endswith(buffers)}
 
 
 def groups_with_state(run):

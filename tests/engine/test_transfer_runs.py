@@ -1,0 +1,74 @@
+"""Runs that go on from another model's weights: model.weights."""
+
+import re
+
+import pytest
+import torch
+
+import dpt
+
+
+@pytest.fixture(scope="module")
+def source(train, tmp_path_factory):
+    """Ten classes, and sizes that no configuration names."""
+    folder = tmp_path_factory.mktemp("source")
+    return train(folder / "run", "task=segmentation", "model.decoder.fusion_channels=24",
+                 "model.preprocessing.mean=[0.4,0.4,0.4]")  # fmt: skip
+
+
+def last(run):
+    return dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
+
+
+SIZES = ("model.encoder.num_blocks=null", "model.encoder.out_indices=null",
+         "model.encoder.embed_dim=null", "model.decoder.reassemble_channels=null",
+         "model.decoder.fusion_channels=null")  # fmt: skip
+
+
+def test_a_run_on_data_of_fewer_classes(train, source, dense_data, tmp_path):
+    only_labels = [d for d in dense_data if not d.startswith("data.depth")]
+    weights = f"model.weights={source / 'checkpoints/last.ckpt'}"
+    run = train(tmp_path / "run", "task=segmentation", "optim.lr=0", "data.missing=skip",
+                weights, *SIZES, *only_labels)  # fmt: skip
+    old, new = last(source), last(run)
+    assert new.heads.segmentation.num_classes == 3
+    assert new.spec["decoder"] == old.spec["decoder"]
+    assert new.preprocessing.mean == (0.4, 0.4, 0.4)
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    wanted, found = old.state_dict(), new.state_dict()
+    assert wanted.keys() == found.keys()
+    other = {k for k, v in wanted.items() if not k.endswith(statistics)
+             and (v.shape != found[k].shape or not torch.equal(v, found[k]))}  # fmt: skip
+    assert {n.rpartition(".")[0] for n in other} == {
+        "heads.segmentation.layers.4", "heads.segmentation.auxiliary_layers.4"
+    }  # fmt: skip
+    log = (run / "log.txt").read_text()
+    assert re.search(r"weights of a dpt_tiny: .*last\.ckpt: \d+ encoder tensors loaded", log)
+    assert "left at random, of another size: heads.segmentation.auxiliary_layers.4 (10 to 3)" in log
+
+
+def test_another_task(train, source, tmp_path):
+    run = train(tmp_path / "run", "task=depth", *SIZES, "optim.lr=0",
+                f"model.weights={source / 'checkpoints/last.ckpt'}")  # fmt: skip
+    log = (run / "log.txt").read_text()
+    assert "left at random, not in the file: heads.depth" in log
+    assert "in the file, not used: heads.segmentation" in log
+    assert set(last(run).heads) == {"depth"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["model.weights=absent.ckpt"], "absent.ckpt: no such file"),
+        (["model.encoder.weights=x.ckpt"], "give one of the two"),
+        (["model/encoder=beit"], "has an encoder of kind vit: leave model/encoder out"),
+        (["model.encoder.embed_dim=96"], "another architecture"),
+    ],
+)
+def test_what_does_not_go_together(train, source, tmp_path, capsys, overrides, says):
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", "task=depth", *SIZES, "model.encoder.num_blocks=4",
+              f"model.weights={source / 'checkpoints/last.ckpt'}", *overrides)  # fmt: skip
+    message = capsys.readouterr().err
+    assert says in message
+    assert message.count("\n") == 1

@@ -1,0 +1,112 @@
+"""Going on from another model: all is kept but final layers of another size."""
+
+import pytest
+import torch
+
+import dpt
+from dpt.weights import load_model_weights
+
+SMALL = {
+    "embed_dim": 32,
+    "num_blocks": 4,
+    "num_heads": 2,
+    "out_indices": [0, 1, 2, 3],
+    "reassemble_channels": [8, 8, 12, 16],
+    "fusion_channels": 8,
+}
+FINAL = {f"heads.segmentation.{layers}.4.{kind}" for layers in ("layers", "auxiliary_layers")
+         for kind in ("weight", "bias")}  # fmt: skip
+
+
+def model_of(seed, size=(64, 64), heads=None, **overrides):
+    torch.manual_seed(seed)
+    heads = heads or {"segmentation": {"num_classes": 11}}
+    return dpt.create_model("dpt_tiny", heads=heads,
+                            **{**SMALL, "image_size": list(size), **overrides})  # fmt: skip
+
+
+def transfer(target, source):
+    return load_model_weights(target, source.spec, source.state_dict(), source="old.ckpt")
+
+
+def kept(target, source, before):
+    """Names of tensors that are now the source's; every other one is what it was."""
+    state, old = target.state_dict(), source.state_dict()
+    same = {k for k in state if k in old and torch.equal(state[k], old[k])}
+    assert all(torch.equal(state[k], before[k]) for k in state.keys() - same)
+    return same
+
+
+def copy(model):
+    return {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def test_other_classes_keep_all_but_the_final_layers():
+    source, target = model_of(0), model_of(1, heads={"segmentation": {"num_classes": 5}})
+    before = copy(target)
+    report = transfer(target, source)
+    assert kept(target, source, before) == before.keys() - FINAL
+    assert report.kept == ["decoder", "heads.segmentation", "heads.segmentation.auxiliary_layers"]
+    assert "heads.segmentation.layers.4 (11 to 5)" in report.outputs
+    text = str(report)
+    assert text.startswith("old.ckpt: ")
+    assert "left at random, of another size: heads.segmentation.auxiliary_layers.4" in text
+    assert "\n" not in text
+
+
+def test_the_same_classes_keep_everything():
+    source, target = model_of(0), model_of(1)
+    report = transfer(target, source)
+    assert all(torch.equal(v, source.state_dict()[k]) for k, v in target.state_dict().items())
+    assert report.outputs == report.added == report.unused == []
+
+
+def test_other_classes_of_an_image():
+    source = model_of(0, heads={"classification": {"num_classes": 7}})
+    target = model_of(1, heads={"classification": {"num_classes": 3}})
+    before = copy(target)
+    report = transfer(target, source)
+    final = {"heads.classification.linear.weight", "heads.classification.linear.bias"}
+    assert kept(target, source, before) == before.keys() - final
+    assert report.outputs == ["heads.classification.linear (7 to 3)"]
+
+
+def test_heads_that_only_one_model_has():
+    depth, labels = {"depth": {"kind": "relative"}}, {"segmentation": {"num_classes": 4}}
+    source = model_of(0, heads={**depth, "classification": {"num_classes": 2}}, batch_norm=False)
+    target = model_of(1, heads={**depth, **labels}, batch_norm=False)
+    before = copy(target)
+    report = transfer(target, source)
+    added = {k for k in before if k.startswith("heads.segmentation.")}
+    assert kept(target, source, before) == before.keys() - added
+    assert report.added == ["heads.segmentation", "heads.segmentation.auxiliary_layers"]
+    assert report.unused == ["heads.classification"]
+    assert "not in the file: heads.segmentation" in str(report)
+    assert "not used: heads.classification" in str(report)
+
+
+def test_an_auxiliary_head_that_is_no_longer_trained():
+    target = model_of(1, heads={"segmentation": {"num_classes": 11, "auxiliary": False}})
+    report = transfer(target, model_of(0))
+    assert report.unused == ["heads.segmentation.auxiliary_layers"]
+
+
+def test_codes_are_resized_to_the_new_grid():
+    report = transfer(model_of(1, size=(96, 96)), model_of(0))
+    assert report.encoder.resized == ["pos_embed 4x4 to 6x6"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"fusion_channels": 16}, r"layer_rn\.0\.weight is \(8, 8, 3, 3\), not \(16, 8, 3, 3\)"),
+        ({"batch_norm": False}, r"missing decoder\.fusion\.0\.rcu1\.conv1\.bias"),
+        ({"embed_dim": 48, "num_heads": 3}, r"decoder\.reassemble\.0\.read"),
+    ],
+)
+def test_another_architecture_is_refused_and_nothing_is_loaded(change, says):
+    target = model_of(1, **change)
+    before = copy(target)
+    with pytest.raises(ValueError, match=rf"^old\.ckpt: another architecture.*{says}"):
+        transfer(target, model_of(0))
+    assert all(torch.equal(v, before[k]) for k, v in target.state_dict().items())
