@@ -28,6 +28,7 @@ Usage
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
   dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint
   dpt data download data=NAME                      fetch a data set
+  dpt find-lr data=NAME task=NAME [...]            the learning rate to start from
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
   dpt bench [model|data|metrics] [...]             time and memory beside other implementations
 
@@ -74,6 +75,7 @@ COMMANDS = {
     "train": "dpt.engine.fit:fit",
     "evaluate": "dpt.engine.evaluate:evaluate",
     "data download": "dpt.engine.download:download",
+    "find-lr": "dpt.engine.find_lr:find_lr",
 }
 """Commands on configured data: they take Hydra overrides, see :func:`config_name`."""
 FILE_COMMANDS = ("convert", "bench")

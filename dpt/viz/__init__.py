@@ -1,6 +1,7 @@
 """Pictures of depth and labels. Everything here takes NumPy and gives uint8 RGB (H, W, 3)."""
 
 from dpt.viz.color import COLORMAPS, colorize_depth, colorize_labels, default_palette, overlay
+from dpt.viz.curve import log_curve
 from dpt.viz.panel import depth_panel, save_png, segmentation_panel, stack
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "colorize_labels",
     "default_palette",
     "depth_panel",
+    "log_curve",
     "overlay",
     "save_png",
     "segmentation_panel",
