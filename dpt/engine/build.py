@@ -138,7 +138,7 @@ def make_model(
     decoder = _set_values(model["decoder"])
     decoder |= _converted(Decoder, decoder, "model.decoder")
     if encoder["kind"] != "timm":
-        encoder["image_size"] = list(settings.image_size)
+        encoder.setdefault("image_size", list(settings.image_size))
     net = create_model(
         model["name"],
         heads={o.head: o.head_options() for o in objectives.values()},
@@ -187,7 +187,7 @@ def _make_from_weights(
     net = DPT(
         {
             "name": other["name"],
-            "encoder": fetched | _converted(ENCODERS[kind], encoder, "model.encoder") | sizes,
+            "encoder": fetched | sizes | _converted(ENCODERS[kind], encoder, "model.encoder"),
             "decoder": other["decoder"] | _converted(Decoder, decoder, "model.decoder"),
             "heads": {k: other["heads"].get(k, {}) | v for k, v in heads.items()},
             "preprocessing": normalization | _preprocessing(model, settings),

@@ -76,12 +76,7 @@ class SILogLoss(nn.Module):
         _check_shapes(prediction, target, valid)
         form = _FORMS[self.form]
         valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
-        safe_prediction = torch.where(valid, at_least_float32(prediction), 1.0)
-        safe_target = torch.where(valid, at_least_float32(target), 1.0)
-        floored = safe_prediction.clamp(min=self.eps)
-        log_prediction = floored.log() + (safe_prediction - floored) / self.eps
-        error = log_prediction - safe_target.log()
-
+        error = _log_error(prediction, target, valid, self.eps)
         mean = masked_mean(error, valid)
         variance = masked_mean((error - mean[:, None, None]).square(), valid)
         if form.sample_variance:
@@ -103,19 +98,26 @@ class GradientMatchingLoss(nn.Module):
 
     Args:
         scales: number of scales, at least 1.
+        log: R is the difference of the logarithms, for metric depth (Li and Snavely 2018, L_grad);
+            ln is continued below 1 mm as in :class:`SILogLoss`.
     """
 
-    def __init__(self, *, scales: int = 4) -> None:
+    def __init__(self, *, scales: int = 4, log: bool = False) -> None:
         super().__init__()
         if scales < 1:
             raise ValueError(f"gradient matching needs at least 1 scale, got {scales}")
         self.scales = scales
+        self.log = log
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         """Args: prediction, target: (B, H, W), the same unit; valid: bool (B, H, W)."""
         _check_shapes(prediction, target, valid)
-        prediction = torch.where(valid, at_least_float32(prediction), 0.0)
-        residual = prediction - torch.where(valid, at_least_float32(target), 0.0)
+        if self.log:
+            valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
+            residual = _log_error(prediction, target, valid, eps=1e-3)
+        else:
+            prediction = torch.where(valid, at_least_float32(prediction), 0.0)
+            residual = prediction - torch.where(valid, at_least_float32(target), 0.0)
         per_image = residual.new_zeros(len(residual))
         for scale in range(self.scales):
             step = 2**scale
@@ -176,6 +178,17 @@ class ScaleShiftInvariantLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"trim={self.trim}, gradient_weight={self.gradient_weight}"
+
+
+def _log_error(prediction: Tensor, target: Tensor, valid: Tensor, eps: float) -> Tensor:
+    """ln(prediction) - ln(target) where ``valid``, which asks for a positive target; 0 elsewhere.
+
+    Below ``eps`` the logarithm of the prediction goes on as its tangent.
+    """
+    prediction = torch.where(valid, at_least_float32(prediction), 1.0)
+    floored = prediction.clamp(min=eps)
+    log_prediction = floored.log() + (prediction - floored) / eps
+    return log_prediction - torch.where(valid, at_least_float32(target), 1.0).log()
 
 
 def _normalize(values: Tensor, valid: Tensor) -> Tensor:
