@@ -300,6 +300,7 @@ def quiet_libraries() -> None:
         r".*It is recommended to use .*sync_dist=True.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*Experiment logs directory .* exists and is not empty.*",
+        r".*You defined a `validation_step` but have no `val_dataloader`.*",  # dpt find-lr
     ):
         warnings.filterwarnings("ignore", message=message)
 

@@ -25,13 +25,15 @@ log = logging.getLogger("dpt")
 
 ROWS = 16
 """Lines of the table."""
+BELOW = 3.0
+"""The suggested rate is the one of the lowest loss by this: there it begins to rise again."""
 DIVERGED = 3.0
 """The sweep ends where the mean of a few losses is this many times the lowest such mean."""
 FEW = 5
 
 
 def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
-    """Trains with a rate that grows at every step, and says where the loss falls fastest.
+    """Trains with a rate that grows at every step, and says where the loss still falls.
 
     All parameter groups grow together: their ratios are those of the run. Nothing is kept but
     ``lr.json`` and ``lr.png`` in the run's folder.
@@ -81,12 +83,17 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     curve: dict[str, Any] = {"rates": rates[: len(losses)], "losses": losses}
     write_json(folder / "lr.json", {**wanted, "lowest_loss_at": found.lowest, **curve})
     picture = log_curve(
-        curve["rates"], found.smooth, faint=losses, mark=found.rate, labels=("optim.lr", "loss")
+        curve["rates"],
+        found.smooth,
+        faint=losses,
+        mark=found.rate,
+        labels=("optim.lr", "loss"),
+        top=2 * found.smooth[0] - min(found.smooth),
     )
     save_png(folder / "lr.png", picture)
     log.info("%s", table(curve["rates"], found.smooth))
-    log.info("the loss falls fastest at, and is lowest at %.1e", found.lowest)
-    log.info("try %s", " ".join(f"{key}={value:.1e}" for key, value in wanted.items()))
+    words = " ".join(f"{key}={value:.1e}" for key, value in wanted.items())
+    log.info("the loss is lowest at %.1e; try a third of it: %s", found.lowest, words)
     log.info("curve: %s", folder / "lr.png")
     return wanted
 
@@ -143,35 +150,34 @@ class Recorder(Callback):
 
 
 class Suggestion(NamedTuple):
-    rate: float  # where the loss falls fastest
-    lowest: float  # where it is lowest
+    rate: float
+    lowest: float  # the rate at which the loss is lowest
     smooth: list[float]
 
 
 def suggest(rates: Sequence[float], losses: Sequence[float]) -> Suggestion:
-    """The rate at which the loss falls fastest, on its way to the lowest.
+    """A rate somewhat below the one at which the loss is lowest (Smith 2017, section 3.3).
 
-    Losses of single batches jump: value and slope at a step are those of a line through the steps
-    around it, a fifth of the sweep.
+    Losses of single batches jump: the loss at a step is that of a line through the steps around
+    it, a fifth of the sweep.
 
     Raises:
-        ValueError: it never falls.
+        ValueError: the loss never falls.
     """
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
     half = max(FEW, len(rates) // 10)
-    lines = []
+    smooth: list[float] = []
     for step in range(len(finite)):
         around = np.arange(max(0, step - half), min(len(finite), step + half + 1))
-        lines.append(np.polyfit(around - step, finite[around], 1) if len(around) > 1 else (0, 0))
-    slopes, smooth = np.array(lines).reshape(-1, 2).T
-    lowest = int(np.argmin(smooth)) if len(smooth) else 0
+        line = np.polyfit(around - step, finite[around], 1) if len(around) > 1 else finite
+        smooth.append(float(line[-1]))
+    lowest = int(np.argmin(smooth)) if smooth else 0
     if lowest < half:
         raise ValueError(
             f"the loss does not fall from find.lr_min={rates[0]:.1e} on: give a smaller one, or "
             f"see with debug=overfit whether this run can learn at all"
         )
-    fastest = half + int(np.argmin(slopes[half : lowest + 1]))
-    return Suggestion(rates[fastest], rates[lowest], smooth.tolist())
+    return Suggestion(rates[lowest] / BELOW, rates[lowest], smooth)
 
 
 def table(rates: Sequence[float], losses: Sequence[float]) -> str:

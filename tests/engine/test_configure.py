@@ -73,10 +73,10 @@ def check_calls(cfg: dict[str, Any]) -> int:
     found = list(calls(cfg))
     for where, node in found:
         target = find(node["_target_"], where)
-        if where == "data":
+        if re.fullmatch(r"data(\.sets\.\w+)?", where):
             assert set(LOADER_KEYS) <= set(node)
-            node = {k: v for k, v in node.items() if k not in LOADER_KEYS}
-            node |= cfg["data"]["train"] | cfg["data"]["val"]
+            splits = node["train"] | node["val"]
+            node = {k: v for k, v in node.items() if k not in LOADER_KEYS} | splits
         given = {k: v for k, v in node.items() if k not in ("_target_", "_partial_")}
         parameters = inspect.signature(target).parameters
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
