@@ -1,28 +1,20 @@
-"""The parts of a run, each made from its own part of the configuration."""
+"""The parts of a run, each made from its own part of the configuration; models in models.py."""
 
 from __future__ import annotations
 
-import inspect
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from torch.utils.data import DataLoader
 
 from dpt.data import EvalTransform, TrainTransform, make_loader
+from dpt.engine import models
 from dpt.engine.configure import check_arguments, convert, find, make
-from dpt.model import DPT, create_model
-from dpt.nn import Decoder
+from dpt.model import DPT
 from dpt.tasks import OBJECTIVES, Objective, Task
 from dpt.types import DatasetInfo, Preprocessing
-from dpt.weights import load_encoder_weights, load_model_weights
-from dpt.weights.formats import read
-from dpt.zoo import ENCODERS
-
-log = logging.getLogger("dpt")
 
 LOADER_KEYS = (
     "image_size", "eval_size", "batch_size", "num_workers", "on_error", "train", "val", "download",
@@ -34,9 +26,6 @@ LABEL_NAMES = {
     "class_id": "a class for each image",
     "value": "a number for each image",
 }
-
-
-SWITCHES = ("compile", "checkpoint_activations", "channels_last")
 
 
 @dataclass(frozen=True)
@@ -125,97 +114,13 @@ def _from_data(node: Mapping[str, Any], data: Any) -> dict[str, Any]:
 def make_model(
     model: Mapping[str, Any], objectives: Mapping[str, Objective], settings: LoaderSettings
 ) -> DPT:
-    """The model with a head for each objective, its weights from a file if one is set.
-
-    Null values are left to the size table, or to the model that it goes on from.
-    """
-    if model.get("weights") is not None:
-        return _make_from_weights(model, objectives, settings)
-    encoder = _set_values(model["encoder"])
-    weights = encoder.pop("weights", None)
-    if encoder["kind"] in ENCODERS:
-        encoder |= _converted(ENCODERS[encoder["kind"]], encoder, "model.encoder")
-    decoder = _set_values(model["decoder"])
-    decoder |= _converted(Decoder, decoder, "model.decoder")
-    if encoder["kind"] != "timm":
-        encoder.setdefault("image_size", list(settings.image_size))
-    net = create_model(
-        model["name"],
+    """The model with a head for each objective; see :func:`dpt.engine.models.make_model`."""
+    return models.make_model(
+        model,
         heads={o.head: o.head_options() for o in objectives.values()},
-        encoder=encoder,
-        decoder=decoder,
-        preprocessing=_preprocessing(model, settings),
+        image_size=settings.image_size,
+        eval_size=settings.eval_size,
     )
-    if weights is not None:
-        log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
-    _set_switches(net, model)
-    return net
-
-
-def _set_switches(net: DPT, model: Mapping[str, Any]) -> None:
-    """How the model is computed, which changes what it costs and not what it gives."""
-    switches = {k: convert(model.get(k, False), bool, f"model.{k}") for k in SWITCHES}
-    if switches["checkpoint_activations"]:
-        net.encoder.set_grad_checkpointing()
-    if switches["channels_last"]:
-        net.to(memory_format=torch.channels_last)
-    if switches["compile"]:
-        net.compile(dynamic=None)
-
-
-def _make_from_weights(
-    model: Mapping[str, Any], objectives: Mapping[str, Objective], settings: LoaderSettings
-) -> DPT:
-    """A model like the one in ``model.weights``, but for its heads and what is set beside it."""
-    path = model["weights"]
-    encoder, decoder = _set_values(model["encoder"]), _set_values(model["decoder"])
-    if encoder.pop("weights", None) is not None:
-        raise ValueError("model.weights and model.encoder.weights: give one of the two")
-    other, state = read(path)
-    kind = other["encoder"]["kind"]
-    if encoder.pop("kind") != kind and encoder:
-        raise ValueError(
-            f"model.weights={path} has an encoder of kind {kind}: leave model/encoder out, or set "
-            f"model/encoder={kind}"
-        )
-    sizes = {} if kind == "timm" else {"image_size": list(settings.image_size)}
-    fetched = {k: v for k, v in other["encoder"].items() if k != "pretrained"}
-    normalization = {
-        k: v for k, v in other.get("preprocessing", {}).items() if k in ("mean", "std")
-    }
-    heads = {o.head: o.head_options() for o in objectives.values()}
-    net = DPT(
-        {
-            "name": other["name"],
-            "encoder": fetched | sizes | _converted(ENCODERS[kind], encoder, "model.encoder"),
-            "decoder": other["decoder"] | _converted(Decoder, decoder, "model.decoder"),
-            "heads": {k: other["heads"].get(k, {}) | v for k, v in heads.items()},
-            "preprocessing": normalization | _preprocessing(model, settings),
-        }
-    )
-    report = load_model_weights(net, other, state, source=str(path))
-    log.info("weights of a %s: %s", other["name"], report)
-    return net
-
-
-def _preprocessing(model: Mapping[str, Any], settings: LoaderSettings) -> dict[str, Any]:
-    values = _set_values(model.get("preprocessing") or {})
-    values = check_arguments(Preprocessing, values, "model.preprocessing", is_partial=True)
-    return {**values, "image_size": list(settings.eval_size)}
-
-
-def _set_values(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in node.items() if v is not None}
-
-
-def _converted(cls: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Values as the types that ``cls`` or its parents declare; what none declares is left out."""
-    converted: dict[str, Any] = {}
-    for owner in cls.__mro__:
-        declared = inspect.signature(owner).parameters if "__init__" in vars(owner) else {}
-        known = {k: v for k, v in values.items() if k in declared and k not in converted}
-        converted |= check_arguments(owner, known, where, is_partial=True)
-    return converted
 
 
 def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:

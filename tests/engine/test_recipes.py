@@ -87,6 +87,8 @@ def test_every_recipe_builds_its_model_at_full_size(recipe, trees):
         outputs = model(torch.zeros(shape))
     assert {k: v.shape[0] for k, v in outputs.items()}.keys() >= set(objectives)
     assert model.preprocessing.image_size == settings.eval_size
+    if recipe.startswith("dinov2"):  # whose codes are resized as they were in pretraining
+        assert model.encoder.grid == (37, 37)
 
 
 @pytest.mark.parametrize(
