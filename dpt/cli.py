@@ -29,6 +29,7 @@ Usage
   dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint
   dpt data download data=NAME                      fetch a data set
   dpt find-lr data=NAME task=NAME [...]            the learning rate to start from
+  dpt data check data=NAME [...]                   look for faults in a data set
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
   dpt bench [model|data|metrics] [...]             time and memory beside other implementations
 
@@ -76,6 +77,7 @@ COMMANDS = {
     "evaluate": "dpt.engine.evaluate:evaluate",
     "data download": "dpt.engine.download:download",
     "find-lr": "dpt.engine.find_lr:find_lr",
+    "data check": "dpt.engine.doctor:check",
 }
 """Commands on configured data: they take Hydra overrides, see :func:`config_name`."""
 FILE_COMMANDS = ("convert", "bench")
@@ -212,7 +214,8 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
 
     hydra_cfg = HydraConfig.get()
     OmegaConf.update(cfg, "run_dir", hydra_cfg.runtime.output_dir)
-    if hydra_cfg.mode is RunMode.MULTIRUN and cfg.trainer.devices not in (1, "1", "auto"):
+    devices = OmegaConf.select(cfg, "trainer.devices", default=1)
+    if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device each: leave trainer.devices at 1, or start the runs one by one")
     folder = Path(cfg.run_dir)
     leader = os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("RANK", "0") == "0"

@@ -186,11 +186,9 @@ def validate_samples(
     """
     if len(dataset) == 0:
         raise DataError("the data set is empty")
-    first = min(len(dataset), (limit + 1) // 2)
-    rest = np.random.default_rng(seed).permutation(np.arange(first, len(dataset)))
     empty: dict[str, list[str]] = {"depth": [], "labels": []}
     seen = {"depth": 0, "labels": 0}
-    for index in [*range(first), *sorted(rest[: limit - first].tolist())]:
+    for index in a_few(len(dataset), limit=limit, seed=seed):
         sample = dataset[index]
         check_sample(sample)
         name = sample.get("name", f"sample {index}")
@@ -219,6 +217,13 @@ def data_root(root: str | Path) -> Path:
     if not path.is_dir():
         raise missing_path(path, what="folder", remedy="check data.root")
     return path
+
+
+def a_few(length: int, *, limit: int, seed: int = 0) -> list[int]:
+    """``limit`` indices of ``length``: half are the first, half are drawn at random, in order."""
+    first = min(length, (limit + 1) // 2)
+    rest = np.random.default_rng(seed).permutation(np.arange(first, length))
+    return [*range(first), *sorted(rest[: limit - first].tolist())]
 
 
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:

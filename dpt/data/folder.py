@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dpt.data.base import DataError, data_root
 from dpt.data.labels import LabelMap, LabelRule
 from dpt.data.metres import DepthEncoding, DepthRule
 from dpt.data.paired import PairedDataset
-from dpt.data.pairing import Folders, pair_files
+from dpt.data.pairing import Folders, Unpaired, pair_files, unpaired_files
 from dpt.types import IGNORE_INDEX
 
 
@@ -115,15 +115,14 @@ class FolderDataset(PairedDataset):
             split_files={k: v for k, v in (split_files or {}).items() if v} or None,
             fractions=fractions,
         )
-        files = pair_files(
-            folders,
-            images=(images, images_name),
-            labels=(labels, labels_name),
-            depth=(depth, depth_name),
-            missing=missing,
-        )
+        self._where: dict[str, Any] = {
+            "folders": folders,
+            "images": (images, images_name),
+            "labels": (labels, labels_name),
+            "depth": (depth, depth_name),
+        }
         super().__init__(
-            files,
+            pair_files(**self._where, missing=missing),
             split=split,
             depth=depth_rule,
             labels=label_rule,
@@ -131,3 +130,7 @@ class FolderDataset(PairedDataset):
             cache=cache,
             cache_size=cache_size,
         )
+
+    def unpaired(self) -> Unpaired:
+        """Photos without labels, and label files without a photo: what ``missing=skip`` skips."""
+        return unpaired_files(**self._where)

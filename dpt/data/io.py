@@ -63,6 +63,15 @@ def read_image(path: str | Path, *, exif: bool = False) -> np.ndarray:
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
 
 
+def exif_orientation(path: str | Path) -> int:
+    """How a photo says it must be turned, 1 (upright, or no such tag) to 8; no pixel is decoded."""
+    try:
+        with Image.open(path) as picture:
+            return int(picture.getexif().get(0x0112, 1))
+    except (OSError, SyntaxError, ValueError, TypeError):
+        return 1
+
+
 def read_depth(
     path: str | Path,
     *,

@@ -114,14 +114,14 @@ def make_loader(
         collate_fn=partial(collate, targets=tuple(targets)),
         pin_memory=pin_memory,
         drop_last=drop_last,
-        worker_init_fn=_init_worker,
+        worker_init_fn=init_worker,
         persistent_workers=num_workers > 0,
         prefetch_factor=prefetch_factor if num_workers > 0 else None,
         generator=torch.Generator().manual_seed(seed),  # leaves the global random state alone
     )
 
 
-def _init_worker(worker_id: int) -> None:
+def init_worker(worker_id: int) -> None:
     """One thread a worker; Ctrl-C is left to the main process, which may still validate."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)

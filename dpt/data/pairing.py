@@ -25,6 +25,15 @@ class Files(NamedTuple):
     depth: Path | None
 
 
+class Unpaired(NamedTuple):
+    """Files that no sample uses."""
+
+    images: list[Path]
+    """Photos with neither labels nor depth."""
+    maps: list[Path]
+    """Label and depth files of no photo."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Folders:
     """Where the files of one split are.
@@ -86,6 +95,31 @@ def pair_files(
         for key, path in chosen.items()
         if key not in dropped
     ]
+
+
+def unpaired_files(
+    folders: Folders,
+    *,
+    images: tuple[str, str],
+    labels: tuple[str | None, str],
+    depth: tuple[str | None, str],
+) -> Unpaired:
+    """What :func:`pair_files`, with the same arguments, has no partner for."""
+    chosen = _find_images(folders, *images)
+    folder, images_own = folders.find(images[0], option="data.images")
+    photos = scan(folder, name=images[1], suffixes=io.IMAGE_SUFFIXES, option="data.images_name")
+    paired: set[str] = set()
+    stray: list[Path] = []
+    for kind, (template, name) in {"labels": labels, "depth": depth}.items():
+        if template is None:
+            continue
+        found = _find_maps(folders, template, name, chosen, kind=kind)
+        paired |= found.keys()
+        _, maps_own = folders.find(template, option=f"data.{kind}")
+        if maps_own or not images_own:  # else they may belong to another split's photos
+            stray += [path for key, path in found.items() if key not in photos]
+    has_maps = labels[0] is not None or depth[0] is not None
+    return Unpaired([chosen[key] for key in chosen if has_maps and key not in paired], stray)
 
 
 def split_folder(root: Path, template: str, split: str, *, option: str) -> tuple[Path, bool]:

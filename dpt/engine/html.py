@@ -40,6 +40,11 @@ def paragraph(text: str, kind: str = "") -> str:
     return f'<p class="{kind}">{escape(text)}</p>'
 
 
+def listing(lines: Sequence[str]) -> str:
+    """Lines with a dot before each."""
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Rows of text and numbers; numbers are rounded to four digits, None and NaN are dashes."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)

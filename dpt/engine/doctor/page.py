@@ -1,0 +1,174 @@
+"""The doctor's report: one HTML page, and the findings in short for the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from statistics import mean
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from dpt.engine import html
+from dpt.engine.doctor.findings import Finding, count_line, has_errors
+from dpt.engine.doctor.label_checks import class_counts
+from dpt.engine.doctor.scan import Scan
+from dpt.types import IGNORE_INDEX
+
+Row = tuple[str, np.ndarray]
+"""A caption and a uint8 RGB picture."""
+
+_EXAMPLES = {"terminal": 3, "page": 20}
+_COLUMNS = 120
+
+
+def terminal_table(findings: Sequence[Finding]) -> str:
+    """The findings as a table of plain text."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("severity", "split", "code", "finding"):
+        table.add_column(name, no_wrap=name != "finding", overflow="fold")
+    for finding in findings:
+        lines = [finding.line, *_few(finding.examples, _EXAMPLES["terminal"])]
+        table.add_row(finding.severity, finding.split, finding.code, "\n  ".join(lines))
+    text = StringIO()
+    console = Console(
+        file=text, width=_COLUMNS, color_system=None, highlight=False, markup=False, emoji=False
+    )
+    console.print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def page(
+    *,
+    findings: Sequence[tuple[Finding, Sequence[Row]]],
+    scans: Sequence[Scan],
+    samples: Sequence[Row],
+    augmented: Sequence[Row],
+) -> list[str]:
+    """The parts of the page, for :func:`dpt.engine.html.write_page`.
+
+    Args:
+        findings: in the order to show them, with pictures of some samples that have them.
+        scans: of all splits.
+        samples: of the first split, as they are on disk.
+        augmented: of the first split, as training gets them.
+    """
+    only = [finding for finding, _ in findings]
+    verdict = "Failed" if has_errors(only) else "Passed"
+    kind = "bad" if has_errors(only) else "good"
+    parts = [html.paragraph(f"{verdict}: {count_line(only)}", kind), _overview(scans)]
+    for finding, rows in findings:
+        parts += _finding(finding, rows)
+    parts += [*_classes(scans), *_depth(scans), *_sizes(scans)]
+    if samples:
+        parts += [html.heading("Samples as they are on disk"), *_pictures(samples)]
+    if augmented:
+        parts += [
+            html.heading("What training gets"),
+            html.paragraph(
+                "The photo, then its draws of the first epochs as augment=... configures them."
+            ),
+            *_pictures(augmented),
+        ]
+    return parts
+
+
+def _few(examples: Sequence[str], most: int) -> list[str]:
+    rest = len(examples) - most
+    return [*examples[:most], *([f"... and {rest} more"] if rest > 0 else [])]
+
+
+def _pictures(rows: Sequence[Row]) -> Iterator[str]:
+    for caption, picture in rows:
+        yield html.picture(picture, caption)
+
+
+def _finding(finding: Finding, rows: Sequence[Row]) -> Iterator[str]:
+    yield html.heading(f"{finding.severity}: {finding.code} ({finding.split})", 3)
+    yield html.paragraph(finding.message, "bad" if finding.severity == "error" else "")
+    if finding.remedy:
+        yield html.paragraph(f"Remedy: {finding.remedy}.")
+    if finding.examples:
+        yield html.listing(_few(finding.examples, _EXAMPLES["page"]))
+    yield from _pictures(rows)
+
+
+def _overview(scans: Sequence[Scan]) -> str:
+    rows: list[list[html.Cell]] = []
+    for scan in scans:
+        good = [record for record in scan.records if not record.faults]
+        rows.append(
+            [
+                scan.split,
+                len(scan.records),
+                len(scan.records) - len(good),
+                sum(record.labels is not None for record in good),
+                sum(record.depth is not None for record in good),
+                sum(record.class_id is not None for record in good),
+                sum(record.value is not None for record in good),
+            ]
+        )
+    header = ["split", "samples", "unusable", "with mask", "with depth", "with class", "with value"]
+    return html.table(header, rows)
+
+
+def _classes(scans: Sequence[Scan]) -> Iterator[str]:
+    """Share of each class, of the labelled pixels or of the images."""
+    for scan in scans:
+        counts = class_counts(scan)
+        names, unit = scan.facts.info.class_names, "labelled pixels"
+        ignored = counts.pop(IGNORE_INDEX, 0)
+        if not counts:
+            counts = Counter(r.class_id for r in scan.records if r.class_id is not None)
+            names, unit = scan.facts.class_id_names, "images"
+        if not counts:
+            continue
+        yield html.heading(f"Classes in {scan.split}, % of {unit}")
+        total = counts.total()
+        yield html.bars({name: 100 * counts[i] / total for i, name in enumerate(names)})
+        if ignored:
+            share = ignored / (total + ignored)
+            yield html.paragraph(f"{share:.2%} of all label pixels carry no class.")
+
+
+def _depth(scans: Sequence[Scan]) -> Iterator[str]:
+    rows: list[list[html.Cell]] = []
+    for scan in scans:
+        depth = [record.depth for record in scan.records if record.depth]
+        some = [d for d in depth if d.valid]
+        if depth:
+            lows, middles, highs = zip(*(d.quantiles for d in some), strict=True) if some else [()] * 3
+            shares = [100 * (1 - d.valid) for d in depth]
+            rows.append(
+                [
+                    scan.split,
+                    len(depth),
+                    mean(shares),
+                    f"{min(shares):.1f} to {max(shares):.1f}",
+                    min(lows, default=None),
+                    float(np.median(middles)) if middles else None,
+                    max(highs, default=None),
+                    ", ".join(sorted({d.dtype for d in depth})),
+                ]
+            )
+    if rows:
+        yield html.heading("Depth")
+        header = ["split", "maps", "invalid, %", "per map", "nearest 1 %, m", "median of medians, m",
+                  "farthest 1 %, m", "numbers"]  # fmt: skip
+        yield html.table(header, rows)
+
+
+def _sizes(scans: Sequence[Scan]) -> Iterator[str]:
+    rows: list[list[html.Cell]] = []
+    for scan in scans:
+        sizes = Counter(record.photo.size for record in scan.records if record.photo)
+        for (height, width), count in sizes.most_common(10):
+            rows.append([scan.split, f"{width} x {height}", count, width / height])
+        if len(sizes) > 10:
+            rest = sizes.total() - sum(count for _, count in sizes.most_common(10))
+            rows.append([scan.split, f"{len(sizes) - 10} others", rest, None])
+    yield html.heading("Sizes")
+    yield html.table(["split", "width x height", "photos", "aspect"], rows)

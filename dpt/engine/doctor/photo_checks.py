@@ -1,0 +1,206 @@
+"""Photos: copies of one another, empty or turned ones, their sizes, and labels beside them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from dpt.engine.doctor.findings import Finding, plural
+from dpt.engine.doctor.measure import Photo
+from dpt.engine.doctor.registration import MAP_KINDS, MapKind, Move, find_move
+from dpt.engine.doctor.scan import Record, Scan
+
+_NEAR = 0.97  # correlation of thumbnails: frames of a video, crops and recompressed copies
+_COMPARED = 20_000  # photos of a split that are compared for near copies
+
+
+def check_duplicates(scans: Sequence[Scan]) -> Iterator[Finding]:
+    """Photos whose decoded pixels are the same, within a split and across splits."""
+    earlier: dict[bytes, str] = {}
+    for scan in scans:
+        places: dict[bytes, list[Record]] = defaultdict(list)
+        for record in scan.records:
+            if record.photo:
+                places[record.photo.digest].append(record)
+        within = [records for records in places.values() if len(records) > 1]
+        across = [(earlier[key], *records) for key, records in places.items() if key in earlier]
+        if within:
+            yield Finding(
+                severity="warning",
+                code="duplicate",
+                split=scan.split,
+                message=f"{plural(len(within), 'photo')} occurring more than once",
+                remedy="remove the copies: they count twice",
+                examples=tuple(" = ".join(r.name for r in records) for records in within),
+                indices=tuple(r.index for records in within for r in records),
+            )
+        if across:
+            yield Finding(
+                severity="error",
+                code="duplicate_across_splits",
+                split=scan.split,
+                message=f"{plural(len(across), 'photo')} of another split again",
+                remedy="remove them from one: scores on photos that were trained on say nothing",
+                examples=tuple(f"{name} = {record.name}" for name, record, *_ in across),
+                indices=tuple(record.index for _, record, *_ in across),
+            )
+        earlier |= {key: records[0].name for key, records in places.items()}
+
+
+def check_near_duplicates(scans: Sequence[Scan]) -> Iterator[Finding]:
+    """Photos that look like another one: neighbouring frames, crops, recompressed copies."""
+    thumbnails = [_thumbnails(scan) for scan in scans]
+    for number, scan in enumerate(scans):
+        records, ours = thumbnails[number]
+        for other, (_, theirs) in zip(scans[: number + 1], thumbnails, strict=False):
+            same = other is scan
+            near = _has_twin(ours, theirs, itself=same)
+            found = [record for record, flag in zip(records, near, strict=True) if flag]
+            if found:
+                yield Finding(
+                    severity="note",
+                    code="near_duplicate" if same else "near_duplicate_across_splits",
+                    split=scan.split,
+                    message=f"{len(found)} of {plural(len(records), 'photo')} look nearly like "
+                    f"{'another one' if same else 'one of ' + other.split}",
+                    remedy="frames of one video are worth far fewer independent photos"
+                    if same
+                    else "scores on them say little about new places; split by scene or drive",
+                    examples=_names_of(found),
+                    indices=_indices(found),
+                )
+
+
+def check_photos(scan: Scan) -> Iterator[Finding]:
+    """Photos that are empty, grey, or stored turned."""
+    photos = [(record, record.photo) for record in scan.records if record.photo]
+
+    def those(test: Callable[[Photo], bool]) -> list[Record]:
+        return [record for record, photo in photos if test(photo)]
+
+    empty = those(lambda p: p.mean < 8 or p.mean > 247 or p.std < 3)
+    grey = those(lambda p: p.grey and p.std >= 3)
+    turned = those(lambda p: p.orientation != 1)
+    if empty:
+        yield Finding(
+            severity="warning",
+            code="photo_empty",
+            split=scan.split,
+            message=f"{plural(len(empty), 'photo')} nearly black, white or of one colour",
+            remedy="look at them, and remove those that show nothing",
+            examples=_names_of(empty),
+            indices=_indices(empty),
+        )
+    if grey:
+        yield Finding(
+            severity="note",
+            code="photo_grey",
+            split=scan.split,
+            message=f"{len(grey)} of {plural(len(photos), 'photo')} without colour",
+            remedy="a model that shall see both kinds gains from augment.grayscale"
+            if len(grey) < len(photos)
+            else "nothing is wrong with that if those to come are grey too",
+            examples=_names_of(grey),
+            indices=_indices(grey) if len(grey) < len(photos) else (),
+        )
+    if turned:
+        yield Finding(
+            severity="warning",
+            code="exif_orientation",
+            split=scan.split,
+            message=f"{plural(len(turned), 'photo')} with an EXIF orientation, which is not "
+            "applied: training sees the pixels as they are stored",
+            remedy="save them upright (exiftran -a, or mogrify -auto-orient)",
+            examples=_names_of(turned),
+            indices=_indices(turned),
+        )
+
+
+def check_sizes(scan: Scan, *, image_size: tuple[int, int]) -> Iterator[Finding]:
+    """Several sizes, photos smaller than the training crop, and unlike aspects."""
+    sizes = Counter(record.photo.size for record in scan.records if record.photo)
+    if len(sizes) > 1:
+        aspects = sorted(width / height for height, width in sizes)
+        yield Finding(
+            severity="note",
+            code="several_sizes",
+            split=scan.split,
+            message=f"{len(sizes)} sizes, aspects from {aspects[0]:.2f} to {aspects[-1]:.2f}",
+            remedy="training crops them all to data.image_size",
+        )
+    small = [
+        record
+        for record in scan.records
+        if record.photo and any(a < b for a, b in zip(record.photo.size, image_size, strict=True))
+    ]
+    if small:
+        height, width = image_size
+        yield Finding(
+            severity="note",
+            code="smaller_than_crop",
+            split=scan.split,
+            message=f"{len(small)} of {plural(len(scan.records), 'photo')} smaller than "
+            f"data.image_size=[{height},{width}]",
+            remedy="they are enlarged; choose a smaller data.image_size to avoid it",
+            examples=_names_of(small),
+        )
+
+
+def moves(scan: Scan) -> dict[MapKind, Move]:
+    """What would lay labels or depth over their photos, for those that do not lie there."""
+    found = {k: find_move(r.edge_scores.get(k) for r in scan.records) for k in MAP_KINDS}
+    return {kind: move for kind, move in found.items() if move is not None}
+
+
+def check_registration(scan: Scan) -> Iterator[Finding]:
+    """Masks and depth maps whose edges fit the photos' edges better elsewhere."""
+    for kind, move in moves(scan).items():
+        size = next(record.photo.size for record in scan.records if record.photo)
+        dx, dy = move.pixels(size)
+        yield Finding(
+            severity="warning",
+            code=f"{kind}_misregistered",
+            split=scan.split,
+            message=f"edges of the {'masks' if kind == 'labels' else 'depth maps'} fit those of "
+            f"the photos best after scaling by {move.scale:g} about the centre and moving by "
+            f"({dx}, {dy}) pixels (score {move.score:.2f}, as it is {move.score_unmoved:.2f}, over "
+            f"{plural(move.images, 'image')})",
+            remedy="check whether photos and labels come from one camera and were cropped alike",
+            indices=tuple(record.index for record in scan.records if kind in record.edge_scores),
+        )
+
+
+def _thumbnails(scan: Scan) -> tuple[list[Record], np.ndarray]:
+    """Records that have a thumbnail, and these as float32 (n, 256) of zero mean and unit length."""
+    records = [record for record in scan.records if record.photo and record.photo.std >= 3]
+    records = records[:_COMPARED]
+    data = b"".join(record.photo.thumbnail for record in records if record.photo)
+    rows = np.frombuffer(data, np.uint8).reshape(len(records), -1).astype(np.float32)
+    if len(rows):
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True) + 1e-6
+    return records, rows
+
+
+def _has_twin(ours: np.ndarray, theirs: np.ndarray, *, itself: bool) -> np.ndarray:
+    """For each row of ``ours``: whether a row of ``theirs`` (another one) is nearly the same."""
+    found = np.zeros(len(ours), bool)
+    if len(ours) == 0 or len(theirs) == 0:
+        return found
+    for start in range(0, len(ours), 1024):
+        rows = np.arange(start, min(start + 1024, len(ours)))
+        likeness = ours[rows] @ theirs.T
+        if itself:
+            likeness[np.arange(len(rows)), rows] = -1
+        found[rows] = likeness.max(axis=1) > _NEAR
+    return found
+
+
+def _names_of(records: Sequence[Record]) -> tuple[str, ...]:
+    return tuple(record.name for record in records)
+
+
+def _indices(records: Sequence[Record]) -> tuple[int, ...]:
+    return tuple(record.index for record in records)

@@ -1,0 +1,151 @@
+"""Whether labels lie on the photo: where the edges of one meet the edges of the other.
+
+The edges of a mask, or the jumps of a depth map, are moved and scaled over the photo's gradient.
+Where they belong, the gradient below them is strongest. One image says little; the mean over many
+has a sharp peak, and if that peak is not where the files put it, the two are not registered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import cv2
+import numpy as np
+
+from dpt.types import IGNORE_INDEX, Sample
+
+MapKind = Literal["labels", "depth"]
+MAP_KINDS: tuple[MapKind, ...] = ("labels", "depth")
+
+SIDE = 320
+"""Longer side that photos are compared at, in pixels: larger ones are shrunk."""
+REACH = 0.075
+"""Largest shift that is tried, as a share of the longer side."""
+SCALES = tuple(round(1 + 0.0125 * step, 4) for step in range(-12, 13))
+_JUMP = 0.05  # relative step of depth that counts as an edge
+_FEW_EDGES = 100  # pixels; fewer say nothing
+_MANY_IMAGES = 6
+_CLEARLY = 1.15  # how much better the best place must be than the files' own
+_AGREEING = 0.75  # share of the images that must find it better
+_SMALL_MOVE = 2.0  # pixels at SIDE, at the picture's border: less is within the method's error
+
+
+@dataclass(frozen=True)
+class Move:
+    """What would lay labels over their photos: scaling about the centre, then moving.
+
+    ``dx`` and ``dy`` are shares of the photo's longer side, to the right and downwards.
+    """
+
+    scale: float
+    dx: float
+    dy: float
+    score: float
+    score_unmoved: float
+    images: int
+
+    def pixels(self, size: tuple[int, int]) -> tuple[int, int]:
+        """(dx, dy) for photos of ``size`` [h, w]."""
+        return round(self.dx * max(size)), round(self.dy * max(size))
+
+
+def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
+    """The mean photo gradient below the labels' edges for every scale and shift tried.
+
+    Args:
+        image: uint8 (H, W, 3) RGB.
+        edges: bool (H, W), from :func:`edge_map`.
+
+    Returns:
+        float16 (len(SCALES), 2r+1, 2r+1): scale, shift downwards, shift to the right; r is
+        ``REACH`` of the longer side. In units of the photo's mean gradient: 1 is chance. None
+        where there are too few edges.
+    """
+    if np.count_nonzero(edges) < _FEW_EDGES:
+        return None
+    factor = min(1.0, SIDE / max(edges.shape))
+    size = (round(edges.shape[0] * factor), round(edges.shape[1] * factor))
+    reach = round(REACH * max(size))
+    # outside the photo nothing speaks for or against a shift
+    gradient = cv2.copyMakeBorder(
+        _gradient(image, size), *(reach,) * 4, cv2.BORDER_CONSTANT, value=1.0
+    )
+    centre = np.array(size)[:, None] / 2
+    points = (np.argwhere(edges).T + 0.5) * factor - centre
+    scores = np.empty((len(SCALES), 2 * reach + 1, 2 * reach + 1), np.float16)
+    for k, scale in enumerate(SCALES):
+        y, x = np.floor(points * scale + centre).astype(int)
+        inside = (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
+        template = np.zeros(size, np.float32)
+        template[y[inside], x[inside]] = 1
+        total = cv2.matchTemplate(gradient, template, cv2.TM_CCORR)
+        scores[k] = total / max(float(template.sum()), 1.0)
+    return scores
+
+
+def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
+    """The move that many images agree on, or None if the files' own place is (nearly) the best."""
+    found = [array for array in scores if array is not None]
+    shapes = Counter(array.shape for array in found)  # small photos have a shorter reach
+    if not shapes or max(shapes.values()) < _MANY_IMAGES:
+        return None
+    common = shapes.most_common(1)[0][0]
+    stacked = np.stack([array for array in found if array.shape == common]).astype(np.float32)
+    mean = stacked.mean(axis=0)
+    reach = mean.shape[1] // 2
+    unmoved = (SCALES.index(1.0), reach, reach)
+    best = tuple(int(i) for i in np.unravel_index(mean.argmax(), mean.shape))
+    agreeing = (stacked[:, *best] > stacked[:, *unmoved]).mean()
+    scale, dy, dx = SCALES[best[0]], best[1] - reach, best[2] - reach
+    side = reach / REACH
+    at_border = max(abs(dx), abs(dy)) + abs(scale - 1) * side / 2
+    is_clear = mean[best] >= _CLEARLY * mean[unmoved] and agreeing >= _AGREEING
+    if not is_clear or at_border < _SMALL_MOVE:
+        return None
+    return Move(
+        scale, dx / side, dy / side, float(mean[best]), float(mean[unmoved]), len(stacked)
+    )
+
+
+def moved(edges: np.ndarray, move: Move) -> np.ndarray:
+    """Edges, bool (H, W), scaled about the centre and moved; False where nothing comes from."""
+    height, width = edges.shape
+    dx, dy = move.pixels((height, width))
+    matrix = np.array(
+        [
+            [move.scale, 0, dx + (1 - move.scale) * width / 2],
+            [0, move.scale, dy + (1 - move.scale) * height / 2],
+        ]
+    )
+    plain = edges.astype(np.uint8)
+    return cv2.warpAffine(plain, matrix, (width, height), flags=cv2.INTER_NEAREST) > 0
+
+
+def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
+    """bool (H, W): True beside a border between classes, or beside a jump of the depth."""
+    if kind == "labels":
+        ids = sample["labels"]
+        known = ids != IGNORE_INDEX
+        steps = [ids[:, 1:] != ids[:, :-1], ids[1:] != ids[:-1]]
+    else:
+        known = sample["valid"]
+        logs = np.log(np.where(known, sample["depth"], np.float32(1)))
+        steps = [np.abs(np.diff(logs, axis=axis)) > _JUMP for axis in (1, 0)]
+    edges = np.zeros(known.shape, bool)
+    edges[:, 1:] |= steps[0] & known[:, 1:] & known[:, :-1]
+    edges[1:] |= steps[1] & known[1:] & known[:-1]
+    return edges
+
+
+def _gradient(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Strength of the photo's edges, float32 of ``size``, 1 in the mean."""
+    small = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_AREA)
+    gray = cv2.GaussianBlur(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32), (0, 0), 1)
+    strength = cv2.magnitude(
+        cv2.Sobel(gray, cv2.CV_32F, 1, 0), cv2.Sobel(gray, cv2.CV_32F, 0, 1)
+    )
+    strength = np.minimum(strength, np.quantile(strength, 0.95))  # one lamp must not decide
+    return strength / max(float(strength.mean()), 1e-6)
