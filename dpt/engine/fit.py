@@ -16,6 +16,7 @@ from dpt.engine import build
 from dpt.engine.baselines import trivial_scores
 from dpt.engine.callbacks import FailedFiles, StopOnSignal
 from dpt.engine.configure import convert
+from dpt.engine.doctor import quick_findings
 from dpt.engine.loggers import OneFileCSVLogger
 from dpt.engine.report import log_table, write_json
 from dpt.engine.resume import ENDED, FINISHED, RunState, checkpoint_of, step_of
@@ -49,6 +50,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         if hasattr(dataset, "validate"):
             for remark in dataset.validate(limit=CHECKED_FILES):
                 log.warning("%s", remark)
+        for remark in quick_findings(dataset, CHECKED_FILES):
+            log.warning("%s", remark)
     model = build.make_model(cfg["model"], objectives, settings)
     task = build.make_task(cfg, objectives, model)
     targets = [o.target for o in objectives.values()]

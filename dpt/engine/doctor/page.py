@@ -21,7 +21,7 @@ from dpt.types import IGNORE_INDEX
 Row = tuple[str, np.ndarray]
 """A caption and a uint8 RGB picture."""
 
-_EXAMPLES = {"terminal": 3, "page": 20}
+_EXAMPLES = {"terminal": 3, "page": 8}
 _COLUMNS = 120
 
 
@@ -53,7 +53,7 @@ def page(
     Args:
         findings: in the order to show them, with pictures of some samples that have them.
         scans: of all splits.
-        samples: of the first split, as they are on disk.
+        samples: of the first split, as they are read.
         augmented: of the first split, as training gets them.
     """
     only = [finding for finding, _ in findings]
@@ -64,12 +64,12 @@ def page(
         parts += _finding(finding, rows)
     parts += [*_classes(scans), *_depth(scans), *_sizes(scans)]
     if samples:
-        parts += [html.heading("Samples as they are on disk"), *_pictures(samples)]
+        parts += [html.heading("Samples as they are read"), *_pictures(samples)]
     if augmented:
         parts += [
             html.heading("What training gets"),
             html.paragraph(
-                "The photo, then its draws of the first epochs as augment=... configures them."
+                "The photo, then what the first epochs make of it with this augmentation."
             ),
             *_pictures(augmented),
         ]
@@ -78,7 +78,7 @@ def page(
 
 def _few(examples: Sequence[str], most: int) -> list[str]:
     rest = len(examples) - most
-    return [*examples[:most], *([f"... and {rest} more"] if rest > 0 else [])]
+    return [*examples[:most], *([f"... and {rest} more in report.json"] if rest > 0 else [])]
 
 
 def _pictures(rows: Sequence[Row]) -> Iterator[str]:
@@ -116,22 +116,31 @@ def _overview(scans: Sequence[Scan]) -> str:
 
 
 def _classes(scans: Sequence[Scan]) -> Iterator[str]:
-    """Share of each class, of the labelled pixels or of the images."""
+    """How often each class occurs in each split: in pixels and images, or in images alone."""
+    shares: dict[str, dict[str, list[html.Cell]]] = {"pixels": {}, "images": {}}
+    header: dict[str, list[str]] = {"pixels": ["class"], "images": ["class"]}
     for scan in scans:
-        counts = class_counts(scan)
-        names, unit = scan.facts.info.class_names, "labelled pixels"
-        ignored = counts.pop(IGNORE_INDEX, 0)
-        if not counts:
-            counts = Counter(r.class_id for r in scan.records if r.class_id is not None)
-            names, unit = scan.facts.class_id_names, "images"
-        if not counts:
-            continue
-        yield html.heading(f"Classes in {scan.split}, % of {unit}")
-        total = counts.total()
-        yield html.bars({name: 100 * counts[i] / total for i, name in enumerate(names)})
-        if ignored:
-            share = ignored / (total + ignored)
-            yield html.paragraph(f"{share:.2%} of all label pixels carry no class.")
+        counts, info = class_counts(scan), scan.facts.info
+        known = counts.total() - counts[IGNORE_INDEX]
+        if counts:
+            header["pixels"] += [f"{scan.split}, % of labelled pixels", "images"]
+            seen = Counter(i for r in scan.records if r.labels for i in r.labels.counts)
+            for i, name in enumerate(info.class_names):
+                cells = [100 * counts[i] / max(known, 1), seen[i]]
+                shares["pixels"].setdefault(name, [name]).extend(cells)
+            cells = [100 * counts[IGNORE_INDEX] / counts.total(), seen[IGNORE_INDEX]]
+            name = "(no class, % of all pixels)"
+            shares["pixels"].setdefault(name, [name]).extend(cells)
+        ids = Counter(r.class_id for r in scan.records if r.class_id is not None)
+        if ids:
+            header["images"] += [f"{scan.split}, % of images", "images"]
+            for i, name in enumerate(scan.facts.class_id_names):
+                cells = [100 * ids[i] / ids.total(), ids[i]]
+                shares["images"].setdefault(name, [name]).extend(cells)
+    for unit, rows in shares.items():
+        if rows:
+            yield html.heading("Classes" if unit == "pixels" else "Classes of whole images")
+            yield html.table(header[unit], list(rows.values()))
 
 
 def _depth(scans: Sequence[Scan]) -> Iterator[str]:

@@ -54,22 +54,24 @@ def check_near_duplicates(scans: Sequence[Scan]) -> Iterator[Finding]:
     thumbnails = [_thumbnails(scan) for scan in scans]
     for number, scan in enumerate(scans):
         records, ours = thumbnails[number]
-        for other, (_, theirs) in zip(scans[: number + 1], thumbnails, strict=False):
+        for other, (candidates, theirs) in zip(scans[: number + 1], thumbnails, strict=False):
             same = other is scan
-            near = _has_twin(ours, theirs, itself=same)
-            found = [record for record, flag in zip(records, near, strict=True) if flag]
-            if found:
+            twins = {
+                record.name: candidates[twin].name
+                for record, twin in zip(records, _twins(ours, theirs, itself=same), strict=True)
+                if twin >= 0
+            }
+            if twins:
                 yield Finding(
                     severity="note",
                     code="near_duplicate" if same else "near_duplicate_across_splits",
                     split=scan.split,
-                    message=f"{len(found)} of {plural(len(records), 'photo')} look nearly like "
+                    message=f"{len(twins)} of {plural(len(records), 'photo')} look nearly like "
                     f"{'another one' if same else 'one of ' + other.split}",
                     remedy="frames of one video are worth far fewer independent photos"
                     if same
                     else "scores on them say little about new places; split by scene or drive",
-                    examples=_names_of(found),
-                    indices=_indices(found),
+                    examples=tuple(f"{name} ~ {twin}" for name, twin in twins.items()),
                 )
 
 
@@ -184,17 +186,15 @@ def _thumbnails(scan: Scan) -> tuple[list[Record], np.ndarray]:
     return records, rows
 
 
-def _has_twin(ours: np.ndarray, theirs: np.ndarray, *, itself: bool) -> np.ndarray:
-    """For each row of ``ours``: whether a row of ``theirs`` (another one) is nearly the same."""
-    found = np.zeros(len(ours), bool)
-    if len(ours) == 0 or len(theirs) == 0:
-        return found
-    for start in range(0, len(ours), 1024):
+def _twins(ours: np.ndarray, theirs: np.ndarray, *, itself: bool) -> np.ndarray:
+    """For each row of ``ours`` the row of ``theirs`` (not itself) that is nearly it, or -1."""
+    found = np.full(len(ours), -1)
+    for start in range(0, len(ours) if len(theirs) else 0, 1024):
         rows = np.arange(start, min(start + 1024, len(ours)))
         likeness = ours[rows] @ theirs.T
         if itself:
             likeness[np.arange(len(rows)), rows] = -1
-        found[rows] = likeness.max(axis=1) > _NEAR
+        found[rows] = np.where(likeness.max(axis=1) > _NEAR, likeness.argmax(axis=1), -1)
     return found
 
 

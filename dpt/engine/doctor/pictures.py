@@ -20,14 +20,14 @@ _RED, _GREEN = np.array((255, 40, 40), np.uint8), np.array((60, 255, 60), np.uin
 
 
 def views(sample: Sample, info: DatasetInfo) -> list[np.ndarray]:
-    """The photo with its labels laid over it, and its depth: what it has of them."""
-    image, shown = sample["image"], []
+    """The photo, its labels laid over it where it has any, and its depth where it has that."""
+    shown = [sample["image"]]
     if "labels" in sample:
         color = colorize_labels(sample["labels"], info.palette or None)
-        shown.append(overlay(image, color, 0.55))
+        shown = [overlay(sample["image"], color, 0.55)]
     if "depth" in sample:
         shown.append(colorize_depth(sample["depth"], sample["valid"]))
-    return shown or [image]
+    return shown
 
 
 def row_of(pictures: Sequence[np.ndarray]) -> np.ndarray:
@@ -62,7 +62,7 @@ def augmented_rows(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """A row for each sample: the photo, then what training gets of it in its first epochs.
 
-    With both labels and depth there is a second row for the depth.
+    Where there is depth, it follows in a second row.
     """
     for index in indices:
         original = augmented.dataset[index]
