@@ -107,8 +107,8 @@ def check(cfg: Mapping[str, Any]) -> list[Finding]:
     )
     if findings:
         log.info("%s", terminal_table(findings))
-    count = sum(len(each.records) for each in scans)
-    log.info("%d samples read in %.1f s: %s", count, time.monotonic() - started, count_line(findings))
+    count, seconds = sum(len(each.records) for each in scans), time.monotonic() - started
+    log.info("%d samples read in %.1f s: %s", count, seconds, count_line(findings))
     log.info("report: %s", folder / "report.html")
     if has_errors(findings):
         raise SystemExit(1)

@@ -42,9 +42,10 @@ def _check_unit(scan: Scan, maps: Maps) -> Iterator[Finding]:
     measured = [depth for _, depth in maps if depth.measured]
     if not measured:
         return
-    scale = scan.facts.depth_scale
+    rule = scan.facts.depth
+    scale = rule.scale if rule else 1.0
     typical, high = (median(depth.raw[i] for depth in measured) for i in (0, 1))
-    metres = typical * (scale or 1)
+    metres = typical * scale
     max_depth = scan.facts.info.max_depth
     severity: Severity = "error"
     if max_depth is not None and metres > max_depth:
@@ -57,7 +58,7 @@ def _check_unit(scan: Scan, maps: Maps) -> Iterator[Finding]:
         return
     found = f"the typical depth is {metres:.4g} m, {fault}"
     remedy = "check the unit of the files"
-    if scale is not None:
+    if rule is not None:
         found += f" ({typical:.4g} in the files, times data.depth_scale={scale:g})"
         remedy = "check data.depth_scale and data.max_depth"
         better = likely_scale(typical, high, max_depth=max_depth, scale=scale)
@@ -104,7 +105,7 @@ def _check_range(scan: Scan, maps: Maps) -> Iterator[Finding]:
             [(record, depth) for record, depth in maps if depth.beyond > _MANY_BEYOND],
             severity="warning",
             code="depth_beyond_max",
-            message=f"{beyond:.0%} of the measured pixels lie beyond data.max_depth={max_depth:g} m",
+            message=f"{beyond:.0%} of the measured pixels are beyond data.max_depth={max_depth:g} m",
             remedy="raise data.max_depth if they are genuine, add their value to "
             "data.invalid_depth if not",
         )
@@ -145,7 +146,7 @@ def _check_maps(scan: Scan, maps: Maps) -> Iterator[Finding]:
             constant,
             severity=grave(constant),
             code="depth_constant",
-            message=f"{len(constant)} of {plural(len(maps), 'depth map')} have one depth everywhere",
+            message=f"{len(constant)} of {plural(len(maps), 'depth map')} hold one depth only",
             remedy="remove them, or check the files",
         )
     if coarse := those(lambda d: d.dtype == "uint8"):
@@ -180,10 +181,11 @@ def _check_extremes(scan: Scan, maps: Maps, *, only_last: bool) -> Iterator[Find
         if not is_last and (only_last or count < 3 or 5 * count < len(maps)):
             continue
         share = sum(extreme.share for _, _, extreme in places) / count
-        metres = value * (scan.facts.depth_scale or 1)
+        rule = scan.facts.depth
+        metres = value * (rule.scale if rule else 1.0)
         max_depth = scan.facts.info.max_depth
         counts = scan.facts.info.min_depth <= metres <= (max_depth or float("inf"))
-        declared = [*scan.facts.invalid_depth, value]
+        declared = [*(rule.invalid if rule else ()), value]
         yield Finding(
             severity="warning" if counts else "note",
             code="depth_spike",

@@ -45,15 +45,18 @@ def check_ids(scan: Scan) -> Iterator[Finding]:
 
 def _check_shift(scan: Scan, *, outside: set[int]) -> Iterator[Finding]:
     """Ids that count from 1, and id 0 that means "other", as in ADE20K."""
-    facts, counts = scan.facts, class_counts(scan)
-    count = facts.info.num_classes
+    rule, counts = scan.facts.labels, class_counts(scan)
+    ignored = rule.ignore_index if rule else ()
+    count = scan.facts.info.num_classes
     present = {i for i in counts if i != IGNORE_INDEX}
-    if count < 2 or not present or 0 in facts.ignore_index:
+    if count < 2 or not present or 0 in ignored or (rule and rule.ids_of_class):
         return
-    from_one = {*range(1, count + 1), *(value + 1 for value in facts.ignore_index)}
+    from_one = {*range(1, count + 1), *(value + 1 for value in ignored)}
     severity: Severity = "error"
     if outside and outside <= from_one and 0 not in present:
-        message = f"id 0 never occurs, but {_listed(sorted(outside))} does: ids seem to count from 1"
+        message = (
+            f"id 0 never occurs, but {_listed(sorted(outside))} does: ids seem to count from 1"
+        )
     elif outside == {count} and not counts[IGNORE_INDEX]:
         message = (
             f"ids are 0..{count} and nothing is unlabelled: this looks like ADE20K, where 0 means "
@@ -62,9 +65,8 @@ def _check_shift(scan: Scan, *, outside: set[int]) -> Iterator[Finding]:
         )
     elif not outside and present == set(range(1, count)):
         severity = "warning"
-        message = (
-            f"id 0 ({facts.info.class_names[0]}) never occurs, all others do: ids may count from 1"
-        )
+        name = scan.facts.info.class_names[0]
+        message = f"id 0 ({name}) never occurs, all others do: ids may count from 1"
     else:
         return
     yield Finding(
@@ -72,8 +74,7 @@ def _check_shift(scan: Scan, *, outside: set[int]) -> Iterator[Finding]:
         code="off_by_one",
         split=scan.split,
         message=message,
-        remedy=f"subtract 1 from the masks, or set data.num_classes={count + 1} "
-        f"data.ignore_index=0",
+        remedy=f"set data.label_map=1-{count} (1 becomes the first class, 0 is ignored)",
     )
 
 

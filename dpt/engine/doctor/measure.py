@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from dpt.data.metres import DepthRule
 from dpt.types import IGNORE_INDEX
 
 THUMBNAIL = 16
@@ -98,7 +99,7 @@ def measure_photo(image: np.ndarray, *, orientation: int = 1) -> Photo:
     mean, std = (float(v[0, 0]) for v in cv2.meanStdDev(gray))
     few = image[::4, ::4]
     digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(image))
+    digest.update(memoryview(np.ascontiguousarray(image)))
     side = (THUMBNAIL, THUMBNAIL)
     return Photo(
         size=image.shape[:2],
@@ -133,34 +134,29 @@ def measure_depth(
     valid: np.ndarray,
     *,
     raw: np.ndarray | None,
-    scale: float,
-    invalid: Sequence[float],
-    max_depth: float | None,
+    rule: DepthRule | None,
 ) -> Depth:
     """Numbers of a depth map.
 
     Args:
         depth: float32 (H, W), metres; ``valid``: bool (H, W).
         raw: the numbers in the file, or None to judge the metres instead.
-        scale: metres for each unit of ``raw``.
-        invalid: values of ``raw`` that are declared invalid.
-        max_depth: largest depth that counts as valid, in metres.
+        rule: how they became metres; used with ``raw`` alone.
     """
     metres = depth[valid]
     constant = metres.size >= 100 and metres.min() == metres.max()
-    if raw is None:
-        dtype, scale, measured = str(depth.dtype), 1.0, metres
-    else:
+    dtype, measured, limit = str(depth.dtype), metres, np.inf
+    if raw is not None and rule is not None:
         dtype = str(raw.dtype)
         known = (raw > 0) & np.isfinite(raw) if raw.dtype.kind == "f" else raw > 0
-        for value in invalid:
+        for value in rule.invalid:
             known &= raw != value
         measured = raw[known]
+        limit = np.inf if rule.max_depth is None else rule.max_depth / rule.scale
     top, bottom = _extremes(measured)
     whole = measured.dtype.kind in "ui"
     reaches_last = whole and top is not None and top.value == np.iinfo(measured.dtype).max
     levels = measured[measured < top.value] if reaches_last and top else measured
-    limit = np.inf if max_depth is None else max_depth / scale
     low, middle, high = _quantiles(metres, (0.01, 0.5, 0.99))
     raw_middle, raw_high = _quantiles(levels, (0.5, 0.99))
     return Depth(

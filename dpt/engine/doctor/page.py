@@ -149,7 +149,9 @@ def _depth(scans: Sequence[Scan]) -> Iterator[str]:
         depth = [record.depth for record in scan.records if record.depth]
         some = [d for d in depth if d.valid]
         if depth:
-            lows, middles, highs = zip(*(d.quantiles for d in some), strict=True) if some else [()] * 3
+            lows, middles, highs = (
+                zip(*(d.quantiles for d in some), strict=True) if some else [()] * 3
+            )
             shares = [100 * (1 - d.valid) for d in depth]
             rows.append(
                 [

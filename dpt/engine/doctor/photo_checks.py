@@ -25,7 +25,7 @@ def check_duplicates(scans: Sequence[Scan]) -> Iterator[Finding]:
             if record.photo:
                 places[record.photo.digest].append(record)
         within = [records for records in places.values() if len(records) > 1]
-        across = [(earlier[key], *records) for key, records in places.items() if key in earlier]
+        across = [(earlier[key], records[0]) for key, records in places.items() if key in earlier]
         if within:
             yield Finding(
                 severity="warning",
@@ -43,8 +43,8 @@ def check_duplicates(scans: Sequence[Scan]) -> Iterator[Finding]:
                 split=scan.split,
                 message=f"{plural(len(across), 'photo')} of another split again",
                 remedy="remove them from one: scores on photos that were trained on say nothing",
-                examples=tuple(f"{name} = {record.name}" for name, record, *_ in across),
-                indices=tuple(record.index for _, record, *_ in across),
+                examples=tuple(f"{name} = {record.name}" for name, record in across),
+                indices=tuple(record.index for _, record in across),
             )
         earlier |= {key: records[0].name for key, records in places.items()}
 

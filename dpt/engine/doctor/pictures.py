@@ -47,7 +47,7 @@ def example_rows(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Caption and picture of samples as they are on disk: photo, labels, depth."""
     for index in indices:
-        sample = read(dataset, index).sample
+        sample = read(dataset, index, facts).sample
         shown = [sample["image"]] if "image" in sample else []
         if "labels" in sample:
             shown.append(colorize_labels(sample["labels"], facts.info.palette or None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ import numpy as np
 
 from dpt.data import io
 from dpt.data.base import check_sample
+from dpt.data.labels import LabelRule
+from dpt.data.metres import DepthRule
+from dpt.data.paired import PairedDataset
+from dpt.data.pairing import Files
 from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 
@@ -24,33 +29,31 @@ class Fault:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a data set says about itself; what lies behind its samples where it tells.
+    """What a data set says about itself, and about its files where it has any.
 
     Attributes:
         info: of the data set.
         class_id_names: names of the image-level classes.
-        depth_scale: metres for each unit of the depth files; None where files are not known.
-        invalid_depth: values in the depth files that are declared invalid.
-        ignore_index: values in the label files that mean "unlabelled".
+        depth: how the numbers of depth files become metres; None if that is not known.
+        labels: how the ids of label files become classes; None if that is not known.
         root: folder that names are shortened by.
     """
 
     info: DatasetInfo
     class_id_names: tuple[str, ...] = ()
-    depth_scale: float | None = None
-    invalid_depth: tuple[float, ...] = ()
-    ignore_index: tuple[int, ...] = ()
+    depth: DepthRule | None = None
+    labels: LabelRule | None = None
     root: str = ""
 
     @classmethod
     def of(cls, dataset: Any) -> Facts:
-        ignored = getattr(dataset, "ignore_index", None)
+        # numbers in another encoding are of no unit: the metres are judged instead
+        depth = getattr(dataset, "depth_rule", None)
         return cls(
             info=dataset.info,
             class_id_names=tuple(getattr(dataset, "class_id_names", ())),
-            depth_scale=getattr(dataset, "depth_scale", None) if _has_files(dataset) else None,
-            invalid_depth=tuple(getattr(dataset, "invalid_depth", ())),
-            ignore_index=(ignored,) if isinstance(ignored, int) else tuple(ignored or ()),
+            depth=depth if depth is not None and depth.encoding == "linear" else None,
+            labels=getattr(dataset, "label_rule", None),
             root=str(getattr(dataset, "root", "")),
         )
 
@@ -67,7 +70,7 @@ class Reading:
         sample: whole if ``faults`` is empty; else what could be read.
         faults: why it cannot be used.
         outside: pixels of each value of the label file that is neither a class nor ignored.
-        raw_depth: the numbers of the depth file, where it is known.
+        raw_depth: the numbers of the depth file; None where they are not known or encoded.
         photo: the photo's file, where it is known.
     """
 
@@ -78,9 +81,9 @@ class Reading:
     photo: Path | None = None
 
 
-def read(dataset: Any, index: int) -> Reading:
+def read(dataset: Any, index: int, facts: Facts) -> Reading:
     """Reads a sample as training does; if that fails, its files one by one to say why."""
-    files = dataset.files(index) if _has_files(dataset) else None
+    files = _files(dataset, index)
     try:
         sample = dataset[index]
         check_sample(sample)
@@ -88,61 +91,68 @@ def read(dataset: Any, index: int) -> Reading:
         fault = Fault("unreadable", _line(error))
         if files is None:
             return Reading(Sample(index=index, name=f"sample {index}"), (fault,))
-        return _read_parts(dataset, index, files, fault)
+        return _read_parts(dataset, files, facts, Reading(_named(index, files), (fault,)))
     reading = Reading(sample, photo=files.image if files else _path(sample.get("name", "")))
-    if files is not None and files.depth is not None and hasattr(dataset, "depth_scale"):
-        reading.raw_depth = _attempt(lambda: io.read_raw_depth(files.depth), [])
+    if files is not None and files.depth is not None and facts.depth is not None:
+        key = dataset.depth_key
+        reading.raw_depth = _attempt(partial(io.read_raw_depth, files.depth, key=key), [])
     return reading
 
 
-def _read_parts(dataset: Any, index: int, files: Any, fault: Fault) -> Reading:
+def _read_parts(dataset: PairedDataset, files: Files, facts: Facts, reading: Reading) -> Reading:
     """What can be read of a sample that is refused, and why it is refused."""
-    facts = Facts.of(dataset)
-    sample = Sample(index=index, name=str(files.image))
-    reading = Reading(sample, photo=files.image)
-    messages: list[str] = []
-    image = _attempt(lambda: io.read_image(files.image), messages)
+    (refusal,) = reading.faults
+    sample, messages = reading.sample, list[str]()
+    reading.photo = files.image
+    image = _attempt(partial(io.read_image, files.image), messages)
     if image is not None:
         sample["image"] = image
-    if files.labels is not None:
-        colors = getattr(dataset, "label_colors", ())
-        raw = _attempt(lambda: io.read_labels(files.labels, colors=colors), messages)
+    path = files.labels
+    if path is not None and (labels := facts.labels) is not None:
+        raw = _attempt(partial(io.read_labels, path, colors=labels.colors), messages)
         if raw is not None:
-            sample["labels"], reading.outside = _sort_out(raw, facts)
-    if files.depth is not None:
-        reading.raw_depth = _attempt(lambda: io.read_raw_depth(files.depth), messages)
-        if reading.raw_depth is not None and facts.depth_scale is not None:
-            sample["depth"], sample["valid"] = io.read_depth(
-                files.depth,
-                scale=facts.depth_scale,
-                invalid=facts.invalid_depth,
-                min_depth=facts.info.min_depth,
-                max_depth=facts.info.max_depth,
-            )
-    maps: dict[str, Any] = {k: v for k, v in sample.items() if isinstance(v, np.ndarray)}
+            sample["labels"], reading.outside = _sort_out(raw, labels)
+    path = files.depth
+    if path is not None and (depth := dataset.depth_rule) is not None:
+        raw = _attempt(partial(io.read_raw_depth, path, key=dataset.depth_key), messages)
+        if raw is not None:
+            sample["depth"], sample["valid"] = depth(raw)
+            reading.raw_depth = raw if facts.depth is not None else None
+    sizes = {value.shape[:2] for value in sample.values() if isinstance(value, np.ndarray)}
     reading.faults = tuple(Fault("unreadable", message) for message in messages)
-    if len({array.shape[:2] for array in maps.values()}) > 1:
-        reading.faults += (Fault("size_mismatch", fault.message),)
+    if len(sizes) > 1:
+        reading.faults += (Fault("size_mismatch", refusal.message),)
     elif reading.outside:
-        reading.faults += (Fault("label_outside", fault.message),)
-    elif not reading.faults:
-        reading.faults = (fault,)
+        reading.faults += (Fault("label_outside", refusal.message),)
+    elif not messages:
+        reading.faults = (refusal,)
     return reading
 
 
-def _sort_out(raw: np.ndarray, facts: Facts) -> tuple[np.ndarray, dict[int, int]]:
-    """Ids as uint8, IGNORE_INDEX where there is no class, and the pixels of every wrong value."""
+def _sort_out(raw: np.ndarray, rule: LabelRule) -> tuple[np.ndarray, dict[int, int]]:
+    """The classes as the rule makes them, and the pixels of every value that it would refuse."""
     values, counts = np.unique(raw, return_counts=True)
-    allowed = {*range(facts.info.num_classes), *facts.ignore_index}
+    allowed = {*range(rule.num_classes), *rule.ignore_index}
     outside = {
-        int(v): int(n) for v, n in zip(values, counts, strict=True) if int(v) not in allowed
+        int(value): int(count)
+        for value, count in zip(values, counts, strict=True)
+        if rule.ids_of_class is None and int(value) not in allowed
     }
-    unlabelled = np.isin(raw, [*outside, *facts.ignore_index])
-    return np.where(unlabelled, IGNORE_INDEX, raw).astype(np.uint8), outside
+    wrong = np.isin(raw, [*outside])
+    labels = rule(np.where(wrong, 0, raw), source="")
+    return np.where(wrong, np.uint8(IGNORE_INDEX), labels), outside
 
 
-def _has_files(dataset: Any) -> bool:
-    return callable(getattr(dataset, "files", None))
+def _files(dataset: Any, index: int) -> Files | None:
+    """The files of a sample; None if they are unknown, or one archive holds them all."""
+    if not isinstance(dataset, PairedDataset):
+        return None
+    files = dataset.files(index)
+    return None if files.image in (files.labels, files.depth) else files
+
+
+def _named(index: int, files: Files) -> Sample:
+    return Sample(index=index, name=str(files.image))
 
 
 def _attempt(function: Callable[[], Any], messages: list[str]) -> Any:

@@ -97,17 +97,15 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
     mean = stacked.mean(axis=0)
     reach = mean.shape[1] // 2
     unmoved = (SCALES.index(1.0), reach, reach)
-    best = tuple(int(i) for i in np.unravel_index(mean.argmax(), mean.shape))
-    agreeing = (stacked[:, *best] > stacked[:, *unmoved]).mean()
-    scale, dy, dx = SCALES[best[0]], best[1] - reach, best[2] - reach
+    best = np.unravel_index(int(mean.argmax()), mean.shape)
+    agreeing = np.mean([array[best] > array[unmoved] for array in stacked])
+    scale, dy, dx = SCALES[best[0]], int(best[1]) - reach, int(best[2]) - reach
     side = reach / REACH
     at_border = max(abs(dx), abs(dy)) + abs(scale - 1) * side / 2
     is_clear = mean[best] >= _CLEARLY * mean[unmoved] and agreeing >= _AGREEING
     if not is_clear or at_border < _SMALL_MOVE:
         return None
-    return Move(
-        scale, dx / side, dy / side, float(mean[best]), float(mean[unmoved]), len(stacked)
-    )
+    return Move(scale, dx / side, dy / side, float(mean[best]), float(mean[unmoved]), len(stacked))
 
 
 def moved(edges: np.ndarray, move: Move) -> np.ndarray:
@@ -144,8 +142,6 @@ def _gradient(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Strength of the photo's edges, float32 of ``size``, 1 in the mean."""
     small = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_AREA)
     gray = cv2.GaussianBlur(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32), (0, 0), 1)
-    strength = cv2.magnitude(
-        cv2.Sobel(gray, cv2.CV_32F, 1, 0), cv2.Sobel(gray, cv2.CV_32F, 0, 1)
-    )
+    strength = cv2.magnitude(cv2.Sobel(gray, cv2.CV_32F, 1, 0), cv2.Sobel(gray, cv2.CV_32F, 0, 1))
     strength = np.minimum(strength, np.quantile(strength, 0.95))  # one lamp must not decide
     return strength / max(float(strength.mean()), 1e-6)

@@ -75,7 +75,7 @@ class Scanner(torch.utils.data.Dataset):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Record:
-        reading = read(self.dataset, index)
+        reading = read(self.dataset, index, self.facts)
         sample = reading.sample
         aligned = MAP_KINDS if index in self.aligned and not reading.faults else ()
         return Record(
@@ -103,16 +103,11 @@ class Scanner(torch.utils.data.Dataset):
         return measure_photo(reading.sample["image"], orientation=turn)
 
     def _depth(self, reading: Reading) -> Depth | None:
-        sample, facts = reading.sample, self.facts
+        sample = reading.sample
         if "depth" not in sample:
             return None
         return measure_depth(
-            sample["depth"],
-            sample["valid"],
-            raw=reading.raw_depth,
-            scale=facts.depth_scale or 1.0,
-            invalid=facts.invalid_depth,
-            max_depth=facts.info.max_depth,
+            sample["depth"], sample["valid"], raw=reading.raw_depth, rule=self.facts.depth
         )
 
 
