@@ -105,7 +105,7 @@ def _check_range(scan: Scan, maps: Maps) -> Iterator[Finding]:
             [(record, depth) for record, depth in maps if depth.beyond > _MANY_BEYOND],
             severity="warning",
             code="depth_beyond_max",
-            message=f"{beyond:.0%} of the measured pixels are beyond data.max_depth={max_depth:g} m",
+            message=f"{beyond:.0%} of measured pixels are beyond data.max_depth={max_depth:g} m",
             remedy="raise data.max_depth if they are genuine, add their value to "
             "data.invalid_depth if not",
         )

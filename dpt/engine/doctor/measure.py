@@ -99,7 +99,7 @@ def measure_photo(image: np.ndarray, *, orientation: int = 1) -> Photo:
     mean, std = (float(v[0, 0]) for v in cv2.meanStdDev(gray))
     few = image[::4, ::4]
     digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
-    digest.update(memoryview(np.ascontiguousarray(image)))
+    digest.update(image.tobytes())
     side = (THUMBNAIL, THUMBNAIL)
     return Photo(
         size=image.shape[:2],

@@ -146,29 +146,24 @@ def _classes(scans: Sequence[Scan]) -> Iterator[str]:
 def _depth(scans: Sequence[Scan]) -> Iterator[str]:
     rows: list[list[html.Cell]] = []
     for scan in scans:
-        depth = [record.depth for record in scan.records if record.depth]
-        some = [d for d in depth if d.valid]
-        if depth:
-            lows, middles, highs = (
-                zip(*(d.quantiles for d in some), strict=True) if some else [()] * 3
-            )
-            shares = [100 * (1 - d.valid) for d in depth]
+        maps = [record.depth for record in scan.records if record.depth]
+        if maps:
+            invalid = [100 * (1 - depth.valid) for depth in maps]
+            quantiles = [depth.quantiles for depth in maps if depth.valid] or [(np.nan,) * 3]
             rows.append(
                 [
                     scan.split,
-                    len(depth),
-                    mean(shares),
-                    f"{min(shares):.1f} to {max(shares):.1f}",
-                    min(lows, default=None),
-                    float(np.median(middles)) if middles else None,
-                    max(highs, default=None),
-                    ", ".join(sorted({d.dtype for d in depth})),
+                    len(maps),
+                    mean(invalid),
+                    f"{min(invalid):.1f} to {max(invalid):.1f}",
+                    *np.mean(quantiles, axis=0).tolist(),
+                    ", ".join(sorted({depth.dtype for depth in maps})),
                 ]
             )
     if rows:
         yield html.heading("Depth")
-        header = ["split", "maps", "invalid, %", "per map", "nearest 1 %, m", "median of medians, m",
-                  "farthest 1 %, m", "numbers"]  # fmt: skip
+        yield html.paragraph("Quantiles are those of each map's valid pixels, in metres, averaged.")
+        header = ["split", "maps", "invalid, %", "of a map, %", "1 %", "median", "99 %", "numbers"]
         yield html.table(header, rows)
 
 
