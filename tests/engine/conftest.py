@@ -79,6 +79,20 @@ def evaluate() -> Run:
 
 
 @pytest.fixture(scope="session")
+def data_check() -> Callable[..., int]:
+    """data_check(folder, *overrides): ``dpt data check`` into ``folder``; gives its exit code."""
+
+    def run(folder: Path, *overrides: str) -> int:
+        try:
+            call("data", "check", f"run_dir={folder}", *overrides)
+        except SystemExit as stop:
+            return int(stop.code or 0)
+        return 0
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def joint_run(train, tmp_path_factory) -> Path:
     """A finished run of task=joint on scenes."""
     return train(tmp_path_factory.mktemp("joint") / "run", "task=joint")

@@ -41,13 +41,12 @@ class Finding:
         """Message and remedy in one line."""
         return f"{self.message}: {self.remedy}" if self.remedy else self.message
 
+    def rank(self) -> int:
+        """Sorts errors before warnings before notes."""
+        return SEVERITIES.index(self.severity)
+
     def to_dict(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if key != "indices"}
-
-
-def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors first; otherwise in the order they were found."""
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:

@@ -74,7 +74,8 @@ def _check_shift(scan: Scan, *, outside: set[int]) -> Iterator[Finding]:
         code="off_by_one",
         split=scan.split,
         message=message,
-        remedy=f"set data.label_map=1-{count} (1 becomes the first class, 0 is ignored)",
+        remedy=f"set data.label_map=1-{count} (1 becomes the first class, 0 is ignored)"
+        + (", and give data.label_colors a row for id 0" if rule and rule.colors else ""),
     )
 
 

@@ -36,6 +36,11 @@ class Photo:
     thumbnail: bytes
     orientation: int = 1
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is nearly black, white, or of one colour."""
+        return self.mean < 8 or self.mean > 247 or self.std < 3
+
 
 @dataclass(frozen=True, slots=True)
 class Labels:
@@ -113,8 +118,12 @@ def measure_photo(image: np.ndarray, *, orientation: int = 1) -> Photo:
 
 
 def measure_labels(labels: np.ndarray, *, outside: dict[int, int]) -> Labels:
-    """Numbers of a uint8 (H, W) map of ids, and of the values that were left out of it."""
+    """Numbers of a uint8 (H, W) map of ids.
+
+    ``outside`` tells which values of the file are IGNORE_INDEX in it for want of a class.
+    """
     counts = np.bincount(labels.ravel(), minlength=256)
+    counts[IGNORE_INDEX] -= sum(outside.values())
     slim = between = 0
     for ids in (labels, labels.T):
         first, middle, last = ids[:, :-2], ids[:, 1:-1], ids[:, 2:]

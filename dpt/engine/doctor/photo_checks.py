@@ -22,7 +22,7 @@ def check_duplicates(scans: Sequence[Scan]) -> Iterator[Finding]:
     for scan in scans:
         places: dict[bytes, list[Record]] = defaultdict(list)
         for record in scan.records:
-            if record.photo:
+            if record.photo and not record.photo.is_empty:
                 places[record.photo.digest].append(record)
         within = [records for records in places.values() if len(records) > 1]
         across = [(earlier[key], records[0]) for key, records in places.items() if key in earlier]
@@ -41,7 +41,7 @@ def check_duplicates(scans: Sequence[Scan]) -> Iterator[Finding]:
                 severity="error",
                 code="duplicate_across_splits",
                 split=scan.split,
-                message=f"{plural(len(across), 'photo')} of another split again",
+                message=f"{plural(len(across), 'photo')} occurring in another split too",
                 remedy="remove them from one: scores on photos that were trained on say nothing",
                 examples=tuple(f"{name} = {record.name}" for name, record in across),
                 indices=tuple(record.index for _, record in across),
@@ -82,8 +82,8 @@ def check_photos(scan: Scan) -> Iterator[Finding]:
     def those(test: Callable[[Photo], bool]) -> list[Record]:
         return [record for record, photo in photos if test(photo)]
 
-    empty = those(lambda p: p.mean < 8 or p.mean > 247 or p.std < 3)
-    grey = those(lambda p: p.grey and p.std >= 3)
+    empty = those(lambda p: p.is_empty)
+    grey = those(lambda p: p.grey and not p.is_empty)
     turned = those(lambda p: p.orientation != 1)
     if empty:
         yield Finding(
@@ -176,7 +176,7 @@ def check_registration(scan: Scan) -> Iterator[Finding]:
 
 def _thumbnails(scan: Scan) -> tuple[list[Record], np.ndarray]:
     """Records that have a thumbnail, and these as float32 (n, 256) of zero mean and unit length."""
-    records = [record for record in scan.records if record.photo and record.photo.std >= 3]
+    records = [r for r in scan.records if r.photo and not r.photo.is_empty]
     records = records[:_COMPARED]
     data = b"".join(record.photo.thumbnail for record in records if record.photo)
     rows = np.frombuffer(data, np.uint8).reshape(len(records), -1).astype(np.float32)

@@ -20,11 +20,11 @@ from dpt.types import IGNORE_INDEX, Sample
 MapKind = Literal["labels", "depth"]
 MAP_KINDS: tuple[MapKind, ...] = ("labels", "depth")
 
-SIDE = 320
+SIDE = 240
 """Longer side that photos are compared at, in pixels: larger ones are shrunk."""
 REACH = 0.075
 """Largest shift that is tried, as a share of the longer side."""
-SCALES = tuple(round(1 + 0.0125 * step, 4) for step in range(-12, 13))
+SCALES = tuple(round(1 + 0.02 * step, 2) for step in range(-7, 8))
 _JUMP = 0.05  # relative step of depth that counts as an edge
 _FEW_EDGES = 100  # pixels; fewer say nothing
 _MANY_IMAGES = 6
