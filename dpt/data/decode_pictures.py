@@ -37,6 +37,15 @@ def read_bytes(path: str | Path) -> bytes:
     return data
 
 
+def exif_orientation(path: str | Path) -> int:
+    """How a photo says it must be turned, 1 (upright, or no such tag) to 8; no pixel is decoded."""
+    try:
+        with Image.open(path) as picture:
+            return int(picture.getexif().get(0x0112, 1))
+    except (OSError, SyntaxError, ValueError, TypeError):
+        return 1
+
+
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
     """Pixels by OpenCV, BGR, once the file is known to be whole."""
     if data.startswith(JPEG_START):

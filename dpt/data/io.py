@@ -20,6 +20,7 @@ from dpt.data.decode_pictures import (
     read_pfm,
     read_picture,
 )
+from dpt.data.decode_pictures import exif_orientation as exif_orientation
 from dpt.data.metres import DepthEncoding, DepthRule
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
@@ -61,15 +62,6 @@ def read_image(path: str | Path, *, exif: bool = False) -> np.ndarray:
     if image.dtype != np.uint8:
         raise DataError(f"{path}: pixels are {image.dtype}, not 8-bit: save photos as 8-bit RGB")
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
-
-
-def exif_orientation(path: str | Path) -> int:
-    """How a photo says it must be turned, 1 (upright, or no such tag) to 8; no pixel is decoded."""
-    try:
-        with Image.open(path) as picture:
-            return int(picture.getexif().get(0x0112, 1))
-    except (OSError, SyntaxError, ValueError, TypeError):
-        return 1
 
 
 def read_depth(
