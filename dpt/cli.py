@@ -30,6 +30,8 @@ Usage
   dpt data download data=NAME                      fetch a data set
   dpt find-lr data=NAME task=NAME [...]            the learning rate to start from
   dpt data check data=NAME [...]                   look for faults in a data set
+  dpt calibrate CKPT --points FILE --out FOLDER    fit predicted depth to known metres
+  dpt export CKPT OUT.onnx|OUT.pt2                 write one file for other programs, checked
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
   dpt bench [model|data|metrics] [...]             time and memory beside other implementations
 
@@ -80,7 +82,7 @@ COMMANDS = {
     "data check": "dpt.engine.doctor:check",
 }
 """Commands on configured data: they take Hydra overrides, see :func:`config_name`."""
-FILE_COMMANDS = ("convert", "bench")
+FILE_COMMANDS = ("calibrate", "export", "convert", "bench")
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dpt.nn.enlarge import Enlarged
 from dpt.nn.fusion import Decoder
 from dpt.nn.heads import DenseHead, SegmentationHead, TokenHead
+from dpt.nn.tracing import same_size
 from dpt.rowwise import enlarged_argmax
 from dpt.types import Tokens
 
@@ -21,8 +22,8 @@ Window = tuple[EllipsisType, slice, slice]
 def pad_to_centre(images: Tensor, multiple: int) -> tuple[Tensor, int, int]:
     """Zeros on all sides, as DINOv2's heads were trained with; also the rows and columns before."""
     height, width = images.shape[-2:]
-    rows, columns = -height % multiple, -width % multiple
-    if not rows and not columns:
+    rows, columns = _up_to(height, multiple), _up_to(width, multiple)
+    if same_size((rows, columns), (0, 0)):
         return images, 0, 0
     top, left = rows // 2, columns // 2
     return F.pad(images, (left, columns - left, top, rows - top)), top, left
@@ -31,10 +32,15 @@ def pad_to_centre(images: Tensor, multiple: int) -> tuple[Tensor, int, int]:
 def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:
     """Repeats the last row and column until both sides are multiples of ``multiple`` pixels."""
     height, width = images.shape[-2:]
-    bottom, right = -height % multiple, -width % multiple
-    if not bottom and not right:
+    bottom, right = _up_to(height, multiple), _up_to(width, multiple)
+    if same_size((bottom, right), (0, 0)):
         return images
     return F.pad(images, (0, right, 0, bottom), mode="replicate")
+
+
+def _up_to(length: int, multiple: int) -> int:
+    """How much is missing to the next multiple; written so that symbols cancel in the sum."""
+    return (length + multiple - 1) // multiple * multiple - length
 
 
 class DPT(nn.Module):

@@ -13,18 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.nn.recompute import conv_of, is_plain_conv
+from dpt.nn.tracing import same_size
 
 
 def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Bilinear with aligned corners, as the decoder enlarges its maps; nothing at ``size``."""
-    if maps.shape[-2:] == size:
+    if same_size(maps.shape[-2:], size):
         return maps
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
 
 
 def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Bilinear without aligned corners, as code around the decoder does; nothing at ``size``."""
-    if maps.shape[-2:] == size:
+    if same_size(maps.shape[-2:], size):
         return maps
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
 
@@ -59,7 +60,7 @@ class Enlarged:
 
 def convolve(conv: nn.Module, maps: Enlarged) -> Tensor:
     """conv(maps.full()); the enlarged map is not kept for backward, or not made at all."""
-    if maps.low.shape[-2:] == maps.size:
+    if same_size(maps.low.shape[-2:], maps.size):
         return conv(maps.low)
     if isinstance(conv, TapConv2d) and conv.is_faster_on(maps.low):
         return convolve_by_taps(conv, maps)

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpt.nn.tracing import exporting, same_size
+
 PositionKind = Literal["learned", "sincos_1d", "sincos_2d", "concat", "none"]
 ResizePolicy = Literal["bilinear", "bicubic", "bicubic_antialias", "dinov2"]
 
@@ -69,9 +71,11 @@ def resize_positions(
     """
     if policy not in get_args(ResizePolicy):
         raise ValueError(f"position_resize={policy!r}: choose from {get_args(ResizePolicy)}")
-    if old == new:
+    if same_size(old, new):
         return codes
     full = codes if codes.dtype == torch.float64 else codes.float()  # half is too coarse
+    if exporting():
+        return resize_by_products(full, old, new, policy=policy).to(codes.dtype)
     maps = full.reshape(1, *old, -1).permute(0, 3, 1, 2)
     if policy == "dinov2":
         scale = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
@@ -85,3 +89,47 @@ def resize_positions(
         )
     assert maps.shape[-2:] == new
     return maps.flatten(2).transpose(1, 2).to(codes.dtype)
+
+
+def resize_by_products(
+    codes: Tensor, old: tuple[int, int], new: tuple[int, int], *, policy: ResizePolicy
+) -> Tensor:
+    """:func:`resize_positions` in operations that hold for every new grid, the old one included.
+
+    What an exported graph contains: interpolation is separable, so it is a product with one matrix
+    along the rows and another along the columns.
+    """
+    rows = interpolation_matrix(old[0], new[0], policy=policy, like=codes)
+    columns = interpolation_matrix(old[1], new[1], policy=policy, like=codes)
+    maps = (rows @ codes.reshape(old[0], -1)).reshape(new[0], old[1], -1)
+    return (columns @ maps).reshape(1, new[0] * new[1], -1)
+
+
+def interpolation_matrix(old: int, new: int, *, policy: ResizePolicy, like: Tensor) -> Tensor:
+    """Share of each of ``old`` cells in each of ``new`` ones, (new, old), as F.interpolate takes.
+
+    The cubic kernel is Keys' (1981) with a = -0.75, or -0.5 where it is widened against aliasing.
+    """
+    cells = torch.arange(old, device=like.device, dtype=like.dtype)
+    places = torch.arange(new, device=like.device, dtype=like.dtype)
+    step = old / torch.full((), new, device=like.device, dtype=like.dtype)
+    if policy == "dinov2":  # which leaves a grid of the old size as it is
+        step = torch.where(step == 1, step, 1 / (1 / step + 0.1 / old))
+    centres = (places[:, None] + 0.5) * step - 0.5
+    if policy == "bilinear":
+        return (1 - (centres.clamp(0, old - 1) - cells).abs()).clamp_min(0)
+    if policy == "bicubic_antialias":
+        shares = cubic((centres - cells) / step.clamp_min(1), a=-0.5)
+        return shares / shares.sum(1, keepdim=True)
+    first = centres.floor()
+    taps = [first + k for k in (-1, 0, 1, 2)]  # beyond the border the border's cell counts again
+    shares = [(tap.clamp(0, old - 1) == cells) * cubic(centres - tap, a=-0.75) for tap in taps]
+    return shares[0] + shares[1] + shares[2] + shares[3]
+
+
+def cubic(x: Tensor, *, a: float) -> Tensor:
+    """Keys' cubic convolution kernel, 0 from a distance of 2 on."""
+    x = x.abs()
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x <= 1, near, torch.where(x < 2, far, 0.0))

@@ -1,0 +1,145 @@
+"""Writing a traced graph to a file, and running what was written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+Run = Callable[[Tensor], dict[str, Tensor]]
+"""Images, as the graph takes them, to its outputs by name."""
+
+METADATA_FILE = "metadata.json"
+"""The name of the metadata inside a ``.pt2``."""
+SUFFIXES = (".onnx", ".pt2")
+
+
+def check_target(path: Path, *, opset: int | None) -> None:
+    """Raises ValueError unless ``path`` can be written in the format of its suffix."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: the name of an exported file ends in {' or '.join(SUFFIXES)}")
+    if path.is_dir() or not path.parent.is_dir():
+        fault = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise ValueError(f"{path}: {fault}; give a file in a folder that exists")
+    if path.suffix == ".pt2":
+        if opset is not None:
+            raise ValueError(f"{path}: an opset is ONNX's; leave it out for .pt2")
+        return
+    if absent := [name for name in ("onnx", "onnxruntime", "onnxscript") if not find_spec(name)]:
+        raise ValueError(
+            f"{path}: ONNX needs {', '.join(absent)}: "
+            'pip install "dense-prediction-transformers[onnx]"'
+        )
+
+
+@contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """A temporary folder; what is in it at the end replaces its namesakes beside ``path``."""
+    with (
+        _writing(path),
+        tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as name,
+    ):
+        folder = Path(name)
+        yield folder
+        for file in sorted(folder.iterdir(), reverse=True):  # NAME.onnx.data before NAME.onnx
+            os.replace(file, path.parent / file.name)
+
+
+def write(
+    program: ExportedProgram,
+    path: Path,
+    *,
+    axes: Mapping[int, str],
+    outputs: Sequence[str],
+    metadata: dict[str, str],
+    opset: int | None,
+) -> None:
+    """Writes ``program`` in the format that the suffix of ``path`` names.
+
+    Args:
+        axes: names of the input's axes.
+        outputs: their names.
+
+    Raises:
+        ValueError: the format has no way to say it, or the disk took no more.
+    """
+    if path.suffix == ".pt2":
+        with _writing(path):
+            extra = {METADATA_FILE: json.dumps(metadata, indent=2)}
+            torch.export.save(program, path, extra_files=extra)
+        return
+    made = _to_onnx(program, outputs, opset)
+    made.model.metadata_props.update(metadata)
+    _name_axes(made.model.graph.inputs[0], axes)
+    for output in made.model.graph.outputs:
+        rank = len(output.shape)
+        dense = {rank - 2: "height", rank - 1: "width"} if rank > 2 else {}
+        _name_axes(output, {0: "batch", **dense})
+    with _writing(path):
+        made.save(path)  # weights beyond 2 GB, more than one file can hold, go to NAME.onnx.data
+
+
+def run_of(path: Path) -> Run:
+    """What the file computes: by ONNX Runtime with torch's number of threads, or by torch."""
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(images: Tensor) -> dict[str, Tensor]:
+        found = session.run(None, {"images": images.numpy()})
+        return {name: torch.from_numpy(value) for name, value in zip(names, found, strict=True)}
+
+    return run
+
+
+def _to_onnx(program: ExportedProgram, outputs: Sequence[str], opset: int | None) -> Any:
+    logs = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir", "torch.onnx")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)  # the exporter thinks aloud
+    try:
+        return torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=["images"],
+            output_names=list(outputs),
+            opset_version=opset,
+            verbose=False,
+        )
+    except Exception as error:  # of torch.onnx, onnxscript and onnx_ir
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise ValueError(f"this model cannot be said in ONNX: {reason}") from error
+    finally:
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
+
+
+def _name_axes(value: Any, names: Mapping[int, str]) -> None:
+    """Calls free axes what they are; the trace calls them s34, or 16*((s34 + 15)//16)."""
+    sizes = enumerate(value.shape)
+    value.shape = type(value.shape)(s if isinstance(s, int) else names.get(i, s) for i, s in sizes)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # torch's writer raises the second
+        reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
+        raise ValueError(f"{path}: cannot be written ({reason}); is the disk full?") from error
