@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpt import nn as parts
 from dpt.nn.inference import optimized
-from dpt.types import Preprocessing
+from dpt.types import Calibration, Preprocessing
 from dpt.weights import native
 from dpt.weights.formats import read
 from dpt.weights.naming import list_faults
@@ -27,6 +27,8 @@ class DPT(parts.DPT):
     Attributes:
         spec: plain data from which an equal model can be built.
         preprocessing: how pictures become inputs.
+        calibration: how predicted depth becomes metres, for whoever asks (:class:`dpt.Predictor`);
+            what the model itself predicts does not change. None if nobody fitted one.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -35,6 +37,19 @@ class DPT(parts.DPT):
         settings = {"multiple_of": self.encoder.pad_multiple, **spec["preprocessing"]}
         self.preprocessing = Preprocessing.from_dict(settings)
         self.spec = {**spec, "preprocessing": self.preprocessing.to_dict()}
+        self.calibration = self.calibration  # refuses what makes no sense
+
+    @property
+    def calibration(self) -> Calibration | None:
+        values = self.spec.get("calibration")
+        return Calibration(**values) if values else None
+
+    @calibration.setter
+    def calibration(self, calibration: Calibration | None) -> None:
+        rest = {k: v for k, v in self.spec.items() if k != "calibration"}
+        if calibration is not None and "depth" not in self.heads:
+            raise ValueError(f"a calibration is for depth, and this model has {list(self.heads)}")
+        self.spec = rest if calibration is None else {**rest, "calibration": calibration.to_dict()}
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, revision: str | None = None) -> DPT:

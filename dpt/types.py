@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
@@ -167,3 +168,56 @@ class Preprocessing:
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }
         return cls(**arguments)
+
+
+CalibrationSpace = Literal["inverse_depth", "depth"]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """From what a model predicts to metres, by one scale and one shift. Plain data.
+
+    Attributes:
+        scale, shift: ``scale · prediction + shift`` is 1/metres for ``inverse_depth``, metres for
+            ``depth``; scale is above 0.
+        space: what was fitted: ``inverse_depth`` for relative models, whose prediction is inverse
+            depth up to scale and shift, ``depth`` for metric ones.
+        min_depth, max_depth: metres are held within these; beyond the depths that a fit has seen
+            it knows little, and an inverse depth of 0 would be infinitely far.
+    """
+
+    scale: float
+    shift: float = 0.0
+    space: CalibrationSpace = "inverse_depth"
+    min_depth: float = 1e-3
+    max_depth: float = 1e3
+
+    def __post_init__(self) -> None:
+        if self.space not in get_args(CalibrationSpace):
+            choices = get_args(CalibrationSpace)
+            raise ValueError(f"calibration.space={self.space!r}: choose {choices}")
+        for name in ("scale", "shift", "min_depth", "max_depth"):
+            value = getattr(self, name)
+            if not isfinite(value) or (value <= 0 and name != "shift"):
+                rule = "finite" if name == "shift" else "finite and above 0"
+                raise ValueError(f"calibration.{name}={value!r}: must be {rule}")
+        if self.min_depth >= self.max_depth:
+            raise ValueError(f"calibration.max_depth={self.max_depth} must exceed min_depth")
+
+    def to_metres(self, prediction: Tensor) -> Tensor:
+        """Depth in metres, within ``min_depth`` and ``max_depth``.
+
+        Args:
+            prediction: float (...), as the depth head gives it. NaN stays NaN.
+
+        Returns:
+            (...), float32, or float64 if ``prediction`` is.
+        """
+        exact = prediction if prediction.dtype == torch.float64 else prediction.float()
+        fitted = self.scale * exact + self.shift
+        if self.space == "depth":
+            return fitted.clamp(self.min_depth, self.max_depth)
+        return fitted.clamp(1 / self.max_depth, 1 / self.min_depth).reciprocal()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -32,8 +32,8 @@ def offset_index(grid: Grid, *, device: torch.device) -> Tensor:
     """
     height, width = grid
     count = offsets(grid)[0] * offsets(grid)[1]
-    rows = torch.arange(height, device=device).repeat_interleave(width)
-    columns = torch.arange(width, device=device).repeat(height)
+    rows = torch.arange(height, device=device)[:, None].expand(height, width).flatten()
+    columns = torch.arange(width, device=device).expand(height, width).flatten()
     down = rows[:, None] - rows + height - 1
     right = columns[:, None] - columns + width - 1
     from_cls = torch.full((1, height * width), count, device=device)

@@ -9,6 +9,7 @@ from typing import Any
 from dpt.weights.files import open_source
 from dpt.weights.formats import FORMATS, recognise
 from dpt.weights.naming import check_tensors
+from dpt.weights.native import NAME as NATIVE
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     found: Any = recognise(source)
     spec, state = found.read(source)
     check_tensors(spec, state, where=str(src))
+    if spec.get("calibration") and target.NAME != NATIVE:
+        raise ValueError(
+            f"the {to} format has no place for a calibration, so depth would no longer come in "
+            "metres: convert the checkpoint that was calibrated"
+        )
     notes = target.write(spec, state, dst) or []
     return Conversion(
         source=str(src),
