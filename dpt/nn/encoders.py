@@ -25,21 +25,25 @@ def _standardized_conv(kind: Standardization) -> Any:
     """Convolution with standardised weights, ``sqrt`` as timm has it today or ``official``."""
     from timm.layers import StdConv2dSame, pad_same
 
-    if kind == "sqrt":
-        return partial(StdConv2dSame, eps=1e-8)
+    class StandardizedConv(StdConv2dSame):
+        def standardized(self) -> Tensor:
+            """The weights that are convolved with."""
+            if kind == "official":
+                std, mean = torch.std_mean(self.weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
+                return (self.weight - mean) / (std + self.eps)
+            rows = self.weight.reshape(1, self.out_channels, -1)
+            return F.batch_norm(rows, None, None, training=True, eps=self.eps).view_as(self.weight)
 
-    class OfficialStdConv2dSame(StdConv2dSame):
         def forward(self, x: Tensor) -> Tensor:
             if self.same_pad:
                 kernel, stride = list(self.kernel_size), list(self.stride)
                 x = pad_same(x, kernel, stride, list(self.dilation))
-            std, mean = torch.std_mean(self.weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
-            weight = (self.weight - mean) / (std + self.eps)
+            weight = self.standardized()
             return F.conv2d(
                 x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
             )
 
-    return partial(OfficialStdConv2dSame, eps=1e-5)
+    return partial(StandardizedConv, eps=1e-5 if kind == "official" else 1e-8)
 
 
 class HybridEmbed(nn.Module):
@@ -70,6 +74,31 @@ class HybridEmbed(nn.Module):
             x = stage(x)
             maps.append(x)
         return [*maps[:2], self.proj(x)]
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Standardises the weights once for all and pads by constants, in place.
+
+        "Same" padding depends on a map's size. Maps of whole patches have even sides wherever
+        something strides by two, and there a kernel of k rows needs k - 2 more.
+        """
+        for name, module in list(self.backbone.named_modules()):
+            old: Any = module
+            plain: nn.Module
+            if hasattr(old, "standardized"):
+                sizes = (old.in_channels, old.out_channels, old.kernel_size)
+                plain = nn.Conv2d(*sizes, stride=old.stride, padding=old.padding, bias=False)
+                plain.weight = nn.Parameter(old.standardized())
+            elif isinstance(old, nn.MaxPool2d):
+                plain = nn.MaxPool2d(old.kernel_size, stride=old.stride)
+            else:
+                continue
+            total = max(old.kernel_size[0] - old.stride[0], 0) if old.padding == (0, 0) else 0
+            if total:
+                filler = 0.0 if isinstance(plain, nn.Conv2d) else -torch.inf
+                sides = (total // 2, total - total // 2) * 2
+                plain = nn.Sequential(nn.ConstantPad2d(sides, filler), plain)
+            self.backbone.set_submodule(name, plain)
 
 
 class HybridVisionTransformer(VisionTransformer):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.nn.dpt import DPT
+from dpt.nn.encoders import HybridEmbed
 from dpt.nn.enlarge import TapConv2d
 from dpt.nn.fusion import ResidualConvUnit
 from dpt.nn.heads import SegmentationHead
@@ -21,15 +22,21 @@ log = logging.getLogger("dpt")
 M = TypeVar("M", bound=DPT)
 
 
-def fold_batch_norms(model: nn.Module) -> None:
-    """Each BN of the decoder and the heads goes into the convolution in front of it, in place."""
-    for module in model.modules():
+def fold(model: nn.Module) -> None:
+    """What normalises goes into the weights, in place.
+
+    Each BN of the decoder and the heads into the convolution in front of it; the standardisation of
+    the hybrid's CNN into the weights that it standardises.
+    """
+    for module in list(model.modules()):
         if isinstance(module, ResidualConvUnit):
             for k in ("1", "2"):
                 conv, norm = getattr(module, f"conv{k}"), getattr(module, f"bn{k}")
                 if isinstance(norm, nn.BatchNorm2d):
                     setattr(module, f"conv{k}", fuse_conv_bn_eval(conv, norm))
                     setattr(module, f"bn{k}", nn.Identity())
+        elif isinstance(module, HybridEmbed):
+            module.fold()
         elif isinstance(module, SegmentationHead):
             module.auxiliary_layers = None
             conv, norm = module.layers[0], module.layers[1]
@@ -84,7 +91,7 @@ def optimized(model: M, *, compiled: bool) -> M:
         return model
     copy: Any = deepcopy(model).eval().requires_grad_(False)
     copy.predicts_only = True
-    fold_batch_norms(copy)
+    fold(copy)
     copy.to(memory_format=torch.channels_last)
     if compiled:
         for module in copy.modules():
