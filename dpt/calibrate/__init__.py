@@ -19,7 +19,6 @@ from dpt.calibrate.points import Known, read_maps, read_points
 from dpt.calibrate.report import Report, make_report
 from dpt.data.resize import resize_image
 from dpt.model import DPT
-from dpt.types import Calibration
 
 __all__ = ["Known", "Report", "calibrate", "read_maps", "read_points"]
 

@@ -48,10 +48,11 @@ def fit(
     target = 1 / known if space == "inverse_depth" else known
     columns = [prediction[usable], np.ones(len(known))] if with_shift else [prediction[usable]]
     rows = np.stack(columns, axis=1) / target[:, None]
-    if with_shift:
-        _check_spread(known)
     solution = _least_median(rows)
-    sigma = _spread_of(rows @ solution - 1, rows.shape[1])
+    sigma = _deviation(rows @ solution - 1, rows.shape[1])
+    agrees = np.abs(rows @ solution - 1) <= 2.5 * sigma
+    if with_shift:
+        _check_spread(known[agrees])
     for _ in range(100):
         off = (rows @ solution - 1) / (BIWEIGHT * sigma)
         root = np.clip(1 - off**2, 0, None)  # of Tukey's weight
@@ -61,10 +62,11 @@ def fit(
         if done:
             break
     if solution[0] <= 0:
-        raise ValueError(_AGAINST)
+        raise ValueError(
+            f"predictions fall where {space.replace('_', ' ')} grows: check that points and images "
+            "belong together"
+        )
     agrees = np.abs(rows @ solution - 1) <= 2.5 * sigma
-    if with_shift:
-        _check_spread(known[agrees])
     inliers = np.zeros(len(depth), bool)
     inliers[usable] = agrees
     return (
@@ -79,13 +81,8 @@ def fit(
     )
 
 
-_AGAINST = (
-    "predictions run against the known depths, where they should grow with them: check that points "
-    "and images belong together, and units"
-)
-
-
 def _check_spread(depth: np.ndarray) -> None:
+    """Raises ValueError where the depths that agree are all alike."""
     near, far = np.quantile(depth, [0.05, 0.95])
     if far < MIN_SPREAD * near:
         raise ValueError(
@@ -104,15 +101,12 @@ def _least_median(rows: np.ndarray) -> np.ndarray:
     if not solvable.any():
         raise ValueError("the model predicts one value at all points: nothing can be fitted to it")
     solutions = np.linalg.solve(chosen[solvable], np.ones((solvable.sum(), unknowns, 1)))[..., 0]
-    solutions = solutions[solutions[:, 0] > 0]
-    if not len(solutions):
-        raise ValueError(_AGAINST)
     judges = rows if len(rows) <= SCORED else rows[random.permutation(len(rows))[:SCORED]]
     medians = [np.median(np.abs(judges @ solution - 1)) for solution in solutions]
     return solutions[int(np.argmin(medians))]
 
 
-def _spread_of(residual: np.ndarray, unknowns: int) -> float:
+def _deviation(residual: np.ndarray, unknowns: int) -> float:
     """The standard deviation of what agrees (Rousseeuw and Leroy 1987, chapter 5, eq. 1.3)."""
     few = 1 + 5 / max(len(residual) - unknowns, 1)
     return max(1.4826 * few * float(np.median(np.abs(residual))), 1e-6)

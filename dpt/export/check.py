@@ -79,7 +79,9 @@ class Export:
         return "\n".join(lines)
 
 
-def shapes_to_check(graph: Graph, *, size: tuple[int, int] | None) -> tuple[Shape, tuple[Shape, ...]]:
+def shapes_to_check(
+    graph: Graph, *, size: tuple[int, int] | None
+) -> tuple[Shape, tuple[Shape, ...]]:
     """The input to trace with, and three others: on and off the grid, upright and lying."""
     if size:
         return (2, *size), ((1, *size), (3, *size), (4, *size))

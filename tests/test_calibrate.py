@@ -1,0 +1,350 @@
+"""Metres from known depths: found among wrong points, stored, refused where undetermined."""
+
+import csv
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dpt
+from dpt.calibrate import calibrate, predict_depth, read_maps, read_points
+from dpt.calibrate.fit import fit
+from dpt.cli import main
+from dpt.data.io import read_image
+from dpt.types import Calibration
+
+HEADS = {"depth": {"kind": "relative"}}
+
+
+def tiny(heads=HEADS):
+    torch.manual_seed(0)
+    return dpt.create_model(
+        "dpt_tiny",
+        heads=heads,
+        encoder={"embed_dim": 48, "num_heads": 3, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
+                 "image_size": [64, 64]},
+        decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
+        preprocessing={"image_size": [64, 64]},
+    ).eval()  # fmt: skip
+
+
+def synthetic(*, outliers, noise=0.0, count=400, seed=0):
+    """Predictions of a relative model whose 1 / depth is 0.4 · prediction + 0.05, and depths."""
+    random = np.random.default_rng(seed)
+    depth = random.uniform(0.5, 8.0, count)
+    prediction = (1 / depth - 0.05) / 0.4 * random.normal(1, noise, count)
+    wrong = random.random(count) < outliers
+    depth = np.where(wrong, random.uniform(0.5, 8.0, count), depth)
+    return prediction, depth, wrong
+
+
+# ------------------------------------------------------------------------------ the fit
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scale_and_shift_are_found_among_outliers(seed):
+    prediction, depth, wrong = synthetic(outliers=0.3, seed=seed)
+    found, inliers = fit(prediction, depth, space="inverse_depth", with_shift=True)
+    assert found.scale == pytest.approx(0.4, rel=1e-3)
+    assert found.shift == pytest.approx(0.05, rel=1e-3)
+    assert inliers[~wrong].all()
+    assert inliers[wrong].mean() < 0.05
+
+
+def test_noise_is_averaged_out():
+    prediction, depth, _ = synthetic(outliers=0.3, noise=0.02, count=5000)
+    found, _ = fit(prediction, depth, space="inverse_depth", with_shift=True)
+    assert found.scale == pytest.approx(0.4, rel=0.01)
+    assert found.shift == pytest.approx(0.05, rel=0.03)
+
+
+def test_least_squares_would_have_been_misled():
+    """What the robust fit is for: the same points, fitted plainly, are a third off."""
+    prediction, depth, _ = synthetic(outliers=0.3)
+    rows = np.stack([prediction, np.ones_like(prediction)], 1) * depth[:, None]
+    plain = np.linalg.lstsq(rows, np.ones_like(depth), rcond=None)[0]
+    assert abs(plain[0] / 0.4 - 1) > 0.2
+
+
+@pytest.mark.parametrize("with_shift", [True, False])
+def test_a_metric_model_with_a_wrong_scale(with_shift):
+    random = np.random.default_rng(0)
+    prediction = random.uniform(1, 9, 100)
+    depth = 1.7 * prediction + (0.3 if with_shift else 0.0)
+    depth[:20] *= 3
+    found, _ = fit(prediction, depth, space="depth", with_shift=with_shift)
+    assert found.scale == pytest.approx(1.7)
+    assert found.shift == pytest.approx(0.3 if with_shift else 0.0)
+    metres = found.to_metres(torch.from_numpy(prediction[20:]))
+    np.testing.assert_allclose(metres.numpy(), depth[20:])
+
+
+def test_one_depth_is_enough_for_a_scale_alone():
+    found, _ = fit(np.full(6, 2.0), np.full(6, 3.0), space="depth", with_shift=False)
+    assert found.scale == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "depth", "message"),
+    [
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], "3 points of known depth: at least 4"),
+        ([1.0, 2.0, np.nan, np.nan], [1.0, 2.0, 3.0, 4.0], "2 points of known depth"),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 2.01, 2.02, 2.0, 2.01], "between 2 and 2.02 m"),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 3.3], [2.0, 2.0, 2.0, 2.0, 2.0, 9.0], "cannot be told apart"),
+        ([1.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], "predicts one value at all points"),
+        (
+            [1.0, 2.0, 3.0, 4.0, 5.0],
+            [1.0, 2.0, 3.0, 4.0, 5.0],
+            "predictions fall where inverse depth grows",
+        ),
+    ],
+)
+def test_what_does_not_determine_a_fit(prediction, depth, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        fit(np.array(prediction), np.array(depth), space="inverse_depth", with_shift=True)
+    assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------ the calibration
+
+
+def test_metres_are_positive_and_finite():
+    prediction = torch.tensor([0.0, -5.0, 1e-30, 1e30, torch.inf, -torch.inf, 2.0])
+    for space in ("inverse_depth", "depth"):
+        held = Calibration(scale=0.5, shift=0.0, space=space, min_depth=0.1, max_depth=50.0)
+        metres = held.to_metres(prediction)
+        assert ((metres >= 0.1 - 1e-6) & (metres <= 50.0 + 1e-4)).all()
+        assert metres[-1] == 1.0  # 1 / (0.5 · 2), and 0.5 · 2
+    half = Calibration(scale=1e-3).to_metres(torch.tensor([1.5], dtype=torch.float16))
+    assert half.dtype == torch.float32
+    assert half.item() == pytest.approx(1 / 1.5e-3)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"scale": 0.0}, {"scale": -1.0}, {"scale": float("nan")}, {"scale": 1.0, "space": "log"},
+     {"scale": 1.0, "min_depth": 5.0, "max_depth": 5.0}, {"scale": 1.0, "shift": float("inf")}],
+    ids=str,
+)  # fmt: skip
+def test_a_calibration_that_makes_no_sense(values):
+    with pytest.raises(ValueError, match="calibration"):
+        Calibration(**values)
+
+
+@pytest.mark.parametrize("form", ["folder", "ckpt"])
+def test_it_travels_with_the_weights(tmp_path, form):
+    model = tiny()
+    assert model.calibration is None
+    model.calibration = Calibration(scale=0.4, shift=-0.1, max_depth=20.0)
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(model(images)["depth"], tiny()(images)["depth"])  # as before
+    if form == "folder":
+        model.save_pretrained(tmp_path / "saved")
+        path = tmp_path / "saved"
+    else:
+        path = tmp_path / "a.ckpt"
+        state = {f"model.{k}": v for k, v in model.state_dict().items()}
+        torch.save({"dpt_spec": model.spec, "state_dict": state}, path)
+    again = dpt.DPT.from_pretrained(path)
+    assert again.calibration == model.calibration
+    assert again.optimize_for_inference(compiled=False).calibration == model.calibration
+    again.calibration = None
+    assert "calibration" not in again.spec
+
+
+def test_a_damaged_one_is_refused_when_loaded(tmp_path):
+    model = tiny()
+    for wrong in ({"scale": "big"}, {"scale": -1.0}, {"size": 2.0}):
+        model.spec["calibration"] = wrong
+        model.save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="its spec describes no model") as caught:
+            dpt.DPT.from_pretrained(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+def test_it_is_for_depth():
+    model = tiny({"segmentation": {"num_classes": 3}})
+    with pytest.raises(ValueError, match="a calibration is for depth"):
+        model.calibration = Calibration(scale=1.0)
+    with pytest.raises(ValueError, match="nothing to calibrate"):
+        calibrate(model, [])
+
+
+def test_other_formats_do_not_drop_it_silently(tmp_path):
+    from dpt.weights.convert import convert
+
+    model = tiny()
+    model.calibration = Calibration(scale=0.4)
+    model.save_pretrained(tmp_path / "model")
+    for other in ("official", "transformers", "depth_anything"):
+        with pytest.raises(ValueError, match=f"{other} format has no place for a calibration"):
+            convert(tmp_path / "model", tmp_path / "out", to=other)
+    assert not (tmp_path / "out").exists()
+    convert(tmp_path / "model", tmp_path / "copy", to="dpt")
+    assert dpt.DPT.from_pretrained(tmp_path / "copy").calibration == model.calibration
+
+
+# ------------------------------------------------------------------------------ from files
+
+
+@pytest.fixture
+def scene(tmp_path):
+    """Two pictures, and the model's own prediction for each at their size."""
+    model = tiny()
+    with torch.no_grad():
+        model.heads["depth"].conv3.weight.mul_(30)  # untrained, it hardly tells pixels apart
+    random = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    maps = {}
+    for name in ("a", "b"):
+        low = random.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+        path = tmp_path / "images" / f"{name}.png"
+        Image.fromarray(low).resize((100, 80), Image.Resampling.BICUBIC).save(path)
+        maps[name] = predict_depth(model, read_image(path))
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path, model, maps
+
+
+def metres(prediction):
+    """Known depths that a model with this prediction is calibrated to by 3 and 0.2."""
+    return 1 / (3.0 * prediction + 0.2)
+
+
+def write_table(path, rows, header=("image", "x", "y", "depth_m")):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def table_of(maps, *, wrong=0):
+    random = np.random.default_rng(1)
+    rows = []
+    for name, prediction in maps.items():
+        for _ in range(20):
+            y, x = random.integers(80), random.integers(100)
+            rows.append([f"{name}.png", x, y, metres(prediction[y, x])])
+    for row in rows[:wrong]:
+        row[3] *= 4
+    return rows
+
+
+def test_points_of_a_table_give_the_scale_and_shift(scene):
+    folder, model, maps = scene
+    write_table(folder / "points.csv", table_of(maps, wrong=10))
+    known = read_points(folder / "points.csv", images=folder / "images")
+    report = calibrate(model, known)
+    assert report.calibration.scale == pytest.approx(3.0, rel=1e-3)
+    assert report.calibration.shift == pytest.approx(0.2, rel=1e-2)
+    assert report.overall.points == 40
+    assert report.overall.inliers == pytest.approx(0.75)
+    by_name = {r.name: r for r in report.images}
+    assert by_name["b.png"].inliers == 1.0
+    assert by_name["b.png"].abs_rel[1] < 1e-3 < by_name["b.png"].abs_rel[0]
+    assert model.calibration is None
+
+
+def test_sparse_maps_of_another_size_in_millimetres(scene):
+    folder, model, maps = scene
+    (folder / "depth").mkdir()
+    for name, prediction in maps.items():
+        depth = metres(prediction)[1::2, 1::2] * 10000
+        sparse = np.where(np.random.default_rng(0).random(depth.shape) < 0.2, depth, 0)
+        Image.fromarray(sparse.astype(np.uint16)).save(folder / "depth" / f"{name}.png")
+    known = read_maps(folder / "images", folder / "depth", scale=0.0001, invalid=[0])
+    assert all(0 < len(each.depth) < 2000 for each in known)
+    report = calibrate(model, known)
+    assert report.calibration.scale == pytest.approx(3.0, rel=0.05)
+    assert report.overall.abs_rel[1] < 0.01
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """run(*arguments): (exit code, stdout, stderr) of ``dpt calibrate ARGUMENTS``."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dpt", "calibrate", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_the_command_reports_and_saves(scene, run):
+    folder, _, maps = scene
+    write_table(folder / "images" / "points.csv", table_of(maps, wrong=4))
+    code, said, _ = run(
+        folder / "model", "--points", folder / "images" / "points.csv", "--out", folder / "new"
+    )
+    assert code == 0
+    assert "all images" in said
+    assert "90.0%" in said
+    saved = dpt.DPT.from_pretrained(folder / "new").calibration
+    assert f"1 / depth = {saved.scale:.6g} x prediction + {saved.shift:.6g}" in said
+    code, _, said = run(folder / "model", "--points", "x.csv", "--out", folder / "new")
+    assert (code, said.count("\n")) == (1, 1)
+    assert "exists already" in said
+
+
+def test_real_frames_are_read_and_reported(tmp_path, run, shared_data):
+    tiny({"depth": {"kind": "metric", "max_depth": 10.0}}).save_pretrained(tmp_path / "model")
+    rgbd = shared_data / "rgbd"
+    code, said, wrong = run(
+        tmp_path / "model", "--out", tmp_path / "new", "--images", rgbd / "images" / "val",
+        "--depth", rgbd / "depth" / "val", "--depth-scale", "0.001", "--invalid", "0", "65535",
+    )  # fmt: skip
+    assert code == 0, wrong
+    assert "as the model predicts" in said
+    last = next(line for line in said.splitlines() if line.startswith("all images")).split()
+    assert last[2] == str(25 * 2000)
+    before, after = float(last[4]), float(last[5])
+    assert after < before  # an untrained model says about 5 m everywhere
+    assert dpt.DPT.from_pretrained(tmp_path / "new").calibration.space == "depth"
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "message"),
+    [
+        ([["a.png", 1, 2, 3.0]], ("image", "u", "v", "depth"), "no column x, y, depth_m"),
+        ([["a.png", 1, "two", 3.0]], None, "line 2: .* must be three numbers"),
+        ([["a.png", 1, 2]], None, "line 2: .* must be three numbers"),
+        ([["a.png", 1, 2, 0]], None, "line 2: depth_m=0.0 must be metres above 0"),
+        ([["a.png", 100, 2, 3.0]], None, r"x=100, y=2 lies outside of .*a\.png \(100x80 pixels\)"),
+        ([["c.png", 1, 2, 3.0]], None, r"c\.png does not exist"),
+        ([["a.png", 1, 2, 3.0]], None, "1 points of known depth: at least 4"),
+    ],
+)
+def test_mistakes_in_a_table_are_one_line(scene, run, rows, header, message):
+    folder, _, _ = scene
+    write_table(folder / "points.csv", rows, *([header] if header else []))
+    code, _, said = run(
+        folder / "model", "--points", folder / "points.csv", "--images", folder / "images",
+        "--out", folder / "new",
+    )  # fmt: skip
+    assert code == 1
+    assert said.count("\n") == 1
+    assert re.search(message, said), said
+    assert not (folder / "new").exists()
+
+
+def test_folders_that_do_not_fit(scene, run):
+    folder, _, _ = scene
+    (folder / "depth").mkdir()
+    Image.new("I;16", (4, 4)).save(folder / "depth" / "other.png")
+    common = (folder / "model", "--out", folder / "new", "--depth", folder / "depth")
+    for images, message in (
+        (folder / "images", "name them alike"),
+        (folder / "no", "check --images"),
+    ):
+        code, _, said = run(*common, "--images", images)
+        assert (code, said.count("\n")) == (1, 1)
+        assert message in said
+    code, _, said = run(*common)
+    assert code == 2
+    assert "--depth needs --images" in said

@@ -1,0 +1,371 @@
+"""Files for other programs: they agree with the model, say what they are, or do not exist."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import dpt
+from dpt.cli import main
+from dpt.export import export
+from dpt.export.graph import Graph, describe
+from dpt.nn import DepthHead
+from dpt.types import Calibration
+
+onnxruntime = pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+
+TINY = {"embed_dim": 48, "num_heads": 3, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
+        "image_size": [64, 64]}  # fmt: skip
+DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
+JOINT = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 3}}
+ROOT = Path(__file__).parents[1]
+UNSEEN = [(1, 64, 64), (1, 16, 16), (2, 71, 130), (3, 100, 33)]
+
+
+def tiny(heads=JOINT, **overrides):
+    torch.manual_seed(0)
+    options = {
+        "encoder": TINY,
+        "decoder": DECODER,
+        "preprocessing": {"image_size": [64, 64], "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.4)},
+        **overrides,
+    }
+    return dpt.create_model("dpt_tiny", heads=heads, **options)
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = tiny()
+    made.spec["class_names"] = ["wall", "floor", "sofa"]
+    for module in made.modules():  # statistics that a BN left out would show
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.running_mean, -1, 1)
+            torch.nn.init.uniform_(module.running_var, 0.5, 2)
+    return made.eval()
+
+
+@pytest.fixture(scope="module")
+def written(model, tmp_path_factory):
+    """The report of one export of each kind, with a float16 file."""
+    folder = tmp_path_factory.mktemp("exported")
+    return {
+        "onnx": export(model, folder / "a.onnx", half=True),
+        "pt2": export(model, folder / "a.pt2", with_preprocessing=True, tasks=["depth"]),
+    }
+
+
+def run_onnx(path, images):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    found = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    return {name: torch.from_numpy(value) for name, value in zip(names, found, strict=True)}
+
+
+def assert_agrees(found, wanted, limit=1e-4):
+    assert list(found) == list(wanted)
+    for name, value in wanted.items():
+        assert found[name].shape == value.shape
+        assert (found[name] - value).abs().max() <= limit * value.abs().max(), name
+
+
+# ------------------------------------------------------------------------------ agreement
+
+
+@pytest.mark.parametrize("shape", UNSEEN, ids=str)
+def test_onnx_agrees_at_sizes_not_seen(model, written, shape):
+    images = torch.randn(shape[0], 3, *shape[1:])
+    with torch.no_grad():
+        assert_agrees(run_onnx(written["onnx"].path, images), model(images))
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 64), (2, 71, 130), (3, 100, 33)], ids=str)
+def test_pt2_agrees_and_normalises_as_preprocessing_does(model, written, shape):
+    program = torch.export.load(written["pt2"].path).module()
+    images = torch.randint(0, 256, (shape[0], *shape[1:], 3), dtype=torch.uint8)
+    normalised = model.preprocessing.normalize(images.permute(0, 3, 1, 2))
+    with torch.no_grad():
+        assert_agrees(program(images), {"depth": model(normalised)["depth"]})
+
+
+@pytest.mark.slow
+def test_preprocessing_inside_onnx_equals_normalize(model, tmp_path):
+    export(model, tmp_path / "a.onnx", with_preprocessing=True, tasks=["depth"])
+    images = torch.randint(0, 256, (2, 50, 90, 3), dtype=torch.uint8)
+    normalised = model.preprocessing.normalize(images.permute(0, 3, 1, 2))
+    with torch.no_grad():
+        wanted = {"depth": model(normalised)["depth"]}
+    assert_agrees(run_onnx(tmp_path / "a.onnx", images), wanted)
+
+
+def test_float16_is_smaller_and_close(model, written):
+    half = written["onnx"].half
+    assert half.path.name == "a.fp16.onnx"
+    assert half.path.stat().st_size < 0.8 * written["onnx"].path.stat().st_size
+    kinds = {tensor.data_type for tensor in onnx.load(half.path).graph.initializer}
+    assert onnx.TensorProto.FLOAT16 in kinds
+    assert 1e-5 < half.errors["depth"] < 0.01
+    images = torch.randn(1, 3, 48, 80)
+    with torch.no_grad():
+        assert_agrees(run_onnx(half.path, images), model(images), limit=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+def test_a_fixed_size_is_fixed(model, tmp_path, suffix):
+    report = export(model, tmp_path / f"a.{suffix}", size=(48, 80))
+    assert report.metadata["input_size"] == "[48, 80]"
+    images = torch.randn(5, 3, 48, 80)
+    with torch.no_grad():
+        wanted = model(images)
+    if suffix == "onnx":
+        assert_agrees(run_onnx(report.path, images), wanted)
+        with pytest.raises(Exception, match="INVALID_ARGUMENT"):
+            run_onnx(report.path, images[..., :64])
+    else:
+        assert_agrees(torch.export.load(report.path).module()(images), wanted)
+
+
+VARIANTS = {
+    "classification": (
+        {"classification": {"num_classes": 7}, "regression": {}},
+        {},
+    ),
+    "dinov2": (
+        {"depth": {"kind": "metric", "max_depth": 20.0}},
+        {"encoder": {**TINY, "patch_size": 14, "image_size": [70, 70], "final_norm": True,
+                     "position_resize": "dinov2", "num_register_tokens": 2}},
+    ),
+    "centred": (
+        {"depth": {"kind": "metric", "activation": "relu", "upsample": "double"}},
+        {"encoder": {**TINY, "padding": "center", "position_resize": "bicubic"},
+         "decoder": {**DECODER, "align": "resize_lateral", "output_project": True}},
+    ),
+    "official": (
+        {"depth": {"kind": "metric", "activation": "inverse", "scale": 3e-4, "shift": 0.14}},
+        {"decoder": {**DECODER, "align": "double"}},
+    ),
+    "sincos": ({"depth": {}}, {"encoder": {**TINY, "position": "sincos_2d", "swiglu": True}}),
+    "beit": ({"depth": {}}, {"encoder": {**TINY, "kind": "beit"}}),
+    "resnet": (
+        {"depth": {}},
+        {"encoder": {"kind": "timm", "name": "resnet18"},
+         "decoder": {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_other_models_agree(tmp_path, variant):
+    heads, overrides = VARIANTS[variant]
+    model = tiny(heads, **overrides).eval()
+    export(model, tmp_path / "a.onnx")
+    for shape in ((1, 3, *TINY["image_size"]), (1, 3, 70, 70), (2, 3, 97, 140)):
+        images = torch.randn(shape)
+        with torch.no_grad():
+            assert_agrees(run_onnx(tmp_path / "a.onnx", images), model(images))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("standardization", ["sqrt", "official"])
+def test_the_hybrid_agrees(tmp_path, standardization):
+    torch.manual_seed(0)
+    model = dpt.create_model(
+        "dpt_hybrid",
+        heads={"depth": {}},
+        encoder={**TINY, "out_indices": [2, 3], "weight_standardization": standardization},
+        decoder={"reassemble_channels": [None, None, 16, 16], "fusion_channels": 16},
+        preprocessing={"image_size": [64, 64]},
+    ).eval()
+    export(model, tmp_path / "a.onnx")
+    images = torch.randn(2, 3, 97, 140)
+    with torch.no_grad():
+        assert_agrees(run_onnx(tmp_path / "a.onnx", images), model(images))
+
+
+# ------------------------------------------------------------------------------ what is in it
+
+
+def test_metadata_say_what_a_user_must_know(model, written):
+    stored = onnx.load(written["onnx"].path)
+    onnx.checker.check_model(stored)
+    facts = {entry.key: entry.value for entry in stored.metadata_props}
+    assert facts["dpt_version"] == dpt.__version__
+    assert json.loads(facts["tasks"]) == ["depth", "segmentation"]
+    assert facts["depth_unit"] == "m"
+    assert json.loads(facts["max_depth"]) == 10.0
+    assert json.loads(facts["class_names"]) == ["wall", "floor", "sofa"]
+    assert json.loads(facts["mean"]) == [0.4, 0.5, 0.6]
+    assert json.loads(facts["std"]) == [0.2, 0.3, 0.4]
+    assert json.loads(facts["image_size"]) == [64, 64]
+    assert json.loads(facts["multiple_of"]) == 16
+    assert "lower_bound" in facts["resize"]
+    assert facts["input_size"] == "any"
+    extra = {"metadata.json": ""}
+    torch.export.load(written["pt2"].path, extra_files=extra)
+    assert json.loads(extra["metadata.json"])["input"].startswith("uint8 (batch, height, width, 3)")
+
+
+def test_a_relative_model_says_so_and_its_calibration_goes_along():
+    model = tiny({"depth": {"kind": "relative"}})
+    model.calibration = Calibration(scale=2.0, shift=0.5)
+    graph = Graph.of(model, tasks=(), with_preprocessing=False)
+    facts = describe(model, graph, size=None)
+    assert facts["depth_unit"] == "relative inverse depth"
+    assert json.loads(facts["calibration"])["scale"] == 2.0
+    assert model.training  # left as it was
+
+
+def test_only_standard_operations_are_left(model, written):
+    stored = onnx.load(written["onnx"].path)
+    assert {entry.domain for entry in stored.opset_import} == {""}
+    assert not stored.functions
+    kinds = {node.op_type for node in stored.graph.node}
+    assert "BatchNormalization" not in kinds
+    assert not any("auxiliary" in tensor.name for tensor in stored.graph.initializer)
+    axes = [d.dim_param or d.dim_value for d in stored.graph.input[0].type.tensor_type.shape.dim]
+    assert axes == ["batch", 3, "height", "width"]
+    program = torch.export.load(written["pt2"].path)
+    targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert not [t for t in targets if t.startswith("dpt") or "autograd" in t]
+
+
+def test_one_task_leaves_the_others_weights_out(written):
+    names = set(torch.export.load(written["pt2"].path).state_dict)
+    assert any("heads.depth" in name for name in names)
+    assert not any("segmentation" in name for name in names)
+
+
+# ------------------------------------------------------------------------------ refusals
+
+
+def test_a_file_that_does_not_agree_is_deleted(model, tmp_path):
+    (tmp_path / "a.pt2").write_bytes(b"an older file")
+    with pytest.raises(ValueError, match=r"a\.pt2 was deleted: its .* is off by .* more than 0e"):
+        export(model, tmp_path / "a.pt2", tolerance=0.0)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt2"]
+    assert (tmp_path / "a.pt2").read_bytes() == b"an older file"
+
+
+class Hasty(DepthHead):
+    """Decides by the shape of what it sees, as a graph for every size cannot."""
+
+    def forward(self, features, size):
+        depth = super().forward(features, size)
+        return depth if size[0] > size[1] else 0.5 * depth
+
+
+@pytest.mark.parametrize("suffix", [pytest.param("onnx", marks=pytest.mark.slow), "pt2"])
+def test_a_branch_by_size_is_found_out(tmp_path, suffix):
+    model = tiny({"depth": {"kind": "metric", "max_depth": 10.0}}).eval()
+    model.heads["depth"].__class__ = Hasty
+    with pytest.raises(ValueError, match="was deleted: its depth is off by"):
+        export(model, tmp_path / f"a.{suffix}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_weights_beyond_one_file_lie_beside_it(model, tmp_path, monkeypatch):
+    internal = pytest.importorskip("torch.onnx._internal.exporter._onnx_program")
+    monkeypatch.setattr(internal, "_LARGE_MODEL_THRESHOLD", 1000)  # of 1.5 GB
+    report = export(model, tmp_path / "a.onnx")
+    assert {p.name for p in tmp_path.iterdir()} == {"a.onnx", "a.onnx.data"}
+    assert (tmp_path / "a.onnx.data").stat().st_size > (tmp_path / "a.onnx").stat().st_size
+    images = torch.randn(1, 3, 40, 50)
+    with torch.no_grad():
+        assert_agrees(run_onnx(report.path, images), model(images))
+
+
+FULL = """
+import resource, sys
+import dpt
+from dpt.export import export
+from dpt.export.graph import Graph, describe
+from dpt.nn import DepthHead
+from dpt.types import Calibration
+model = dpt.DPT.from_pretrained(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    export(model, sys.argv[2])
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+def test_a_disk_that_takes_no_more(model, tmp_path, suffix):
+    """A limit on the size of files fails a write as a full disk does."""
+    model.save_pretrained(tmp_path / "model")
+    target = tmp_path / f"a.{suffix}"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, tmp_path / "model", target],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.stdout.startswith(f"{target}: cannot be written (")
+    assert done.stdout.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """run(*arguments): (exit code, stdout, stderr) of ``dpt export ARGUMENTS``."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dpt", "export", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.slow
+def test_the_command_prints_what_it_did(model, tmp_path, run):
+    model.save_pretrained(tmp_path / "model")
+    out = tmp_path / "a.onnx"
+    code, said, _ = run(tmp_path / "model", out, "--task", "depth", "--fp16", "--opset", "21")
+    assert code == 0
+    lines = said.splitlines()
+    assert lines[0].startswith(f"{out}: ")
+    assert "checked  1x64x64, 2x65x48, 1x48x96" in said
+    assert "a.fp16.onnx" in said
+    assert "the speed of float32" in said
+    assert onnx.load(out).opset_import[0].version == 21
+
+
+def test_mistakes_are_told_in_one_line(model, tmp_path, run, monkeypatch):
+    model.save_pretrained(tmp_path / "model")
+    here = tmp_path / "model"
+    (tmp_path / "b.onnx").mkdir()
+    for arguments, part in (
+        ((here, tmp_path / "a.engine"), "ends in .onnx or .pt2"),
+        ((here, tmp_path / "none" / "a.onnx"), "there is no folder"),
+        ((here, tmp_path / "b.onnx"), "is a folder"),
+        ((here, "/proc/a.onnx"), "/proc/a.onnx: cannot be written"),
+        ((here, tmp_path / "a.pt2", "--opset", "20"), "an opset is ONNX's"),
+        ((here, tmp_path / "a.onnx", "--task", "normals"), "no head normals: this model has"),
+        ((here, tmp_path / "a.onnx", "--size", "0", "64"), "at least one pixel"),
+        ((tmp_path / "no.ckpt", tmp_path / "a.onnx"), "no such file"),
+    ):
+        code, _, said = run(*arguments)
+        assert code == 1, part
+        assert part in said
+        assert said.count("\n") == 1
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    code, _, said = run(here, tmp_path / "a.onnx")
+    assert code == 1
+    assert 'pip install "dense-prediction-transformers[onnx]"' in said
+    assert not (tmp_path / "a.onnx").exists()
+
+
+def test_an_optimised_copy_is_not_exported(model, tmp_path):
+    with pytest.raises(ValueError, match="give the model it was made of"):
+        export(model.optimize_for_inference(compiled=False), tmp_path / "a.onnx")
