@@ -86,7 +86,7 @@ class DPT(nn.Module):
             ``classification`` logits (B, C), ``regression`` (B,). In training also
             ``<name>_auxiliary`` where a head has one.
         """
-        padded, window = self._pad(images)
+        padded, window = self.pad(images)
         tokens, maps = self._maps(padded)
         size = (padded.shape[-2], padded.shape[-1])
         small = not enlarge_logits and padded is images
@@ -114,7 +114,7 @@ class DPT(nn.Module):
         Args:
             images: as for :meth:`forward`.
         """
-        padded, window = self._pad(images)
+        padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])
         return enlarged_argmax(self.small_logits(padded), size)[window]
 
@@ -126,8 +126,8 @@ class DPT(nn.Module):
         _, maps = self._maps(images)
         return head.logits(maps[-1], (images.shape[-2], images.shape[-1])).low
 
-    def _pad(self, images: Tensor) -> tuple[Tensor, Window]:
-        """Images brought to the encoder's grid, and where they lie in the result."""
+    def pad(self, images: Tensor) -> tuple[Tensor, Window]:
+        """Images (B, 3, H, W) brought to the encoder's grid, and where they lie in the result."""
         height, width = images.shape[-2:]
         top = left = 0
         if getattr(self.encoder, "padding", "bottom_right") == "center":

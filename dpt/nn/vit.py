@@ -90,6 +90,13 @@ class Attention(nn.Module):
         """(B, T, D) to (B, T, 3 D): Q, K and V side by side, of what ``norm`` makes of tokens."""
         return linear_of_norm(norm, self.qkv, tokens_BTD)
 
+    def split_heads(self, qkv_BT3D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, 3 D) to Q, K and V of each head, (B, heads, T, D / heads)."""
+        B, T, width = qkv_BT3D.shape
+        qkv = qkv_BT3D.view(B, T, 3, self.num_heads, width // (3 * self.num_heads))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return q, k, v
+
     def forward(
         self, tokens_BTD: Tensor, *, norm: nn.Module | None = None, bias: Tensor | None = None
     ) -> Tensor:
@@ -99,12 +106,9 @@ class Attention(nn.Module):
             norm: applied to the tokens first; here, since its output need not be kept.
             bias: (1, heads, T, T), added to the scores.
         """
-        B, T, D = tokens_BTD.shape
-        qkv = self.project_qkv(tokens_BTD, norm)
-        qkv = qkv.view(B, T, 3, self.num_heads, D // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = self.split_heads(self.project_qkv(tokens_BTD, norm))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        return self.proj(mixed.transpose(1, 2).reshape(B, T, D))
+        return self.proj(mixed.transpose(1, 2).reshape(tokens_BTD.shape))
 
 
 class MLP(nn.Module):

@@ -158,17 +158,20 @@ def _row(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> np.ndarray:
         smooth = cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA
         way = smooth if k == 0 else cv2.INTER_NEAREST_EXACT
         cell = cv2.resize(picture, size, interpolation=way)
-        cells.append(
-            cv2.copyMakeBorder(
-                cell, _CAPTION_HEIGHT, 0, 0, _GAP, cv2.BORDER_CONSTANT, value=(_PAPER,) * 3
-            )
-        )
-        text = _fit(caption, size[0] - 8)
-        where = (4, _CAPTION_HEIGHT - 6)
-        cv2.putText(
-            cells[-1], text, where, cv2.FONT_HERSHEY_SIMPLEX, 0.42, (235,) * 3, 1, cv2.LINE_AA
-        )
+        cells.append(captioned(cell, caption))
     return np.concatenate(cells, axis=1)
+
+
+def captioned(picture: np.ndarray, caption: str) -> np.ndarray:
+    """A picture under a line of text, which is cut where it is too long; a gap to the right."""
+    cell = cv2.copyMakeBorder(
+        picture, _CAPTION_HEIGHT, 0, 0, _GAP, cv2.BORDER_CONSTANT, value=(_PAPER,) * 3
+    )
+    text = _fit(caption, picture.shape[1] - 8)
+    where = (4, _CAPTION_HEIGHT - 6)
+    return cv2.putText(
+        cell, text, where, cv2.FONT_HERSHEY_SIMPLEX, 0.42, (235,) * 3, 1, cv2.LINE_AA
+    )
 
 
 def _fit(text: str, width: int) -> str:

@@ -1,0 +1,288 @@
+"""Attention, tokens and read-out as arrays, and the sheet made of them."""
+
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dpt
+from dpt.cli import main
+from dpt.inspect import (
+    attention_maps,
+    cls_attention,
+    feature_norms,
+    inspection_sheet,
+    patch_attention,
+    readout_contribution,
+    token_pca,
+)
+from dpt.types import Tokens
+
+SMALL = {
+    "reassemble_channels": [8, 8, 16, 16],
+    "fusion_channels": 16,
+    "image_size": [64, 64],
+    "embed_dim": 48,
+    "num_blocks": 4,
+    "num_heads": 3,
+    "out_indices": [0, 1, 2, 3],
+}
+METRIC = {"depth": {"kind": "metric", "max_depth": 10.0}}
+
+
+def small_model(*, heads=METRIC, **overrides):
+    torch.manual_seed(0)
+    model = dpt.create_model("dpt_tiny", heads=heads, **{**SMALL, **overrides}).eval()
+    for parameter in model.parameters():  # nothing may hide behind a zero or a one
+        nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def small_images(count=1, height=48, width=64):
+    return torch.randn(count, 3, height, width, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+ENCODERS = {
+    "learned": {},
+    "registers, layer scale": {"num_register_tokens": 3, "layer_scale": 0.5},
+    "sincos_1d": {"position": "sincos_1d"},
+    "sincos_2d, post-norm": {"position": "sincos_2d", "norm_order": "post"},
+    "concat": {"position": "concat", "position_dim": 16},
+    "none, swiglu, no bias": {"position": "none", "swiglu": True, "qkv_bias": False},
+    "beit": {"encoder": {"kind": "beit", "num_heads": 3, "embed_dim": 48, "num_blocks": 4,
+                         "out_indices": [0, 1, 2, 3], "image_size": [64, 64]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("overrides", ENCODERS.values(), ids=ENCODERS)
+@torch.no_grad()
+def test_the_weights_are_those_the_block_applies(overrides):
+    """Weights · V, projected, is what the block's own attention gave."""
+    shared = (
+        {k: v for k, v in SMALL.items() if "channels" in k} if "encoder" in overrides else SMALL
+    )
+    torch.manual_seed(0)
+    model = dpt.create_model("dpt_tiny", heads=METRIC, **{**shared, **overrides}).eval()
+    for parameter in model.encoder.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    seen = {}
+    for k, block in enumerate(model.encoder.blocks):
+        block.attn.register_forward_hook(
+            lambda module, args, options, output, k=k: seen.update({k: (args[0], options, output)}),
+            with_kwargs=True,
+        )
+    maps = attention_maps(model, small_images(2), blocks=[3, 1])
+    for k, weights in zip([3, 1], maps, strict=True):
+        tokens, options, output = seen[k]
+        attention = model.encoder.blocks[k].attn
+        assert weights.shape == (2, 3, tokens.shape[1], tokens.shape[1])
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+        values = attention.project_qkv(tokens, options.get("norm"))[..., -tokens.shape[-1] :]
+        values = values.unflatten(-1, (3, -1)).transpose(1, 2)
+        mixed = (torch.from_numpy(weights) @ values).transpose(1, 2).flatten(2)
+        torch.testing.assert_close(attention.proj(mixed), output, rtol=1e-4, atol=1e-4)
+
+
+def test_maps_of_one_query_are_rows_of_the_whole():
+    model, images = small_model(num_register_tokens=2), small_images(2)
+    whole = attention_maps(model, images)
+    of_cls = cls_attention(model, images)
+    of_patch = patch_attention(model, images, patch=(2, 1))
+    assert len(whole) == len(of_cls) == len(of_patch) == 4
+    for maps, cls_rows, patch_rows in zip(whole, of_cls, of_patch, strict=True):
+        assert cls_rows.shape == patch_rows.shape == (2, 3, 3, 4)
+        np.testing.assert_allclose(cls_rows.reshape(2, 3, 12), maps[:, :, 0, 3:], rtol=1e-5)
+        query = 3 + 2 * 4 + 1
+        np.testing.assert_allclose(patch_rows.reshape(2, 3, 12), maps[:, :, query, 3:], rtol=1e-5)
+
+
+def test_images_are_padded_as_the_model_pads_them(model):
+    maps = cls_attention(model, small_images(1, 40, 50), blocks=[0])
+    assert maps[0].shape == (1, 3, 3, 4)
+    assert readout_contribution(model, small_images(1, 40, 50))[0].shape == (1, 3, 4)
+
+
+def test_looking_changes_nothing(model):
+    images = small_images()
+    before = model(images)["depth"]
+    attention_maps(model, images)
+    with pytest.raises(ValueError, match=r"no block 4: this encoder has blocks 0\.\.3"):
+        attention_maps(model, images, blocks=[0, 4])
+    with pytest.raises(ValueError, match="outside the grid of 3 rows and 4 columns"):
+        patch_attention(model, images, patch=(3, 0))
+    assert torch.equal(model(images)["depth"], before)
+    assert not any(block.attn._forward_pre_hooks for block in model.encoder.blocks)
+
+
+class Planted(nn.Module):
+    """An encoder that gives the tokens it was made with: (B, 1 + h·w, D), CLS first."""
+
+    num_prefix_tokens, pad_multiple = (1,), 1
+
+    def __init__(self, tokens, grid):
+        super().__init__()
+        self.tokens, self.grid = tokens, grid
+
+    def forward(self, images):
+        order = images[:, 0, 0, 0].long()  # an image says which tokens are its own
+        return Tokens([self.tokens[order]], [self.grid])
+
+
+def planted(patches):
+    """A model whose tokens at (row, column) are ``patches[:, row, column]``, behind a loud CLS."""
+    patches = torch.as_tensor(patches, dtype=torch.float32)
+    cls_token = torch.full((len(patches), 1, patches.shape[-1]), 100.0)
+    tokens = torch.cat((cls_token, patches.flatten(1, 2)), dim=1)
+    encoder = Planted(tokens, tuple(patches.shape[1:3]))
+    return dpt.nn.DPT(encoder=encoder, decoder=None, heads={})
+
+
+def numbered(*numbers):
+    return torch.tensor(numbers, dtype=torch.float32).view(-1, 1, 1, 1).expand(-1, 3, 4, 6)
+
+
+def test_principal_components_are_found_in_order():
+    """Three planted directions of unequal spread become red, green and blue."""
+    random = np.random.default_rng(0)
+    latent = random.normal(size=(48, 3))
+    latent = np.linalg.qr(latent - latent.mean(axis=0))[0].reshape(2, 4, 6, 3) * [3.0, 1.0, 0.3]
+    axes = np.linalg.qr(random.normal(size=(8, 8)))[0][:3]
+    colours = token_pca(planted(latent @ axes + 5), numbered(0, 1))[0]
+    assert colours.shape == (2, 4, 6, 3)
+    assert colours.min() == 0
+    assert colours.max() == 1
+    for k in range(3):
+        truth, found = latent[..., k].ravel(), colours[..., k].ravel()
+        assert abs(np.corrcoef(truth, found)[0, 1]) > 0.98  # but for what is cut off
+
+
+def test_components_keep_their_sign_and_do_not_depend_on_the_order_of_images():
+    random = np.random.default_rng(1)
+    model = planted(random.normal(size=(2, 4, 6, 8)) * np.arange(1, 9))
+    there, back = token_pca(model, numbered(0, 1))[0], token_pca(model, numbered(1, 0))[0]
+    np.testing.assert_allclose(there, back[::-1], atol=1e-5)
+
+
+def test_norms_show_an_outlier_at_its_place():
+    patches = np.ones((1, 4, 6, 9), np.float32)
+    patches[0, 1, 5] = 20
+    norms = feature_norms(planted(patches), numbered(0))[0]
+    expected = np.full((1, 4, 6), 3.0)
+    expected[0, 1, 5] = 60
+    np.testing.assert_allclose(norms, expected, rtol=1e-6)
+
+
+@torch.no_grad()
+def test_the_contribution_of_the_read_out():
+    """Against its definition, on concatenated tokens as the paper writes it (section 3.2)."""
+    images = small_images(2)
+    for mode in ("ignore", "add", "project"):
+        model = small_model(readout=mode, num_register_tokens=1)
+        found = readout_contribution(model, images)
+        levels = model.encoder(images).levels
+        for reassemble, level, share in zip(model.decoder.reassemble, levels, found, strict=True):
+            cls_token, patches = level[:, :1], level[:, 2:]
+            if mode == "ignore":
+                expected = torch.zeros(patches.shape[:2])
+            elif mode == "add":
+                expected = cls_token.norm(dim=-1) / patches.norm(dim=-1)
+            else:
+
+                def read(cls_token, patches=patches, linear=reassemble.read.linear):
+                    pairs = torch.cat((patches, cls_token.expand_as(patches)), dim=-1)
+                    return F.gelu(linear(pairs))
+
+                alone = read(torch.zeros_like(cls_token))
+                expected = (read(cls_token) - alone).norm(dim=-1) / alone.norm(dim=-1)
+            assert share.shape == (2, 3, 4)
+            np.testing.assert_allclose(share.reshape(2, 12), expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def timm_model():
+    torch.manual_seed(0)
+    encoder = {"kind": "timm", "name": "convnext_atto"}
+    return dpt.create_model("dpt_tiny", heads=METRIC, encoder=encoder).eval()
+
+
+def test_an_encoder_without_attention_still_shows_its_tokens(timm_model):
+    images = small_images(1, 64, 64)
+    assert [m.shape[1] for m in token_pca(timm_model, images)] == [16, 8, 4, 2]
+    assert [m.shape[1] for m in feature_norms(timm_model, images)] == [16, 8, 4, 2]
+    assert [m.max() for m in readout_contribution(timm_model, images)] == [0, 0, 0, 0]
+    with pytest.raises(ValueError, match="TimmEncoder of this model shows no attention"):
+        cls_attention(timm_model, images)
+    assert inspection_sheet(timm_model, images).dtype == np.uint8
+    with pytest.raises(ValueError, match="shows no attention"):
+        inspection_sheet(timm_model, images, block=1)
+
+
+def test_every_kind_of_head_has_a_place_on_the_sheet():
+    heads = {"classification": {"num_classes": 4}, "regression": {}}
+    assert inspection_sheet(small_model(heads=heads), small_images()).shape[1] >= 1280
+    dense = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}}
+    both = inspection_sheet(small_model(heads={**dense, **heads}), small_images(1, 40, 50))
+    assert both.shape[1] >= 1280
+
+
+def run(*arguments):
+    typed, sys.argv = sys.argv, ["dpt", "inspect", *map(str, arguments)]
+    try:
+        main()
+    finally:
+        sys.argv = typed
+
+
+@pytest.fixture(scope="module")
+def files(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inspect")
+    model.save_pretrained(folder / "model")
+    photo = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
+    cv2.imwrite(str(folder / "photo.png"), photo)
+    return folder / "model", folder / "photo.png"
+
+
+def test_the_command_writes_a_sheet_and_marks_the_patch(files, tmp_path, capsys):
+    def sheet(*flags):
+        run(*files, "--out", tmp_path / "sheet.png", *flags)
+        return cv2.imread(str(tmp_path / "sheet.png"))
+
+    whole = sheet()
+    assert f"{whole.shape[1]} x {whole.shape[0]} pixels" in capsys.readouterr().out
+    assert np.array_equal(sheet(), whole)
+    assert not np.array_equal(sheet("--patch", 0, 0), whole)
+    assert sheet("--block", 2).shape != whole.shape
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--patch", "9", "0"), "patch 9 0 lies outside the grid of 4 rows and 5 columns"),
+        (("--block", "7"), "no block 7: this encoder has blocks 0..3"),
+        (("--out", "sheet.jpg"), "the sheet is a PNG, so name it sheet.png"),
+    ],
+)
+def test_mistakes_are_one_line(files, tmp_path, flags, message, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        run(*files, *flags)
+    assert stop.value.code == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sheet_of_a_real_photo(shared_data, files, tmp_path):
+    photo = sorted((shared_data / "rgbd/images/val").iterdir())[0]
+    run(files[0], photo, "--out", tmp_path / "sheet.png", "--block", 0)
+    assert (tmp_path / "sheet.png").stat().st_size > 10_000
