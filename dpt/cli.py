@@ -34,6 +34,7 @@ Usage
   dpt export CKPT OUT.onnx|OUT.pt2                 write one file for other programs, checked
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
   dpt inspect CKPT IMAGE [--out sheet.png]         attention, tokens and read-out as a picture
+  dpt demo CKPT                                    a page in the browser: drop a photo
   dpt bench [model|data|metrics] [...]             time and memory beside other implementations
 
 dpt COMMAND --help explains a command.
@@ -85,6 +86,7 @@ COMMANDS = {
 """Commands on configured data: they take Hydra overrides, see :func:`config_name`."""
 FILE_COMMANDS = ("calibrate", "export", "convert", "bench")
 FILE_COMMANDS = ("convert", "inspect", "bench")
+FILE_COMMANDS = ("convert", "inspect", "demo", "bench")
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from pathlib import Path
 
 import cv2
@@ -22,6 +23,8 @@ cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 AGAIN = "copy or download it again"
 JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_HEADER_FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM")
+"""Pillow's names; it knows many more formats, some of which start other programs."""
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -44,6 +47,25 @@ def exif_orientation(path: str | Path) -> int:
             return int(picture.getexif().get(0x0112, 1))
     except (OSError, SyntaxError, ValueError, TypeError):
         return 1
+
+
+def read_size(path: str | Path) -> tuple[int, int]:
+    """(H, W) of a photo as it is stored, from its header: no pixel is decoded."""
+    path = Path(path)
+    if not path.is_file():
+        raise missing_path(path, what="file", remedy="check the path")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_HEADER_FORMATS) as picture:
+                width, height = picture.size
+    except Image.DecompressionBombError:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise DataError(f"{path}: more than {most} pixels: shrink it") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        reason = str(error).replace(repr(str(path)), "the file")
+        raise DataError(f"{path}: not a picture that can be read ({reason}): {AGAIN}") from None
+    return height, width
 
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:

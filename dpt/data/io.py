@@ -21,6 +21,7 @@ from dpt.data.decode_pictures import (
     read_picture,
 )
 from dpt.data.decode_pictures import exif_orientation as exif_orientation
+from dpt.data.decode_pictures import read_size as read_size
 from dpt.data.metres import DepthEncoding, DepthRule
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")

@@ -41,6 +41,22 @@ def test_exif_orientation_only_on_request(tmp_path):
     assert io.read_image(path, exif=True).shape == (32, 24, 3)
 
 
+@pytest.mark.parametrize("suffix", io.IMAGE_SUFFIXES)
+def test_size_is_told_by_the_header(tmp_path, suffix):
+    path = tmp_path / f"photo{suffix}"
+    cv2.imwrite(str(path), np.zeros((30, 50, 3), np.uint8))
+    assert io.read_size(path) == io.read_image(path).shape[:2] == (30, 50)
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"GIF89a"])
+def test_size_of_what_is_no_photo(tmp_path, content):
+    (tmp_path / "photo.png").write_bytes(content)
+    with pytest.raises(DataError, match=r"photo\.png: not a picture that can be read"):
+        io.read_size(tmp_path / "photo.png")
+    with pytest.raises(DataError, match=r"gone\.png"):
+        io.read_size(tmp_path / "gone.png")
+
+
 def test_16_bit_colour_keeps_the_high_byte_and_16_bit_grey_is_no_photo(tmp_path):
     colour = NOISE.astype(np.uint16) * 256 + 77
     cv2.imwrite(str(tmp_path / "c.png"), colour[..., ::-1])
