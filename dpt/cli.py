@@ -26,10 +26,11 @@ dpt: Dense Prediction Transformers
 
 Usage
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
-  dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint
-  dpt data download data=NAME                      fetch a data set
   dpt find-lr data=NAME task=NAME [...]            the learning rate to start from
+  dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint, or predictions on disk
   dpt data check data=NAME [...]                   look for faults in a data set
+  dpt data download data=NAME                      fetch a data set
+  dpt predict CKPT INPUTS ... --out DIR            depth and masks of photos, folders, videos
   dpt calibrate CKPT --points FILE --out FOLDER    fit predicted depth to known metres
   dpt export CKPT OUT.onnx|OUT.pt2                 write one file for other programs, checked
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
@@ -84,9 +85,7 @@ COMMANDS = {
     "data check": "dpt.engine.doctor:check",
 }
 """Commands on configured data: they take Hydra overrides, see :func:`config_name`."""
-FILE_COMMANDS = ("calibrate", "export", "convert", "bench")
-FILE_COMMANDS = ("convert", "inspect", "bench")
-FILE_COMMANDS = ("convert", "inspect", "demo", "bench")
+FILE_COMMANDS = ("predict", "calibrate", "export", "convert", "inspect", "demo", "bench")
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 
 

@@ -264,9 +264,9 @@ class StopOnSignal(Callback):
             slurm = getattr(trainer._accelerator_connector, "cluster_environment", None)
             number = getattr(slurm, "requeue_signal", None)
             if number is not None and getattr(slurm, "auto_requeue", False):
-                self._requeue(number)
+                self._requeue(trainer, number)
 
-    def _requeue(self, number: signal.Signals) -> None:
+    def _requeue(self, trainer: L.Trainer, number: signal.Signals) -> None:
         handler = self.before.get(number)
         if self.received == number and callable(handler):
             handler(number, None)  # Lightning's: saves on every rank, then calls scontrol

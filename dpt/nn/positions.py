@@ -123,8 +123,8 @@ def interpolation_matrix(old: int, new: int, *, policy: ResizePolicy, like: Tens
         return shares / shares.sum(1, keepdim=True)
     first = centres.floor()
     taps = [first + k for k in (-1, 0, 1, 2)]  # beyond the border the border's cell counts again
-    shares = [(tap.clamp(0, old - 1) == cells) * cubic(centres - tap, a=-0.75) for tap in taps]
-    return shares[0] + shares[1] + shares[2] + shares[3]
+    parts = [(tap.clamp(0, old - 1) == cells) * cubic(centres - tap, a=-0.75) for tap in taps]
+    return parts[0] + parts[1] + parts[2] + parts[3]
 
 
 def cubic(x: Tensor, *, a: float) -> Tensor:
