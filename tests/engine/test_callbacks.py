@@ -30,7 +30,9 @@ def test_pictures_are_spread_over_the_data_set(count, length, expected):
 
 
 def fake_trainer(**values):
-    return SimpleNamespace(**{"world_size": 1, "global_step": 3, "should_stop": False} | values)
+    usual = {"world_size": 1, "global_step": 3, "should_stop": False, "is_last_batch": False,
+             "accumulate_grad_batches": 1, "_accelerator_connector": None}  # fmt: skip
+    return SimpleNamespace(**usual | values)
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def stop():
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_ends_the_run_after_the_step(stop, number):
     trainer = fake_trainer()
     stop.on_train_batch_end(trainer, None, None, {}, 0)
@@ -58,6 +60,15 @@ def test_a_second_ctrl_c_interrupts_at_once(stop):
     os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_gradients_on_their_way_are_waited_for(stop):
+    os.kill(os.getpid(), signal.SIGTERM)
+    trainer = fake_trainer(accumulate_grad_batches=2)
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert not trainer.should_stop
+    stop.on_train_batch_end(trainer, None, None, {}, 1)
+    assert trainer.should_stop
 
 
 def test_ranks_stop_together(stop):
