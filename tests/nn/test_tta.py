@@ -1,0 +1,163 @@
+"""Test-time augmentation against its definitions, on a model whose answers can be worked out."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dpt
+from dpt.nn.tta import augmented, flipped_mean, multi_scale, slide
+
+K = 3
+
+
+def uneven(images):
+    """Outputs that depend on the place: neither symmetric nor equal in all windows."""
+    x = images.mean(1)
+    ramp = torch.linspace(0, 1, x.shape[-1])
+    depth = x + ramp
+    logits = torch.stack([x, 2 * x * ramp, ramp.expand_as(x)], 1) * 3
+    pooled = logits.mean((2, 3))
+    return {"depth": depth, "segmentation": logits, "classification": pooled,
+            "regression": depth.mean((1, 2))}  # fmt: skip
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 10, 14, generator=torch.Generator().manual_seed(0))
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
+
+
+def test_nothing_asked_for_is_the_model_itself():
+    assert augmented(uneven) is uneven
+
+
+def test_flip_by_definition(images):
+    a, b = uneven(images), uneven(images.flip(-1))
+    found = flipped_mean(uneven, images)
+    torch.testing.assert_close(found["depth"], (a["depth"] + b["depth"].flip(-1)) / 2)
+    torch.testing.assert_close(found["regression"], (a["regression"] + b["regression"]) / 2)
+    mean = (a["segmentation"].softmax(1) + b["segmentation"].flip(-1).softmax(1)) / 2
+    torch.testing.assert_close(found["segmentation"].softmax(1), mean)
+    mean = (a["classification"].softmax(1) + b["classification"].softmax(1)) / 2
+    torch.testing.assert_close(found["classification"].exp(), mean)
+
+
+def test_flip_makes_any_model_symmetric(images):
+    one, other = flipped_mean(uneven, images), flipped_mean(uneven, images.flip(-1))
+    torch.testing.assert_close(one["depth"], other["depth"].flip(-1))
+    torch.testing.assert_close(one["segmentation"], other["segmentation"].flip(-1))
+
+
+def test_scales_by_definition(images):
+    found = multi_scale(uneven, images, scales=[1.0, 2.0])
+    big = F.interpolate(images, size=(20, 28), mode="bilinear", antialias=True)
+    big = uneven(big)
+    kwargs = {"size": (10, 14), "mode": "bilinear", "align_corners": True}
+    depth = F.interpolate(big["depth"][:, None], **kwargs)[:, 0]
+    torch.testing.assert_close(found["depth"], (uneven(images)["depth"] + depth) / 2)
+    mean = F.interpolate(big["segmentation"], **kwargs).softmax(1)
+    mean = (mean + uneven(images)["segmentation"].softmax(1)) / 2
+    torch.testing.assert_close(found["segmentation"].softmax(1), mean)
+
+
+def test_sides_are_rounded(images):
+    sizes = []
+
+    def spy(x):
+        sizes.append(tuple(x.shape[-2:]))
+        return uneven(x)
+
+    augmented(spy, scales=[0.1, 0.5, 1.0, 1.5], multiple_of=4)(images)
+    assert sizes == [(4, 4), (4, 8), (10, 14), (16, 20)]  # scale 1 is left as it is
+
+
+def reference_slide(images, window, stride):
+    """mmsegmentation's slide_inference, written from its description."""
+    height, width = images.shape[-2:]
+    total, count = np.zeros((len(images), K, height, width)), np.zeros((height, width))
+    tops = range(0, max(height - window[0] + stride[0] - 1, 0) // stride[0] + 1)
+    lefts = range(0, max(width - window[1] + stride[1] - 1, 0) // stride[1] + 1)
+    for top in tops:
+        for left in lefts:
+            y2 = min(top * stride[0] + window[0], height)
+            x2 = min(left * stride[1] + window[1], width)
+            y1, x1 = max(y2 - window[0], 0), max(x2 - window[1], 0)
+            logits = uneven(images[..., y1:y2, x1:x2])["segmentation"]
+            total[:, :, y1:y2, x1:x2] += logits.numpy()
+            count[y1:y2, x1:x2] += 1
+    assert count.min() > 0
+    return torch.from_numpy(total / count).float()
+
+
+@pytest.mark.parametrize(
+    ("window", "stride"),
+    [((6, 6), (4, 4)), ((10, 14), (3, 3)), ((4, 5), (4, 5)), ((20, 6), (7, 5)), ((7, 3), (1, 2))],
+)
+def test_slide_by_definition(images, window, stride):
+    found = slide(uneven, images, window=window, stride=stride)
+    torch.testing.assert_close(found["segmentation"], reference_slide(images, window, stride))
+    assert found["depth"].shape == (2, 10, 14)
+    assert found["classification"].shape == (2, K)
+
+
+def test_one_window_is_the_whole_image(images):
+    same(slide(uneven, images, window=(64, 64), stride=(32, 32)), uneven(images))
+
+
+def test_all_of_them_are_one_mean_over_flips_and_scales(images):
+    found = augmented(uneven, flip=True, scales=(1.0, 0.5), window=(6, 8), stride=(4, 4))(images)
+    looks = []
+    for size in ((10, 14), (5, 7)):
+        small = images
+        if size != (10, 14):
+            small = F.interpolate(images, size=size, mode="bilinear", antialias=True)
+        for flips in (False, True):
+            view = small.flip(-1) if flips else small
+            logits = reference_slide(view, (6, 8), (4, 4))
+            logits = logits.flip(-1) if flips else logits
+            logits = F.interpolate(logits, size=(10, 14), mode="bilinear", align_corners=True)
+            looks.append(logits)
+    mean = torch.stack([look.softmax(1) for look in looks]).mean(0)
+    torch.testing.assert_close(found["segmentation"].softmax(1), mean, rtol=1e-5, atol=1e-6)
+
+
+def test_sure_predictions_stay_finite(images):
+    def sure(x):
+        return {"segmentation": uneven(x)["segmentation"] * 1e4}
+
+    assert flipped_mean(sure, images)["segmentation"].isfinite().all()
+
+
+def test_half_precision_outputs_are_averaged_in_float32(images):
+    def half(x):
+        return {k: v.bfloat16() for k, v in uneven(x).items()}
+
+    for form in ({"flip": True}, {"window": (6, 6)}, {"scales": (0.5, 1.0)}):
+        assert all(v.dtype is torch.float32 for v in augmented(half, **form)(images).values())
+
+
+def test_a_model_with_every_head():
+    model = dpt.create_model(
+        "dpt_tiny",
+        heads={"depth": {"kind": "relative"}, "segmentation": {"num_classes": 4}},
+        encoder={"num_blocks": 4, "out_indices": [0, 1, 2, 3], "embed_dim": 48},
+        decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
+    ).eval()
+    images = torch.randn(1, 3, 40, 56)
+    with torch.no_grad():
+        found = augmented(model, flip=True, scales=(0.75, 1.0), window=(32, 32))(images)
+    assert found["depth"].shape == (1, 40, 56)
+    assert found["segmentation"].shape == (1, 4, 40, 56)
+
+
+def test_mistakes_are_named(images):
+    with pytest.raises(ValueError, match="would never be seen"):
+        slide(uneven, images, window=(4, 4), stride=(5, 4))
+    with pytest.raises(ValueError, match="factors above 0"):
+        multi_scale(uneven, images, scales=[])
