@@ -18,7 +18,9 @@ from torch.autograd.function import once_differentiable
 VALUES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
 """Logits of a band: a processor's cache, or enough to keep a GPU busy."""
 FEW_CLASSES = 32
-"""Below it full-size logits are small, and made faster at once than band by band."""
+"""Below it full-size logits are made faster at once than band by band."""
+MOST_AT_ONCE = 2**26
+"""Full-size logits to take an argmax of: 256 MB in float32. Few classes of a large photo are more."""
 
 
 def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[slice]:
@@ -58,11 +60,15 @@ def enlarge_rows(logits: Tensor, upper: Tensor, weight: Tensor, width: int) -> T
     return wide.permute(0, 2, 3, 1)
 
 
-def enlarged_argmax(logits: Tensor, size: tuple[int, int]) -> Tensor:
-    """Class ids (B, H, W) of logits (B, K, h, w) enlarged to ``size``, int64."""
-    if logits.shape[1] < FEW_CLASSES or torch.compiler.is_compiling():  # which fuses by itself
-        return _whole(logits, size).argmax(1)
-    ids = logits.new_empty((len(logits), *size), dtype=torch.long)
+def enlarged_argmax(
+    logits: Tensor, size: tuple[int, int], *, dtype: torch.dtype = torch.long
+) -> Tensor:
+    """Class ids (B, H, W) of logits (B, K, h, w) enlarged to ``size``."""
+    batch, classes = logits.shape[:2]
+    is_small = classes < FEW_CLASSES and batch * classes * size[0] * size[1] <= MOST_AT_ONCE
+    if is_small or torch.compiler.is_compiling():  # which fuses by itself
+        return _whole(logits, size).argmax(1).to(dtype)
+    ids = logits.new_empty((len(logits), *size), dtype=dtype)
     for rows in bands(logits, size):
         source, upper, weight = source_rows(rows, logits.shape[2], size[0])
         ids[:, rows] = enlarge_rows(logits[:, :, source], upper, weight, size[1]).argmax(-1)

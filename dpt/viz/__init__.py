@@ -2,7 +2,7 @@
 
 from dpt.viz.color import COLORMAPS, colorize_depth, colorize_labels, default_palette, overlay
 from dpt.viz.curve import log_curve
-from dpt.viz.panel import depth_panel, save_png, segmentation_panel, stack
+from dpt.viz.panel import depth_panel, save_png, segmentation_panel, side_by_side, stack
 
 __all__ = [
     "COLORMAPS",
@@ -14,5 +14,6 @@ __all__ = [
     "overlay",
     "save_png",
     "segmentation_panel",
+    "side_by_side",
     "stack",
 ]

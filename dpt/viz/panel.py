@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
 
+from dpt.atomic import write_bytes
 from dpt.types import IGNORE_INDEX
 from dpt.viz.color import as_palette, colorize, colorize_labels, near_range, nearness
 
@@ -68,7 +66,7 @@ def depth_panel(
     maps.append(colorize(error, truth_valid, colormap="spectral", low=0.0, high=max_error))
     mean = f"mean {error[truth_valid].mean():.3f}" if truth_valid.any() else "no truth"
     usual = ("image", "truth", "prediction", f"|error|/truth 0..{max_error:g}, {mean}")
-    return _row([image, *maps], captions or usual)
+    return side_by_side([image, *maps], captions or usual)
 
 
 def segmentation_panel(
@@ -106,7 +104,7 @@ def segmentation_panel(
     share = f"wrong {wrong.sum() / known.sum():.1%}" if known.any() else "no truth"
     maps = [colorize_labels(ids, rows, ignore_index=ignore_index) for ids in (labels, prediction)]
     usual = ("image", "truth", "prediction", share)
-    return _row([image, *maps, error], captions or usual)
+    return side_by_side([image, *maps, error], captions or usual)
 
 
 def stack(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -130,22 +128,10 @@ def save_png(path: str | Path, panel: np.ndarray) -> None:
     done, data = cv2.imencode(".png", cv2.cvtColor(panel, cv2.COLOR_RGB2BGR))
     if not done:
         raise OSError(f"{path}: the picture could not be encoded")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.tobytes())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are for their owner alone
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_bytes(path, data.tobytes())
 
 
-def _row(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> np.ndarray:
+def side_by_side(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> np.ndarray:
     """Captioned cells side by side, all of the first picture's shape; the first is a photo."""
     if len(captions) != len(pictures):
         raise ValueError(f"{len(pictures)} captions are needed, got {len(captions)}")
