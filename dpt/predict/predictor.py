@@ -124,7 +124,8 @@ class Predictor:
         if "depth" in self.heads:
             in_metres = self._kind == "metric" or self.calibration is not None
             self.unit = "metres" if in_metres else "relative inverse depth"
-            self.valid_range = (0.0, depth.get("max_depth") or float("inf"))
+            known = depth.get("max_depth") if self._kind == "metric" else None
+            self.valid_range = (0.0, known or float("inf"))
 
     @overload
     def __call__(self, pictures: Picture) -> Prediction: ...

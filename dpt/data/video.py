@@ -1,0 +1,103 @@
+"""Reading and writing videos, a frame at a time."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from dpt.data.base import DataError, missing_path
+
+VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
+_USUAL_FPS = 25.0
+_WHOLE = 0.9
+"""Share of the announced frames below which a video counts as damaged: headers often round."""
+
+
+class VideoReader:
+    """The frames of a video, uint8 (H, W, 3) RGB, turned upright by its rotation tag.
+
+    Attributes:
+        fps: frames a second; 25 where the file does not say.
+        announced: how many frames the header promises; 0 where it does not say.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise missing_path(self.path, what="file", remedy="check the path")
+        self._capture = cv2.VideoCapture(str(self.path))
+        if not self._capture.isOpened():
+            raise DataError(
+                f"{path}: not a video that can be decoded, or damaged: copy or download it again"
+            )
+        fps = self._capture.get(cv2.CAP_PROP_FPS)
+        self.fps = fps if 0 < fps < 1000 else _USUAL_FPS
+        self.announced = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Every frame once.
+
+        Raises:
+            DataError: the file ends too early.
+        """
+        count = 0
+        try:
+            while True:
+                more, frame = self._capture.read()
+                if not more:
+                    break
+                count += 1
+                yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB, dst=frame)
+        finally:
+            self._capture.release()
+        if count == 0 or count < _WHOLE * self.announced:
+            raise DataError(
+                f"{self.path}: only {count} of {self.announced} frames can be decoded: copy or "
+                "download it again"
+            )
+
+
+class VideoWriter:
+    """An MP4 of uint8 (H, W, 3) RGB frames, all of the first one's size.
+
+    The codec (MPEG-4 part 2) stores an even number of rows and columns: OpenCV leaves out the last
+    one of an odd number.
+    """
+
+    def __init__(self, path: Path, *, fps: float) -> None:
+        self.path = path
+        self.fps = fps
+        self.count = 0
+        self._writer: cv2.VideoWriter | None = None
+
+    def write(self, frame: np.ndarray) -> None:
+        if self._writer is None:
+            code = cv2.VideoWriter.fourcc(*"mp4v")
+            size = (frame.shape[1], frame.shape[0])
+            self._writer = cv2.VideoWriter(str(self.path), code, self.fps, size)
+            if not self._writer.isOpened():
+                raise OSError(f"{self.path}: this OpenCV cannot write a video of {size} pixels")
+        self._writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
+        self.count += 1
+
+    def close(self) -> None:
+        """Ends the file.
+
+        Raises:
+            OSError: it does not hold what was written: OpenCV is silent about a full disk.
+        """
+        if self._writer is None:
+            return
+        self._writer.release()
+        self._writer = None
+        check = cv2.VideoCapture(str(self.path))
+        found = int(check.get(cv2.CAP_PROP_FRAME_COUNT)) if check.isOpened() else 0
+        check.release()
+        if found != self.count:
+            raise OSError(
+                errno.EIO, f"holds {found} of {self.count} frames; is the disk full?", self.path
+            )
