@@ -155,8 +155,9 @@ class Preprocessing:
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W) in 0..255 to the float32 input of the model, on the same device."""
-        mean = torch.tensor(self.mean, device=images.device).mul_(255.0).view(1, 3, 1, 1)
-        scale = torch.tensor(self.std, device=images.device).mul_(255.0).reciprocal_()
+        where: dict[str, Any] = {"device": images.device, "dtype": torch.float32}
+        mean = torch.tensor(self.mean, **where).mul_(255.0).view(1, 3, 1, 1)
+        scale = torch.tensor(self.std, **where).mul_(255.0).reciprocal_()
         return (images.float() - mean) * scale.view(1, 3, 1, 1)
 
     def to_dict(self) -> dict[str, Any]:

@@ -115,6 +115,12 @@ def _predict(options: argparse.Namespace) -> bool:
     )
     del model
     settings["unit"] = predictor.unit
+    if options.range is not None and predictor.unit == "metres" and options.range[0] <= 0:
+        low, high = options.range
+        raise ValueError(
+            f"--range {low:g} {high:g}: of metres the first must be above 0, as 0.5 10: colours "
+            "are even in 1 / depth"
+        )
     folder = OutputFolder(options.out, settings=settings, overwrite=options.overwrite)
     style = Style(colormap=options.colormap, depth_range=settings["range"])
     todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]

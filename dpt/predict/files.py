@@ -111,6 +111,8 @@ def facts(prediction: Prediction) -> dict[str, Any]:
         found["size"] = list(prediction.labels.shape)
     if prediction.class_id is not None and prediction.probabilities is not None:
         found["class_id"] = prediction.class_id
+        if prediction.class_id < len(prediction.class_names):
+            found["class"] = prediction.class_names[prediction.class_id]
         found["probability"] = round(float(prediction.probabilities[prediction.class_id]), 6)
     if prediction.value is not None:
         found["value"] = prediction.value

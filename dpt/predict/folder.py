@@ -147,8 +147,8 @@ def _check_settings(path: Path, wanted: Mapping[str, Any]) -> None:
         assert isinstance(found, dict)
     except (ValueError, AssertionError):
         raise ValueError(f"{path}: not a settings file of dpt predict: give --overwrite") from None
-    for key in sorted({*found, *wanted} - {"checkpoint"}):  # the name may change, the weights not
-        if found.get(key) != wanted.get(key):
+    for key in dict.fromkeys(("weights", *wanted, *found)):
+        if key != "checkpoint" and found.get(key) != wanted.get(key):  # its name may change
             if key == "weights":
                 what = f"with another checkpoint ({found.get('checkpoint')})"
             else:

@@ -209,7 +209,7 @@ class Predictor:
                 labels = maps.labels_at(prepared.size)
         if depth is not None and self._kind == "relative" and self.calibration is not None:
             depth = self.calibration.to_metres(depth)
-        probabilities = None if maps.class_logits is None else maps.class_logits.softmax(0)
+        probabilities = None if maps.class_logits is None else maps.class_logits[0].softmax(0)
         return Prediction(
             depth=_numpy(depth),
             unit=self.unit,

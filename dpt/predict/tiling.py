@@ -25,6 +25,9 @@ OVERLAP = 0.25
 VALUES_AT_ONCE = 2**24
 """Full-size logits held at once: 64 MB."""
 
+FITTED_PIXELS = 256
+"""Of a tile's side, at least so many places decide how it is aligned."""
+
 
 def spans(length: int, tile: int) -> list[slice]:
     """Where tiles lie along one side: evenly spread, all of one length, none beyond the end."""
@@ -75,11 +78,13 @@ def align_tile(depth: Tensor, whole: Tensor, *, kind: Literal["relative", "metri
         depth: (t, u), the tile's own prediction.
         whole: (t, u), what the pass over the whole picture says of the same place.
     """
-    valid = (depth.isfinite() & whole.isfinite())[None]
+    step = max(1, min(depth.shape) // FITTED_PIXELS)
+    own, other = depth[None, ::step, ::step], whole[None, ::step, ::step]
+    valid = own.isfinite() & other.isfinite()
     if kind == "metric":
-        scale, shift = align_median(depth[None], whole[None], valid), depth.new_zeros(1)
+        scale, shift = align_median(own, other, valid), own.new_zeros(1)
     else:
-        scale, shift = align_scale_shift(depth[None], whole[None], valid)
+        scale, shift = align_scale_shift(own, other, valid)
     return torch.where(scale > 0, depth * scale + shift, whole)
 
 
@@ -112,7 +117,7 @@ def predict_tiles(
         device = coarse.device
     if whole.logits is not None:
         device = whole.logits.device
-        dtype = label_dtype(len(whole.logits))
+        dtype = label_dtype(whole.logits.shape[1])
         labels = torch.empty((height, width), dtype=dtype, device=device)
     if depth is None and labels is None:
         return None, None
@@ -127,12 +132,12 @@ def predict_tiles(
                 part = align_tile(maps[j].depth_at(size), coarse[rows, columns], kind=kind)
                 weight = weight_rows[i, rows, None] * weight_columns[j, None, columns]
                 depth[rows, columns] += part.mul_(weight)
-        if labels is not None:
+        if labels is not None and whole.logits is not None:
             rows_of_logits[i] = [m.logits for m in maps if m.logits is not None]
             # with overlaps below one half, these lie in no later row of tiles, nor two rows before
             start = rows.start
             stop = height if i + 1 == len(down) else down[i + 1].start
-            for band in _bands(start, stop, width * len(rows_of_logits[i][0])):
+            for band in _bands(start, stop, width * whole.logits.shape[1]):
                 blended = _blend(
                     rows_of_logits, down, across, weight_rows[:, band], weight_columns, band
                 )
@@ -158,7 +163,7 @@ def _blend(
     """Blended logits of a band of picture rows, (rows, W, K)."""
     some = next(iter(rows_of_logits.values()))[0]
     width = weight_columns.shape[1]
-    total = some.new_zeros((band.stop - band.start, width, len(some)))
+    total = some.new_zeros((band.stop - band.start, width, some.shape[1]))
     for i, tiles in rows_of_logits.items():
         rows = slice(max(band.start, down[i].start), min(band.stop, down[i].stop))
         if rows.start >= rows.stop:
@@ -167,10 +172,10 @@ def _blend(
         here = slice(rows.start - band.start, rows.stop - band.start)
         for j, logits in enumerate(tiles):
             source, upper, share = source_rows(
-                inside, logits.shape[1], down[i].stop - down[i].start
+                inside, logits.shape[2], down[i].stop - down[i].start
             )
             side = across[j].stop - across[j].start
-            part = enlarge_rows(logits[None, :, source], upper, share, side)[0]
+            part = enlarge_rows(logits[:, :, source], upper, share, side)[0]
             weight = weight_rows[i, here, None] * weight_columns[j, None, across[j]]
             total[here, across[j]] += part * weight[..., None]
     return total

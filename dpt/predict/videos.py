@@ -63,9 +63,9 @@ def predict_video(
         return None if frame is None else predictor.prepare(frame, keep_photo=True)
 
     with (
+        folder.files(source, products, facts) as paths,
         threads(1) as reader,
         threads(1) as painter,
-        folder.files(source, products, facts) as paths,
     ):
         writers = {p: VideoWriter(path, fps=video.fps) for p, path in paths.items()}
 

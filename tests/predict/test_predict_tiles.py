@@ -1,0 +1,154 @@
+"""Tiles: no seam, no gap, one scale, and little memory.
+
+Stand-ins whose answer at a pixel depends on that pixel alone (or on it and one number of the whole
+picture, as the unknown scale of a relative prediction does) must be predicted by tiles as they are
+in one pass.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from conftest import photo_of
+from torch import nn
+
+import dpt
+from dpt.predict.tiling import OVERLAP, align_tile, blend_weights, spans
+from dpt.types import Preprocessing
+
+PIXELS = Preprocessing(resize="none", multiple_of=1, mean=(0, 0, 0), std=(1, 1, 1))
+
+
+class StandIn(nn.Module):
+    """A model of one function from normalised images to outputs."""
+
+    def __init__(self, function, **heads):
+        super().__init__()
+        self.function, self.preprocessing, self.spec = function, PIXELS, {"heads": heads}
+
+    def optimize_for_inference(self, *, compiled):
+        return self
+
+    def forward(self, images, *, enlarge_logits=True):
+        return self.function(images)
+
+
+def brightness(images):
+    return images.mean(1) + 0.1
+
+
+@pytest.mark.parametrize(("length", "tile"), [(100, 100), (101, 100), (1000, 64), (777, 130)])
+def test_tiles_lie_evenly_and_overlap(length, tile):
+    pieces = spans(length, tile)
+    assert (pieces[0].start, pieces[-1].stop) == (0, length)
+    assert {s.stop - s.start for s in pieces} == {tile}
+    for before, after in zip(pieces[:-1], pieces[1:], strict=True):
+        assert before.stop - after.start >= int(tile * OVERLAP)
+    for before, after in zip(pieces[:-2], pieces[2:], strict=True):
+        assert before.stop <= after.start, "a place may lie in two tiles, never in three"
+
+
+def test_weights_add_up_and_do_not_jump():
+    pieces = spans(500, 128)
+    weights = blend_weights(pieces, 500)
+    torch.testing.assert_close(weights.sum(0), torch.ones(500))
+    for weight, piece in zip(weights, pieces, strict=True):
+        outside = torch.ones(500, dtype=torch.bool)
+        outside[piece] = False
+        assert (weight[outside] == 0).all()
+    assert weights.diff(dim=1).abs().max() < 2 / (128 * OVERLAP)
+
+
+def test_a_picture_of_one_tile_is_seen_whole(joint):
+    photo = photo_of(90, 100)
+    whole, tiled = dpt.Predictor(joint)(photo), dpt.Predictor(joint, tile=100)(photo)
+    np.testing.assert_array_equal(tiled.depth, whole.depth)
+    np.testing.assert_array_equal(tiled.labels, whole.labels)
+
+
+@pytest.mark.parametrize("size", [(150, 233), (70, 400), (64, 65)])
+def test_no_seam_where_the_answer_is_local(size):
+    model = StandIn(lambda x: {"depth": brightness(x)}, depth={"kind": "metric"})
+    photo = photo_of(*size)
+    tiled = dpt.Predictor(model, tile=64, batch_size=3)(photo).depth
+    np.testing.assert_allclose(tiled, dpt.Predictor(model)(photo).depth, rtol=1e-5)
+
+
+def test_every_relative_tile_is_brought_to_the_scale_and_shift_of_the_whole():
+    def standardised(images):
+        x = brightness(images)
+        mean, spread = x.mean((1, 2), keepdim=True), x.std((1, 2), keepdim=True)
+        return {"depth": (x - mean) / spread + 5}
+
+    model = StandIn(standardised, depth={"kind": "relative"})
+    photo = photo_of(150, 233)
+    whole = dpt.Predictor(model)(photo).depth
+    np.testing.assert_allclose(dpt.Predictor(model, tile=80)(photo).depth, whole, atol=1e-4)
+
+
+def test_every_metric_tile_is_brought_to_the_scale_of_the_whole():
+    def zoomed(images):
+        x = brightness(images)
+        return {"depth": x / x.mean((1, 2), keepdim=True)}
+
+    model = StandIn(zoomed, depth={"kind": "metric"})
+    photo = photo_of(150, 233)
+    whole = dpt.Predictor(model)(photo).depth
+    np.testing.assert_allclose(dpt.Predictor(model, tile=80)(photo).depth, whole, rtol=1e-4)
+
+
+def test_a_tile_that_runs_against_the_whole_is_not_believed():
+    whole = torch.rand(30, 40)
+    torch.testing.assert_close(align_tile(-whole, whole, kind="relative"), whole)
+    torch.testing.assert_close(align_tile(torch.ones(30, 40), whole, kind="relative"), whole)
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+@pytest.mark.parametrize("size", [(150, 233), (200, 64)])
+def test_labels_by_tiles(classes, size):
+    mixing = torch.randn(classes, 3, generator=torch.Generator().manual_seed(0))
+
+    def linear(images):
+        return {"segmentation": torch.einsum("kc,bchw->bkhw", mixing, images - 0.5)}
+
+    model = StandIn(linear, segmentation={"num_classes": classes})
+    photo = photo_of(*size)
+    whole = dpt.Predictor(model)(photo).labels
+    tiled = dpt.Predictor(model, tile=64, batch_size=2)(photo).labels
+    assert len(np.unique(whole)) > 2
+    assert tiled.dtype == np.uint8
+    assert (tiled == whole).mean() > 0.9999
+
+
+def test_both_heads_by_tiles(joint):
+    found = dpt.Predictor(joint, tile=64, flip=True)(photo_of(101, 160))
+    assert found.depth.shape == found.labels.shape == (101, 160)
+    assert np.isfinite(found.depth).all()
+
+
+LARGE = """
+import resource, sys
+import dpt
+found = dpt.Predictor(sys.argv[1], tile=int(sys.argv[3]) or None)(sys.argv[2])
+assert found.depth.shape == found.labels.shape == (4000, 6000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@pytest.mark.slow
+def test_a_photo_of_24_megapixels_takes_less_than_3_gb(tmp_path):
+    heads = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 150}}
+    dpt.create_model("dpt_base", heads=heads).save_pretrained(tmp_path / "base")
+    photo = cv2.resize(photo_of(400, 600), (6000, 4000))
+    cv2.imwrite(str(tmp_path / "photo.jpg"), photo)
+    for tile in ("0", "2048"):
+        done = subprocess.run(
+            [sys.executable, "-c", LARGE, tmp_path / "base", tmp_path / "photo.jpg", tile],
+            capture_output=True, text=True, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert float(done.stdout) < 3e9 / 2**30, tile
