@@ -21,7 +21,7 @@ from dpt.predict.network import Maps, label_dtype
 from dpt.rowwise import enlarge_rows, source_rows
 
 OVERLAP = 0.25
-"""Share of a tile's side that it has in common with the next one, at least; below one half."""
+"""Share of a tile's side that it has in common with the next one, at least."""
 VALUES_AT_ONCE = 2**24
 """Full-size logits held at once: 64 MB."""
 
@@ -134,7 +134,7 @@ def predict_tiles(
                 depth[rows, columns] += part.mul_(weight)
         if labels is not None and whole.logits is not None:
             rows_of_logits[i] = [m.logits for m in maps if m.logits is not None]
-            # with overlaps below one half, these lie in no later row of tiles, nor two rows before
+            # picture rows that lie in no later row of tiles
             start = rows.start
             stop = height if i + 1 == len(down) else down[i + 1].start
             for band in _bands(start, stop, width * whole.logits.shape[1]):
@@ -142,7 +142,7 @@ def predict_tiles(
                     rows_of_logits, down, across, weight_rows[:, band], weight_columns, band
                 )
                 labels[band] = blended.argmax(-1).to(labels.dtype)
-            rows_of_logits.pop(i - 1, None)
+            rows_of_logits = {k: v for k, v in rows_of_logits.items() if down[k].stop > stop}
     return depth, labels
 
 
