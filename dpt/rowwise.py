@@ -20,7 +20,7 @@ VALUES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
 FEW_CLASSES = 32
 """Below it full-size logits are made faster at once than band by band."""
 MOST_AT_ONCE = 2**26
-"""Full-size logits to take an argmax of: 256 MB in float32. Few classes of a large photo are more."""
+"""Full-size logits held for an argmax: 256 MB in float32. Few classes of a large photo are more."""
 
 
 def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[slice]:

@@ -15,9 +15,9 @@ STOPPED = 128 + 2
 """Exit code after Ctrl-C."""
 
 DETAILS = """\
-Formats (--format, several with commas; default png, and color and overlay as the model has heads)
-  png       depth/NAME.png, 16 bits: metres as millimetres (1/256 m for models that see beyond 65 m);
-            relative depth from each picture's smallest value to its largest. 0 is invalid in metres.
+Formats (--format, several with commas; default png, and color or overlay as the model has heads)
+  png       depth/NAME.png, 16 bits: metres as millimetres (as 1/256 m for models that see beyond
+            65 m), 0 where invalid; relative depth from each picture's smallest value to its largest
             labels/NAME.png: class ids with a palette
   npy, exr  depth as float32 (exr: pip install "dense-prediction-transformers[exr]")
   color     depth_color/NAME.png: near is bright
@@ -89,7 +89,7 @@ def _predict(options: argparse.Namespace) -> bool:
     from dpt.predict.files import predict_pictures
     from dpt.predict.folder import CannotWriteError, OutputFolder
     from dpt.predict.inputs import find_sources
-    from dpt.predict.outputs import products_of, videos_of
+    from dpt.predict.outputs import FOLDERS, products_of, videos_of
     from dpt.predict.paint import Style
     from dpt.predict.predictor import Predictor
     from dpt.predict.progress import ProgressMeter
@@ -97,7 +97,7 @@ def _predict(options: argparse.Namespace) -> bool:
 
     _check(options)
     cv2.setNumThreads(1)  # there are threads of our own
-    sources = find_sources(options.inputs, out=options.out)
+    sources = find_sources(options.inputs, skip=[options.out / name for name in FOLDERS])
     model = DPT.from_pretrained(options.checkpoint)
     formats = [name for name in options.format.split(",") if name]
     heads = list(model.spec["heads"])

@@ -1,4 +1,4 @@
-"""From pictures to depth and labels at their own size: in Python and, by folders, from the shell."""
+"""From pictures to depth and labels at their own size: one by one, or by folders."""
 
 from dpt.predict.predictor import Prediction, Predictor
 

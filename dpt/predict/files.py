@@ -68,8 +68,9 @@ def predict_pictures(
                 predictions = predictor.predict([p for _, p in batch])
                 for source, picture in batch:
                     prediction = predictions.pop(0)  # large: nobody else shall hold it
-                    yield source, partial(
-                        _save, folder, source, prediction, picture.photo, products, style
+                    yield (
+                        source,
+                        partial(_save, folder, source, prediction, picture.photo, products, style),
                     )
                     del prediction
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from dpt.atomic import replacing, write_bytes
 from dpt.predict.inputs import Source
-from dpt.predict.outputs import FORMATS, Product
+from dpt.predict.outputs import FOLDERS, Product
 
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
@@ -132,7 +132,7 @@ class OutputFolder:
 
     def _refuse_strangers(self) -> None:
         """Files in the way that no earlier run has written, the truth of a data set perhaps."""
-        for folder in sorted({p.folder for products in FORMATS.values() for p in products}):
+        for folder in FOLDERS:
             taken = self.path / folder
             if taken.is_dir() and any(taken.iterdir()):
                 raise ValueError(

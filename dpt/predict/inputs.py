@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Source:
         return self.path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
+def find_sources(inputs: Sequence[str | Path], *, skip: Collection[Path] = ()) -> list[Source]:
     """What the inputs name, sorted within each and without repetition.
 
     Names are paths relative to the deepest folder that holds all inputs (of a file its folder, of
@@ -43,30 +43,31 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     Args:
         inputs: files, folders (searched with all below, but for what is hidden), globs with ``*``,
             ``**``, ``?`` and ``[]``.
-        out: the folder that will be written to; what lies in it is no input.
+        skip: folders that are not searched, for what was written to them is no input.
 
     Raises:
         DataError: nothing is there, or a folder or glob holds no picture.
     """
     found: dict[Path, None] = {}
     roots, missing = [], []
-    out = _absolute(out)
+    skipped = [_absolute(folder) for folder in skip]
     for given in map(str, inputs):
         path = _absolute(given)
         if path.is_dir():
-            files = [f for f in _walk(path) if not f.is_relative_to(out)]
+            files = list(_walk(path, skipped))
             roots.append(path)
             if not files:
-                raise DataError(f"{given}: no picture or video in this folder or below ({_kinds()})")
+                raise DataError(
+                    f"{given}: no picture or video in this folder or below ({_kinds()})"
+                )
         elif os.path.lexists(path) or not glob.has_magic(given):
             files = [path]
             roots.append(path.parent)
             missing += [] if os.path.lexists(path) else [path]
         else:
             hits = map(_absolute, sorted(glob.glob(given, recursive=True)))
-            files = [
-                f for f in hits if f.suffix.lower() in SUFFIXES and not f.is_relative_to(out)
-            ]
+            files = [f for f in hits if f.suffix.lower() in SUFFIXES and not f.is_dir()]
+            files = [f for f in files if not any(f.is_relative_to(folder) for folder in skipped)]
             roots.append(_before_wildcards(given))
             if not files:
                 raise DataError(f"{given}: matches no picture or video ({_kinds()})")
@@ -78,7 +79,9 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     root = Path(os.path.commonpath(roots))
     relative = {path: path.relative_to(root) for path in found}
     stems = Counter(name.with_suffix("") for name in relative.values())
-    names = {p: n.with_suffix("") if stems[n.with_suffix("")] == 1 else n for p, n in relative.items()}
+    names = {
+        p: n.with_suffix("") if stems[n.with_suffix("")] == 1 else n for p, n in relative.items()
+    }
     if len(set(names.values())) < len(names):
         twice = Counter(names.values()).most_common(1)[0][0]
         raise DataError(f"two inputs would be written to one name, {twice}: predict them apart")
@@ -90,9 +93,10 @@ def _absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(Path(path).expanduser()))
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, skipped: Collection[Path]) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        entered = (n for n in folders if not n.startswith(".") and Path(parent, n) not in skipped)
+        folders[:] = sorted(entered)
         for name in sorted(files):
             if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES:
                 yield Path(parent) / name

@@ -108,7 +108,9 @@ class Network:
         # and are enlarged at a fraction of the speed
         found = {k: v for k, v in names.items() if v is not None}
         size = pictures[0].shape[0], pictures[0].shape[1]
-        return [Maps(size, **{k: v[i : i + 1] for k, v in found.items()}) for i in range(len(pictures))]
+        return [
+            Maps(size, **{k: v[i : i + 1] for k, v in found.items()}) for i in range(len(pictures))
+        ]
 
 
 def _device(name: str | torch.device | None) -> torch.device:

@@ -127,12 +127,18 @@ def _save_labels_png(path: Path, prediction: Prediction, photo: object, style: S
 
 def _save_depth_npy(path: Path, prediction: Prediction, photo: object, style: Style) -> None:
     assert prediction.depth is not None
-    np.save(path, prediction.depth, allow_pickle=False)
+    _save_npy(path, prediction.depth)
 
 
 def _save_labels_npy(path: Path, prediction: Prediction, photo: object, style: Style) -> None:
     assert prediction.labels is not None
-    np.save(path, prediction.labels, allow_pickle=False)
+    _save_npy(path, prediction.labels)
+
+
+def _save_npy(path: Path, array: np.ndarray) -> None:
+    file = io.BytesIO()  # written to a file directly, NumPy's errors do not say that it is full
+    np.save(file, array, allow_pickle=False)
+    path.write_bytes(file.getbuffer())
 
 
 def _save_exr(path: Path, prediction: Prediction, photo: object, style: Style) -> None:
@@ -165,10 +171,10 @@ FORMATS: dict[str, tuple[Product, ...]] = {
     "exr": (Product("depth_exr", ".exr", _DEPTH, _save_exr),),
     "color": (Product("depth_color", ".png", _DEPTH, _picture(paint_depth), paint_depth),),
     "overlay": (Product("overlay", ".png", _LABELS, _picture(paint_overlay), paint_overlay),),
-    "panel": (
-        Product("panel", ".png", _DEPTH + _LABELS, _picture(paint_panel), paint_panel),
-    ),
+    "panel": (Product("panel", ".png", _DEPTH + _LABELS, _picture(paint_panel), paint_panel),),
 }
+FOLDERS = tuple(dict.fromkeys(p.folder for products in FORMATS.values() for p in products))
+"""Of the output folder, those with files."""
 VIDEO_FORMATS = ("color", "overlay")
 """What a video becomes where no format that is a picture was asked for."""
 

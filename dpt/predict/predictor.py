@@ -110,9 +110,7 @@ class Predictor:
         self.batch_size = batch_size
         self.tile = tile
         self.preprocessing = model.preprocessing
-        self.network = Network(
-            model, device=device, precision=precision, flip=flip, scales=scales
-        )
+        self.network = Network(model, device=device, precision=precision, flip=flip, scales=scales)
         self.heads: dict[str, dict] = model.spec["heads"]
         self.class_names: tuple[str, ...] = tuple(model.spec.get("class_names") or ())
         self.num_classes: int = self.heads.get("segmentation", {}).get("num_classes", 0)
@@ -130,8 +128,10 @@ class Predictor:
     @overload
     def __call__(self, pictures: Picture) -> Prediction: ...
     @overload
-    def __call__(self, pictures: Sequence[Picture]) -> list[Prediction]: ...
-    def __call__(self, pictures: Picture | Sequence[Picture]) -> Prediction | list[Prediction]:
+    def __call__(self, pictures: list[Picture] | tuple[Picture, ...]) -> list[Prediction]: ...
+    def __call__(
+        self, pictures: Picture | list[Picture] | tuple[Picture, ...]
+    ) -> Prediction | list[Prediction]:
         """The prediction for a picture, or those for several, in their order.
 
         Args:
@@ -142,7 +142,7 @@ class Predictor:
             ValueError: a file cannot be read, or a picture is none of these.
         """
         if not isinstance(pictures, list | tuple):
-            return self.predict([self.prepare(pictures)])[0]  # type: ignore[arg-type]
+            return self.predict([self.prepare(pictures)])[0]
         found: list[Prediction | None] = [None] * len(pictures)
         prepared = ((i, self.prepare(picture)) for i, picture in enumerate(pictures))
         for batch in batches(prepared, self.batch_size, key=lambda pair: pair[1].input.shape):
@@ -233,9 +233,7 @@ class Predictor:
         return found
 
 
-def batches(
-    items: Iterable[T], size: int, *, key: Callable[[T], Hashable]
-) -> Iterator[list[T]]:
+def batches(items: Iterable[T], size: int, *, key: Callable[[T], Hashable]) -> Iterator[list[T]]:
     """Lists of up to ``size`` items of one key; no more than 4 · ``size`` wait for their like."""
     waiting: dict[Hashable, list[T]] = {}
     for item in items:

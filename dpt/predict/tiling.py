@@ -35,9 +35,7 @@ def spans(length: int, tile: int) -> list[slice]:
         return [slice(0, length)]
     common = int(tile * OVERLAP)
     count = -(-(length - common) // (tile - common))
-    return [
-        slice(int(start), int(start) + tile) for start in np.linspace(0, length - tile, count)
-    ]
+    return [slice(int(start), int(start) + tile) for start in np.linspace(0, length - tile, count)]
 
 
 def blend_weights(pieces: Sequence[slice], length: int) -> Tensor:
@@ -47,9 +45,7 @@ def blend_weights(pieces: Sequence[slice], length: int) -> Tensor:
     """
     place = torch.arange(length, dtype=torch.float64) + 0.5
     rows = []
-    for before, piece, after in zip(
-        [None, *pieces[:-1]], pieces, [*pieces[1:], None], strict=True
-    ):
+    for before, piece, after in zip([None, *pieces[:-1]], pieces, [*pieces[1:], None], strict=True):
         weight = ((place > piece.start) & (place < piece.stop)).double()
         if before is not None:
             weight *= _rise((place - piece.start) / (before.stop - piece.start))

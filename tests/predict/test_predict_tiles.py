@@ -7,6 +7,7 @@ in one pass.
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -46,7 +47,7 @@ def test_tiles_lie_evenly_and_overlap(length, tile):
     pieces = spans(length, tile)
     assert (pieces[0].start, pieces[-1].stop) == (0, length)
     assert {s.stop - s.start for s in pieces} == {tile}
-    for before, after in zip(pieces[:-1], pieces[1:], strict=True):
+    for before, after in pairwise(pieces):
         assert before.stop - after.start >= int(tile * OVERLAP)
 
 

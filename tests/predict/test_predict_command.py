@@ -1,0 +1,415 @@
+"""``dpt predict`` as a user meets it: files out, resumed, refused, survived."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from conftest import photo_of, save_photo, tiny
+from PIL import Image
+
+import dpt
+from dpt.data import read_depth, read_labels
+from dpt.viz import colorize_depth, default_palette
+
+ROOT = Path(__file__).parents[2]
+
+
+def files_of(folder):
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def records_of(out):
+    lines = (out / "predictions.jsonl").read_text().splitlines()
+    return {record["name"]: record for record in map(json.loads, lines)}
+
+
+def error_line(err):
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+# ------------------------------------------------------------------------------ what is written
+
+
+def test_a_folder_of_photos(run, checkpoints, photos, tmp_path):
+    out = tmp_path / "out"
+    code, said, err = run(checkpoints["joint"], photos, "--out", out, "--batch-size", "2")
+    assert (code, err) == (0, "")
+    assert "6 images in" in said
+    names = [f"{folder}/{i}" for folder in "ab" for i in range(3)]
+    kinds = ("depth", "labels", "depth_color", "overlay")
+    wanted = {f"{kind}/{name}.png" for kind in kinds for name in names}
+    assert files_of(out) == wanted | {"predictions.json", "predictions.jsonl"}
+    assert set(records_of(out)) == set(names)
+    about = json.loads((out / "predictions.json").read_text())
+    assert about["unit"] == "relative inverse depth"
+    for name in names:
+        size = Image.open(photos / f"{name}.png").size
+        assert {Image.open(out / f"{kind}/{name}.png").size for kind in kinds} == {size}
+
+
+def test_every_format_holds_the_prediction(run, checkpoints, joint, tmp_path):
+    photo = save_photo(tmp_path / "in/photo.png", 33, 50)
+    out = tmp_path / "out"
+    formats = "png,npy,exr,color,overlay,panel"
+    assert run(checkpoints["joint"], photo, "--out", out, "--format", formats)[0] == 0
+    wanted = dpt.Predictor(joint)(photo)
+    record = records_of(out)["photo"]
+    assert record["size"] == [33, 50]
+    assert set(record["files"]) == files_of(out) - {"predictions.json", "predictions.jsonl"}
+
+    scale, offset = record["depth"]["scale"], record["depth"]["offset"]
+    stored = cv2.imread(str(out / "depth/photo.png"), cv2.IMREAD_UNCHANGED)
+    assert stored.dtype == np.uint16
+    assert (stored.min(), stored.max()) == (0, 65535)
+    np.testing.assert_allclose(stored * scale + offset, wanted.depth, atol=0.51 * scale, rtol=1e-6)
+    np.testing.assert_array_equal(np.load(out / "depth_npy/photo.npy"), wanted.depth)
+    openexr = pytest.importorskip("OpenEXR")
+    with openexr.File(str(out / "depth_exr/photo.exr")) as file:
+        np.testing.assert_array_equal(file.channels()["Z"].pixels, wanted.depth)
+
+    np.testing.assert_array_equal(read_labels(out / "labels/photo.png"), wanted.labels)
+    np.testing.assert_array_equal(np.load(out / "labels_npy/photo.npy"), wanted.labels)
+    shown = np.asarray(Image.open(out / "labels/photo.png").convert("RGB"))
+    np.testing.assert_array_equal(shown, default_palette(5)[wanted.labels])
+    colors = np.asarray(Image.open(out / "depth_color/photo.png"))
+    np.testing.assert_array_equal(colors, colorize_depth(wanted.depth, inverse=False))
+    assert Image.open(out / "panel/photo.png").width > 3 * 50
+
+
+def test_metric_depth_is_stored_in_millimetres(run, checkpoints, metric, tmp_path):
+    photo = save_photo(tmp_path / "photo.png")
+    out = tmp_path / "out"
+    assert run(checkpoints["metric"], photo, "--out", out, "--format", "png")[0] == 0
+    assert records_of(out)["photo"]["depth"] == {"scale": 0.001, "offset": 0.0, "unit": "metres"}
+    depth, valid = read_depth(out / "depth/photo.png", scale=0.001)
+    assert valid.all()
+    np.testing.assert_allclose(depth, dpt.Predictor(metric)(photo).depth, atol=0.00051)
+
+
+def test_metres_beyond_16_bits_are_invalid_and_far_models_have_a_coarser_scale():
+    from dpt.predict.outputs import depth_coding, encode_depth
+
+    depth = np.array([[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004]], np.float32)
+    near = dpt.Prediction(depth=depth, unit="metres", valid_range=(0.0, float("inf")))
+    assert encode_depth(near).tolist() == [[1000, 65535, 0, 0, 0, 0, 0]]
+    far = dpt.Prediction(depth=depth, unit="metres", valid_range=(0.0, 80.0))
+    assert depth_coding(far) == (1 / 256, 0.0)
+    assert encode_depth(far)[0, :3].tolist() == [256, 16777, 16777]
+    flat = dpt.Prediction(depth=np.ones((2, 2), np.float32), unit="relative inverse depth")
+    assert depth_coding(flat) == (1.0, 1.0)
+    assert (encode_depth(flat) == 0).all()
+
+
+def test_a_fixed_range_and_another_colormap(run, checkpoints, metric, tmp_path):
+    photo = save_photo(tmp_path / "photo.png")
+    run(checkpoints["metric"], photo, "--out", tmp_path / "out", "--format", "color",
+        "--colormap", "turbo", "--range", "2", "8")  # fmt: skip
+    found = np.asarray(Image.open(tmp_path / "out/depth_color/photo.png"))
+    depth = dpt.Predictor(metric)(photo).depth
+    wanted = colorize_depth(depth, colormap="turbo", vmin=2, vmax=8)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_answers_for_whole_pictures_are_records(run, photos, tmp_path):
+    model = tiny({"classification": {"num_classes": 3}, "regression": {}})
+    model.save_pretrained(tmp_path / "model")
+    assert run(tmp_path / "model", photos, "--out", tmp_path / "out")[0] == 0
+    found = dpt.Predictor(model)(photos / "a/0.png")
+    record = records_of(tmp_path / "out")["a/0"]
+    assert record["class_id"] == found.class_id
+    assert record["value"] == pytest.approx(found.value)
+    assert "6 were done before" in run(tmp_path / "model", photos, "--out", tmp_path / "out")[1]
+
+
+# ------------------------------------------------------------------------------ resuming
+
+
+def test_only_what_is_missing_is_made_again(run, checkpoints, photos, tmp_path):
+    out = tmp_path / "out"
+    command = (checkpoints["metric"], photos, "--out", out)
+    run(*command)
+    before = {name: (out / name).stat().st_mtime_ns for name in files_of(out)}
+    (out / "depth/a/1.png").unlink()
+    with (out / "predictions.jsonl").open("a") as file:
+        file.write('{"name": "b/2", "sou')  # cut short by a crash
+    code, said, _ = run(*command)
+    assert code == 0
+    assert "1 images in" in said
+    assert "5 were done before" in said
+    after = {name: (out / name).stat().st_mtime_ns for name in files_of(out)}
+    assert set(after) == set(before)
+    changed = {n for n in before if before[n] != after[n]} - {
+        "predictions.json",
+        "predictions.jsonl",
+    }
+    assert changed == {"depth/a/1.png", "depth_color/a/1.png"}
+    assert len(records_of(out)) == 6
+
+
+def test_another_format_can_be_added(run, checkpoints, photos, tmp_path):
+    out = tmp_path / "out"
+    run(checkpoints["metric"], photos, "--out", out, "--format", "png")
+    assert "6 images" in run(checkpoints["metric"], photos, "--out", out, "--format", "npy")[1]
+    assert (
+        "6 were done" in run(checkpoints["metric"], photos, "--out", out, "--format", "png,npy")[1]
+    )
+
+
+def start(checkpoint, photos, out):
+    """A run in a process of its own, once it has finished some inputs."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dpt", "predict", checkpoint, photos, "--out", out, "--scales",
+         "1,2,3", "--flip", "--format", "png,npy"],
+        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    journal = out / "predictions.jsonl"
+    while process.poll() is None and (not journal.exists() or journal.stat().st_size < 500):
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize(
+    "stop", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_a_stopped_run_goes_on(run, checkpoints, tmp_path, stop):
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    for i in range(30):
+        save_photo(photos / f"{i}.png", 60, 80 + i % 3, seed=i)
+    process = start(checkpoints["joint"], photos, out)
+    process.send_signal(stop)
+    _, err = process.communicate()
+    assert process.returncode == (-9 if stop is signal.SIGKILL else 130), err
+    assert "Traceback" not in err
+    done = records_of(out) if stop is signal.SIGINT else {}
+    finished = {f: (out / f).stat().st_mtime_ns for r in done.values() for f in r["files"]}
+    assert len(files_of(out)) < 30 * 4, "it was stopped too late to tell"
+    command = (checkpoints["joint"], photos, "--out", out, "--scales", "1,2,3", "--flip")
+    code, said, _ = run(*command, "--format", "png,npy")
+    assert code == 0
+    assert "were done before" in said
+    assert len(files_of(out)) == 30 * 4 + 2
+    assert not [name for name in files_of(out) if "/." in name]
+    for name, when in finished.items():
+        assert (out / name).stat().st_mtime_ns == when
+    for i in range(30):
+        depth = np.load(out / f"depth_npy/{i}.npy")
+        stored = cv2.imread(str(out / f"depth/{i}.png"), cv2.IMREAD_UNCHANGED)
+        assert depth.shape == stored.shape == (60, 80 + i % 3)
+
+
+def test_a_folder_made_otherwise_is_refused(run, checkpoints, photos, tmp_path):
+    out = tmp_path / "out"
+    run(checkpoints["metric"], photos, "--out", out)
+    before = files_of(out)
+    for options, says in (
+        ((checkpoints["joint"], photos), "another checkpoint"),
+        ((checkpoints["metric"], photos, "--flip"), "flip=False, and now it is True"),
+        ((checkpoints["metric"], photos, "--tile", "100"), "tile=None"),
+    ):
+        code, _, err = run(*options, "--out", out)
+        assert code == 1
+        assert says in error_line(err)
+        assert "--overwrite" in err
+    assert files_of(out) == before
+    code, said, _ = run(checkpoints["metric"], photos, "--out", out, "--flip", "--overwrite")
+    assert code == 0
+    assert "6 images in" in said
+
+
+def test_another_file_of_the_same_name_is_refused(run, checkpoints, tmp_path):
+    for folder in "ab":
+        save_photo(tmp_path / folder / "1.png")
+    run(checkpoints["metric"], tmp_path / "a", "--out", tmp_path / "out")
+    code, _, err = run(checkpoints["metric"], tmp_path / "b", "--out", tmp_path / "out")
+    assert code == 1
+    assert "1 was predicted from" in error_line(err)
+
+
+def test_the_truth_of_a_data_set_is_not_overwritten(run, checkpoints, tmp_path):
+    photo = save_photo(tmp_path / "images/1.png")
+    truth = save_photo(tmp_path / "depth/1.png")
+    before = truth.read_bytes()
+    code, _, err = run(checkpoints["metric"], photo.parent, "--out", tmp_path)
+    assert code == 1
+    assert "was not written by dpt predict" in error_line(err)
+    assert truth.read_bytes() == before
+    assert run(checkpoints["metric"], photo.parent, "--out", tmp_path / "new")[0] == 0
+
+
+# ------------------------------------------------------------------------------ what goes wrong
+
+
+def test_broken_files_are_listed_and_the_others_done(run, checkpoints, photos, tmp_path):
+    (photos / "a/empty.png").write_bytes(b"")
+    jpeg = save_photo(photos / "a/cut.jpg", 200, 300).read_bytes()
+    (photos / "a/cut.jpg").write_bytes(jpeg[: len(jpeg) // 2])
+    (photos / "a/text.png").write_text("I am a picture.")
+    depth = np.arange(2000, dtype=np.uint16).reshape(40, 50)
+    cv2.imwrite(str(photos / "b/depth.png"), depth)
+    (photos / "b/link.png").symlink_to(tmp_path / "gone.png")
+    out = tmp_path / "out"
+    code, said, err = run(checkpoints["metric"], photos, "--out", out, "--batch-size", "4")
+    assert code == 1
+    assert "6 images in" in said
+    head, *lines = err.splitlines()
+    assert head == "5 failed:"
+    for line, (name, reason) in zip(
+        sorted(lines),
+        {"a/cut.jpg": "truncated", "a/empty.png": "empty", "a/text.png": "not a picture",
+         "b/depth.png": "16-bit", "b/link.png": "does not exist"}.items(), strict=True,
+    ):  # fmt: skip
+        assert name in line
+        assert reason in line
+    assert len(files_of(out)) == 6 * 2 + 2
+    code, said, err = run(checkpoints["metric"], photos, "--out", out)
+    assert (code, err.splitlines()[0]) == (1, "5 failed:")
+    assert "0 images" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--format", "jpg"), "--format jpg: choose from png"),
+        (("--format", "overlay"), "needs a segmentation head: this model has depth"),
+        (("--colormap", "jet"), "jet.*inferno"),
+        (("--range", "3", "2"), "first must be smaller"),
+        (("--range", "0", "2"), "above 0"),
+        (("--batch-size", "0"), "--batch-size"),
+        (("--scales", "1,x"), "0.75,1,1.25"),
+        (("--tile", "5"), "at least 64"),
+    ],
+)
+def test_mistakes(run, checkpoints, photos, tmp_path, options, says):
+    code, _, err = run(checkpoints["metric"], photos, "--out", tmp_path / "out", *options)
+    assert code == 1
+    assert says.split(".*")[-1] in error_line(err)
+    assert not files_of(tmp_path).difference(f"photos/{f}" for f in files_of(photos))
+
+
+def test_a_missing_package_is_named(run, checkpoints, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("dpt.predict.outputs.find_spec", lambda name: None)
+    code, _, err = run(checkpoints["metric"], photos, "--out", tmp_path / "o", "--format", "exr")
+    assert code == 1
+    assert 'pip install "dense-prediction-transformers[exr]"' in error_line(err)
+
+
+def test_a_full_disk_stops_the_run_with_a_line(checkpoints, tmp_path):
+    """A limit on the size of files stands for it: the photo's depth is larger than that."""
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    save_photo(photos / "a.png", 20, 30)
+    save_photo(photos / "b.png", 200, 300)
+    done = subprocess.run(
+        [sys.executable, "-m", "dpt", "predict", checkpoints["metric"], photos, "--out", out,
+         "--format", "npy", "--workers", "1"],
+        cwd=ROOT, capture_output=True, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "make room" in error_line(done.stderr)
+    assert files_of(out) == {"predictions.json", "predictions.jsonl", "depth_npy/a.npy"}
+    assert np.load(out / "depth_npy/a.npy").shape == (20, 30)
+
+
+def test_nothing_is_written_outside(run, checkpoints, photos, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    out = tmp_path / "out"
+    save_photo(out / "predictions_are_here.png")  # a folder that exists
+    (out / "depth").mkdir()
+    (out / "depth/a").symlink_to(outside)
+    (out / "depth_color").symlink_to(outside)
+    command = (checkpoints["metric"], photos, "--out", out, "--overwrite")
+    code, _, err = run(*command, "--format", "png")
+    assert code == 1
+    assert err.splitlines()[0] == "3 failed:"
+    assert "leads out of" in err
+    assert run(*command, "--format", "color")[0] == 1
+    assert list(outside.iterdir()) == []
+    (out / "depth/a").unlink()
+    (out / "depth/a").mkdir()
+    (out / "depth/a/0.png").symlink_to(outside / "new.png")  # a link in place of a file
+    (out / "depth/a/.part.1.png").symlink_to(outside / "new.png")
+    assert run(*command, "--format", "png")[0] == 0
+    assert list(outside.iterdir()) == []
+    assert not (out / "depth/a/0.png").is_symlink()
+
+
+# ------------------------------------------------------------------------------ videos
+
+
+def save_video(path, frames, size=(48, 64)):
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 12.5, size[::-1])
+    for i in range(frames):
+        writer.write(photo_of(*size, seed=i))
+    writer.release()
+    return path
+
+
+def test_a_video_becomes_videos_of_as_many_frames(run, checkpoints, tmp_path):
+    video = save_video(tmp_path / "clip.mp4", 11)
+    out = tmp_path / "out"
+    command = (checkpoints["joint"], video, "--out", out, "--batch-size", "4")
+    code, said, err = run(*command)
+    assert (code, err) == (0, "")
+    assert "11 images" in said
+    assert files_of(out) == {"predictions.json", "predictions.jsonl", "depth_color/clip.mp4",
+                             "overlay/clip.mp4"}  # fmt: skip
+    for name in ("depth_color/clip.mp4", "overlay/clip.mp4"):
+        found = cv2.VideoCapture(str(out / name))
+        assert found.get(cv2.CAP_PROP_FPS) == 12.5
+        count = 0
+        while found.read()[0]:
+            count += 1
+        assert count == 11
+        assert (found.get(cv2.CAP_PROP_FRAME_WIDTH), found.get(cv2.CAP_PROP_FRAME_HEIGHT)) == (
+            64,
+            48,
+        )
+    assert records_of(out)["clip"]["frames"] == 11
+    assert "1 were done before" in run(*command)[1]
+
+
+def test_a_broken_video_is_listed(run, checkpoints, photos, tmp_path):
+    data = save_video(photos / "clip.avi", 11).read_bytes()
+    (photos / "clip.avi").write_bytes(data[: len(data) // 2])
+    (photos / "text.mp4").write_text("no video")
+    code, _, err = run(checkpoints["metric"], photos, "--out", tmp_path / "out")
+    assert code == 1
+    assert err.splitlines()[0] == "2 failed:"
+    assert "frames can be decoded" in err
+    assert "not a video" in err
+    assert not [f for f in files_of(tmp_path / "out") if "clip" in f or "text" in f]
+
+
+def test_colours_of_a_video_do_not_flicker():
+    from dpt.predict.paint import Style
+    from dpt.predict.videos import STEADINESS, SteadyStyle
+
+    ramp = np.linspace(0, 1, 101, dtype=np.float32)[None]
+    frames = [dpt.Prediction(depth=k * ramp, unit="relative inverse depth") for k in (1, 2, 2)]
+    steady = SteadyStyle(Style())
+    tops = [steady.of(frame).span[1] for frame in frames]
+    assert tops[0] == pytest.approx(0.98)  # the 98 % quantile
+    assert tops[1] == pytest.approx(STEADINESS * 0.98 + (1 - STEADINESS) * 1.96)
+    assert tops[1] < tops[2] < 1.96
+    fixed = SteadyStyle(Style(depth_range=(0.0, 3.0)))
+    assert [fixed.of(frame).span for frame in frames] == [pytest.approx((0.0, 3.0))] * 3
+
+
+def test_help(run):
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    for word in ("CKPT", "INPUTS", "--out DIR", "panel", "Exit codes"):
+        assert word in out

@@ -1,0 +1,91 @@
+"""Which files are predicted, and under what names."""
+
+import os
+
+import pytest
+from conftest import save_photo
+
+from dpt.predict.inputs import find_sources
+
+
+def names(inputs, *skip):
+    sources = find_sources(inputs, skip=skip)
+    assert all(s.path.is_absolute() for s in sources)
+    assert all(".." not in s.name and not s.name.startswith("/") for s in sources)
+    return [s.name for s in sources]
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in ("a/1.png", "a/2.jpg", "a/deep/1.png", "b/1.png", "a/.hidden.png", "a/.h/1.png"):
+        save_photo(tmp_path / "in" / name)
+    (tmp_path / "in/a/notes.txt").write_text("no picture")
+    (tmp_path / "in/a/clip.mp4").write_bytes(b"?")
+    return tmp_path / "in"
+
+
+def test_a_folder_keeps_its_sub_folders(root):
+    assert names([root / "a"]) == ["1", "2", "clip", "deep/1"]
+
+
+def test_inputs_of_one_name_stay_apart(root):
+    assert names([root / "a/1.png", root / "b/1.png"]) == ["a/1", "b/1"]
+    assert names([root / "b", root / "a/deep"]) == ["b/1", "a/deep/1"]
+
+
+def test_one_file_has_its_own_name(root):
+    assert names([root / "a/deep/1.png"]) == ["1"]
+
+
+def test_files_that_differ_by_their_suffix_keep_it(root):
+    save_photo(root / "b/1.jpg")
+    save_photo(root / "b/3.jpg")
+    assert names([root / "b"]) == ["1.jpg", "1.png", "3"]
+    save_photo(root / "b/1.jpg.bmp")
+    with pytest.raises(ValueError, match=r"one name, 1\.jpg"):
+        names([root / "b"])
+
+
+def test_globs(root):
+    assert names([f"{root}/**/*.png"]) == ["a/1", "a/deep/1", "b/1"]
+    assert names([f"{root}/?/*"]) == ["a/1", "a/2", "a/clip", "b/1"]
+    save_photo(root / "c/[x].png")
+    assert names([root / "c/[x].png"]) == ["[x]"]  # a file before a pattern
+
+
+def test_nothing_twice(root):
+    assert names([root / "b", root / "b/1.png", f"{root}/b/../b/*.png"]) == ["1"]
+
+
+def test_what_was_written_is_no_input(root):
+    save_photo(root / "b/depth/1.png")
+    assert names([root / "b"], root / "b/depth", root / "b/labels") == ["1"]
+    assert names([f"{root}/b/**/*.png"], root / "b/depth") == ["1"]
+
+
+def test_paths_lead_nowhere_else(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(root / "a")
+    assert names(["../b/1.png", "../../in/a/deep"]) == ["b/1", "a/deep/1"]
+    outside = save_photo(tmp_path / "outside/secret.png")
+    (root / "b/link.png").symlink_to(outside)  # the name is the link's
+    (root / "b/folder").symlink_to(outside.parent)  # linked folders are not entered
+    assert names([root / "b"]) == ["1", "link"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["in/a/x.png"], r"x\.png does not exist; .* holds"),
+        (["in/empty"], "no picture or video in this folder"),
+        (["in/*.tif"], "matches no picture or video"),
+    ],
+)
+def test_nothing_there(root, tmp_path, monkeypatch, given, says):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("in/empty")
+    with pytest.raises(ValueError, match=says):
+        find_sources(given)
+
+
+def test_one_missing_file_does_not_stop_the_others(root):
+    assert names([root / "b/1.png", root / "b/gone.png"]) == ["1", "gone"]
