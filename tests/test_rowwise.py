@@ -31,6 +31,16 @@ def test_argmax(low, high, layout):
     assert torch.equal(enlarged_argmax(logits, high), whole(logits, high).argmax(1))
 
 
+def test_few_classes_of_a_large_picture_are_not_held_whole(monkeypatch):
+    logits = torch.randn(1, 3, 4, 5, dtype=torch.float64)
+    wanted = whole(logits, (8, 10)).argmax(1)
+    monkeypatch.setattr(rowwise, "MOST_AT_ONCE", 10)
+    monkeypatch.setattr(rowwise, "_whole", None)
+    found = enlarged_argmax(logits, (8, 10), dtype=torch.uint8)
+    assert found.dtype == torch.uint8
+    assert torch.equal(found.long(), wanted)
+
+
 @pytest.mark.parametrize(("low", "high"), SIZES)
 @pytest.mark.parametrize("weights", [None, [0.5, 1.0, 2.0]])
 def test_cross_entropy_is_that_of_the_whole(low, high, weights):

@@ -146,7 +146,7 @@ def _predict(options: argparse.Namespace) -> bool:
                     meter.fail(source, str(error))
     skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
     print(
-        f"{meter.done} images in {meter.seconds:.1f} s ({meter.speed:.1f} images/s){skipped}: "
+        f"{meter.done} images in {meter.seconds:.1f} s ({meter.speed:.3g} images/s){skipped}: "
         f"{options.out}"
     )
     if meter.failed:

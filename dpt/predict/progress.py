@@ -33,7 +33,7 @@ class ProgressMeter:
             self._bar = Progress(
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[speed]:.1f} images/s"),
+                TextColumn("{task.fields[speed]:.3g} images/s"),
                 TimeRemainingColumn(),
                 console=console,
                 transient=True,
@@ -81,4 +81,4 @@ class ProgressMeter:
             self._bar.update(self._task, completed=completed, total=self.total, speed=self.speed)
         elif time.monotonic() - self._said > LINE_EVERY:
             self._said = time.monotonic()
-            print(f"{completed}/{self.total}, {self.speed:.1f} images/s", flush=True)
+            print(f"{completed}/{self.total}, {self.speed:.3g} images/s", flush=True)

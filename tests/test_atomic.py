@@ -1,0 +1,47 @@
+"""Files that are whole or not there."""
+
+import pytest
+
+from dpt.atomic import replacing, write_bytes
+
+
+def test_an_interrupted_write_leaves_what_was_there(tmp_path):
+    path = tmp_path / "deep" / "file.png"
+    write_bytes(path, b"old")
+
+    def stop_in_the_middle():
+        with replacing(path) as temporary:
+            assert temporary.suffix == ".png"
+            temporary.write_bytes(b"ne")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop_in_the_middle()
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_overwritten(tmp_path):
+    path = tmp_path / "file.png"
+    with replacing(path) as temporary:
+        left = temporary
+        temporary.write_bytes(b"first")
+    left.write_bytes(b"half of a f")
+    write_bytes(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_link_is_followed(tmp_path):
+    outside = tmp_path / "outside.txt"
+    outside.write_bytes(b"mine")
+    path = tmp_path / "in" / "file.txt"
+    path.parent.mkdir()
+    path.symlink_to(outside)
+    with replacing(path) as temporary:
+        temporary.write_bytes(b"new")
+    (path.parent / temporary.name).symlink_to(outside)
+    write_bytes(path, b"newer")
+    assert outside.read_bytes() == b"mine"
+    assert path.read_bytes() == b"newer"
+    assert not path.is_symlink()
