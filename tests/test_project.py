@@ -61,9 +61,11 @@ def sources():
         (r"^\s*(import|from) omegaconf", {"dpt/cli.py", "dpt/engine/configure.py"}),
         (r"^\s*(import|from) wandb", {"dpt/engine/loggers.py"}),
         (
-            r"cv2\.im(read|decode)|Image\.open|np\.load\(|\bh5py\b|\bOpenEXR\b|loadmat",
+            r"cv2\.im(read|decode)|Image\.open|np\.load\(|\bh5py\b|loadmat",
             {"dpt/data/decode_pictures.py", "dpt/data/decode_arrays.py"},
         ),
+        (r"\bOpenEXR\b", {"dpt/data/decode_arrays.py", "dpt/predict/outputs.py"}),  # which writes
+        (r"cv2\.Video", {"dpt/data/video.py"}),
         (r"^\s*(import|from) dpt\.data\.decode", {"dpt/data/io.py", "dpt/data/decode_arrays.py"}),
     ],
 )
