@@ -228,6 +228,8 @@ def a_few(length: int, *, limit: int, seed: int = 0) -> list[int]:
 
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     """The error for a path that does not exist, with the names that do, closest first."""
+    if path.is_symlink():
+        return DataError(f"{what} {path} is a link to {path.readlink()}, which is not there")
     parent = path
     while not parent.is_dir() and parent != parent.parent:
         wanted, parent = parent.name, parent.parent
