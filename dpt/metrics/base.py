@@ -21,6 +21,9 @@ class SumMetric(Metric):
     shows in the result; counts are int64. They follow the model from device to device, but not to
     another precision: ``model.to(torch.bfloat16)``, which Lightning calls for true half-precision
     runs, would otherwise leave sums with three digits.
+
+    What one image adds to the states is therefore all there is to know about it: see
+    :meth:`vector` and :meth:`scores_of`.
     """
 
     is_differentiable = False
@@ -31,6 +34,27 @@ class SumMetric(Metric):
 
     def add_count(self, name: str, *shape: int) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def vector(self) -> Tensor:
+        """All states of this process, one after the other: float64 (S,) on the CPU."""
+        states = [getattr(self, name).detach().flatten() for name in self._defaults]
+        return torch.cat([state.cpu().double() for state in states])
+
+    def scores_of(self, vector: Tensor) -> dict[str, float]:
+        """What :meth:`compute` would give for states as :meth:`vector` gives them.
+
+        Of one image, of the sum over all, or of any sample of images. No process waits for another.
+        """
+        before = {name: getattr(self, name) for name in self._defaults}
+        pieces = vector.split([state.numel() for state in before.values()])
+        try:
+            for (name, state), piece in zip(before.items(), pieces, strict=True):
+                setattr(self, name, piece.view(state.shape))
+            # of the class, not of the instance, where torchmetrics adds caches and processes
+            return {key: float(value) for key, value in type(self).compute(self).items()}
+        finally:
+            for name, state in before.items():
+                setattr(self, name, state)
 
     def _apply(self, fn: Callable, exclude_state: Sequence[str] = "") -> nn.Module:
         def move(state: Tensor) -> Tensor:

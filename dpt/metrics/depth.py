@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from itertools import pairwise
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ from dpt.depthmath import (
     at_least_float32,
     inverse_depth,
     masked_mean,
-    valid_range,
 )
 from dpt.metrics.base import SumMetric
+from dpt.metrics.protocols import DepthProtocol
 
 DEPTH_ERRORS = (
     "abs_rel",
@@ -31,8 +32,9 @@ DEPTH_ERRORS = (
 )
 """The columns of :func:`depth_errors`."""
 
-Alignment = Literal["none", "median", "scale_shift"]
 PredictionKind = Literal["metric", "relative"]
+RANGES = 10
+"""Parts of the protocol's range for which a detailed score gives errors."""
 
 
 def depth_errors(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
@@ -51,89 +53,61 @@ def depth_errors(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     Returns:
         float (B, 9) in the order of ``DEPTH_ERRORS``; 0 for an image without valid pixels.
     """
-    # Where invalid both are 1, so that every error below is 0 there without another mask.
-    p = torch.where(valid, at_least_float32(prediction), 1.0)
-    t = torch.where(valid, at_least_float32(target), 1.0)
-    count = valid.sum((-2, -1)).clamp(min=1)
-
-    def mean(values: Tensor) -> Tensor:
-        return values.sum((-2, -1)) / count
-
-    difference, log_error = p - t, p.log() - t.log()
-    square = difference.square()
-    mean_log = masked_mean(log_error, valid)
-    centred = torch.where(valid, log_error - mean_log[:, None, None], 0.0)
-    ratio = torch.where(valid, torch.maximum(p / t, t / p), torch.inf)
-    return torch.stack(
-        [
-            mean(difference.abs() / t),
-            mean(square / t),
-            mean(square).sqrt(),
-            mean(log_error.square()).sqrt(),
-            mean(log_error.abs()) / math.log(10),
-            100 * mean(centred.square()).sqrt(),
-            *(mean((ratio < 1.25**power).to(p.dtype)) for power in (1, 2, 3)),
-        ],
-        dim=1,
-    )
+    return _errors(prediction, target, valid)[0]
 
 
 class DepthMetrics(SumMetric):
     """Depth errors, one number an image, averaged over the images that have a valid pixel.
 
-    As in the BTS evaluation: the truth counts strictly inside (``min_depth``, ``max_depth``); the
-    prediction is clamped to that range, its NaN to ``min_depth`` and infinity to ``max_depth``.
-    Papers that pool the pixels of all images report another RMSE: ``rmse_pooled``.
+    Papers that pool the pixels of all images report other numbers: ``rmse_pooled`` and, where
+    ``detailed``, the same of all errors.
 
     Args:
-        max_depth: metres.
-        min_depth: metres, > 0.
+        protocol: what counts and what is done to predictions, as in the BTS evaluation.
         prediction_kind: ``metric``: depth in metres. ``relative``: inverse depth up to an unknown
             scale and shift.
-        alignment: what is fitted to each image's truth before scoring. ``none``: nothing (metric
-            only). ``median``: a factor that makes the medians equal. ``scale_shift``: least
-            squares. Relative predictions are fitted to the inverse of the truth, then inverted, a
-            value ≤ 1/max_depth becoming ``max_depth`` (Ranftl et al. 2020); metric ones are fitted
-            in metres.
+        detailed: also every error pooled, and ``range/<low>-<high>m/abs_rel``, ``.../rmse`` (both
+            pooled) and ``.../share`` of the pixels for each tenth of the protocol's range.
+        **settings: of a :class:`DepthProtocol`, in place of one.
     """
 
     errors: Tensor
-    squared_error: Tensor
+    pooled: Tensor
+    by_range: Tensor
     images: Tensor
     pixels: Tensor
 
     def __init__(
         self,
+        protocol: DepthProtocol | None = None,
         *,
-        max_depth: float,
-        min_depth: float = 1e-3,
         prediction_kind: PredictionKind = "metric",
-        alignment: Alignment = "none",
+        detailed: bool = False,
+        **settings: Any,
     ) -> None:
         super().__init__()
-        if not 0 < min_depth < max_depth:
-            raise ValueError(
-                f"0 < min_depth < max_depth is needed, got min_depth={min_depth}, "
-                f"max_depth={max_depth}"
-            )
+        self.protocol = protocol or DepthProtocol(**settings)
         if prediction_kind not in get_args(PredictionKind):
             allowed = get_args(PredictionKind)
             raise ValueError(f"prediction_kind {prediction_kind!r} is unknown; allowed: {allowed}")
-        if alignment not in get_args(Alignment):
-            allowed = get_args(Alignment)
-            raise ValueError(f"alignment {alignment!r} is unknown; allowed: {allowed}")
-        if prediction_kind == "relative" and alignment == "none":
+        if prediction_kind == "relative" and self.protocol.alignment == "none":
             raise ValueError(
                 "relative predictions have no unit: alignment must be 'median' or 'scale_shift'"
             )
-        self.min_depth = min_depth
-        self.max_depth = max_depth
+        if prediction_kind == "relative" and self.protocol.space == "depth":
+            raise ValueError(
+                "relative predictions are inverse depth up to scale and shift: they cannot be "
+                "fitted in depth, choose space='inverse_depth'"
+            )
         self.prediction_kind = prediction_kind
-        self.alignment = alignment
+        self.detailed = detailed
+        self.ranges = RANGES if detailed else 0
         self.add_sum("errors", len(DEPTH_ERRORS))
-        self.add_sum("squared_error")
+        self.add_sum("pooled", len(DEPTH_ERRORS))
         self.add_count("images")
         self.add_count("pixels")
+        if detailed:
+            self.add_sum("by_range", 3, self.ranges)  # pixels, |p - t| / t, (p - t)²
 
     def update(self, prediction: Tensor, target: Tensor, valid: Tensor) -> None:
         """Args: prediction: float (B, H, W) or (H, W), of the kind set above; target: the same
@@ -147,37 +121,122 @@ class DepthMetrics(SumMetric):
         if prediction.ndim == 2:
             prediction, target, valid = prediction[None], target[None], valid[None]
         target = at_least_float32(target)
-        valid = valid_range(target, valid, min_depth=self.min_depth, max_depth=self.max_depth)
+        valid = self.protocol.counted(target, valid)
         depth = self._to_depth(at_least_float32(prediction), target, valid)
 
-        errors = depth_errors(depth, target, valid).to(self.errors.dtype)
+        errors, mean_log = _errors(depth, target, valid)
         count = valid.sum((1, 2))
+        errors = errors.to(self.errors.dtype)
         self.errors = self.errors + errors.sum(0)
-        mean_square = errors[:, DEPTH_ERRORS.index("rmse")].square()
-        self.squared_error = self.squared_error + (mean_square * count).sum()
+        self.pooled = self.pooled + (_pixel_means(errors, mean_log) * count[:, None]).sum(0)
         self.images = self.images + (count > 0).sum()
         self.pixels = self.pixels + count.sum()
+        if self.detailed:
+            self.by_range = self.by_range + self._range_sums(depth, target, valid)
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars by name, NaN if no valid pixel was seen."""
         means = self.errors / self.images
         result = dict(zip(DEPTH_ERRORS, means.unbind(), strict=True))
-        result["rmse_pooled"] = (self.squared_error / self.pixels).sqrt()
-        return result
+        pooled = {f"{k}_pooled": v for k, v in _pooled_errors(self.pooled / self.pixels).items()}
+        if not self.detailed:
+            return result | {"rmse_pooled": pooled["rmse_pooled"]}
+        count, absolute, square = self.by_range
+        edges = torch.linspace(0, self.protocol.max_depth, self.ranges + 1).tolist()
+        for k, (low, high) in enumerate(pairwise(edges)):
+            name = f"range/{low:g}-{high:g}m"
+            pooled[f"{name}/abs_rel"] = absolute[k] / count[k]
+            pooled[f"{name}/rmse"] = (square[k] / count[k]).sqrt()
+            pooled[f"{name}/share"] = count[k] / self.pixels
+        return result | pooled
+
+    def in_metres(self, prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """What is scored: the prediction aligned and clamped (B, H, W), metres, and where.
+
+        Arguments as for :meth:`update`, with the batch axis.
+        """
+        target = at_least_float32(target)
+        valid = self.protocol.counted(target, valid)
+        return self._to_depth(at_least_float32(prediction), target, valid), valid
+
+    def _range_sums(self, depth: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """(3, ranges): pixels, Σ |p - t| / t and Σ (p - t)² by the truth's share of max_depth."""
+        t = torch.where(valid, target, 1.0)
+        place = (t * (self.ranges / self.protocol.max_depth)).long().clamp(max=self.ranges - 1)
+        place = torch.where(valid, place, self.ranges).flatten()  # one more for what is invalid
+        difference = (depth - t).to(self.by_range.dtype)
+        values = [torch.ones_like(difference), difference.abs() / t, difference.square()]
+        sums = [torch.bincount(place, v.flatten(), minlength=self.ranges + 1) for v in values]
+        return torch.stack(sums)[:, : self.ranges]
 
     def _to_depth(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         """Aligned depth in metres, within [min_depth, max_depth] and never NaN."""
-        relative = self.prediction_kind == "relative"
-        if self.alignment != "none":
-            reference = inverse_depth(target, valid) if relative else target
-            known = valid & prediction.isfinite()
-            if self.alignment == "median":
+        protocol = self.protocol
+        inverse = self.prediction_kind == "relative"
+        known = valid & prediction.isfinite()
+        if protocol.alignment != "none":
+            if protocol.space == "inverse_depth" and not inverse:
+                known &= prediction > 0
+                prediction = torch.where(prediction > 0, prediction, 0.0).reciprocal()
+                inverse = True
+            reference = inverse_depth(target, valid) if inverse else target
+            if protocol.alignment == "median":
                 factor = align_median(prediction, reference, known)
                 prediction = prediction * factor[:, None, None]
             else:
                 scale, shift = align_scale_shift(prediction, reference, known)
                 prediction = prediction * scale[:, None, None] + shift[:, None, None]
-        if relative:
-            prediction = prediction.clamp(1 / self.max_depth, 1 / self.min_depth).reciprocal()
-        low, high = self.min_depth, self.max_depth
-        return prediction.nan_to_num(nan=low, posinf=high, neginf=low).clamp(low, high)
+        if inverse:
+            low, high = 1 / protocol.max_depth, 1 / protocol.min_depth
+            prediction = prediction.clamp(low, high).reciprocal()
+        return protocol.clamp(prediction)
+
+
+def _errors(prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`depth_errors` and the mean of e, (B,)."""
+    # Where invalid both are 1, so that every error below is 0 there without another mask.
+    p = torch.where(valid, at_least_float32(prediction), 1.0)
+    t = torch.where(valid, at_least_float32(target), 1.0)
+    count = valid.sum((-2, -1)).clamp(min=1)
+
+    def mean(values: Tensor) -> Tensor:
+        return values.sum((-2, -1)) / count
+
+    difference, log_error = p - t, p.log() - t.log()
+    square = difference.square()
+    mean_log = masked_mean(log_error, valid)
+    centred = torch.where(valid, log_error - mean_log[:, None, None], 0.0)
+    ratio = torch.where(valid, torch.maximum(p / t, t / p), torch.inf)
+    errors = [
+        mean(difference.abs() / t),
+        mean(square / t),
+        mean(square).sqrt(),
+        mean(log_error.square()).sqrt(),
+        mean(log_error.abs()) / math.log(10),
+        100 * mean(centred.square()).sqrt(),
+        *(mean((ratio < 1.25**power).to(p.dtype)) for power in (1, 2, 3)),
+    ]
+    return torch.stack(errors, dim=1), mean_log
+
+
+_RMSE, _RMSE_LOG, _SILOG = (DEPTH_ERRORS.index(name) for name in ("rmse", "rmse_log", "silog"))
+
+
+def _pixel_means(errors: Tensor, mean_log: Tensor) -> Tensor:
+    """(B, 9) errors of images as means over their pixels, which add up: roots undone, and the mean
+    of e in the place of ``silog``."""
+    means = errors.clone()
+    means[:, [_RMSE, _RMSE_LOG]] = errors[:, [_RMSE, _RMSE_LOG]].square()
+    means[:, _SILOG] = mean_log
+    return means
+
+
+def _pooled_errors(means: Tensor) -> dict[str, Tensor]:
+    """:func:`_pixel_means` of all pixels, (9,), as errors by name."""
+    result = dict(zip(DEPTH_ERRORS, means.unbind(), strict=True))
+    variance = (result["rmse_log"] - result["silog"].square()).clamp(min=0)
+    return result | {
+        "rmse": result["rmse"].sqrt(),
+        "rmse_log": result["rmse_log"].sqrt(),
+        "silog": 100 * variance.sqrt(),
+    }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dpt.metrics.base import SumMetric, sum_dtype
+from dpt.metrics.boundary import boundary_counts, boundary_iou
 
 
 def confusion_matrix(
@@ -101,13 +102,21 @@ class SegmentationMetrics(SumMetric):
         num_classes: K.
         class_names: K names for the ``iou/<name>`` results; empty for the class ids.
         ignore_index: label of pixels that do not count.
+        boundary: width of boundaries as a share of the diagonal: also ``boundary_miou`` and
+            ``boundary_iou/<name>`` (Cheng et al. 2021); None saves their time.
     """
 
     higher_is_better = True
     confusion: Tensor
+    boundary_pixels: Tensor
 
     def __init__(
-        self, num_classes: int, class_names: Sequence[str] = (), *, ignore_index: int = 255
+        self,
+        num_classes: int,
+        class_names: Sequence[str] = (),
+        *,
+        ignore_index: int = 255,
+        boundary: float | None = None,
     ) -> None:
         super().__init__()
         if num_classes < 1:
@@ -117,17 +126,37 @@ class SegmentationMetrics(SumMetric):
             raise ValueError(f"{len(names)} class_names for {num_classes} classes")
         self.num_classes = num_classes
         self.class_names = names
+        if boundary is not None and not 0 < boundary < 1:
+            raise ValueError(f"boundary={boundary}: must be a share of the diagonal, as 0.02")
         self.ignore_index = ignore_index
+        self.boundary = boundary
         self.add_count("confusion", num_classes, num_classes + 1)
+        if boundary is not None:
+            self.add_count("boundary_pixels", 3, num_classes)
 
     def update(self, prediction: Tensor, labels: Tensor) -> None:
         """Args: prediction: integer class ids (H, W) or (B, H, W); labels: the same shape."""
         self.confusion = self.confusion + confusion_matrix(
             prediction, labels, self.num_classes, self.ignore_index
         )
+        if self.boundary is not None:
+            height, width = labels.shape[-2:]
+            self.boundary_pixels = self.boundary_pixels + boundary_counts(
+                prediction.view(-1, height, width),
+                labels.view(-1, height, width),
+                self.num_classes,
+                self.ignore_index,
+                self.boundary,
+            )
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars in 0..1: ``miou``, ``pixel_accuracy``, ``mean_accuracy``, ``iou/<name>``."""
-        iou = class_iou(self.confusion).unbind()
         scores = segmentation_scores(self.confusion)
-        return scores | {f"iou/{n}": v for n, v in zip(self.class_names, iou, strict=True)}
+        classes = {"iou": class_iou(self.confusion)}
+        if self.boundary is not None:
+            classes["boundary_iou"] = boundary_iou(self.boundary_pixels)
+            scores["boundary_miou"] = classes["boundary_iou"].nanmean()
+        for key, values in classes.items():
+            named = zip(self.class_names, values.unbind(), strict=True)
+            scores |= {f"{key}/{name}": value for name, value in named}
+        return scores

@@ -179,7 +179,7 @@ def _mean(looks: Iterator[Mapping[str, Tensor]]) -> Outputs:
             value = value.softmax(1) if _has_classes(value) else value
             total[name] = total[name].add_(value) if name in total else value.clone()
         count += 1
-    for name, value in total.items():
+    for value in total.values():
         value.div_(count)
         if _has_classes(value):  # of 0 it would be -inf, which no interpolation survives
             value.clamp_(min=torch.finfo(value.dtype).tiny).log_()

@@ -81,8 +81,8 @@ def reference_slide(images, window, stride):
     """mmsegmentation's slide_inference, written from its description."""
     height, width = images.shape[-2:]
     total, count = np.zeros((len(images), K, height, width)), np.zeros((height, width))
-    tops = range(0, max(height - window[0] + stride[0] - 1, 0) // stride[0] + 1)
-    lefts = range(0, max(width - window[1] + stride[1] - 1, 0) // stride[1] + 1)
+    tops = range(max(height - window[0] + stride[0] - 1, 0) // stride[0] + 1)
+    lefts = range(max(width - window[1] + stride[1] - 1, 0) // stride[1] + 1)
     for top in tops:
         for left in lefts:
             y2 = min(top * stride[0] + window[0], height)

@@ -1,0 +1,108 @@
+"""Confidence intervals: of known distributions, reproducible, for every metric alike."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpt.metrics import (
+    ClassificationMetrics,
+    DepthMetrics,
+    RegressionMetrics,
+    SegmentationMetrics,
+    confidence_intervals,
+)
+
+
+def vectors_of(metric, images):
+    """What each image alone leaves in the metric."""
+    rows = []
+    for image in images:
+        metric.reset()
+        metric.update(*image)
+        rows.append(metric.vector())
+    metric.reset()
+    return torch.stack(rows)
+
+
+def depth_images(count, seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        target = torch.from_numpy(rng.uniform(1, 9, (1, 6, 7)))
+        factor = float(np.exp(rng.normal(0, 0.1)))
+        yield target * factor, target, torch.from_numpy(rng.random(target.shape) < 0.7)
+
+
+def test_the_sum_of_images_scores_as_all_at_once():
+    for metric, images in (
+        (DepthMetrics(max_depth=10, detailed=True), list(depth_images(5))),
+        (SegmentationMetrics(3, boundary=0.02),
+         [tuple(torch.randint(3, (2, 1, 8, 9), dtype=torch.uint8)) for _ in range(4)]),
+        (ClassificationMetrics(7), [(torch.randn(1, 7), torch.tensor([k])) for k in range(5)]),
+        (RegressionMetrics(), [(torch.randn(1), torch.randn(1)) for _ in range(5)]),
+    ):  # fmt: skip
+        total = vectors_of(metric, images).sum(0)
+        for image in images:
+            metric.update(*image)
+        whole = {k: float(v) for k, v in metric.compute().items()}
+        assert metric.scores_of(total) == pytest.approx(whole, rel=1e-6, nan_ok=True)
+        assert torch.equal(metric.vector(), total) or metric.vector().sub(total).abs().max() < 1e-9
+
+
+def test_scoring_a_vector_leaves_the_metric_alone():
+    metric = DepthMetrics(max_depth=10)
+    metric.update(*next(depth_images(1)))
+    before = metric.vector()
+    metric.scores_of(torch.zeros_like(before))
+    assert torch.equal(metric.vector(), before)
+    assert metric.images.dtype == torch.int64
+
+
+def test_the_interval_of_a_mean_is_the_textbooks():
+    """1.96 standard errors to either side of the mean of independent numbers."""
+    errors = np.random.default_rng(3).normal(size=400)
+    metric = RegressionMetrics()
+    zero = torch.zeros(1)
+    images = [(torch.tensor([float(abs(e))]), zero) for e in errors]
+    low, high = confidence_intervals(metric, vectors_of(metric, images))["mae"]
+    mean = np.abs(errors).mean()
+    margin = 1.96 * np.abs(errors).std() / math.sqrt(len(errors))
+    assert low == pytest.approx(mean - margin, abs=0.15 * margin)
+    assert high == pytest.approx(mean + margin, abs=0.15 * margin)
+
+
+def test_it_holds_the_score_and_repeats():
+    metric = DepthMetrics(max_depth=10, detailed=True)
+    vectors = vectors_of(metric, depth_images(30))
+    found = confidence_intervals(metric, vectors)
+    scores = metric.scores_of(vectors.sum(0))
+    for name in ("abs_rel", "rmse", "rmse_pooled", "delta1", "range/3-4m/abs_rel"):
+        assert found[name][0] <= scores[name] <= found[name][1], name
+    assert found["abs_rel"][0] < found["abs_rel"][1]
+    again = confidence_intervals(metric, vectors.to_sparse())
+    for name, interval in found.items():
+        assert again[name] == pytest.approx(interval, rel=1e-9, nan_ok=True)
+    other = confidence_intervals(metric, vectors, seed=1)
+    assert other["abs_rel"] != found["abs_rel"]
+
+
+def test_pooled_values_resample_images_not_pixels():
+    """An image with all the pixels decides the pooled error whether it is drawn or not."""
+    metric = DepthMetrics(max_depth=10)
+    big, small = torch.full((1, 50, 50), 5.0), torch.full((1, 1, 1), 5.0)
+    images = [(big * 1.5, big, big > 0), *((small, small, small > 0) for _ in range(3))]
+    low, high = confidence_intervals(metric, vectors_of(metric, images))["rmse_pooled"]
+    assert low == 0  # not drawn
+    assert high == pytest.approx(2.5, abs=1e-2)
+
+
+def test_no_interval_of_one_image_or_of_what_hardly_occurs():
+    metric = SegmentationMetrics(3)
+    one = torch.zeros(1, 4, 4, dtype=torch.uint8)
+    found = confidence_intervals(metric, vectors_of(metric, [(one, one)]))
+    assert all(math.isnan(low) and math.isnan(high) for low, high in found.values())
+    many = [(one, one)] * 5
+    found = confidence_intervals(metric, vectors_of(metric, many))
+    assert found["iou/0"] == (1, 1)
+    assert all(math.isnan(bound) for bound in found["iou/2"])

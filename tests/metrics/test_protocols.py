@@ -1,0 +1,266 @@
+"""Depth protocols against the BTS evaluation, written here from its description in NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpt.metrics import DEPTH_ERRORS, DEPTH_PROTOCOLS, DepthMetrics, DepthProtocol
+from dpt.metrics.protocols import changes, kb_box
+
+NYU, KITTI = (480, 640), (375, 1242)
+
+
+def random_maps(size, high, count=2, seed=0):
+    """(prediction, truth, valid), float64; the truth is sparse and reaches beyond ``high``."""
+    rng = np.random.default_rng(seed)
+    truth = rng.uniform(0.2, 1.3 * high, (count, *size))
+    prediction = truth * np.exp(rng.normal(0.05, 0.25, truth.shape))
+    valid = rng.random(truth.shape) < 0.3
+    truth[~valid] = 0
+    broken = rng.random(truth.shape)
+    prediction[broken < 0.002] = np.nan
+    prediction[(broken > 0.002) & (broken < 0.004)] = np.inf
+    prediction[(broken > 0.004) & (broken < 0.006)] = -np.inf
+    prediction[(broken > 0.006) & (broken < 0.008)] = -1
+    return prediction, truth, valid
+
+
+def crop_mask(crop, height, width):
+    mask = np.zeros((height, width), bool)
+    if crop == "garg":
+        mask[int(0.40810811 * height) : int(0.99189189 * height),
+             int(0.03594771 * width) : int(0.96405229 * width)] = True  # fmt: skip
+    elif crop == "eigen_kitti":
+        mask[int(0.3324324 * height) : int(0.91351351 * height),
+             int(0.03594771 * width) : int(0.96405229 * width)] = True  # fmt: skip
+    elif crop == "eigen_nyu":
+        mask[45:471, 41:601] = True
+    else:
+        mask[:] = True
+    return mask
+
+
+def compute_errors(gt, pred):
+    """The nine numbers of one set of pixels."""
+    thresh = np.maximum(gt / pred, pred / gt)
+    err = np.log(pred) - np.log(gt)
+    return [
+        np.mean(np.abs(gt - pred) / gt),
+        np.mean((gt - pred) ** 2 / gt),
+        np.sqrt(np.mean((gt - pred) ** 2)),
+        np.sqrt(np.mean(err**2)),
+        np.mean(np.abs(np.log10(pred) - np.log10(gt))),
+        100 * np.sqrt(np.mean(err**2) - np.mean(err) ** 2),
+        *(np.mean(thresh < 1.25**k) for k in (1, 2, 3)),
+    ]
+
+
+def counted_pixels(prediction, truth, valid, *, low, high, crop, align=None):
+    """(truth, prediction) of the scored pixels of each image, the prediction cleaned as BTS does:
+    clamp, infinity, NaN; then the mask of the range; then the crop."""
+    for pred, gt, known in zip(prediction, truth, valid, strict=True):
+        mask = known & (gt > low) & (gt < high) & crop_mask(crop, *gt.shape)
+        pred = pred.copy() if align is None else align(pred, gt, mask)
+        with np.errstate(invalid="ignore"):
+            pred[pred < low] = low
+            pred[pred > high] = high
+            pred[np.isinf(pred)] = high
+            pred[np.isnan(pred)] = low
+        yield gt[mask], pred[mask]
+
+
+def assert_equals_reference(protocol, maps, *, low, high, crop, align=None, dtype=torch.float64):
+    metric = DepthMetrics(protocol, detailed=True)
+    prediction, truth, valid = (torch.from_numpy(a) for a in maps)
+    metric.update(prediction.to(dtype), truth.to(dtype), valid)
+    found = metric.compute()
+    rounded = [a.astype(np.float32).astype(np.float64) for a in maps[:2]]
+    arrays = (*rounded, maps[2]) if dtype == torch.float32 else maps
+    pixels = list(counted_pixels(*arrays, low=low, high=high, crop=crop, align=align))
+    expected = np.mean([compute_errors(*pair) for pair in pixels], axis=0)
+    pooled = compute_errors(*(np.concatenate(side) for side in zip(*pixels, strict=True)))
+    for k, name in enumerate(DEPTH_ERRORS):
+        assert found[name].item() == pytest.approx(expected[k], rel=1e-6), name
+        assert found[f"{name}_pooled"].item() == pytest.approx(pooled[k], rel=1e-6), name
+    assert metric.pixels.item() == sum(len(gt) for gt, _ in pixels)
+    return found, pixels
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("name", "size", "high", "crop"),
+    [
+        ("nyu_eigen", NYU, 10, "eigen_nyu"),
+        ("kitti_eigen", KITTI, 80, "eigen_kitti"),
+        ("kitti_garg", KITTI, 80, "garg"),
+        ("kitti_garg", (376, 1241), 80, "garg"),
+    ],
+)
+def test_named_protocols_equal_the_reference(name, size, high, crop, dtype):
+    maps = random_maps(size, high)
+    assert_equals_reference(
+        DEPTH_PROTOCOLS[name], maps, low=1e-3, high=high, crop=crop, dtype=dtype
+    )
+
+
+def test_errors_by_range_equal_the_reference():
+    maps = random_maps((40, 60), 10)
+    found, pixels = assert_equals_reference(
+        DepthProtocol(max_depth=10), maps, low=1e-3, high=10, crop="none"
+    )
+    gt, pred = (np.concatenate(side) for side in zip(*pixels, strict=True))
+    for low in range(10):
+        name, part = f"range/{low}-{low + 1}m", (gt >= low) & (gt < low + 1)
+        assert found[f"{name}/share"].item() == pytest.approx(part.mean())
+        error = np.abs(gt - pred)[part]
+        assert found[f"{name}/abs_rel"].item() == pytest.approx((error / gt[part]).mean())
+        assert found[f"{name}/rmse"].item() == pytest.approx(np.sqrt((error**2).mean()))
+
+
+def fit_scale_shift(source, target, mask):
+    known = mask & np.isfinite(source)
+    matrix = np.stack([source[known], np.ones(known.sum())], axis=1)
+    return np.linalg.lstsq(matrix, target[known], rcond=None)[0]
+
+
+def align_median(pred, gt, mask):
+    known = mask & np.isfinite(pred)
+    return pred * (np.median(gt[known]) / np.median(pred[known]))
+
+
+def align_scale_shift(pred, gt, mask):
+    scale, shift = fit_scale_shift(pred, gt, mask)
+    return pred * scale + shift
+
+
+def align_in_inverse_depth(pred, gt, mask):
+    usable = np.isfinite(pred) & (pred > 0)
+    inverse = np.where(usable, 1 / np.where(usable, pred, 1), np.nan)
+    scale, shift = fit_scale_shift(inverse, 1 / np.where(mask, gt, 1), mask)
+    inverse = np.clip(inverse * scale + shift, 1 / 10, 1 / 1e-3)
+    return 1 / inverse
+
+
+@pytest.mark.parametrize(
+    ("settings", "align"),
+    [
+        ({"alignment": "median"}, align_median),
+        ({"alignment": "median", "space": "depth"}, align_median),
+        ({"alignment": "scale_shift"}, align_scale_shift),
+        ({"alignment": "scale_shift", "space": "inverse_depth"}, align_in_inverse_depth),
+    ],
+)
+def test_alignments_equal_the_reference(settings, align):
+    prediction, truth, valid = random_maps((40, 60), 10)
+    # of what is not finite and positive, the reference says what becomes of NaN alone
+    prediction = np.where(np.isfinite(prediction) & (prediction > 0), prediction, np.nan)
+    assert_equals_reference(
+        DepthProtocol(max_depth=10, **settings), (prediction, truth, valid),
+        low=1e-3, high=10, crop="none", align=align,
+    )  # fmt: skip
+
+
+def test_the_fit_sees_only_what_counts():
+    """Pixels outside the crop or the range must not pull the alignment."""
+    truth = torch.linspace(1, 9, 48).view(1, 6, 8).double()
+    prediction = truth / 2 + 0.3
+    prediction[:, 0], truth[:, 5, :4] = 100, 50
+    metric = DepthMetrics(max_depth=10, crop=(1, 6, 0, 8), alignment="scale_shift")
+    metric.update(prediction, truth, torch.ones_like(truth, dtype=torch.bool))
+    assert metric.compute()["abs_rel"].item() == pytest.approx(0, abs=1e-12)
+    assert metric.pixels.item() == 4 * 8 + 4
+
+
+def test_by_hand():
+    """Four pixels, one at the bound, one unmeasured: two count."""
+    truth = torch.tensor([[2.0, 4.0, 10.0, 3.0]]).double()
+    prediction = torch.tensor([[1.0, math.inf, 5.0, 3.0]]).double()
+    valid = torch.tensor([[True, True, True, False]])
+    metric = DepthMetrics(max_depth=10)
+    metric.update(prediction, truth, valid)
+    found = {k: v.item() for k, v in metric.compute().items()}
+    assert found["abs_rel"] == pytest.approx((1 / 2 + 6 / 4) / 2)  # infinity became 10
+    assert found["sq_rel"] == pytest.approx((1 / 2 + 36 / 4) / 2)
+    assert found["rmse"] == pytest.approx(math.sqrt((1 + 36) / 2))
+    e = [math.log(1 / 2), math.log(10 / 4)]
+    assert found["rmse_log"] == pytest.approx(math.sqrt((e[0] ** 2 + e[1] ** 2) / 2))
+    assert found["silog"] == pytest.approx(100 * (e[1] - e[0]) / 2)
+    assert (found["delta1"], found["delta2"], found["delta3"]) == (0, 0, 0)
+
+
+def test_the_bounds_count_only_where_they_are_included():
+    truth = torch.tensor([[1.0, 10.0, 5.0, 0.5, 20.0]])
+    for rule, count in (("strict", 1), ("inclusive", 3)):
+        metric = DepthMetrics(min_depth=1.0, max_depth=10.0, valid_rule=rule)
+        metric.update(truth, truth, torch.ones(1, 5, dtype=torch.bool))
+        assert metric.pixels.item() == count
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 1242), (370, 1226), (376, 1241), (352, 1216)])
+def test_the_kitti_benchmarks_crop(height, width):
+    top, left = height - 352, int((width - 1216) / 2)
+    assert kb_box(height, width) == (top, height, left, left + 1216)
+    protocol = DepthProtocol(max_depth=80, kb_crop=True)
+    counted = protocol.counted(torch.ones(height, width), torch.ones(height, width).bool())
+    assert counted.sum() == 352 * 1216
+    assert counted[top:, left : left + 1216].all()
+
+
+def test_gargs_crop_lies_inside_the_kitti_benchmarks():
+    """So that predictions pasted into it, as BTS does, score as whole ones."""
+    garg = DepthProtocol(max_depth=80, crop="garg")
+    both = DepthProtocol(max_depth=80, crop="garg", kb_crop=True)
+    assert garg.box(*KITTI) == both.box(*KITTI) == (153, 371, 44, 1197)
+    assert DepthProtocol(max_depth=80, crop="eigen_kitti").box(*KITTI) == (124, 342, 44, 1197)
+
+
+def test_what_was_changed_is_told():
+    changed = DepthProtocol(max_depth=8.0, crop="eigen_nyu")
+    assert changes(changed, "nyu_eigen") == {"max_depth": 8.0}
+    assert changes(DEPTH_PROTOCOLS["nyu_eigen"], "nyu_eigen") == {}
+    assert changes(changed, "my own") == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"crop": "eigen"}, "'garg'.* or .top, bottom, left, right. in pixels"),
+        ({"crop": (5, 5, 0, 3)}, "top < bottom"),
+        ({"valid_rule": "loose"}, "'inclusive'"),
+        ({"space": "disparity"}, "'inverse_depth'"),
+        ({"min_depth": 90}, "0 < min_depth < max_depth"),
+    ],
+)
+def test_mistakes_are_named(settings, says):
+    with pytest.raises(ValueError, match=says):
+        DepthProtocol(max_depth=80, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "says"),
+    [
+        ({"crop": "eigen_nyu"}, (240, 320), "480x640 pixels .* one has 240x320"),
+        ({"crop": (0, 300, 0, 320)}, (240, 320), "reaches beyond a map of 240x320"),
+        ({"kb_crop": True}, (240, 1300), "352x1216 pixels .* has only 240x1300"),
+    ],
+)
+def test_a_crop_for_another_size_is_refused(settings, size, says):
+    metric = DepthMetrics(max_depth=10, **settings)
+    with pytest.raises(ValueError, match=says):
+        metric.update(torch.ones(size), torch.ones(size), torch.ones(size).bool())
+
+
+def test_relative_depth_is_not_fitted_in_depth():
+    with pytest.raises(ValueError, match="cannot be fitted in depth"):
+        DepthMetrics(max_depth=10, alignment="scale_shift", space="depth",
+                     prediction_kind="relative")  # fmt: skip
+
+
+def test_every_protocol_has_words():
+    for protocol in DEPTH_PROTOCOLS.values():
+        assert f"{protocol.max_depth:g} m" in protocol.words()
+    own = DepthProtocol(max_depth=5, crop=(1, 2, 3, 4), alignment="median", space="inverse_depth")
+    assert "rows 1:2, columns 3:4" in own.words()
+    assert "median in inverse depth" in own.words()
