@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 from dpt.data import EvalTransform, TrainTransform, make_loader
 from dpt.engine import models
 from dpt.engine.configure import check_arguments, convert, find, make
+from dpt.engine.protocol import Protocol
 from dpt.model import DPT
 from dpt.tasks import OBJECTIVES, Objective, Task
 from dpt.types import DatasetInfo, Preprocessing
@@ -167,17 +169,32 @@ def eval_loader(
     )
 
 
-def objectives_of(model: DPT, data: Any) -> dict[str, Objective]:
-    """Objectives for scoring a finished model on data: one for each head that can be scored."""
+def objectives_of(
+    heads: Mapping[str, Mapping[str, Any]], data: Any, protocol: Protocol
+) -> dict[str, Objective]:
+    """Objectives for scoring predictions on data: one for each head that can be scored.
+
+    Args:
+        heads: options of each head, as a finished model's spec has them.
+        data: the data set.
+        protocol: how to score.
+    """
     info: DatasetInfo = data.info
     objectives: dict[str, Objective] = {}
-    for name, options in model.spec["heads"].items():
+    for name, options in heads.items():
         cls: Any = OBJECTIVES[name]
         if cls.target not in info.targets:
             continue
         if name == "depth":
-            max_depth = info.max_depth
-            objectives[name] = cls(kind=options["kind"], max_depth=max_depth)
+            rules = protocol.depth(kind=options["kind"], max_depth=info.max_depth or math.inf)
+            if info.max_depth is not None and rules.max_depth > info.max_depth:
+                log.warning(
+                    "protocol.max_depth=%g m, but the data leaves out depths beyond "
+                    "data.max_depth=%g m", rules.max_depth, info.max_depth,
+                )  # fmt: skip
+            objectives[name] = cls(
+                kind=options["kind"], max_depth=rules.max_depth, protocol=rules, detailed=True
+            )
         elif name == "regression":
             objectives[name] = cls()
         else:
@@ -188,11 +205,13 @@ def objectives_of(model: DPT, data: Any) -> dict[str, Objective]:
                     f"the checkpoint's {name} head has {found} classes, but the data has "
                     f"{len(names)}: evaluate on the data it was trained for"
                 )
-            extra = {"class_names": names} if name == "segmentation" else {}
+            extra = {}
+            if name == "segmentation":
+                extra = {"class_names": names, "boundary": protocol.boundary}
             objectives[name] = cls(num_classes=found, **extra)
     if not objectives:
         raise ValueError(
-            f"nothing to score: the checkpoint predicts {', '.join(model.spec['heads'])}, the data "
+            f"nothing to score: the checkpoint predicts {', '.join(heads)}, the data "
             f"gives {', '.join(LABEL_NAMES[t] for t in info.targets)}"
         )
     return objectives

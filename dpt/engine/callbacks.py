@@ -16,12 +16,12 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from torch import Tensor
 
-from dpt.depthmath import align_scale_shift, inverse_depth
 from dpt.engine.checkpoints import is_accumulating
-from dpt.tasks import DepthObjective, SegmentationObjective, Task
+from dpt.engine.pictures import panel_row
+from dpt.tasks import Task
 from dpt.tasks.base import take
 from dpt.types import Batch
-from dpt.viz import depth_panel, save_png, segmentation_panel, stack
+from dpt.viz import save_png, stack
 
 log = logging.getLogger("dpt")
 
@@ -86,38 +86,9 @@ def panel_rows(
     task: Task, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, dataset: Any
 ) -> list[np.ndarray]:
     """A row of pictures for each dense head, at the label's resolution."""
-    rows = []
-    for objective in task.objectives.values():
-        if isinstance(objective, DepthObjective):
-            truth, valid = labels["depth"][0], labels["valid"][0]
-            prediction = objective.predict(outputs["depth"], _size(truth))[0].float()
-            if objective.kind == "relative":
-                prediction = _in_metres(prediction, truth, valid, objective.max_depth)
-            rows.append(depth_panel(photo, _array(truth), _array(valid), _array(prediction)))
-        elif isinstance(objective, SegmentationObjective):
-            truth = labels["labels"][0]
-            classes = objective.predict(outputs["segmentation"], _size(truth))[0]
-            palette = dataset.dataset.info.palette or None
-            rows.append(
-                segmentation_panel(photo, _array(truth), _array(classes).astype(np.uint8), palette)
-            )
-    return rows
-
-
-def _in_metres(prediction: Tensor, depth: Tensor, valid: Tensor, max_depth: float) -> Tensor:
-    """Relative inverse depth, fitted to the truth, as metres."""
-    target = inverse_depth(depth[None], valid[None])
-    scale, shift = align_scale_shift(prediction[None], target, valid[None])
-    fitted = prediction * scale.to(prediction) + shift.to(prediction)
-    return fitted.clamp(min=1.0 / max_depth).reciprocal()
-
-
-def _size(tensor: Tensor) -> tuple[int, int]:
-    return tensor.shape[-2], tensor.shape[-1]
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
+    palette = dataset.dataset.info.palette or None
+    rows = [panel_row(o, photo, outputs, labels, palette) for o in task.objectives.values()]
+    return [row for row in rows if row is not None]
 
 
 class Throughput(Callback):

@@ -15,9 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 LOWER_IS_BETTER = {
-    "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "rmse_pooled", "mae",
-    "loss_since_validation",
+    "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "mae", "loss_since_validation",
 }  # fmt: skip
+
+
+def is_lower_better(metric: str) -> bool:
+    """Of a metric's name, with or without ``val/`` in front."""
+    return metric.rpartition("/")[2].removesuffix("_pooled") in LOWER_IS_BETTER
 
 
 def start_log(folder: Path | None) -> None:
@@ -39,9 +43,14 @@ def start_log(folder: Path | None) -> None:
 
 def write_json(path: Path, values: Mapping[str, float | str]) -> None:
     """A flat object, written whole or not at all; NaN becomes null."""
-    temporary = path.with_suffix(".tmp")
     flat = {k: v if v == v else None for k, v in sorted(values.items())}
-    temporary.write_text(json.dumps(flat, indent=2) + "\n")
+    write_text(path, json.dumps(flat, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, written whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
     os.replace(temporary, path)
 
 
@@ -58,11 +67,32 @@ def log_table(rows: Mapping[str, Mapping[str, float]], *, title: str) -> None:
         if metric.startswith("val/iou/"):
             continue
         values = [row.get(metric, float("nan")) for row in rows.values()]
-        lower = metric.rpartition("/")[2] in LOWER_IS_BETTER
+        lower = is_lower_better(metric)
         finite = [v for v in values if v == v]
         best = (min if lower else max)(finite) if len(finite) > 1 else None
         cells = ["-  " if v != v else f"{v:.4f} {'*' if v == best else ' '}" for v in values]
         table.add_row(f"{metric} ({'lower' if lower else 'higher'} is better)", *cells)
+    _log(table)
+
+
+def log_scores(
+    scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]], *, title: str
+) -> None:
+    """Logs scores with their confidence intervals, those of single classes and ranges left out."""
+    logging.getLogger("dpt").info("%s", title)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("metric")
+    for name in ("score", "95 % from", "to"):
+        table.add_column(name, justify="right")
+    for metric, value in scores.items():
+        if "/" not in metric:
+            cells = ["-" if v != v else f"{v:.4f}" for v in (value, *intervals[metric])]
+            better = "lower" if is_lower_better(metric) else "higher"
+            table.add_row(f"{metric} ({better} is better)", *cells)
+    _log(table)
+
+
+def _log(table: Table) -> None:
     text = StringIO()
     Console(file=text, width=100, color_system=None).print(table)
     logging.getLogger("dpt").info("%s", text.getvalue().rstrip())

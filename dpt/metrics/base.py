@@ -40,16 +40,24 @@ class SumMetric(Metric):
         states = [getattr(self, name).detach().flatten() for name in self._defaults]
         return torch.cat([state.cpu().double() for state in states])
 
+    def states_of(self, vector: Tensor) -> dict[str, Tensor]:
+        """The states by name, of a vector as :meth:`vector` gives it."""
+        shapes = {name: getattr(self, name).shape for name in self._defaults}
+        pieces = vector.split([shape.numel() for shape in shapes.values()])
+        return {
+            name: piece.view(shape)
+            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+        }
+
     def scores_of(self, vector: Tensor) -> dict[str, float]:
         """What :meth:`compute` would give for states as :meth:`vector` gives them.
 
         Of one image, of the sum over all, or of any sample of images. No process waits for another.
         """
         before = {name: getattr(self, name) for name in self._defaults}
-        pieces = vector.split([state.numel() for state in before.values()])
         try:
-            for (name, state), piece in zip(before.items(), pieces, strict=True):
-                setattr(self, name, piece.view(state.shape))
+            for name, state in self.states_of(vector).items():
+                setattr(self, name, state)
             # of the class, not of the instance, where torchmetrics adds caches and processes
             return {key: float(value) for key, value in type(self).compute(self).items()}
         finally:

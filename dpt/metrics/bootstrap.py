@@ -45,7 +45,7 @@ def confidence_intervals(
         draws = random.integers(0, count, (min(rows, resamples - start), count))
         times = np.stack([np.bincount(draw, minlength=count) for draw in draws], axis=1)
         sums = vectors.T @ torch.from_numpy(times).double()  # (S, resamples)
-        for vector in sums.unbind(1):
+        for vector in sums.T.contiguous():
             for name, value in metric.scores_of(vector).items():
                 values.setdefault(name, []).append(value)
     return {name: _interval(np.array(v), count, level) for name, v in values.items()}

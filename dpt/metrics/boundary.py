@@ -20,21 +20,20 @@ def boundary_width(height: int, width: int, ratio: float = DILATION) -> int:
 def near_boundary(ids: Tensor, width: int) -> Tensor:
     """Where another class, or the picture's end, is at most ``width`` pixels away: bool (B, H, W).
 
-    Away along the longer of the two axes, which is what ``width`` erosions by 3 × 3 leave out of
-    each class. One pass serves all classes: a window that holds one class alone has one smallest
-    and largest id.
+    Away along the longer of the two axes: what ``width`` erosions by 3 × 3 leave of a class is not
+    near. One pass serves all classes: not near are the pixels whose window holds one class alone,
+    and it does if all neighbours in it are equal.
 
     Args:
-        ids: integer (B, H, W).
-        width: in pixels.
+        ids: integer (B, H, W), not negative.
+        width: in pixels, at least 1.
     """
-    values = ids.float()[:, None]
-    outside = -1 - values.abs().amax()  # differs from every id
-    padded = F.pad(values, (width,) * 4)
-    ring = F.pad(torch.ones_like(values), (width,) * 4) == 0
-    padded = torch.where(ring, outside, padded)
-    largest, smallest = _window_max(padded, width), -_window_max(-padded, width)
-    return (largest != smallest)[:, 0]
+    padded = F.pad(ids, (width,) * 4, value=-1)  # unlike every class
+    beside = padded[..., 1:] == padded[..., :-1]
+    rows = _all_of(beside, 2 * width, dim=-1)  # of all columns of the window, in each of its rows
+    middle = padded[..., width:-width]
+    below = _all_of(middle[:, 1:] == middle[:, :-1], 2 * width, dim=-2)
+    return ~(_all_of(rows, 2 * width + 1, dim=-2) & below)
 
 
 def boundary_counts(
@@ -85,7 +84,12 @@ def boundary_iou(counts: Tensor) -> Tensor:
     return both / (truth + found - both)
 
 
-def _window_max(values: Tensor, reach: int) -> Tensor:
-    """Largest value within ``reach`` of each pixel, one axis after the other."""
-    side = 2 * reach + 1
-    return F.max_pool2d(F.max_pool2d(values, (1, side), stride=1), (side, 1), stride=1)
+def _all_of(flags: Tensor, count: int, *, dim: int) -> Tensor:
+    """Whether ``count`` flags in a row are all set, from each one on, in log₂(count) steps."""
+    size = 1
+    while size < count:
+        step = min(size, count - size)
+        length = flags.shape[dim] - step
+        flags = flags.narrow(dim, 0, length) & flags.narrow(dim, step, length)
+        size += step
+    return flags

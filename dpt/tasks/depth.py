@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
+from dpt.metrics.protocols import DepthProtocol
 from dpt.nn.enlarge import upsample
 from dpt.tasks.base import Objective
 from dpt.types import Batch
 
 DepthKind = Literal["metric", "relative"]
-Alignment = Literal["none", "scale_shift"]
 
 
 def default_loss(*, kind: DepthKind) -> nn.Module:
@@ -34,10 +34,14 @@ class DepthObjective(Objective):
         loss: called with prediction, target and valid, each (B, H, W); None takes the kind's own.
         activation: of a metric head, ``sigmoid`` (bounded by ``max_depth``) or ``softplus``.
         weight: factor of the loss.
+        protocol: how predictions are scored; None: as ``kind`` says, between ``min_depth`` and
+            ``max_depth``.
+        detailed: more scores, see :class:`DepthMetrics`.
     """
 
     head = "depth"
     target = "depth"
+    metrics: DepthMetrics
 
     def __init__(
         self,
@@ -48,6 +52,8 @@ class DepthObjective(Objective):
         loss: nn.Module | None = None,
         activation: Literal["sigmoid", "softplus"] = "sigmoid",
         weight: float = 1.0,
+        protocol: DepthProtocol | None = None,
+        detailed: bool = False,
     ) -> None:
         super().__init__()
         if kind not in ("metric", "relative"):
@@ -57,17 +63,16 @@ class DepthObjective(Objective):
         self.activation = activation
         self.loss = loss or default_loss(kind=kind)
         self.weight = weight
-        self.alignment: Alignment = "none" if kind == "metric" else "scale_shift"
-        self.metrics = DepthMetrics(
+        protocol = protocol or DepthProtocol(
             min_depth=min_depth,
             max_depth=max_depth,
-            alignment=self.alignment,
-            prediction_kind=kind,
+            alignment="none" if kind == "metric" else "scale_shift",
         )
+        self.metrics = DepthMetrics(protocol, prediction_kind=kind, detailed=detailed)
 
     @property
     def notes(self) -> dict[str, str]:
-        return {"val/depth_alignment": self.alignment}
+        return {"val/depth_alignment": self.metrics.protocol.alignment}
 
     def head_options(self) -> dict[str, Any]:
         if self.kind == "relative":

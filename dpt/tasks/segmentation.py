@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dpt.losses.segmentation import CrossEntropyLoss
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.nn.enlarge import upsample
+from dpt.rowwise import enlarged_argmax
 from dpt.tasks.base import Objective
 from dpt.types import Batch
 
@@ -26,10 +27,12 @@ class SegmentationObjective(Objective):
             section 4.2: 0.2 on the penultimate fusion output); 0 leaves the head out.
         dropout: in front of the last convolution.
         weight: factor of the whole loss.
+        boundary: also score boundary IoU at this width, see :class:`SegmentationMetrics`.
     """
 
     head = "segmentation"
     target = "labels"
+    metrics: SegmentationMetrics
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class SegmentationObjective(Objective):
         auxiliary_weight: float = 0.2,
         dropout: float = 0.1,
         weight: float = 1.0,
+        boundary: float | None = None,
     ) -> None:
         super().__init__()
         self.num_classes = num_classes
@@ -47,7 +51,9 @@ class SegmentationObjective(Objective):
         self.auxiliary_weight = auxiliary_weight
         self.dropout = dropout
         self.weight = weight
-        self.metrics = SegmentationMetrics(num_classes, class_names=tuple(class_names))
+        self.metrics = SegmentationMetrics(
+            num_classes, class_names=tuple(class_names), boundary=boundary
+        )
 
     def head_options(self) -> dict[str, Any]:
         return {
@@ -71,10 +77,15 @@ class SegmentationObjective(Objective):
         return self.loss(logits, labels)
 
     def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
-        """Logits (1, K, h, w) to class ids (1, H, W): logits are resized, then the best taken."""
-        if output.shape[-2:] != torch.Size(size):
-            output = upsample(output.float(), size)
-        return output.argmax(dim=1)
+        """Logits (1, K, h, w) to class ids (1, H, W): logits are resized, then the best taken.
+
+        Ids (1, H, W), as a file of predictions holds them, are what they are.
+        """
+        if not output.is_floating_point():
+            return output
+        if output.shape[-2:] == torch.Size(size):
+            return output.argmax(dim=1)
+        return enlarged_argmax(output.float(), size)
 
     def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         for output, labels in zip(outputs["segmentation"].split(1), batch["labels"], strict=True):

@@ -77,7 +77,7 @@ def test_a_wide_boundary_is_the_whole_class():
 
 
 def test_the_picture_s_end_is_a_boundary():
-    near = near_boundary(torch.zeros(1, 5, 6, dtype=torch.uint8), 1)
+    near = near_boundary(torch.zeros(1, 5, 6, dtype=torch.int32), 1)
     assert near[0, 0].all()
     assert near[0, :, 0].all()
     assert not near[0, 1:-1, 1:-1].any()
