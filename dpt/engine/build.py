@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from dpt.engine.protocol import Protocol
 from dpt.model import DPT
 from dpt.tasks import OBJECTIVES, Objective, Task
 from dpt.types import DatasetInfo, Preprocessing
+
+log = logging.getLogger("dpt")
 
 LOADER_KEYS = (
     "image_size", "eval_size", "batch_size", "num_workers", "on_error", "train", "val", "download",

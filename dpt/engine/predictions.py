@@ -230,7 +230,7 @@ def scored_pairs(
                 break
         elif not faults:
             outputs = {k: torch.from_numpy(_plain(v))[None] for k, v in predictions.items()}
-            yield outputs, collate_eval([sample])
+            yield outputs, collate_eval([sample], targets=[*pairs.folders])
     if faults:
         more = "; and more" if len(faults) > TOLD else ""
         raise DataError("predictions that cannot be scored: " + "; ".join(faults[:TOLD]) + more)

@@ -45,10 +45,9 @@ def boundary_counts(
 ) -> Tensor:
     """Pixels near the boundary of each class: int64 (3, K), in both, in truth, in prediction.
 
-    With G and P the pixels of a class in truth and prediction and G_d, P_d those at most d away
-    from its outline, in its inside: |G_d ∩ P_d|, |G_d|, |P_d| (Cheng et al. 2021, eq. 3; their sums
-    over a data set, as for IoU). Pixels labelled ``ignore_index`` count nowhere and are of no class
-    in both.
+    With G and P a class in truth and prediction, and G_d and P_d their pixels at most d away from
+    what is outside: |G_d ∩ P_d|, |G_d|, |P_d| (Cheng et al. 2021, eq. 3), to be summed over a data
+    set, as for IoU. Pixels labelled ``ignore_index`` count nowhere and are of no class in both.
 
     Args:
         prediction, labels: integer class ids (B, H, W).

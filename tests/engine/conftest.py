@@ -93,6 +93,18 @@ def data_check() -> Callable[..., int]:
 
 
 @pytest.fixture(scope="session")
+def score_files(dense_data) -> Run:
+    """score_files(folder, predictions, *overrides), on ``dense_data`` unless ``data`` is given."""
+
+    def run(folder: Path, predictions: Path, *overrides: str, data=dense_data) -> Path:
+        call("evaluate", f"predictions={predictions}", f"run_dir={folder}", "data.num_workers=0",
+             *data, *overrides)  # fmt: skip
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def joint_run(train, tmp_path_factory) -> Path:
     """A finished run of task=joint on scenes."""
     return train(tmp_path_factory.mktemp("joint") / "run", "task=joint")

@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 from dpt.cli import config_dir
 from dpt.data import FolderDataset, ScenesDataset
 from dpt.engine import build
+from dpt.engine.protocol import read_protocol
 from dpt.types import DatasetInfo
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
@@ -158,17 +159,24 @@ def test_objectives_of_a_finished_model(scenes):
         task(depth={**DEPTH, "kind": "relative"}, segmentation=SEGMENTATION), scenes
     )
     model = build.make_model(MODEL, objectives, SETTINGS)
-    scored = build.objectives_of(model, scenes)
+    heads, protocol = (
+        model.spec["heads"],
+        read_protocol(
+            OmegaConf.to_container(OmegaConf.load(config_dir() / "protocol/_base.yaml"))
+            | {"name": "x"}
+        ),
+    )
+    scored = build.objectives_of(heads, scenes, protocol)
     assert set(scored) == {"depth", "segmentation"}
     assert scored["depth"].kind == "relative"
     scenes.info = DatasetInfo(targets=("depth",), max_depth=20.0)
-    assert set(build.objectives_of(model, scenes)) == {"depth"}
+    assert set(build.objectives_of(heads, scenes, protocol)) == {"depth"}
     scenes.info = DatasetInfo(targets=("value",))
     with pytest.raises(ValueError, match=r"predicts depth, segmentation, the data gives a number"):
-        build.objectives_of(model, scenes)
+        build.objectives_of(heads, scenes, protocol)
     scenes.info = DatasetInfo(targets=("labels",), class_names=("a", "b"))
     with pytest.raises(ValueError, match=r"segmentation head has 10 classes, but the data has 2"):
-        build.objectives_of(model, scenes)
+        build.objectives_of(heads, scenes, protocol)
 
 
 def test_loaders_carry_the_targets_that_are_asked_for(scenes):

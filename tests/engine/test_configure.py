@@ -33,7 +33,11 @@ def groups() -> list[str]:
     return [g for g in folders if g != "." and choices(g)]
 
 
-ALL_CHOICES = [(group, choice) for group in groups() for choice in choices(group)]
+EVALUATION = {"protocol"}
+"""Groups that training has not: tests/engine/test_evaluate_protocols.py reads them."""
+ALL_CHOICES = [
+    (group, choice) for group in groups() if group not in EVALUATION for choice in choices(group)
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
