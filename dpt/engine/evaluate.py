@@ -171,7 +171,9 @@ def _write(
     write_json(folder / "metrics.json", {**values, **notes, **used, "images": count})
     write_per_image(folder / "per_image.csv", scorer)
     write_confusion(folder / "confusion.csv", scorer)
-    title = protocol.name + (f" with {changed}" if (changed := used.get("protocol/changed")) else "")
+    title = protocol.name + (
+        f" with {changed}" if (changed := used.get("protocol/changed")) else ""
+    )
     facts = [f"{source}, scored on {count} images of split {cfg['split']}. Protocol: {title}."]
     if cfg["checkpoint"]:
         facts.append(f"{protocol.words()} Input: {notes['image_size']}.")

@@ -16,12 +16,15 @@ from dpt.data import io
 from dpt.data.base import DataError, check_sample
 from dpt.data.loading import collate_eval
 from dpt.metrics.protocols import KB_SIZE, kb_box
-from dpt.types import Batch, Sample
+from dpt.types import Batch, Sample, Target
 
-FOLDERS = {"depth": ("depth_npy", "depth", "depth_exr"), "labels": ("labels_npy", "labels")}
+FOLDERS: dict[Target, tuple[str, ...]] = {
+    "depth": ("depth_npy", "depth", "depth_exr"),
+    "labels": ("labels_npy", "labels"),
+}
 """Sub-folders in which predictions of one kind are looked for first, the exact ones in front."""
-HEADS = {"depth": "depth", "labels": "segmentation"}
-SUFFIXES = {"depth": io.DEPTH_SUFFIXES, "labels": io.LABEL_SUFFIXES}
+HEADS: dict[Target, str] = {"depth": "depth", "labels": "segmentation"}
+SUFFIXES: dict[Target, tuple[str, ...]] = {"depth": io.DEPTH_SUFFIXES, "labels": io.LABEL_SUFFIXES}
 TOLD = 3
 """Faults that are named."""
 
@@ -71,7 +74,7 @@ class PredictionFolder:
         target: ``depth`` or ``labels``.
     """
 
-    def __init__(self, folder: Path, *, target: str) -> None:
+    def __init__(self, folder: Path, *, target: Target) -> None:
         self.folder, self.target = folder, target
         self.by_stem: dict[str, list[Path]] = {}
         for path in sorted(folder.rglob("*")):
@@ -108,7 +111,7 @@ def _common_end(a: Path, b: Path) -> int:
     return count
 
 
-def find_folders(folder: Path, targets: tuple[str, ...]) -> dict[str, PredictionFolder]:
+def find_folders(folder: Path, targets: tuple[Target, ...]) -> dict[Target, PredictionFolder]:
     """Where predictions of each target lie: sub-folders as ``dpt predict`` names them, or, for a
     data set with one kind of label, the folder itself."""
     if not folder.is_dir():
@@ -146,7 +149,7 @@ class Pairs(Dataset):
     def __init__(
         self,
         dataset: Any,
-        folders: Mapping[str, PredictionFolder],
+        folders: Mapping[Target, PredictionFolder],
         *,
         manifest: Manifest,
         scale: float | None,
@@ -172,7 +175,7 @@ class Pairs(Dataset):
             return sample, {}, str(error)
         return sample, predictions, ""
 
-    def _read(self, target: str, folder: PredictionFolder, sample: Any) -> np.ndarray:
+    def _read(self, target: Target, folder: PredictionFolder, sample: Any) -> np.ndarray:
         if target not in sample:  # a picture without this kind of label: nothing will be scored
             shape = sample["image"].shape[:2]
             return np.zeros(shape, np.float32 if target == "depth" else np.uint8)

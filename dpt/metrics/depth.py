@@ -142,12 +142,16 @@ class DepthMetrics(SumMetric):
         if not self.detailed:
             return result | {"rmse_pooled": pooled["rmse_pooled"]}
         count, absolute, square = self.by_range
-        edges = torch.linspace(0, self.protocol.max_depth, self.ranges + 1).tolist()
-        for k, (low, high) in enumerate(pairwise(edges)):
+        parts = zip(
+            pairwise(torch.linspace(0, self.protocol.max_depth, self.ranges + 1).tolist()),
+            (absolute / count).unbind(),
+            (square / count).sqrt().unbind(),
+            (count / self.pixels).unbind(),
+            strict=True,
+        )
+        for (low, high), abs_rel, rmse, share in parts:
             name = f"range/{low:g}-{high:g}m"
-            pooled[f"{name}/abs_rel"] = absolute[k] / count[k]
-            pooled[f"{name}/rmse"] = (square[k] / count[k]).sqrt()
-            pooled[f"{name}/share"] = count[k] / self.pixels
+            pooled |= {f"{name}/abs_rel": abs_rel, f"{name}/rmse": rmse, f"{name}/share": share}
         return result | pooled
 
     def in_metres(self, prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:

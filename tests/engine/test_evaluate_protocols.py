@@ -184,9 +184,12 @@ BOX = "[4,28,6,40]"
 @pytest.mark.parametrize(
     "protocol",
     [
-        (),
         (f"protocol.crop={BOX}", "protocol.max_depth=6"),
-        ("protocol.alignment=scale_shift", "protocol.space=inverse_depth"),
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(
+            ("protocol.alignment=scale_shift", "protocol.space=inverse_depth"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_files_score_as_their_model(
@@ -222,23 +225,31 @@ def test_a_crop_is_what_the_metric_sees(score_files, files, dense_folder, metric
             assert found[f"val/{name.replace('/', '/class_')}"] == pytest.approx(float(value))
 
 
+FORMS = {
+    "flip": ("protocol.flip=true",),
+    "scales": ("protocol=multi_scale", "protocol.scales=[1,1.5]", "protocol.flip=false"),
+    "slide": ("protocol=slide", "protocol.window=[32,32]", "protocol.stride=[16,16]"),
+}
+
+
+@pytest.mark.parametrize(
+    "form", ["slide", *(pytest.param(f, marks=pytest.mark.slow) for f in ("flip", "scales"))]
+)
 def test_flip_scales_and_windows_reach_the_model(
-    evaluate, folder_run, dense_data, scores, tmp_path
+    evaluate, checkpoint, plain_run, scores, tmp_path, form
 ):
-    last = folder_run / "checkpoints/last.ckpt"
-    plain = scores(evaluate(tmp_path / "plain", last, *dense_data))["val/abs_rel"]
-    forms = {
-        "flip": ("protocol.flip=true",),
-        "scales": ("protocol=multi_scale", "protocol.scales=[1,1.5]", "protocol.flip=false"),
-        "slide": ("protocol=slide", "protocol.window=[32,32]", "protocol.stride=[16,16]"),
-        "large window": ("protocol=slide",),
-    }
-    found = {
-        name: scores(evaluate(tmp_path / name, last, *dense_data, *form))["val/abs_rel"]
-        for name, form in forms.items()
-    }
-    assert found.pop("large window") == pytest.approx(plain, rel=1e-6)  # images fit into it
-    assert len({plain, *found.values()}) == 4
+    found, plain = scores(evaluate(tmp_path, checkpoint, *FORMS[form])), scores(plain_run)
+    assert found["val/abs_rel"] != plain["val/abs_rel"]
+    assert found["val/abs_rel"] == pytest.approx(plain["val/abs_rel"], rel=0.5)
+
+
+@pytest.mark.slow
+def test_images_that_fit_into_the_window_are_seen_whole(
+    evaluate, checkpoint, plain_run, scores, tmp_path
+):
+    found = scores(evaluate(tmp_path, checkpoint, "protocol=slide"))
+    for name in ("val/abs_rel", "val/rmse", "val/miou"):
+        assert found[name] == pytest.approx(scores(plain_run)[name], rel=1e-6)
 
 
 def test_eval_size_is_told_to_change_nothing(evaluate, checkpoint, scores, plain_run, tmp_path):
