@@ -29,8 +29,6 @@ Usage
   dpt find-lr data=NAME task=NAME [...]            the learning rate to start from
   dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint, or predictions on disk
   dpt data check data=NAME [...]                   look for faults in a data set
-  dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint
-  dpt predict CKPT INPUTS... --out DIR             depth and labels of pictures, folders, videos
   dpt data download data=NAME                      fetch a data set
   dpt predict CKPT INPUTS ... --out DIR            depth and masks of photos, folders, videos
   dpt calibrate CKPT --points FILE --out FOLDER    fit predicted depth to known metres
@@ -88,7 +86,6 @@ COMMANDS = {
 }
 """Commands on configured data: they take Hydra overrides, see :func:`config_name`."""
 FILE_COMMANDS = ("predict", "calibrate", "export", "convert", "inspect", "demo", "bench")
-FILE_COMMANDS = ("predict", "convert", "bench")
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 
 

@@ -268,7 +268,8 @@ def test_broken_files_are_listed_and_the_others_done(run, checkpoints, photos, t
     for line, (name, reason) in zip(
         sorted(lines),
         {"a/cut.jpg": "truncated", "a/empty.png": "empty", "a/text.png": "not a picture",
-         "b/depth.png": "16-bit", "b/link.png": "gone.png, which is not there"}.items(), strict=True,
+         "b/depth.png": "16-bit", "b/link.png": "gone.png, which is not there"}.items(),
+        strict=True,
     ):  # fmt: skip
         assert name in line
         assert reason in line
