@@ -128,6 +128,16 @@ def make_model(
     )
 
 
+def _lr_scale(cfg: Mapping[str, Any]) -> float | None:
+    """One batch in units of the batch that the learning rates were chosen for; None: no scaling."""
+    reference = convert(cfg["reference_batch"], int | None, "reference_batch")
+    if reference is None:
+        return None
+    if reference < 1:
+        raise ValueError(f"reference_batch={reference} must be at least 1 image, or null")
+    return loader_settings(cfg["data"]).batch_size / reference
+
+
 def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:
     return Task(
         model=model,
@@ -136,6 +146,7 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         schedule=make(cfg["schedule"], "schedule"),
         monitor=cfg["task"]["monitor"],
         max_skipped_steps=convert(cfg["max_skipped_steps"], int, "max_skipped_steps"),
+        lr_scale=_lr_scale(cfg),
     )
 
 

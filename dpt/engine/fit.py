@@ -76,7 +76,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
             folder,
         )
     started = time.monotonic()
-    log_start(trainer, settings.batch_size, checkpoint)
+    log_start(trainer, settings.batch_size, task, checkpoint)
     log_settings(trainer, cfg)
     trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
     minutes = (time.monotonic() - started) / 60
@@ -114,7 +114,7 @@ def log_settings(trainer: L.Trainer, cfg: Mapping[str, Any]) -> None:
         logger.log_hyperparams(dict(cfg))
 
 
-def log_start(trainer: L.Trainer, batch_size: int, checkpoint: Path | None) -> None:
+def log_start(trainer: L.Trainer, batch_size: int, task: Task, checkpoint: Path | None) -> None:
     """What a reader of the log wants to know of a run before its first step."""
     if not trainer.is_global_zero:
         return
@@ -128,8 +128,13 @@ def log_start(trainer: L.Trainer, batch_size: int, checkpoint: Path | None) -> N
     parts = [f"{batch_size} images a batch"]
     parts += [f"{accumulate} batches accumulated"] if accumulate > 1 else []
     parts += [f"{trainer.world_size} processes"] if trainer.world_size > 1 else []
-    effective = batch_size * accumulate * trainer.world_size
-    log.info("each step sees %d images (%s)", effective, ", ".join(parts))
+    seen = batch_size * accumulate * trainer.world_size
+    log.info("each step sees %d images (%s)", seen, ", ".join(parts))
+    if task.lr_scale is None:
+        log.info("learning rates are as configured (reference_batch=N scales them with N images)")
+    else:
+        factor = task.lr_scale * trainer.world_size * accumulate
+        log.info("learning rates are %g times those configured (reference_batch)", factor)
 
 
 def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:

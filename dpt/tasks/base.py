@@ -102,6 +102,8 @@ class Task(L.LightningModule):
         monitor: the metric that decides which checkpoint is best, shown in the progress bar.
         max_skipped_steps: how many steps in a row may be left out for a loss or gradient that is
             not finite, before the run stops.
+        lr_scale: factor of all learning rates for each batch that a step sees, over processes and
+            accumulation; None leaves the rates as they are.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Task(L.LightningModule):
         schedule: ScheduleFactory | None = None,
         monitor: str = "",
         max_skipped_steps: int = 10,
+        lr_scale: float | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -123,6 +126,7 @@ class Task(L.LightningModule):
         self.scores: dict[str, float] = {}
         self.scored_step = -1
         self.recent_losses: list[Tensor] = []  # since the last validation
+        self.lr_scale = lr_scale
         self.skipped = SkippedSteps(limit=max_skipped_steps)
         self.current: tuple[Tensor, list[str]] = torch.zeros(()), []  # loss and samples
 
@@ -184,6 +188,10 @@ class Task(L.LightningModule):
     def configure_optimizers(self) -> Any:
         assert self.optimizer_factory is not None
         optimizer = self.optimizer_factory(self.model)
+        if self.lr_scale is not None:
+            batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
+            for group in optimizer.param_groups:
+                group["lr"] *= self.lr_scale * batches
         if self.schedule_factory is None:
             return optimizer
         total_steps = int(self.trainer.estimated_stepping_batches)

@@ -22,12 +22,13 @@ def adamw(
     weight_decay: float = 0.01,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
+    fused: bool = True,
 ) -> Optimizer:
-    """AdamW, fused into one kernel; for the rates see :func:`dpt.tasks.groups.parameter_groups`."""
+    """AdamW, ``fused`` into one kernel; for the rates see :func:`dpt.tasks.groups.parameter_groups`."""
     groups = parameter_groups(
         model, lr=lr, encoder_lr=encoder_lr, weight_decay=weight_decay, layer_decay=layer_decay
     )
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
 
 
 def sgd(
