@@ -24,7 +24,7 @@ def adamw(
     eps: float = 1e-8,
     fused: bool = True,
 ) -> Optimizer:
-    """AdamW, ``fused`` into one kernel; for the rates see :func:`dpt.tasks.groups.parameter_groups`."""
+    """AdamW, ``fused`` into one kernel; rates: :func:`dpt.tasks.groups.parameter_groups`."""
     groups = parameter_groups(
         model, lr=lr, encoder_lr=encoder_lr, weight_decay=weight_decay, layer_decay=layer_decay
     )
