@@ -2,7 +2,9 @@
 
 import csv
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -290,6 +292,33 @@ def test_the_command_reports_and_saves(scene, run):
     code, _, said = run(folder / "model", "--points", "x.csv", "--out", folder / "new")
     assert (code, said.count("\n")) == (1, 1)
     assert "exists already" in said
+
+
+FULL = """
+import resource, sys
+from dpt.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+sys.argv = ["dpt", "calibrate", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_takes_no_more(scene):
+    """A limit on the size of files fails a write as a full disk does."""
+    folder, _, maps = scene
+    table = folder / "images" / "points.csv"
+    write_table(table, table_of(maps))
+    (folder / "new").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, folder / "model", "--points", table, "--out", folder / "new"],
+        capture_output=True, text=True, cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(p.name for p in folder.iterdir()) == ["images", "model", "new"]
+    assert not list((folder / "new").iterdir())
 
 
 def test_real_frames_are_read_and_reported(tmp_path, run, shared_data):

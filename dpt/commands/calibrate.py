@@ -54,6 +54,8 @@ def run(arguments: list[str]) -> None:
     if options.depth and not options.images:
         parser.error("--depth needs --images DIR")
 
+    import os
+    import tempfile
     from pathlib import Path
 
     from dpt.calibrate import calibrate, read_maps, read_points
@@ -71,6 +73,9 @@ def run(arguments: list[str]) -> None:
     model = DPT.from_pretrained(options.checkpoint)
     report = calibrate(model, points, with_shift=options.shift)
     model.calibration = report.calibration
-    model.save_pretrained(out)
     print(report)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
+        model.save_pretrained(Path(folder) / out.name)
+        os.replace(Path(folder) / out.name, out)
     print(f"saved:  {out}")

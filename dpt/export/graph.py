@@ -94,6 +94,11 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
     """
     from torch.fx.experimental import _config
 
+    if free_size and any(hasattr(module, "window_size") for module in graph.modules()):
+        raise ValueError(
+            "attention in windows (Swin) pads by the size of its maps, for which torch cannot trace "
+            "it at any size: fix the size, with --size H W"
+        )
     free = {i: Dim.DYNAMIC for i, name in graph.axes.items() if free_size or name == "batch"}
     try:
         # sizes of one are like any other, as torch.onnx has it

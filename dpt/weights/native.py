@@ -63,10 +63,15 @@ def write(spec: dict[str, Any], state: dict[str, Tensor], path: str | Path) -> N
 
 def write_folder(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """A folder of ``config.json`` and ``model.safetensors``."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # clones: safetensors refuses tensors that share memory
     state = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-    save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    try:
+        save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk, which is no OSError there
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{folder / WEIGHTS_FILE}: cannot be written ({reason})") from error

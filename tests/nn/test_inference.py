@@ -56,6 +56,25 @@ def test_the_copy_predicts_the_same_without_batch_norms(model):
     assert fast.heads["segmentation"].auxiliary_layers is None
 
 
+@pytest.mark.parametrize("standardization", ["sqrt", "official"])
+def test_the_hybrids_weights_are_standardised_once(standardization):
+    torch.manual_seed(0)
+    model = dpt.create_model(
+        "dpt_hybrid",
+        heads={"depth": {}},
+        encoder={**TINY, "out_indices": [2, 3], "weight_standardization": standardization},
+        decoder={"reassemble_channels": [None, None, 16, 16], "fusion_channels": 16},
+    ).eval()
+    fast = model.optimize_for_inference(compiled=False)
+    assert not any(hasattr(m, "standardized") for m in fast.modules())
+    for size in ((64, 64), (33, 50), (16, 48)):
+        images = torch.randn(1, 3, *size)
+        with torch.no_grad():
+            torch.testing.assert_close(
+                fast(images)["depth"], model(images)["depth"], rtol=1e-4, atol=1e-5
+            )
+
+
 def test_the_model_itself_is_left_alone(model):
     before = {k: v.clone() for k, v in model.state_dict().items()}
     model.optimize_for_inference(compiled=False)
