@@ -96,8 +96,8 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
 
     if free_size and any(hasattr(module, "window_size") for module in graph.modules()):
         raise ValueError(
-            "attention in windows (Swin) pads by the size of its maps, for which torch cannot trace "
-            "it at any size: fix the size, with --size H W"
+            "attention in windows (timm's Swin and BEiT) goes by the size of its maps, and is not "
+            "traced for free sizes: fix the size, with --size H W"
         )
     free = {i: Dim.DYNAMIC for i, name in graph.axes.items() if free_size or name == "batch"}
     try:
