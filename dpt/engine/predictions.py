@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,10 +90,16 @@ class PredictionFolder:
     def find(self, name: str) -> Path:
         """The file for the sample called ``name``, usually its image's path.
 
-        Of several with its stem, the one that shares most folders with it.
+        Of several with its stem, the one that shares most folders with it. A sample inside a
+        larger file, ``nyu.mat#12``, has a file of that number: ``12.png``, ``0012.png``.
         """
         sample = Path(name)
-        found = self.by_stem.get(sample.stem) or self.by_stem.get(sample.name) or []
+        if number := re.search(r"#(\d+)$", name):
+            sample = sample.parent / number[1]
+            numbers = {int(s): p for s, p in self.by_stem.items() if s.isdigit()}
+            found = numbers.get(int(number[1]), [])
+        else:
+            found = self.by_stem.get(sample.stem) or self.by_stem.get(sample.name) or []
         if not found:
             raise DataError(f"{name}: no file {sample.stem}.* in {self.folder}")
         common = [_common_end(path.parent, sample.parent) for path in found]

@@ -83,7 +83,7 @@ def take(batch: Batch, positions: list[int]) -> Batch:
     picked: dict[str, Any] = {}
     values: Any
     for key, values in batch.items():
-        if key == "image":
+        if key in ("image", "failed"):  # the latter is of the whole batch
             continue
         picked[key] = (
             values[positions] if isinstance(values, Tensor) else [values[i] for i in positions]

@@ -16,9 +16,13 @@ from PIL import Image
 
 import dpt
 from dpt.cli import config_dir
+from dpt.data.transforms import EvalTransform
+from dpt.engine.evaluation_report import write_report
+from dpt.engine.predictions import Manifest, Pairs, PredictionFolder
 from dpt.engine.protocol import Protocol, read_protocol
-from dpt.engine.scoring import Gallery, Picture
+from dpt.engine.scoring import Gallery, Picture, Scorer
 from dpt.metrics import DEPTH_PROTOCOLS, DepthMetrics, DepthProtocol, SegmentationMetrics
+from dpt.tasks import ClassificationObjective, SegmentationObjective
 
 PROTOCOLS = sorted(p.stem for p in (config_dir() / "protocol").glob("[a-z]*.yaml"))
 
@@ -140,13 +144,61 @@ def test_the_report_is_one_whole_page(plain_run):
         assert f">{heading}<" in text
 
 
+def test_a_broken_file_counts_nowhere(evaluate, checkpoint, dense_folder, metrics, tmp_path):
+    broken = tmp_path / "data"
+    shutil.copytree(dense_folder, broken)
+    (broken / "images/val/2.png").write_bytes(b"no picture")
+    data = ("data=folder", f"data.root={broken}", "data.depth=depth", "data.max_depth=10",
+            "data.missing=skip", "data.on_error=skip")  # fmt: skip
+    run = evaluate(tmp_path / "run", checkpoint, *data)
+    assert "images/val/2.png" in (run / "log.txt").read_text()
+    rows = images_table(run)
+    assert [row["abs_rel"] == "" for row in rows].count(True) == 1
+    mean = np.mean([float(row["abs_rel"]) for row in rows if row["abs_rel"]])
+    assert metrics(run)["val/abs_rel"] == pytest.approx(mean, rel=1e-6)
+
+
+def report_of(objectives, outputs, labels, tmp_path):
+    """The page for three images, one batch."""
+    scorer = Scorer(objectives, keep=2)
+    labels |= {"index": torch.arange(3), "name": ["<a>", "b", "c"]}
+    scorer.add(outputs, labels, torch.zeros(3, 3, 8, 9, dtype=torch.uint8))
+    write_report(tmp_path / "report.html", scorer, scorer.scores(), scorer.intervals(), facts=["x"])
+    text = (tmp_path / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    return text, page
+
+
+def test_a_report_of_many_classes(tmp_path):
+    """More than fit into a shaded table: the largest confusions remain."""
+    objective = SegmentationObjective(num_classes=60, boundary=0.02)
+    truth = torch.randint(60, (3, 8, 9), dtype=torch.uint8)
+    labels = {"labels": list(truth)}
+    text, page = report_of({"segmentation": objective}, {"segmentation": (truth + 1) % 60},
+                           labels, tmp_path)  # fmt: skip
+    assert "Largest confusions" in text
+    assert "Percent of each true class" not in text
+    assert page.seen.count("img") == 3
+    assert "&lt;a&gt;: miou" in text
+
+
+def test_a_report_of_a_head_without_maps(tmp_path):
+    objective = ClassificationObjective(num_classes=3)
+    labels = {"class_id": torch.tensor([0, 1, 2])}
+    text, page = report_of({"classification": objective}, {"classification": torch.eye(3)}, labels,
+                           tmp_path)  # fmt: skip
+    assert "accuracy" in text
+    assert "img" not in page.seen
+    assert "Error by depth" not in text
+
+
 # ------------------------------------------------------------------------------ protocols
 
 
-def predicted(checkpoint, folder, tmp_path_factory=None):
+def predicted(checkpoint, folder):
     """Depth and labels of the model for each photo of ``folder``, at the photo's size, in NumPy."""
-    from dpt.data.transforms import EvalTransform
-
     model = dpt.DPT.from_pretrained(checkpoint)
     for path in sorted(folder.glob("*.png")):
         image = cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)
@@ -302,8 +354,6 @@ def test_the_manifest_of_dpt_predict_says_the_scale(
 
 
 def test_samples_of_one_stem_are_told_apart_by_their_folders(tmp_path):
-    from dpt.engine.predictions import PredictionFolder
-
     for name in ("a/b/1.npy", "c/b/1.npy", "a/2.npy"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         np.save(tmp_path / name, np.ones((2, 2)))
@@ -315,11 +365,14 @@ def test_samples_of_one_stem_are_told_apart_by_their_folders(tmp_path):
         folder.find("/data/b/1.jpg")
     with pytest.raises(ValueError, match=r"no file 3\.\* in"):
         folder.find("3.jpg")
+    np.save(tmp_path / "0012.npy", np.ones((2, 2)))
+    folder = PredictionFolder(tmp_path, target="depth")
+    assert folder.find("/data/nyu.mat#12") == tmp_path / "0012.npy"
+    with pytest.raises(ValueError, match=r"nyu\.mat#13: no file 13\.\*"):
+        folder.find("/data/nyu.mat#13")
 
 
 def test_predictions_of_the_kitti_benchmarks_crop_are_placed(tmp_path):
-    from dpt.engine.predictions import Manifest, Pairs, PredictionFolder
-
     class Road:
         def __len__(self):
             return 1
