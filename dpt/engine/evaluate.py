@@ -92,7 +92,7 @@ def _score_checkpoint(
     """The scores of a model, and what else a reader of them must know."""
     model = DPT.from_pretrained(cfg["checkpoint"])
     image_size = convert(cfg["image_size"], tuple[int, int] | None, "image_size")
-    data_size = convert(cfg["data"]["eval_size"], tuple[int, int] | None, "data.eval_size")
+    data_size = convert(cfg["data"].get("eval_size"), tuple[int, int] | None, "data.eval_size")
     if image_size is not None:
         model.preprocessing = replace(model.preprocessing, image_size=image_size)
     size = list(model.preprocessing.image_size)

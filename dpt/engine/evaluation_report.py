@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpt.atomic import write_bytes
 from dpt.engine import html
-from dpt.engine.report import is_lower_better, write_text
+from dpt.engine.report import is_lower_better
 from dpt.engine.scoring import SORTED_BY, Picture, Scorer
 from dpt.tasks import DepthObjective, SegmentationObjective
 
@@ -41,7 +42,7 @@ def write_confusion(path: Path, scorer: Scorer) -> None:
 def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    write_text(path, text.getvalue())
+    write_bytes(path, text.getvalue().encode())
 
 
 def _confusion(scorer: Scorer) -> tuple[tuple[str, ...], np.ndarray] | None:

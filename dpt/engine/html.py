@@ -10,6 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from dpt.atomic import write_bytes
+
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; }
 table { border-collapse: collapse; margin: 1em 0; }
@@ -80,11 +82,11 @@ def picture(rgb: np.ndarray, caption: str = "", *, width: int | None = None) -> 
 
 
 def write_page(path: Path, *, title: str, parts: Sequence[str]) -> None:
-    """Writes a page made of the other functions' results."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Writes a page made of the other functions' results, whole or not at all."""
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
     body = heading(title, 1) + "\n".join(parts)
-    path.write_text(f"<!doctype html><html lang=en><head>{head}</head><body>{body}</body></html>\n")
+    page = f"<!doctype html><html lang=en><head>{head}</head><body>{body}</body></html>\n"
+    write_bytes(path, page.encode())
 
 
 def _cell(value: Cell) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Mapping
 from io import StringIO
@@ -13,6 +12,8 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+from dpt.atomic import write_bytes
 
 LOWER_IS_BETTER = {
     "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "mae", "loss_since_validation",
@@ -44,14 +45,7 @@ def start_log(folder: Path | None) -> None:
 def write_json(path: Path, values: Mapping[str, float | str]) -> None:
     """A flat object, written whole or not at all; NaN becomes null."""
     flat = {k: v if v == v else None for k, v in sorted(values.items())}
-    write_text(path, json.dumps(flat, indent=2) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """A text file, written whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    write_bytes(path, (json.dumps(flat, indent=2) + "\n").encode())
 
 
 def log_table(rows: Mapping[str, Mapping[str, float]], *, title: str) -> None:
