@@ -48,10 +48,9 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     objectives = build.make_objectives(cfg["task"], train)
     for dataset in (train, val):
         if hasattr(dataset, "validate"):
-            for remark in dataset.validate(limit=CHECKED_FILES):
+            remarks = dataset.validate(limit=CHECKED_FILES)
+            for remark in [*remarks, *quick_findings(dataset, CHECKED_FILES)]:
                 log.warning("%s", remark)
-        for remark in quick_findings(dataset, CHECKED_FILES):
-            log.warning("%s", remark)
     model = build.make_model(cfg["model"], objectives, settings)
     task = build.make_task(cfg, objectives, model)
     targets = [o.target for o in objectives.values()]

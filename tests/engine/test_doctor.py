@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import depth_trees
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
@@ -78,10 +79,10 @@ def configured(*overrides: str) -> dict:
     return OmegaConf.to_container(cfg.data, resolve=True)
 
 
-def diagnose(root: Path, *overrides: str) -> dict[str, Finding]:
+def diagnose(root: Path, *overrides: str, splits=("train", "val")) -> dict[str, Finding]:
     """The findings by code, of the first split that has them."""
     data = configured(*(o.format(root=root) for o in overrides))
-    findings = examine(data, splits=["train", "val"]).findings
+    findings = examine(data, splits=splits).findings
     return {finding.code: finding for finding in reversed(findings)}
 
 
@@ -273,7 +274,7 @@ NO_65535 = "data.invalid_depth=[0]"
 )
 def test_faults_of_depth_are_found(rgbd, plant, overrides, code, severity, remedy):
     named = plant(rgbd) if plant else []
-    found = diagnose(rgbd, *RGBD, *overrides)
+    found = diagnose(rgbd, *RGBD, *overrides, splits=["train"])
     assert found[code].severity == severity
     assert remedy in found[code].remedy
     said = " ".join(found[code].examples)
@@ -381,6 +382,22 @@ def test_labels_of_whole_images(data_check, image_folder, tmp_path):
 def test_scenes_are_healthy(data_check, tmp_path):
     assert data_check(tmp_path, "data.train.length=10", "data.val.length=6") == 0
     assert {finding["code"] for finding in report(tmp_path)} <= {"class_absent"}
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "settings"),
+    [
+        ("nyuv2", depth_trees.nyuv2, ()),  # one archive holds all
+        ("sunrgbd", lambda root: depth_trees.sunrgbd(root, toolbox=True), ()),  # depth is encoded
+        ("hypersim", depth_trees.hypersim, ("data.labels=true",)),  # HDF5, labels by a map
+    ],
+)
+def test_sets_of_other_formats_are_read(tmp_path, name, tree, settings):
+    root = tmp_path / name
+    root.mkdir()
+    tree(root)
+    found = diagnose(root, f"data={name}", "data.root={root}", *settings)
+    assert not {"unreadable", "size_mismatch", "no_split", "refused"} & found.keys(), found
 
 
 class Numbers:

@@ -20,7 +20,7 @@ from dpt.types import IGNORE_INDEX, Sample
 MapKind = Literal["labels", "depth"]
 MAP_KINDS: tuple[MapKind, ...] = ("labels", "depth")
 
-SIDE = 240
+SIDE = 320
 """Longer side that photos are compared at, in pixels: larger ones are shrunk."""
 REACH = 0.075
 """Largest shift that is tried, as a share of the longer side."""
