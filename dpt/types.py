@@ -55,6 +55,7 @@ class Batch(TypedDict, total=False):
     class_id: Tensor  # int64 (B,), NO_CLASS where missing
     value: Tensor  # float32 (B,), NaN where missing
     index: Tensor  # int64 (B,)
+    hidden: Tensor  # bool (B, H, W), what a task paints over before the model sees it
     name: list[str]
     failed: list[
         str

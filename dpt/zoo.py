@@ -20,6 +20,7 @@ from dpt.nn import (
     Decoder,
     DepthHead,
     HybridVisionTransformer,
+    InpaintingHead,
     RegressionHead,
     SegmentationHead,
     TimmEncoder,
@@ -40,6 +41,7 @@ HEADS: dict[str, type[nn.Module]] = {
     "segmentation": SegmentationHead,
     "classification": ClassificationHead,
     "regression": RegressionHead,
+    "inpainting": InpaintingHead,
 }
 
 
@@ -116,7 +118,7 @@ def make_spec(
     Args:
         name: one of :func:`list_models`.
         heads: arguments of each head by its name, one or more of depth, segmentation,
-            classification, regression.
+            classification, regression, inpainting.
         encoder, decoder, preprocessing: overrides of each part. ``encoder={"kind": "timm",
             "name": ...}`` replaces the encoder as a whole.
         **overrides: the same without the nesting, as ``patch_size=8`` or ``readout="add"``.
@@ -196,6 +198,8 @@ def build(spec: Spec) -> tuple[nn.Module, Decoder | None, dict[str, nn.Module]]:
                 "dim": encoder.embed_dims[-1],
                 "num_prefix_tokens": encoder.num_prefix_tokens[-1],
             }
+            if name == "inpainting":
+                parts["stride"] = encoder.strides[-1]
         _check_keys(f"the {name} head", options, _arguments(HEADS[name]) - set(parts))
         heads[name] = _construct(f"the {name} head", HEADS[name], **parts, **options)
     return encoder, decoder, heads

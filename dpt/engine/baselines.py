@@ -24,7 +24,8 @@ def trivial_scores(
     """Scores on ``val`` of two predictors fitted on ``train``.
 
     ``constant`` says the same for each pixel (median depth, most frequent class), ``per position``
-    the same for each pixel at one place of the frame. Image-level tasks have only a constant.
+    the same for each pixel at one place of the frame. Image-level tasks have only a constant,
+    tasks without labels nothing.
 
     Args:
         size: (H, W) at which places are told apart.
@@ -69,6 +70,8 @@ def _batches(dataset: Any) -> Iterator[Batch]:
 def _fit(objective: Objective, seen: Seen, size: tuple[int, int]) -> dict[str, Tensor]:
     """Outputs as a model would give them, one image: {kind of guess: tensor}."""
     target = objective.target
+    if target is None:
+        return {}
     seen = [sample for sample in seen if target in sample]
     if not seen:
         return {}

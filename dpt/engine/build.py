@@ -81,13 +81,13 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
     objectives = {}
     for name, node in task["objectives"].items():
         cls: Any = find(node["_target_"], f"task.objectives.{name}")
-        if cls.target not in info.targets:
+        if cls.target and cls.target not in info.targets:
             remedy = getattr(data, "remedies", {}).get(
                 cls.target, "data=scenes has all; data=folder: set data.labels or data.depth"
             )
             raise ValueError(
                 f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
-                f"{', '.join(LABEL_NAMES[t] for t in info.targets)}. Choose data that has them "
+                f"{', '.join(LABEL_NAMES[t] for t in info.targets) or 'pictures'}. Choose data that has them "
                 f"({remedy})"
             )
         node = {**node, **_from_data(node, data)}
@@ -197,7 +197,7 @@ def objectives_of(
     objectives: dict[str, Objective] = {}
     for name, options in heads.items():
         cls: Any = OBJECTIVES[name]
-        if cls.target not in info.targets:
+        if cls.target and cls.target not in info.targets:
             continue
         if name == "depth":
             rules = protocol.depth(kind=options["kind"], max_depth=info.max_depth or math.inf)
@@ -209,7 +209,7 @@ def objectives_of(
             objectives[name] = cls(
                 kind=options["kind"], max_depth=rules.max_depth, protocol=rules, detailed=True
             )
-        elif name == "regression":
+        elif name in ("regression", "inpainting"):
             objectives[name] = cls()
         else:
             names = info.class_names if name == "segmentation" else data.class_id_names

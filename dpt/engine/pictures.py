@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from dpt.tasks import DepthObjective, Objective, SegmentationObjective
+from dpt.tasks import DepthObjective, InpaintingObjective, Objective, SegmentationObjective
 from dpt.types import Batch
-from dpt.viz import depth_panel, segmentation_panel
+from dpt.viz import depth_panel, inpainting_panel, segmentation_panel
 
 
 def panel_row(
@@ -41,6 +41,10 @@ def panel_row(
         truth = labels["labels"][0]
         ids = objective.predict(outputs["segmentation"], _size(truth))[0]
         return segmentation_panel(photo, _array(truth), _array(ids).astype(np.uint8), palette)
+    if isinstance(objective, InpaintingObjective):
+        hidden = labels["hidden"][0]
+        picture = objective.predict(outputs["inpainting"], _size(hidden))[0]
+        return inpainting_panel(photo, _array(hidden), _array(picture.permute(1, 2, 0)))
     return None
 
 

@@ -5,6 +5,7 @@ from dpt.nn.dpt import DPT, pad_to_multiple
 from dpt.nn.encoders import HybridVisionTransformer, TimmEncoder
 from dpt.nn.fusion import Decoder, Fusion, ResidualConvUnit
 from dpt.nn.heads import ClassificationHead, DepthHead, RegressionHead, SegmentationHead
+from dpt.nn.inpainting import InpaintingHead
 from dpt.nn.positions import resize_positions, sincos_1d, sincos_2d
 from dpt.nn.reassemble import Assemble, Project, Read, Reassemble, Resample
 from dpt.nn.vit import VisionTransformer
@@ -18,6 +19,7 @@ __all__ = [
     "DepthHead",
     "Fusion",
     "HybridVisionTransformer",
+    "InpaintingHead",
     "Project",
     "Read",
     "Reassemble",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dpt.nn.enlarge import Enlarged
 from dpt.nn.fusion import Decoder
 from dpt.nn.heads import DenseHead, SegmentationHead, TokenHead
+from dpt.nn.inpainting import InpaintingHead
 from dpt.nn.tracing import same_size
 from dpt.rowwise import enlarged_argmax
 from dpt.types import Tokens
@@ -49,7 +50,7 @@ class DPT(nn.Module):
     Args:
         encoder: images to :class:`dpt.types.Tokens`; says ``embed_dims``, ``num_prefix_tokens``,
             ``strides`` and ``pad_multiple``.
-        decoder: tokens to a feature map; None where every head reads the CLS token.
+        decoder: tokens to a feature map; None where every head reads tokens.
         heads: by the name under which their output is returned.
     """
 
@@ -83,7 +84,7 @@ class DPT(nn.Module):
 
         Returns:
             A tensor a head: ``depth`` (B, H, W), ``segmentation`` logits (B, K, H, W),
-            ``classification`` logits (B, C), ``regression`` (B,). In training also
+            ``classification`` logits (B, C), ``regression`` (B,), ``inpainting`` RGB (B, 3, H, W). In training also
             ``<name>_auxiliary`` where a head has one.
         """
         padded, window = self.pad(images)
@@ -94,6 +95,9 @@ class DPT(nn.Module):
         for name, head in self.heads.items():
             if isinstance(head, TokenHead):
                 outputs[name] = head(tokens.levels[-1])
+                continue
+            if isinstance(head, InpaintingHead):
+                outputs[name] = head(tokens.levels[-1], tokens.grids[-1])[window]
                 continue
             assert isinstance(head, DenseHead)
             if small and isinstance(head, SegmentationHead):

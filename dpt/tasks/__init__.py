@@ -3,6 +3,7 @@
 from dpt.tasks.base import Objective, Task
 from dpt.tasks.depth import DepthObjective
 from dpt.tasks.image import ClassificationObjective, RegressionObjective
+from dpt.tasks.inpainting import InpaintingObjective
 from dpt.tasks.segmentation import SegmentationObjective
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -12,6 +13,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
         SegmentationObjective,
         ClassificationObjective,
         RegressionObjective,
+        InpaintingObjective,
     )
 }
 
@@ -19,6 +21,7 @@ __all__ = [
     "OBJECTIVES",
     "ClassificationObjective",
     "DepthObjective",
+    "InpaintingObjective",
     "Objective",
     "RegressionObjective",
     "SegmentationObjective",

@@ -32,7 +32,7 @@ class Objective(nn.Module, ABC):
     """
 
     head: ClassVar[str]
-    target: ClassVar[Target]
+    target: ClassVar[Target | None]  # None: it learns from pictures alone
     metrics: Metric
 
     @property
@@ -43,6 +43,15 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def head_options(self) -> dict[str, Any]:
         """Arguments of the head in the model's spec."""
+
+    def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
+        """What the model is shown of the normalised images (B, 3, H, W): all, as a rule.
+
+        Args:
+            batch: labels, and ``image``, from which a task without labels may make its own.
+            step: training steps before this one; 0 in evaluation.
+        """
+        return inputs, batch
 
     @abstractmethod
     def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
@@ -140,8 +149,8 @@ class Task(L.LightningModule):
         return self.model(self.model.preprocessing.normalize(images))
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        images = self.model.preprocessing.normalize(batch["image"])
-        outputs = self.model(images, enlarge_logits=False)  # losses enlarge them piece by piece
+        inputs, batch = self._prepare(batch, step=self.global_step)
+        outputs = self.model(inputs, enlarge_logits=False)  # losses enlarge them piece by piece
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             terms |= objective.losses(outputs, batch)
@@ -155,10 +164,17 @@ class Task(L.LightningModule):
         self.current = loss.detach(), batch.get("name", [])
         return loss
 
+    def _prepare(self, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
+        inputs = self.model.preprocessing.normalize(batch["image"])
+        for objective in self.objectives.values():
+            inputs, batch = objective.prepare(inputs, batch, step=step)
+        return inputs, batch
+
     def evaluate_batch(self, batch: Batch) -> Iterator[tuple[dict[str, Tensor], Batch]]:
         """Outputs and labels of a batch, in groups of images of one size."""
         for images, positions in same_size_groups(batch):
-            yield self(images), take(batch, positions)
+            inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
+            yield self.model(inputs), labels
 
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
         groups = list(self.evaluate_batch(batch))

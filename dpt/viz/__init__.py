@@ -2,7 +2,14 @@
 
 from dpt.viz.color import COLORMAPS, colorize_depth, colorize_labels, default_palette, overlay
 from dpt.viz.curve import log_curve
-from dpt.viz.panel import depth_panel, save_png, segmentation_panel, side_by_side, stack
+from dpt.viz.panel import (
+    depth_panel,
+    inpainting_panel,
+    save_png,
+    segmentation_panel,
+    side_by_side,
+    stack,
+)
 
 __all__ = [
     "COLORMAPS",
@@ -10,6 +17,7 @@ __all__ = [
     "colorize_labels",
     "default_palette",
     "depth_panel",
+    "inpainting_panel",
     "log_curve",
     "overlay",
     "save_png",

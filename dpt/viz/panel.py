@@ -107,6 +107,30 @@ def segmentation_panel(
     return side_by_side([image, *maps, error], captions or usual)
 
 
+def inpainting_panel(
+    image: np.ndarray,
+    hidden: np.ndarray,
+    prediction: np.ndarray,
+    *,
+    captions: Sequence[str] | None = None,
+) -> np.ndarray:
+    """image | what was shown of it | prediction where it was hidden, the image elsewhere.
+
+    Args:
+        image: uint8 (H, W, 3) RGB.
+        hidden: bool (H, W).
+        prediction: uint8 (H, W, 3) RGB.
+        captions: three of them, in place of the usual ones.
+
+    Returns:
+        uint8 RGB, about three cells wide.
+    """
+    shown = np.where(hidden[..., None], np.uint8(128), image)
+    painted = np.where(hidden[..., None], prediction, image)
+    usual = ("image", f"shown, {hidden.mean():.0%} hidden", "inpainted")
+    return side_by_side([image, shown, painted], captions or usual)
+
+
 def stack(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Panels one below the other; narrower ones are filled up. uint8 RGB."""
     if not rows:

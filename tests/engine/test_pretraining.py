@@ -1,0 +1,59 @@
+"""task=inpainting: a run on photos alone, and the dense run that its encoder starts."""
+
+import pytest
+import torch
+
+import dpt
+
+
+@pytest.fixture(scope="module")
+def photos(dense_folder):
+    """Overrides of a folder of photos, without a word of labels."""
+    return ("data=folder", f"data.root={dense_folder}")
+
+
+@pytest.fixture(scope="module")
+def inpainting_run(train, photos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inpainting") / "run"
+    return train(folder, "task=inpainting", *photos)
+
+
+def test_a_run_on_photos_alone(inpainting_run, metrics):
+    found = metrics(inpainting_run)
+    assert {"val/rmse", "val/mae", "val/r2"} <= set(found)
+    assert found["val/hidden"] == "0.6 of the 32 px patches"
+    assert list((inpainting_run / "panels").glob("*.png"))
+
+
+def test_its_encoder_starts_a_dense_run(inpainting_run, train, tmp_path):
+    source = inpainting_run / "checkpoints/last.ckpt"
+    run = train(tmp_path, "task=depth", f"model.encoder.weights={source}", "optim.lr=0")
+    pretrained = dpt.DPT.from_pretrained(source).encoder.state_dict()
+    count = len(pretrained)
+    assert f"{source}: {count} encoder tensors loaded\n" in (run / "log.txt").read_text()
+    dense = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").encoder.state_dict()
+    assert list(dense) == list(pretrained)
+    assert [n for n, tensor in pretrained.items() if not torch.equal(dense[n], tensor)] == []
+
+
+def test_it_can_be_evaluated(inpainting_run, evaluate, photos, tmp_path, scores):
+    source = inpainting_run / "checkpoints/last.ckpt"
+    again = scores(evaluate(tmp_path / "again", source, *photos))
+    assert again == pytest.approx(
+        {k: v for k, v in scores(inpainting_run).items() if k in again}, abs=1e-6
+    )
+
+
+def test_resume_is_exact(train, photos, tmp_path):
+    weights = []
+    for name, *parts in (("once", 4), ("twice", 2, 4)):
+        for steps in parts:
+            train(
+                tmp_path / name, "task=inpainting", *photos, f"trainer.max_steps={steps}",
+                "schedule=constant", "data.batch_size=2",
+                *(["resume=auto"] if steps != parts[0] else []),
+            )  # fmt: skip
+        model = dpt.DPT.from_pretrained(tmp_path / name / "checkpoints/last.ckpt")
+        weights.append(model.state_dict())
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
