@@ -134,7 +134,9 @@ def test_mistakes_are_answered_in_one_line(arguments, message):
 
 def test_tables_name_what_exists():
     assert set(ENCODERS) == {"vit", "hybrid", "timm", "beit"}
-    assert set(HEADS) == {"depth", "segmentation", "classification", "regression"}
+    assert set(HEADS) == {
+        "depth", "segmentation", "classification", "regression", "inpainting",
+    }  # fmt: skip
 
 
 def test_import_costs_torch_only():

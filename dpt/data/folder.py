@@ -48,7 +48,8 @@ class FolderDataset(PairedDataset):
             to ``root``; folders are then shared by the splits.
         fractions: each split's share where neither folders nor lists tell the splits apart.
             Neighbouring video frames are nearly the same picture: give those split folders.
-        missing: what to do about images that have neither labels nor depth.
+        missing: what to do about images that have neither labels nor depth: ``keep`` is for
+            tasks that learn from such, with a teacher or by inpainting.
         cache: keep decoded samples in memory.
         cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
             smallest size that covers this. Other splits are kept at their own size.
@@ -79,13 +80,13 @@ class FolderDataset(PairedDataset):
         split_names: Mapping[str, str] | None = None,
         split_files: Mapping[str, str | None] | None = None,
         fractions: Mapping[str, float] | None = None,
-        missing: Literal["raise", "skip"] = "raise",
+        missing: Literal["raise", "skip", "keep"] = "raise",
         cache: bool = False,
         cache_size: Sequence[int] | None = None,
     ) -> None:
         self.root = data_root(root)
-        if missing not in ("raise", "skip"):
-            raise DataError(f"data.missing={missing} must be raise or skip")
+        if missing not in ("raise", "skip", "keep"):
+            raise DataError(f"data.missing={missing} must be raise, skip or keep")
         depth_rule, label_rule = None, None
         if depth is not None:
             if max_depth is None:

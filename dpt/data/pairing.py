@@ -75,7 +75,7 @@ def pair_files(
     Args:
         folders: where to look.
         images, labels, depth: folder and name template of each kind; no folder, no such files.
-        missing: ``raise`` or ``skip`` images that have neither labels nor depth.
+        missing: ``raise``, ``skip`` or ``keep`` images that have neither labels nor depth.
     """
     chosen = _find_images(folders, *images)
     maps: dict[str, dict[str, Path]] = {}
@@ -87,9 +87,9 @@ def pair_files(
         raise DataError(
             f"{len(bare)} of {len(chosen)} images in {next(iter(chosen.values())).parent} have no "
             f"{' and no '.join(maps)} (images without labels: {few(bare)}): add the files, fix "
-            "the name templates, or set data.missing=skip"
+            "the name templates, or set data.missing=skip, or keep to learn from a task.teacher"
         )
-    dropped = set(bare)
+    dropped = set(bare) if missing == "skip" else set()
     return [
         Files(path, maps.get("labels", {}).get(key), maps.get("depth", {}).get(key))
         for key, path in chosen.items()

@@ -16,7 +16,7 @@ from dpt.engine import models
 from dpt.engine.configure import check_arguments, convert, find, make
 from dpt.engine.protocol import Protocol
 from dpt.model import DPT
-from dpt.tasks import OBJECTIVES, Objective, Task
+from dpt.tasks import OBJECTIVES, Objective, Task, Teacher
 from dpt.types import DatasetInfo, Preprocessing
 
 log = logging.getLogger("dpt")
@@ -142,12 +142,32 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
     return Task(
         model=model,
         objectives=objectives,
+        teacher=make_teacher(cfg["task"], objectives),
         optimizer=make(cfg["optim"], "optim"),
         schedule=make(cfg["schedule"], "schedule"),
         monitor=cfg["task"]["monitor"],
         max_skipped_steps=convert(cfg["max_skipped_steps"], int, "max_skipped_steps"),
         lr_scale=_lr_scale(cfg),
     )
+
+
+def make_teacher(task: Mapping[str, Any], objectives: Mapping[str, Objective]) -> Teacher | None:
+    """The model in ``task.teacher``, if there is one."""
+    path = task.get("teacher")
+    if path is None:
+        if any(getattr(o, "distillation_token", False) for o in objectives.values()):
+            raise ValueError("distillation_token: who should train it? Set task.teacher")
+        return None
+    prefix = "teacher_"
+    settings = {
+        k.removeprefix(prefix): convert(v, float, f"task.{k}")
+        for k, v in task.items()
+        if k.startswith(prefix)
+    }
+    teacher = Teacher(model=DPT.from_pretrained(path), objectives=objectives, **settings)
+    heads = ", ".join(o.head for o in teacher.objectives)
+    log.info("teacher: %s (%s) teaches %s", path, teacher.model.spec["name"], heads)
+    return teacher
 
 
 def train_loader(

@@ -73,7 +73,9 @@ class DPT(nn.Module):
         even = self.decoder is not None and self.decoder.align == "double"
         return self.encoder.pad_multiple * (2 if even else 1)
 
-    def forward(self, images: Tensor, *, enlarge_logits: bool = True) -> dict[str, Tensor]:
+    def forward(
+        self, images: Tensor, *, enlarge_logits: bool = True, with_features: bool = False
+    ) -> dict[str, Tensor]:
         """Predicts for images of any size.
 
         Args:
@@ -81,6 +83,8 @@ class DPT(nn.Module):
                 dense outputs cropped back.
             enlarge_logits: False leaves the logits of images that need no padding at the head's
                 own size, for a loss or an argmax that enlarges them itself (:mod:`dpt.rowwise`).
+            with_features: also return the patch tokens of the deepest level, as a map
+                ``features`` (B, D, h, w) of the padded image.
 
         Returns:
             A tensor a head: ``depth`` (B, H, W), ``segmentation`` logits (B, K, H, W),
@@ -92,9 +96,14 @@ class DPT(nn.Module):
         size = (padded.shape[-2], padded.shape[-1])
         small = not enlarge_logits and padded is images
         outputs: dict[str, Tensor] = {}
+        if with_features:
+            outputs["features"] = self._features(tokens)
         for name, head in self.heads.items():
             if isinstance(head, TokenHead):
                 outputs[name] = head(tokens.levels[-1])
+                extra = head.auxiliary(tokens.levels[-1]) if self.training else None
+                if extra is not None:
+                    outputs[f"{name}_auxiliary"] = extra
                 continue
             if isinstance(head, InpaintingHead):
                 outputs[name] = head(tokens.levels[-1], tokens.grids[-1])[window]
@@ -102,8 +111,8 @@ class DPT(nn.Module):
             assert isinstance(head, DenseHead)
             if small and isinstance(head, SegmentationHead):
                 outputs[name] = head.logits(maps[-1], size).low
-                extra = head.auxiliary_logits(maps, size) if self.training else None
-                auxiliary = None if extra is None else extra.low
+                small_extra = head.auxiliary_logits(maps, size) if self.training else None
+                auxiliary = None if small_extra is None else small_extra.low
             else:
                 outputs[name] = head(maps[-1], size)[window]
                 auxiliary = head.auxiliary(maps, size) if self.training else None
@@ -139,6 +148,10 @@ class DPT(nn.Module):
         else:
             images = pad_to_multiple(images, self.pad_multiple)
         return images, (..., slice(top, top + height), slice(left, left + width))
+
+    def _features(self, tokens: Tokens) -> Tensor:
+        patches = tokens.levels[-1][:, self.encoder.num_prefix_tokens[-1] :]
+        return patches.transpose(1, 2).unflatten(2, tokens.grids[-1])
 
     def _maps(self, images: Tensor) -> tuple[Tokens, list[Enlarged]]:
         tokens = self.encoder(images)

@@ -199,9 +199,19 @@ class TokenHead(nn.Module):
         token = tokens[:, 0] if self.num_prefix_tokens else tokens.mean(dim=1)
         return self.linear(self.dropout(self.norm(token)))
 
+    def auxiliary(self, tokens: Tensor) -> Tensor | None:
+        """A second prediction, for training only."""
+        return None
+
 
 class ClassificationHead(TokenHead):
-    """Logits (B, C) of the whole image."""
+    """Logits (B, C) of the whole image.
+
+    Args:
+        distillation_token: a second classifier reads the token after CLS, which a teacher trains;
+            in evaluation the two are averaged (Touvron et al. 2021, section 4). The encoder must
+            have a second prefix token: a register.
+    """
 
     def __init__(
         self,
@@ -210,6 +220,7 @@ class ClassificationHead(TokenHead):
         num_prefix_tokens: int,
         num_classes: int,
         dropout: float = 0.0,
+        distillation_token: bool = False,
         norm_eps: float = 1e-6,
     ) -> None:
         if num_classes < 1:
@@ -222,6 +233,31 @@ class ClassificationHead(TokenHead):
             norm_eps=norm_eps,
         )
         self.num_classes = num_classes
+        self.linear_distilled = None
+        if distillation_token:
+            if num_prefix_tokens < 2:
+                raise ValueError(
+                    "distillation_token needs a second prefix token beside CLS: "
+                    "model.encoder.num_register_tokens=1"
+                )
+            self.linear_distilled = nn.Linear(dim, num_classes)
+            nn.init.trunc_normal_(self.linear_distilled.weight, std=0.02)
+            nn.init.zeros_(self.linear_distilled.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits = super().forward(tokens)
+        if self.training or self.linear_distilled is None:
+            return logits
+        return (logits + self._distilled(self.linear_distilled, tokens)) / 2
+
+    def auxiliary(self, tokens: Tensor) -> Tensor | None:
+        """Logits (B, C) of the distillation token, where there is one."""
+        if self.linear_distilled is None:
+            return None
+        return self._distilled(self.linear_distilled, tokens)
+
+    def _distilled(self, linear: nn.Module, tokens: Tensor) -> Tensor:
+        return linear(self.dropout(self.norm(tokens[:, 1])))
 
 
 class RegressionHead(TokenHead):

@@ -5,6 +5,7 @@ from dpt.tasks.depth import DepthObjective
 from dpt.tasks.image import ClassificationObjective, RegressionObjective
 from dpt.tasks.inpainting import InpaintingObjective
 from dpt.tasks.segmentation import SegmentationObjective
+from dpt.tasks.teacher import Teacher
 
 OBJECTIVES: dict[str, type[Objective]] = {
     objective.head: objective
@@ -26,4 +27,5 @@ __all__ = [
     "RegressionObjective",
     "SegmentationObjective",
     "Task",
+    "Teacher",
 ]

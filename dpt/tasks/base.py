@@ -18,6 +18,7 @@ from torchmetrics import Metric
 
 from dpt.model import DPT
 from dpt.tasks.finite import SkippedSteps
+from dpt.tasks.teacher import Teacher
 from dpt.types import Batch, Target
 from dpt.weights.native import SPEC_KEY
 
@@ -57,6 +58,23 @@ class Objective(nn.Module, ABC):
     def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Weighted scalar terms by name; their sum is minimised."""
 
+    def refuse_teacher(self, options: Mapping[str, Any]) -> str | None:
+        """Why a model whose head of this name has these options cannot teach; None if it can."""
+        return f"{self.head} cannot be taught"
+
+    def distil(
+        self, outputs: Mapping[str, Tensor], lesson: Mapping[str, Tensor], *, temperature: float
+    ) -> Tensor:
+        """How far outputs are from a teacher's for the same images: a weighted scalar.
+
+        Args:
+            outputs: of the model that learns, in training.
+            lesson: of the teacher, in evaluation; dense logits keep the head's own size, and depth
+                is depth, also where the teacher's is relative.
+            temperature: of class probabilities.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
         """One image's output, batch axis kept, as the prediction at ``size`` = (H, W)."""
@@ -72,6 +90,12 @@ class Objective(nn.Module, ABC):
     def reset(self) -> None:
         """Forgets what was scored."""
         self.metrics.reset()
+
+
+def refuse_classes(count: int, options: Mapping[str, Any]) -> str | None:
+    """Why a teacher's head cannot teach ``count`` classes, if it cannot."""
+    found = options["num_classes"]
+    return None if found == count else f"it tells {found} classes apart, this run {count}"
 
 
 def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
@@ -106,6 +130,7 @@ class Task(L.LightningModule):
     Args:
         model: the model; every head named by an objective.
         objectives: one for each head that is trained.
+        teacher: a model that is imitated besides; see :class:`dpt.tasks.teacher.Teacher`.
         optimizer: makes the optimiser from the model; None where nothing is trained.
         schedule: makes the schedule from (optimiser, total_steps=...).
         monitor: the metric that decides which checkpoint is best, shown in the progress bar.
@@ -120,6 +145,7 @@ class Task(L.LightningModule):
         *,
         model: DPT,
         objectives: Mapping[str, Objective],
+        teacher: Teacher | None = None,
         optimizer: OptimizerFactory | None = None,
         schedule: ScheduleFactory | None = None,
         monitor: str = "",
@@ -129,6 +155,7 @@ class Task(L.LightningModule):
         super().__init__()
         self.model = model
         self.objectives: Any = nn.ModuleDict(objectives)  # values are Objectives
+        self.teacher = teacher
         self.optimizer_factory = optimizer
         self.schedule_factory = schedule
         self.monitor = monitor
@@ -150,10 +177,17 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         inputs, batch = self._prepare(batch, step=self.global_step)
-        outputs = self.model(inputs, enlarge_logits=False)  # losses enlarge them piece by piece
+        teacher = self.teacher
+        outputs = self.model(
+            inputs,
+            enlarge_logits=False,  # losses enlarge them piece by piece
+            with_features=teacher is not None and teacher.with_features,
+        )
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             terms |= objective.losses(outputs, batch)
+        if teacher is not None:
+            terms |= teacher.losses(outputs, batch["image"])
         loss = torch.stack(list(terms.values())).sum()
         size = len(batch["image"])
         for name, value in terms.items():

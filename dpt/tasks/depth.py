@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import DepthProtocol
@@ -82,6 +83,21 @@ class DepthObjective(Objective):
     def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         loss = self.loss(outputs["depth"], batch["depth"], batch["valid"])
         return {"loss_depth": self.weight * loss}
+
+    def refuse_teacher(self, options: Mapping[str, Any]) -> str | None:
+        if self.kind == "metric" and options.get("kind", "relative") != "metric":
+            return "its depth is relative, and cannot teach metres (task.kind=relative)"
+        return None
+
+    def distil(
+        self, outputs: Mapping[str, Tensor], lesson: Mapping[str, Tensor], *, temperature: float
+    ) -> Tensor:
+        """The loss itself, with the teacher's depth as if it had been measured."""
+        depth = lesson["depth"]
+        limit = self.max_depth if self.kind == "metric" else torch.inf
+        everywhere = torch.ones_like(depth, dtype=torch.bool)
+        valid = valid_range(depth, everywhere, min_depth=0.0, max_depth=limit)
+        return self.weight * self.loss(outputs["depth"], depth, valid)
 
     def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
         """(1, h, w) to (1, H, W), bilinear; metres or relative inverse depth."""

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpt.losses.distillation import softened_divergence
 from dpt.losses.segmentation import CrossEntropyLoss
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.nn.enlarge import upsample
 from dpt.rowwise import enlarged_argmax
-from dpt.tasks.base import Objective
+from dpt.tasks.base import Objective, refuse_classes
 from dpt.types import Batch
 
 
@@ -75,6 +76,17 @@ class SegmentationObjective(Objective):
         if not isinstance(self.loss, CrossEntropyLoss):  # which enlarges them band by band
             logits = upsample(logits, (labels.shape[-2], labels.shape[-1]))
         return self.loss(logits, labels)
+
+    def refuse_teacher(self, options: Mapping[str, Any]) -> str | None:
+        return refuse_classes(self.num_classes, options)
+
+    def distil(
+        self, outputs: Mapping[str, Tensor], lesson: Mapping[str, Tensor], *, temperature: float
+    ) -> Tensor:
+        """Divergence from the teacher's class probabilities, at the size of the head's logits."""
+        student = outputs["segmentation"]
+        teacher = upsample(lesson["segmentation"], (student.shape[-2], student.shape[-1]))
+        return self.weight * softened_divergence(student, teacher, temperature=temperature)
 
     def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
         """Logits (1, K, h, w) to class ids (1, H, W): logits are resized, then the best taken.

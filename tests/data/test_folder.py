@@ -194,6 +194,8 @@ def test_images_without_labels(tmp_path):
     with pytest.raises(DataError, match=r"3 of 5 images.*without labels: 1, 3, 4\).*missing=skip"):
         segmentation(tmp_path)
     assert stems(segmentation(tmp_path, missing="skip")) == ["0", "2"]
+    kept = segmentation(tmp_path, missing="keep")
+    assert [("labels" in kept[i]) for i in range(5)] == [True, False, True, False, False]
 
 
 def test_partial_labels(tmp_path):

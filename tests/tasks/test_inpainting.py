@@ -93,7 +93,9 @@ def test_only_hidden_pixels_teach_and_are_scored():
     assert (output.grad[~hidden] == 0).all()
     assert (output.grad[hidden] != 0).all()
     truth = batch["image"] / 255
-    assert float(loss.detach()) == pytest.approx(float((output.detach() - truth).abs()[hidden].mean()))
+    assert float(loss.detach()) == pytest.approx(
+        float((output.detach() - truth).abs()[hidden].mean())
+    )
     objective.update({"inpainting": torch.where(hidden, truth + 0.25, -9.0)}, batch)
     scores = objective.compute()
     assert (scores["rmse"], scores["mae"]) == pytest.approx((0.25, 0.25))

@@ -18,7 +18,7 @@ from dpt.types import IGNORE_INDEX, NO_CLASS
 def test_objectives_are_found_by_their_heads_name():
     assert {name: cls.target for name, cls in OBJECTIVES.items()} == {
         "depth": "depth", "segmentation": "labels", "classification": "class_id",
-        "regression": "value",
+        "regression": "value", "inpainting": None,
     }  # fmt: skip
 
 

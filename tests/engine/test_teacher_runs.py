@@ -1,0 +1,83 @@
+"""task.teacher: a run that imitates another's model besides its labels."""
+
+import pytest
+import torch
+
+import dpt
+
+
+@pytest.fixture(scope="module")
+def teacher(joint_run):
+    return joint_run / "checkpoints/best.ckpt"
+
+
+def content(folder):
+    return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+
+
+def test_a_run_with_a_teacher(train, teacher, tmp_path, scores):
+    run = train(tmp_path / "taught", "task=joint", f"task.teacher={teacher}",
+                "task.teacher_feature_weight=0.5", "logger=csv",
+                "trainer.log_every_n_steps=1")  # fmt: skip
+    assert (
+        f"teacher: {teacher} (dpt_tiny) teaches depth, segmentation"
+        in (run / "log.txt").read_text()
+    )
+    header = next(run.rglob("metrics.csv")).read_text().partition("\n")[0].split(",")
+    assert {"train/teacher_depth", "train/teacher_segmentation", "train/teacher_features"} <= {
+        *header
+    }
+    plain = train(tmp_path / "plain", "task=joint")
+    taught, untaught = content(run), content(plain)
+    assert list(taught["state_dict"]) == list(untaught["state_dict"])
+    states = [c["optimizer_states"][0]["state"] for c in (taught, untaught)]
+    model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
+    assert len(states[0]) == len(states[1]) == len(list(model.parameters()))
+    assert scores(run) != scores(plain)
+
+
+def test_resume_with_a_teacher_is_exact(train, teacher, tmp_path):
+    arguments = ("task=segmentation", f"task.teacher={teacher}", "schedule=constant",
+                 "task.teacher_temperature=2")  # fmt: skip
+    train(tmp_path / "once", *arguments, "trainer.max_steps=3")
+    train(tmp_path / "twice", *arguments, "trainer.max_steps=1")
+    train(tmp_path / "twice", *arguments, "trainer.max_steps=3", "resume=auto")
+    once, twice = (content(tmp_path / name) for name in ("once", "twice"))
+    for name, tensor in once["state_dict"].items():
+        assert torch.equal(tensor, twice["state_dict"][name]), name
+    moments = [c["optimizer_states"][0]["state"] for c in (once, twice)]
+    for index, state in moments[0].items():
+        assert torch.equal(state["exp_avg"], moments[1][index]["exp_avg"])
+
+
+def test_images_without_labels_take_part(train, teacher, dense_folder, tmp_path):
+    data = ("data=folder", f"data.root={dense_folder}", "data.depth=depth", "data.max_depth=10")
+    with pytest.raises(SystemExit):
+        train(tmp_path / "raise", "task=depth", *data)
+    run = train(tmp_path / "keep", "task=depth", *data, "data.missing=keep",
+                f"task.teacher={teacher}")  # fmt: skip
+    assert "depth on FolderDataset (6 train, 5 val images)" in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("task=depth", "task.teacher=nowhere.ckpt"), "nowhere.ckpt"),
+        (("task=depth", "task.teacher={teacher}", "task.teacher_weight=x"), "task.teacher_weight"),
+        (("task=classification", "task.teacher={teacher}"), "nothing to learn classification"),
+        (("task=depth", "task.teacher={teacher}", "task.teacher_weight=-1"), "teacher_weight"),
+        (
+            (
+                "task=classification",
+                "task.objectives.classification.distillation_token=true",
+                "model.encoder.num_register_tokens=1",
+            ),
+            "Set task.teacher",
+        ),
+    ],
+)
+def test_mistakes_have_one_line(train, teacher, tmp_path, capsys, arguments, says):
+    with pytest.raises(SystemExit) as exit_:
+        train(tmp_path, *(a.replace("{teacher}", str(teacher)) for a in arguments))
+    assert exit_.value.code == 1
+    assert says in capsys.readouterr().err
