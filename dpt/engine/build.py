@@ -85,10 +85,10 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
             remedy = getattr(data, "remedies", {}).get(
                 cls.target, "data=scenes has all; data=folder: set data.labels or data.depth"
             )
+            given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"
             raise ValueError(
                 f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
-                f"{', '.join(LABEL_NAMES[t] for t in info.targets) or 'pictures'}. Choose data that has them "
-                f"({remedy})"
+                f"{given}. Choose data that has them ({remedy})"
             )
         node = {**node, **_from_data(node, data)}
         objectives[name] = make(node, f"task.objectives.{name}")

@@ -88,8 +88,8 @@ class DPT(nn.Module):
 
         Returns:
             A tensor a head: ``depth`` (B, H, W), ``segmentation`` logits (B, K, H, W),
-            ``classification`` logits (B, C), ``regression`` (B,), ``inpainting`` RGB (B, 3, H, W). In training also
-            ``<name>_auxiliary`` where a head has one.
+            ``classification`` logits (B, C), ``regression`` (B,), ``inpainting`` RGB
+            (B, 3, H, W). In training also ``<name>_auxiliary`` where a head has one.
         """
         padded, window = self.pad(images)
         tokens, maps = self._maps(padded)
