@@ -30,6 +30,8 @@ def trivial_scores(
     Args:
         size: (H, W) at which places are told apart.
     """
+    if all(o.target is None for o in objectives.values()):
+        return {}
     places = np.linspace(0, len(train) - 1, min(len(train), TRAIN_SAMPLES)).round().astype(int)
     seen = [train[int(i)] for i in places]
     guesses = {name: _fit(o, seen, size) for name, o in objectives.items()}
