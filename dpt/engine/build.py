@@ -80,6 +80,11 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
     info: DatasetInfo = data.info
     objectives = {}
     for name, node in task["objectives"].items():
+        if "_target_" not in node:  # keys that an experiment sets for its own task
+            raise ValueError(
+                f"task={task['name']} has no task.objectives.{name}: the experiment, or an "
+                f"argument, is for another task"
+            )
         cls: Any = find(node["_target_"], f"task.objectives.{name}")
         if cls.target and cls.target not in info.targets:
             remedy = getattr(data, "remedies", {}).get(
