@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpt.data import DataError
 from dpt.tasks import Objective
 from dpt.types import IGNORE_INDEX, Batch
 
@@ -33,7 +35,7 @@ def trivial_scores(
     if all(o.target is None for o in objectives.values()):
         return {}
     places = np.linspace(0, len(train) - 1, min(len(train), TRAIN_SAMPLES)).round().astype(int)
-    seen = [train[int(i)] for i in places]
+    seen = list(_readable(train, places))
     guesses = {name: _fit(o, seen, size) for name, o in objectives.items()}
     scores: dict[str, dict[str, float]] = {}
     for kind in ("constant", "per position"):
@@ -55,10 +57,16 @@ def trivial_scores(
     return {kind: values for kind, values in scores.items() if values}
 
 
+def _readable(dataset: Any, indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Samples; files that broke in mid-run are left out, as ``data.on_error=skip`` did before."""
+    for index in indices:
+        with suppress(DataError):
+            yield dataset[int(index)]
+
+
 def _batches(dataset: Any) -> Iterator[Batch]:
     """Labels of one sample at a time, as a batch of evaluation."""
-    for i in range(len(dataset)):
-        sample: dict[str, Any] = dataset[i]
+    for sample in _readable(dataset, range(len(dataset))):
         batch: dict[str, Any] = {}
         for key in ("depth", "valid", "labels"):
             if key in sample:

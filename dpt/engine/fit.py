@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 import torch.distributed as dist
 
-from dpt.data import EpochSampler
+from dpt.data import DataError, EpochSampler
 from dpt.engine import build
 from dpt.engine.baselines import trivial_scores
 from dpt.engine.callbacks import FailedFiles, StopOnSignal
@@ -47,10 +47,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
     objectives = build.make_objectives(cfg["task"], train)
     for dataset in (train, val):
-        if hasattr(dataset, "validate"):
-            remarks = dataset.validate(limit=CHECKED_FILES)
-            for remark in [*remarks, *quick_findings(dataset, CHECKED_FILES)]:
-                log.warning("%s", remark)
+        for remark in first_look(dataset, skips_broken=settings.on_error == "skip"):
+            log.warning("%s", remark)
     model = build.make_model(cfg["model"], objectives, settings)
     task = build.make_task(cfg, objectives, model)
     targets = [o.target for o in objectives.values()]
@@ -70,7 +68,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
             cfg["data"]["_target_"].rpartition(".")[2],
             len(train),
             len(val),
-            cfg["model"]["name"],
+            model.spec["name"],
             sum(p.numel() for p in model.parameters()) / 1e6,
             folder,
         )
@@ -106,6 +104,23 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         log.info("stopped by %s after %d steps", stop.received.name, trainer.global_step)
         raise SystemExit(128 + stop.received)
     return scores
+
+
+def first_look(dataset: Any, *, skips_broken: bool) -> list[str]:
+    """Remarks on a few files of a data set, read before any training time is spent.
+
+    Raises:
+        ValueError: a fault that training would meet too; only a remark where ``skips_broken``.
+    """
+    if not hasattr(dataset, "validate"):
+        return []
+    try:
+        remarks = dataset.validate(limit=CHECKED_FILES)
+    except DataError as error:
+        if not skips_broken:
+            raise
+        return [str(error)]
+    return [*remarks, *quick_findings(dataset, CHECKED_FILES)]
 
 
 def log_settings(trainer: L.Trainer, cfg: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Pictures, progress, throughput and an orderly end."""
 
 import os
+import shutil
 import signal
 from types import SimpleNamespace
 
@@ -181,3 +182,19 @@ def test_callbacks_can_be_left_out(train, tmp_path):
     run = train(tmp_path, "task=depth", "callbacks.panels=null", "callbacks.progress=null")
     assert not (run / "panels").exists()
     assert (run / "metrics.json").is_file()
+
+
+def test_a_file_that_breaks_in_mid_run_is_named_and_counted(train, dense_folder, tmp_path):
+    """Truncated after the checks before the run; it stands in every epoch, and is named once."""
+    root = tmp_path / "data"
+    shutil.copytree(dense_folder, root)
+    victim = root / "images/train/5.png"
+    arguments = ("task=segmentation", "data=folder", f"data.root={root}", "data.labels=masks",
+                 "data.num_classes=3", "data.missing=skip", "trainer.max_steps=4")  # fmt: skip
+    victim.write_bytes(victim.read_bytes()[:100])
+    with pytest.raises(SystemExit):
+        train(tmp_path / "strict", *arguments)
+    run = train(tmp_path / "run", *arguments, "data.on_error=skip")
+    text = (run / "log.txt").read_text()
+    assert text.count("skipped (") == 1
+    assert "5.png: the file is truncated" in text

@@ -1,0 +1,70 @@
+"""Files that break in mid-run: named, counted, and left out where that is asked for."""
+
+import numpy as np
+import pytest
+
+from dpt.data import DataError, EvalTransform, TrainTransform, make_loader
+from dpt.types import DatasetInfo, Preprocessing
+
+
+class Photos:
+    """Four photos with labels, of which some cannot be read."""
+
+    info = DatasetInfo(targets=("labels",), class_names=("a", "b"))
+
+    def __init__(self, *broken):
+        self.broken = broken
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if index in self.broken:
+            raise DataError(f"{index}.png: the file is truncated")
+        return {"image": np.full((32, 48, 3), index, np.uint8), "name": f"{index}.png",
+                "labels": np.full((32, 48), index % 2, np.uint8)}  # fmt: skip
+
+
+def loader(dataset, *, training, skip=True, workers=0):
+    transform = (
+        TrainTransform(image_size=(32, 48))
+        if training
+        else EvalTransform(Preprocessing(image_size=(32, 48)))
+    )
+    return make_loader(dataset, transform, training=training, batch_size=4, num_workers=workers,
+                       seed=0, targets=["labels"], skip_broken=skip)  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_next_photo_takes_its_place_in_training(workers):
+    (batch,) = loader(Photos(1, 2), training=True, workers=workers)
+    assert sorted(batch["index"].tolist()) == [0, 1, 2, 3]
+    assert sorted(batch["name"]) == ["0.png", "3.png", "3.png", "3.png"]
+    assert len(batch["failed"]) == 3  # 1 and 2 in 1's place, 2 in its own
+    assert all("truncated" in message for message in batch["failed"])
+
+
+def test_it_counts_nowhere_in_evaluation():
+    (batch,) = loader(Photos(3), training=False)
+    assert [bool((labels == 255).all()) for labels in batch["labels"]] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert batch["failed"] == ["3.png: the file is truncated"]
+
+
+def test_nothing_is_said_where_nothing_fails():
+    (batch,) = loader(Photos(), training=True)
+    assert "failed" not in batch
+
+
+def test_it_stops_the_run_unless_asked_otherwise():
+    with pytest.raises(DataError, match="truncated"):
+        next(iter(loader(Photos(2), training=True, skip=False)))
+
+
+def test_a_set_without_any_readable_photo_stops_the_run():
+    with pytest.raises(DataError, match=r"4 samples in a row cannot be read: .*truncated"):
+        next(iter(loader(Photos(0, 1, 2, 3), training=True)))
