@@ -16,6 +16,7 @@ from dpt.model import DPT
 from dpt.predict.network import Maps, Network, Precision
 from dpt.predict.pictures import Picture, as_rgb
 from dpt.predict.tiling import predict_tiles
+from dpt.types import Calibration
 
 Unit = Literal["metres", "relative inverse depth"]
 MIN_TILE = 64
@@ -114,7 +115,7 @@ class Predictor:
         self.heads: dict[str, dict] = model.spec["heads"]
         self.class_names: tuple[str, ...] = tuple(model.spec.get("class_names") or ())
         self.num_classes: int = self.heads.get("segmentation", {}).get("num_classes", 0)
-        self.calibration = getattr(model, "calibration", None)
+        self.calibration: Calibration | None = model.calibration
         self.unit: Unit | None = None
         self.valid_range: tuple[float, float] | None = None
         depth = self.heads.get("depth", {})
@@ -124,6 +125,8 @@ class Predictor:
             self.unit = "metres" if in_metres else "relative inverse depth"
             known = depth.get("max_depth") if self._kind == "metric" else None
             self.valid_range = (0.0, known or float("inf"))
+            if self.calibration is not None:
+                self.valid_range = (self.calibration.min_depth, self.calibration.max_depth)
 
     @overload
     def __call__(self, pictures: Picture) -> Prediction: ...
@@ -207,7 +210,7 @@ class Predictor:
                 depth = maps.depth_at(prepared.size)
             if maps.logits is not None:
                 labels = maps.labels_at(prepared.size)
-        if depth is not None and self._kind == "relative" and self.calibration is not None:
+        if depth is not None and self.calibration is not None:
             depth = self.calibration.to_metres(depth)
         probabilities = None if maps.class_logits is None else maps.class_logits[0].softmax(0)
         return Prediction(

@@ -30,6 +30,7 @@ class StandIn(nn.Module):
     def __init__(self, function, **heads):
         super().__init__()
         self.function, self.preprocessing, self.spec = function, PIXELS, {"heads": heads}
+        self.calibration = None
 
     def optimize_for_inference(self, *, compiled):
         return self

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from dpt.data import EvalTransform, collate_eval
 from dpt.tasks import Task
 from dpt.tasks.depth import DepthObjective
 from dpt.tasks.segmentation import SegmentationObjective
+from dpt.types import Calibration
 
 
 @pytest.mark.parametrize("size", [(40, 57), (1, 1), (33, 90), (97, 31), (48, 64), (301, 403)])
@@ -109,24 +109,20 @@ def test_units(joint, metric):
     assert found.labels is None
 
 
-@dataclass
-class Halves:
-    """A calibration that a reader can follow."""
-
-    def to_metres(self, prediction):
-        return 1 / (0.5 * prediction + 0.1)
-
-
-def test_a_calibrated_relative_model_gives_metres(joint):
+def test_a_calibrated_model_gives_calibrated_metres(joint, metric):
     photo = photo_of(20, 30)
-    plain = dpt.Predictor(joint)(photo)
-    joint.calibration = Halves()
-    try:
-        found = dpt.Predictor(joint)(photo)
-    finally:
-        del joint.calibration
-    assert found.unit == "metres"
-    np.testing.assert_allclose(found.depth, 1 / (0.5 * plain.depth + 0.1), rtol=1e-5)
+    for model, calibration, metres in (
+        (joint, Calibration(scale=0.5, shift=0.1, max_depth=20.0), lambda p: 1 / (0.5 * p + 0.1)),
+        (metric, Calibration(scale=1.2, space="depth", max_depth=20.0), lambda p: 1.2 * p),
+    ):
+        plain = dpt.Predictor(model)(photo)
+        model.calibration = calibration
+        try:
+            found = dpt.Predictor(model)(photo)
+        finally:
+            model.calibration = None
+        assert (found.unit, found.valid_range) == ("metres", (1e-3, 20.0))
+        np.testing.assert_allclose(found.depth, metres(plain.depth), rtol=1e-5)
 
 
 def test_heads_of_the_whole_picture():
