@@ -12,10 +12,9 @@ import torch
 from PIL import Image
 
 import dpt
-from dpt.calibrate import calibrate, predict_depth, read_maps, read_points
+from dpt.calibrate import calibrate, read_maps, read_points
 from dpt.calibrate.fit import fit
 from dpt.cli import main
-from dpt.data.io import read_image
 from dpt.types import Calibration
 
 HEADS = {"depth": {"kind": "relative"}}
@@ -206,7 +205,7 @@ def scene(tmp_path):
         low = random.integers(0, 256, (4, 5, 3), dtype=np.uint8)
         path = tmp_path / "images" / f"{name}.png"
         Image.fromarray(low).resize((100, 80), Image.Resampling.BICUBIC).save(path)
-        maps[name] = predict_depth(model, read_image(path))
+        maps[name] = dpt.Predictor(model)(path).depth
     model.save_pretrained(tmp_path / "model")
     return tmp_path, model, maps
 

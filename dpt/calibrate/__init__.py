@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from dpt.calibrate.fit import fit
 from dpt.calibrate.points import Known, read_maps, read_points
 from dpt.calibrate.report import Report, make_report
-from dpt.data.resize import resize_image
 from dpt.model import DPT
+from dpt.predict import Predictor
 
 __all__ = ["Known", "Report", "calibrate", "read_maps", "read_points"]
 
@@ -40,7 +38,15 @@ def calibrate(model: DPT, known: Sequence[Known], *, with_shift: bool | None = N
     if "depth" not in model.heads:
         raise ValueError(f"nothing to calibrate: this model has {', '.join(model.heads)}, no depth")
     relative = model.spec["heads"]["depth"].get("kind", "relative") == "relative"
-    points = [each.sample(predict_depth(model, each.read_image())) for each in known]
+    predictor = Predictor(model)
+    predictor.calibration = None  # what the model itself says
+
+    def predicted(each: Known) -> np.ndarray:
+        depth = predictor(each.read_image()).depth
+        assert depth is not None
+        return each.sample(depth)
+
+    points = [predicted(each) for each in known]
     prediction = np.concatenate(points) if points else np.zeros(0)
     depth = np.concatenate([each.depth for each in known]) if known else np.zeros(0)
     calibration, inliers = fit(
@@ -52,15 +58,3 @@ def calibrate(model: DPT, known: Sequence[Known], *, with_shift: bool | None = N
     return make_report(
         known, prediction, calibration=calibration, inliers=inliers, before=model.calibration
     )
-
-
-def predict_depth(model: DPT, image: np.ndarray) -> np.ndarray:
-    """What the depth head says of a picture (H, W, 3), at its own size, as evaluation resizes."""
-    rule = model.preprocessing
-    size = rule.input_size(*image.shape[:2])
-    shown = resize_image(image, size, rule=rule.interpolation)
-    batch = torch.from_numpy(shown).permute(2, 0, 1)[None]
-    with torch.inference_mode():
-        depth = model(rule.normalize(batch))["depth"][None]
-        whole = F.interpolate(depth, size=image.shape[:2], mode="bilinear", align_corners=False)
-    return whole[0, 0].numpy()
