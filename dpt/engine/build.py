@@ -222,7 +222,7 @@ def objectives_of(
     objectives: dict[str, Objective] = {}
     for name, options in heads.items():
         cls: Any = OBJECTIVES[name]
-        if cls.target and cls.target not in info.targets:
+        if cls.target not in info.targets:
             continue
         if name == "depth":
             rules = protocol.depth(kind=options["kind"], max_depth=info.max_depth or math.inf)
@@ -234,7 +234,7 @@ def objectives_of(
             objectives[name] = cls(
                 kind=options["kind"], max_depth=rules.max_depth, protocol=rules, detailed=True
             )
-        elif name in ("regression", "inpainting"):
+        elif name == "regression":
             objectives[name] = cls()
         else:
             names = info.class_names if name == "segmentation" else data.class_id_names
@@ -251,6 +251,6 @@ def objectives_of(
     if not objectives:
         raise ValueError(
             f"nothing to score: the checkpoint predicts {', '.join(heads)}, the data "
-            f"gives {', '.join(LABEL_NAMES[t] for t in info.targets)}"
+            f"gives {', '.join(LABEL_NAMES[t] for t in info.targets) or 'pictures'}"
         )
     return objectives
