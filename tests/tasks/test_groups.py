@@ -22,6 +22,7 @@ ALL_HEADS = {
     "segmentation": {"num_classes": 3},
     "classification": {"num_classes": 4},
     "regression": {},
+    "inpainting": {},
 }
 
 
