@@ -95,7 +95,7 @@ def test_unknown_command(run):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("train", ["Usage", "task: classification, depth, inpainting, joint", "data.root=DIR", "metrics.json"]),
+        ("train", ["Usage", "depth, inpainting, joint", "data.root=DIR", "metrics.json"]),
         ("evaluate", ["Usage", "checkpoint=FILE", "scenes"]),
     ],
 )
