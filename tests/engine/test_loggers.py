@@ -1,0 +1,59 @@
+"""Loggers: their faults end no training, and a resumed run goes on where it was."""
+
+import csv
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger
+
+from dpt.engine.loggers import OneFileCSVLogger, make_wandb, never_fatal
+
+
+class Unreachable(CSVLogger):
+    def log_metrics(self, metrics, step=None):
+        raise ConnectionError("no route\nto host")
+
+
+def test_a_fault_is_said_once_and_passes(tmp_path, caplog):
+    logger = never_fatal(Unreachable(tmp_path))
+    for step in range(3):
+        logger.log_metrics({"train/loss": 1.0}, step=step)
+    logger.log_hyperparams({"seed": 0})
+    (message,) = [r.message for r in caplog.records]
+    assert "log_metrics failed (ConnectionError: no route to host); training goes on" in message
+    assert isinstance(logger, CSVLogger)
+
+
+def rows(folder):
+    with (folder / "csv/metrics.csv").open(newline="") as file:
+        return [(int(r["step"]), r.get("loss"), r.get("miou")) for r in csv.DictReader(file)]
+
+
+def csv_logger(folder):
+    return OneFileCSVLogger(save_dir=str(folder), name="csv", version="")
+
+
+def test_a_resumed_run_goes_on_in_its_file(tmp_path):
+    first = csv_logger(tmp_path)
+    for step in range(5):
+        first.log_metrics({"loss": float(step)}, step=step)
+    first.log_metrics({"miou": 0.5}, step=2)
+    first.save()
+    second = csv_logger(tmp_path)
+    second.resume_at(3)  # three steps are done; what was logged of later ones is done again
+    second.log_metrics({"loss": 30.0}, step=3)
+    second.save()
+    assert rows(tmp_path) == [(0, "0.0", ""), (1, "1.0", ""), (2, "2.0", ""), (2, "", "0.5"),
+                              (3, "30.0", "")]  # fmt: skip
+
+
+def test_resuming_without_a_file_is_nothing(tmp_path):
+    csv_logger(tmp_path).resume_at(3)
+    assert not (tmp_path / "csv/metrics.csv").exists()
+
+
+def test_wandb_keeps_the_id_of_a_run(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    ids = {make_wandb(save_dir=str(tmp_path / "run")).version for _ in range(2)}
+    assert len(ids) == 1
+    assert make_wandb(save_dir=str(tmp_path / "other")).version not in ids
