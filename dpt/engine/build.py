@@ -124,13 +124,21 @@ def _from_data(node: Mapping[str, Any], data: Any) -> dict[str, Any]:
 def make_model(
     model: Mapping[str, Any], objectives: Mapping[str, Objective], settings: LoaderSettings
 ) -> DPT:
-    """The model with a head for each objective; see :func:`dpt.engine.models.make_model`."""
-    return models.make_model(
+    """The model with a head for each objective; see :func:`dpt.engine.models.make_model`.
+
+    It knows the names of its classes, for whoever predicts with it.
+    """
+    net = models.make_model(
         model,
         heads={o.head: o.head_options() for o in objectives.values()},
         image_size=settings.image_size,
         eval_size=settings.eval_size,
     )
+    net.spec.pop("class_names", None)  # of the model that this one goes on from
+    segmentation: Any = objectives.get("segmentation")
+    if segmentation is not None:
+        net.spec["class_names"] = list(segmentation.metrics.class_names)
+    return net
 
 
 def _lr_scale(cfg: Mapping[str, Any]) -> float | None:

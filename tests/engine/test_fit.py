@@ -15,6 +15,7 @@ import torch
 from omegaconf import OmegaConf
 
 import dpt
+from dpt.data.scenes import CLASS_NAMES
 
 ROOT = Path(__file__).parents[2]
 DEPTH = {"val/abs_rel", "val/rmse", "val/sq_rel", "val/rmse_log", "val/log10", "val/silog",
@@ -105,6 +106,8 @@ def test_the_checkpoint_is_plain_data_and_a_model(kind, run):
         assert value.shape[-2:] == (40, 50) if dense else value.shape[0] == 1
     best = dpt.DPT.from_pretrained(run / "checkpoints/best.ckpt")
     assert best.spec == model.spec
+    if kind == "joint":
+        assert model.spec["class_names"] == list(CLASS_NAMES)
 
 
 def test_training_changed_the_weights(run):
