@@ -133,7 +133,7 @@ def test_pictures_show_what_was_predicted(kind, run):
 def test_evaluating_the_checkpoint_gives_the_same_numbers(run, evaluate, scores, tmp_path):
     found = scores(evaluate(tmp_path, run / "checkpoints/last.ckpt"))
     expected = scores(run)
-    assert found.keys() == expected.keys()
+    assert found.keys() >= expected.keys()  # and errors by range, boundaries, ...
     for key, value in expected.items():
         if isinstance(value, float):
             assert found[key] == pytest.approx(value, rel=1e-6, abs=1e-6), key
