@@ -299,6 +299,20 @@ def test_a_split_that_is_not_there_does_not_hide_the_others(camvid):
     assert "label_outside" in found
 
 
+def test_a_set_without_one_readable_photo(data_check, dense_folder, dense_data, tmp_path):
+    root = tmp_path / "data"
+    shutil.copytree(dense_folder, root)
+    for path in root.glob("images/*/*"):
+        path.write_bytes(b"no picture")
+    data = [o.replace(str(dense_folder), str(root)) for o in dense_data]
+    assert data_check(tmp_path / "run", *data) == 1
+    found = report(tmp_path / "run")
+    assert [f["message"] for f in found[:2]] == [
+        "6 of 6 samples cannot be read",
+        "5 of 5 samples cannot be read",
+    ]
+
+
 def test_workers_find_the_same(camvid):
     ids_outside(camvid)
     truncated_photos(camvid)
@@ -398,6 +412,14 @@ def test_sets_of_other_formats_are_read(tmp_path, name, tree, settings):
     tree(root)
     found = diagnose(root, f"data={name}", "data.root={root}", *settings)
     assert not {"unreadable", "size_mismatch", "no_split", "refused"} & found.keys(), found
+
+
+def test_a_mix_repeats_photos_without_having_copies(camvid, rgbd):
+    sets = [f"+data@data.sets.{k}={k}" for k in ("camvid", "rgbd")]
+    roots = [f"data.sets.{r.name}.root={r}" for r in (camvid, rgbd)]
+    found = diagnose(camvid, "data=mix", *sets, *roots, "+data.weights.rgbd=4", splits=["train"])
+    assert "duplicate" not in found
+    assert {"no_labels", "no_depth"} <= found.keys()
 
 
 class Numbers:

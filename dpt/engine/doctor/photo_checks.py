@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from dpt.engine.doctor.findings import Finding, plural
-from dpt.engine.doctor.measure import Photo
+from dpt.engine.doctor.measure import THUMBNAIL, Photo
 from dpt.engine.doctor.registration import MAP_KINDS, MapKind, Move, find_move
 from dpt.engine.doctor.scan import Record, Scan
 
@@ -21,9 +21,8 @@ def check_duplicates(scans: Sequence[Scan]) -> Iterator[Finding]:
     earlier: dict[bytes, str] = {}
     for scan in scans:
         places: dict[bytes, list[Record]] = defaultdict(list)
-        for record in scan.records:
-            if record.photo and not record.photo.is_empty:
-                places[record.photo.digest].append(record)
+        for record, photo in _telling(scan):
+            places[photo.digest].append(record)
         within = [records for records in places.values() if len(records) > 1]
         across = [(earlier[key], records[0]) for key, records in places.items() if key in earlier]
         if within:
@@ -174,12 +173,18 @@ def check_registration(scan: Scan) -> Iterator[Finding]:
         )
 
 
+def _telling(scan: Scan) -> list[tuple[Record, Photo]]:
+    """Photos that show something, each file once: sets that draw by weight repeat theirs."""
+    found = {r.name: (r, r.photo) for r in scan.records if r.photo and not r.photo.is_empty}
+    return list(found.values())
+
+
 def _thumbnails(scan: Scan) -> tuple[list[Record], np.ndarray]:
     """Records that have a thumbnail, and these as float32 (n, 256) of zero mean and unit length."""
-    records = [r for r in scan.records if r.photo and not r.photo.is_empty]
-    records = records[:_COMPARED]
-    data = b"".join(record.photo.thumbnail for record in records if record.photo)
-    rows = np.frombuffer(data, np.uint8).reshape(len(records), -1).astype(np.float32)
+    photos = _telling(scan)[:_COMPARED]
+    records = [record for record, _ in photos]
+    data = b"".join(photo.thumbnail for _, photo in photos)
+    rows = np.frombuffer(data, np.uint8).reshape(len(records), THUMBNAIL**2).astype(np.float32)
     if len(rows):
         rows = rows - rows.mean(axis=1, keepdims=True)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True) + 1e-6
