@@ -165,43 +165,6 @@ def run_to_resume(config: str, arguments: Sequence[str]) -> Path | None:
     return find_run(wishes[-1].strip("\"'"), given[-1] if given else None, siblings)
 
 
-def resumed(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
-    """The configuration of the run in ``folder`` with what the command line changes in it."""
-    from omegaconf import OmegaConf
-
-    from dpt.engine.resume import changes
-
-    old = OmegaConf.load(folder / "config.yaml")
-    keys = [o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides]
-    keys = [k.replace("/", ".") for k in keys if k not in ("resume", "run_dir")]
-    recipe = bool({"experiment", "debug"} & set(keys))  # these change keys in every group
-    new = cfg.copy() if recipe else old.copy()
-    for key in keys if not recipe else ():
-        OmegaConf.update(new, key, OmegaConf.select(cfg, key), merge=False, force_add=True)
-    for key in [str(k) for k in cfg if k not in new]:  # of a newer version than the run's
-        OmegaConf.update(new, key, cfg[key], force_add=True)
-    moved = str(OmegaConf.select(old, "run_dir") or folder)
-    values = OmegaConf.to_container(new, resolve=True)
-    if moved != str(folder):
-        values = _replaced(values, moved, str(folder))
-    values |= {"run_dir": str(folder), "resume": cfg.resume}  # type: ignore[operator]
-    for line in changes(OmegaConf.to_container(old), values):
-        if not line.startswith("resume:"):
-            logging.getLogger("dpt").info("resume: changes %s", line)
-    return OmegaConf.create(values)
-
-
-def _replaced(values: Any, old: str, new: str) -> Any:
-    """Paths that begin with ``old`` begin with ``new``: the run's folder was moved."""
-    if isinstance(values, dict):
-        return {k: _replaced(v, old, new) for k, v in values.items()}
-    if isinstance(values, list):
-        return [_replaced(v, old, new) for v in values]
-    if isinstance(values, str) and (values == old or values.startswith(f"{old}/")):
-        return new + values[len(old) :]
-    return values
-
-
 def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = None) -> None:
     """One run: its folder, its log, its configuration on disk, then the job.
 
@@ -215,6 +178,7 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    from dpt.engine.configure import continued
     from dpt.engine.report import start_log
 
     hydra_cfg = HydraConfig.get()
@@ -228,7 +192,7 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
     quiet_libraries()
     try:
         if old is not None:
-            cfg = resumed(cfg, old, hydra_cfg.overrides.task)
+            cfg = continued(cfg, old, hydra_cfg.overrides.task)
         values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if leader:
             (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))

@@ -7,14 +7,18 @@ keyword arguments; with ``_partial_`` it becomes a factory that waits for the re
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pydantic
 from omegaconf import OmegaConf
+
+log = logging.getLogger("dpt")
 
 ALLOWED = ("dpt.", "lightning.", "torch.nn.", "torch.optim.", "torchmetrics.")
 """Where a ``_target_`` may lie: a configuration must not be able to call anything there is."""
@@ -127,3 +131,46 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     except pydantic.ValidationError as error:
         reasons = "; ".join(dict.fromkeys(e["msg"].lower() for e in error.errors()))
         raise ValueError(f"{where}={value!r}: {reasons}") from None
+
+
+def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
+    """The configuration of the run in ``folder`` with what the command line changes in it."""
+    old = OmegaConf.load(folder / "config.yaml")
+    keys = [o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides]
+    keys = [k.replace("/", ".") for k in keys if k not in ("resume", "run_dir")]
+    recipe = bool({"experiment", "debug"} & set(keys))  # these change keys in every group
+    new = cfg.copy() if recipe else old.copy()
+    for key in keys if not recipe else ():
+        OmegaConf.update(new, key, OmegaConf.select(cfg, key), merge=False, force_add=True)
+    for key in [str(k) for k in cfg if k not in new]:  # of a newer version than the run's
+        OmegaConf.update(new, key, cfg[key], force_add=True)
+    moved = str(OmegaConf.select(old, "run_dir") or folder)
+    values = OmegaConf.to_container(new, resolve=True)
+    if moved != str(folder):
+        values = _replaced(values, moved, str(folder))
+    values |= {"run_dir": str(folder), "resume": cfg.resume}  # type: ignore[operator]
+    for line in changes(OmegaConf.to_container(old), values):
+        if not line.startswith("resume:"):
+            log.info("resume: changes %s", line)
+    return OmegaConf.create(values)
+
+
+def _replaced(values: Any, old: str, new: str) -> Any:
+    """Paths that begin with ``old`` begin with ``new``: the run's folder was moved."""
+    if isinstance(values, dict):
+        return {k: _replaced(v, old, new) for k, v in values.items()}
+    if isinstance(values, list):
+        return [_replaced(v, old, new) for v in values]
+    if isinstance(values, str) and (values == old or values.startswith(f"{old}/")):
+        return new + values[len(old) :]
+    return values
+
+
+def changes(old: Any, new: Any, prefix: str = "") -> Sequence[str]:
+    """``key: old -> new`` of every value in which two plain configurations differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        lines: list[str] = []
+        for key in dict.fromkeys([*old, *new]):
+            lines += changes(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
+        return lines
+    return [] if old == new else [f"{prefix}: {old} -> {new}"]

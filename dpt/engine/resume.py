@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -200,13 +199,3 @@ def _is_unfinished(folder: Path) -> bool:
         return json.loads((folder / "metrics.json").read_text()).get(ENDED) != FINISHED
     except (OSError, ValueError):
         return True
-
-
-def changes(old: Any, new: Any, prefix: str = "") -> Sequence[str]:
-    """``key: old -> new`` of every value in which two plain configurations differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        lines: list[str] = []
-        for key in dict.fromkeys([*old, *new]):
-            lines += changes(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
-        return lines
-    return [] if old == new else [f"{prefix}: {old} -> {new}"]
