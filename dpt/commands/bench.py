@@ -10,6 +10,7 @@ def run(arguments: list[str]) -> None:
 
     from dpt.engine.bench import DTYPES, bench
     from dpt.engine.bench_parts import bench_data, bench_metrics
+    from dpt.engine.bench_switches import bench_switches
     from dpt.zoo import list_models
 
     parser = argparse.ArgumentParser(
@@ -21,8 +22,9 @@ def run(arguments: list[str]) -> None:
         "what",
         nargs="?",
         default="model",
-        choices=("model", "data", "metrics"),
-        help="data: loading and augmentation on one core; metrics: their updates",
+        choices=("model", "data", "metrics", "switches"),
+        help="data: loading and augmentation on one core; metrics: their updates; switches: what "
+        "each switch of a training run does to a step",
     )
     parser.add_argument("--root", help="data: a folder with images and depth; else made-up photos")
     parser.add_argument("--model", default="dpt_base", choices=list_models())
@@ -46,5 +48,8 @@ def run(arguments: list[str]) -> None:
         print(bench_data(root=root, size=given["size"], rounds=rounds))
     elif what == "metrics":
         print(bench_metrics(rounds=rounds))
+    elif what == "switches":
+        shared = ("model", "task", "size", "batch", "rounds", "device")
+        print(bench_switches(**{k: given[k] for k in shared}))
     else:
         print(bench(**given))

@@ -43,7 +43,7 @@ def make_model(model: Mapping[str, Any], *, heads: Heads, image_size: Size, eval
     preprocessing = {**given, "image_size": list(eval_size)}
     make = _from_table if model.get("weights") is None else _from_weights
     net = make(model, heads, image_size, preprocessing)
-    _set_switches(net, model)
+    set_switches(net, model)
     return net
 
 
@@ -104,7 +104,7 @@ def _from_weights(
     return net
 
 
-def _set_switches(net: DPT, model: Mapping[str, Any]) -> None:
+def set_switches(net: DPT, model: Mapping[str, Any]) -> None:
     """How the model is computed, which changes what it costs and not what it gives."""
     switches = {k: convert(model.get(k, False), bool, f"model.{k}") for k in SWITCHES}
     if switches["checkpoint_activations"]:

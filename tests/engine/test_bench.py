@@ -7,6 +7,7 @@ from torch import nn
 from dpt.engine.bench import LiveBytes, bench, saved_bytes
 from dpt.engine.bench_parts import bench_data, bench_metrics
 from dpt.engine.bench_rivals import make_contenders, make_ours
+from dpt.engine.bench_switches import SWITCHES, bench_switches
 
 KB = 1024
 
@@ -69,3 +70,22 @@ def test_parts_are_timed_beside_the_usual_ways():
     data = rows_of(bench_data(root=None, size=(64, 96), rounds=2))
     assert set(data) == {"dpt", "cv2 + albumentations", "PIL + torchvision v2"}
     assert all(float(row["samples/s"]) > 0 for row in data.values())
+
+
+def test_switches_are_timed_beside_none_of_them():
+    table = bench_switches(
+        model="dpt_tiny",
+        task="depth",
+        size=(64, 64),
+        batch=2,
+        rounds=1,
+        device="cpu",
+        names=set(SWITCHES) - {"model.compile=true"},  # a minute of compiling
+    )
+    rows = rows_of(table)
+    plain = rows["none of them"]
+    fewer = rows["`model.checkpoint_activations=true`"]
+    assert plain["time / none"] == "1.00"
+    assert float(fewer["saved MiB"]) < float(plain["saved MiB"])
+    assert float(fewer["peak MiB"]) < float(plain["peak MiB"])
+    assert float(rows["`trainer.precision=bf16-mixed`"]["step ms"]) > 0
