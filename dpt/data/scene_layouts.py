@@ -8,7 +8,10 @@ import numpy as np
 
 from dpt.data.raycast import Camera, Kind, Shell
 from dpt.data.scene_parts import (
+    CEILINGS,
+    FLOORS,
     WALL_PATTERNS,
+    WALLS,
     Site,
     add_building,
     add_solid,
@@ -49,7 +52,7 @@ def _corridor(rng: np.random.Generator) -> Scene:
 def _pillared_hall(rng: np.random.Generator) -> Scene:
     width, depth, height = rng.uniform(9, 18), rng.uniform(9, 18), rng.uniform(3, 6)
     site = _enclosed(rng, width, depth, height, aim=0.6)
-    material = random_material(rng, WALL_PATTERNS, 0.7)
+    material = random_material(rng, WALL_PATTERNS, 0.7, WALLS)
     radius, gap = rng.uniform(0.15, 0.45), rng.uniform(2.2, 4.2)
     kind: Kind = "cylinder" if rng.random() < 0.7 else "box"
     half = np.array([radius, radius, height / 2])
@@ -126,9 +129,9 @@ def _camera(rng: np.random.Generator, yaw: float, low: float, high: float) -> Ca
     return Camera.looking(
         height=rng.uniform(low, high),
         yaw=yaw,
-        pitch=float(np.clip(rng.normal(-0.13, 0.17), -0.6, 0.35)),
+        pitch=float(np.clip(rng.normal(-0.13, 0.12), -0.6, 0.35)),
         roll=rng.normal(0, 0.04),
-        fov=np.radians(rng.uniform(52, 76)),
+        fov=np.radians(rng.uniform(58, 68)),
     )
 
 
@@ -193,9 +196,9 @@ def _finish(
 
 
 def _faces(rng: np.random.Generator, floor: Material) -> tuple[Material, ...]:
-    wall = random_material(rng, WALL_PATTERNS, 0.7)
-    accent = random_material(rng, WALL_PATTERNS, 0.7) if rng.random() < 0.4 else wall
-    ceiling = random_material(rng, ("plain", "plain", "tiles", "planks"), 0.8)
+    wall = random_material(rng, WALL_PATTERNS, 0.7, WALLS)
+    accent = random_material(rng, WALL_PATTERNS, 0.7, WALLS) if rng.random() < 0.4 else wall
+    ceiling = random_material(rng, ("plain", "plain", "tiles", "planks"), 0.8, CEILINGS)
     return (wall, accent, wall, wall, floor, ceiling)
 
 
@@ -218,7 +221,7 @@ def _indoors(site: Site) -> Scene:
     if rng.random() < 0.55:
         windows = random_windows(rng, rows=1, glow=1.3)
         walls = tuple(int(w) for w in rng.choice(4, int(rng.integers(1, 3)), replace=False))
-    floor = turned(rng, random_material(rng, _FLOOR_PATTERNS, 0.7, gloss=0.2))
+    floor = turned(rng, random_material(rng, _FLOOR_PATTERNS, 0.7, FLOORS, gloss=0.2))
     sky = Sky(black, black, black, 0.0, 0.0)
     return _finish(site, light, sky, _faces(rng, floor), windows, walls)
 
@@ -241,10 +244,10 @@ def _outdoors(site: Site, patterns: tuple[str, ...]) -> Scene:
         below=horizon * np.float32(0.3),
     )
     gray = np.float32(rng.uniform(0.55, 1.0))
-    sky = Sky(horizon, zenith, horizon * gray, overcast, float(rng.uniform(0.001, 0.012)))
-    ground = turned(rng, random_material(rng, patterns, 1.0))
-    if ground.pattern == "grass" and rng.random() < 0.7:
-        colors = random_shades(rng, rng.uniform(0.17, 0.36), rng.uniform(0.3, 0.7), 0.7)
+    sky = Sky(horizon, zenith, horizon * gray, overcast, float(rng.uniform(0.008, 0.03)))
+    ground = turned(rng, random_material(rng, patterns, 1.0, FLOORS))
+    if ground.pattern == "grass" and rng.random() < 0.95:
+        colors = random_shades(rng, rng.uniform(0.2, 0.33), rng.uniform(0.3, 0.7), 0.7)
         ground = Material("grass", colors, 1.0, 0.0, ground.turn)
     windows: Windows | None = None
     walls: tuple[int, ...] = ()

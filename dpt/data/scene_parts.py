@@ -1,6 +1,7 @@
 """What scenes are furnished with: solids, trees and buildings, their places, colours and patterns.
 
-Everything is drawn alike for all classes, so that neither a colour nor a place gives one away.
+Colours hint at what a surface is, as they do in the world (pale walls, white ceilings, bright
+things), and never decide it: shapes and places must be looked at too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,26 @@ _KINDS: tuple[Kind, ...] = ("box", "ball", "cylinder", "cone")
 _LABELS = {"box": look.BOX, "ball": look.BALL, "cylinder": look.CYLINDER, "cone": look.CONE}
 _OBJECT_PATTERNS = ("plain", "plain", "checker", "stripes", "dots", "bricks", "planks", "marble")
 WALL_PATTERNS = ("plain", "plain", "bricks", "planks", "stripes", "tiles", "marble")
+
+
+@dataclass(frozen=True)
+class Tone:
+    """How surfaces of one sort are coloured.
+
+    Attributes:
+        saturation, value: ranges, of 0..1.
+        any_hue: chance of any hue at all; otherwise it is that of wood, brick and sand.
+    """
+
+    saturation: tuple[float, float]
+    value: tuple[float, float]
+    any_hue: float
+
+
+WALLS = Tone((0.0, 0.35), (0.65, 0.97), 0.4)
+CEILINGS = Tone((0.0, 0.1), (0.85, 0.98), 0.5)
+FLOORS = Tone((0.1, 0.55), (0.35, 0.7), 0.15)
+OBJECTS = Tone((0.45, 0.95), (0.5, 0.97), 1.0)
 
 
 @dataclass
@@ -122,7 +143,7 @@ def add_solid(
             half=half.astype(np.float32),
             rotation=rotation.astype(np.float32),
             surface=(
-                material or random_material(site.rng, _OBJECT_PATTERNS, 0.45, gloss=0.35),
+                material or random_material(site.rng, _OBJECT_PATTERNS, 0.45, OBJECTS, gloss=0.35),
                 windows,
             ),
         )
@@ -167,7 +188,7 @@ def add_building(site: Site, center: np.ndarray, half: np.ndarray) -> None:
     windows = None
     if rng.random() < 0.85:
         windows = random_windows(rng, rows=max(1, int((2 * half[2] - 1.2) / 2.6)), glow=0.15)
-    material = random_material(rng, WALL_PATTERNS, 0.8)
+    material = random_material(rng, WALL_PATTERNS, 0.8, WALLS)
     add_solid(site, "box", center, half, label=look.WALL, material=material, windows=windows)
 
 
@@ -200,12 +221,14 @@ def random_shades(
 
 
 def random_material(
-    rng: np.random.Generator, patterns: tuple[str, ...], scale: float, gloss: float = 0.0
+    rng: np.random.Generator,
+    patterns: tuple[str, ...],
+    scale: float,
+    tone: Tone,
+    gloss: float = 0.0,
 ) -> Material:
-    hue = rng.random() if rng.random() < 0.6 else rng.uniform(0.02, 0.14)  # wood, brick and sand
-    colors = random_shades(rng, hue, rng.beta(1.2, 2.5), rng.uniform(0.4, 0.97))
-    if rng.random() < 0.15:  # two unrelated colours
-        colors[0] = linear_rgb(rng.random(), rng.random() * 0.8, rng.uniform(0.3, 0.9))
+    hue = rng.random() if rng.random() < tone.any_hue else rng.uniform(0.02, 0.14)
+    colors = random_shades(rng, hue, rng.uniform(*tone.saturation), rng.uniform(*tone.value))
     pattern = patterns[int(rng.integers(len(patterns)))]
     turn = np.pi / 2 * float(rng.random() < 0.5) if pattern in ("stripes", "planks") else 0.0
     shine = gloss * rng.random() if rng.random() < 0.5 else 0.0
