@@ -30,6 +30,7 @@ Usage
   dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint, or predictions on disk
   dpt data check data=NAME [...]                   look for faults in a data set
   dpt data download data=NAME                      fetch a data set
+  dpt data pack data=NAME out=DIR                  write a data set as shards that can be streamed
   dpt predict CKPT INPUTS ... --out DIR            depth and masks of photos, folders, videos
   dpt calibrate CKPT --points FILE --out FOLDER    fit predicted depth to known metres
   dpt export CKPT OUT.onnx|OUT.pt2                 write one file for other programs, checked
@@ -81,6 +82,7 @@ COMMANDS = {
     "train": "dpt.engine.fit:fit",
     "evaluate": "dpt.engine.evaluate:evaluate",
     "data download": "dpt.engine.download:download",
+    "data pack": "dpt.engine.pack:pack",
     "find-lr": "dpt.engine.find_lr:find_lr",
     "data check": "dpt.engine.doctor:check",
 }

@@ -6,6 +6,7 @@ from dpt.data.imagefolder import ImageFolderDataset, ImageTableDataset
 from dpt.data.io import read_depth, read_image, read_labels
 from dpt.data.loading import collate_eval, collate_train, make_loader
 from dpt.data.mix import MixDataset
+from dpt.data.packed import PackedDataset
 from dpt.data.samplers import EpochSampler
 from dpt.data.scenes import ScenesDataset
 from dpt.data.transforms import EvalTransform, TrainTransform
@@ -20,6 +21,7 @@ __all__ = [
     "ImageFolderDataset",
     "ImageTableDataset",
     "MixDataset",
+    "PackedDataset",
     "ScenesDataset",
     "TrainTransform",
     "Transform",

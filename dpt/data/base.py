@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -188,7 +189,7 @@ def validate_samples(
         raise DataError("the data set is empty")
     empty: dict[str, list[str]] = {"depth": [], "labels": []}
     seen = {"depth": 0, "labels": 0}
-    for index in a_few(len(dataset), limit=limit, seed=seed):
+    for index in a_few(dataset, limit=limit, seed=seed):
         sample = dataset[index]
         check_sample(sample)
         name = sample.get("name", f"sample {index}")
@@ -219,8 +220,18 @@ def data_root(root: str | Path) -> Path:
     return path
 
 
-def a_few(length: int, *, limit: int, seed: int = 0) -> list[int]:
-    """``limit`` indices of ``length``: half are the first, half are drawn at random, in order."""
+def at_hand(dataset: Dataset) -> int:
+    """How many of the first samples cost little to read.
+
+    All, unless the data set says otherwise: one whose shards are fetched as they are needed names
+    the first shard's. Who wants a few samples of any kind takes them from these.
+    """
+    return int(getattr(dataset, "at_hand", len(dataset)))
+
+
+def a_few(dataset: Dataset, *, limit: int, seed: int = 0) -> list[int]:
+    """``limit`` indices: half are the first, half are drawn at random, in order."""
+    length = at_hand(dataset)
     first = min(length, (limit + 1) // 2)
     rest = np.random.default_rng(seed).permutation(np.arange(first, length))
     return [*range(first), *sorted(rest[: limit - first].tolist())]
@@ -239,6 +250,15 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     close = difflib.get_close_matches(wanted, names, n=5, cutoff=0.5) or names[:5]
     there = ", ".join(close) + (", ..." if len(names) > len(close) else "")
     return DataError(f"{what} {path} does not exist; {parent} holds {there or 'nothing'}: {remedy}")
+
+
+def require(name: str, purpose: str, *, extra: str) -> Any:
+    """The optional package ``name``; a DataError says what needs it and which extra brings it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        install = f"pip install 'dense-prediction-transformers[{extra}]'"
+        raise DataError(f"{purpose} needs {name}: {install}") from None
 
 
 def few(names: Sequence[str], count: int = 3) -> str:

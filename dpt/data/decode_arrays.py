@@ -5,7 +5,6 @@ Each takes ``key``, the name of the array. Without it the file must leave no cho
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpt.data.base import DataError, few, missing_path
+from dpt.data.base import DataError, few, missing_path, require
 from dpt.data.decode_pictures import AGAIN, read_bytes
 
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
@@ -21,17 +20,21 @@ _HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 def read_numpy(path: str | Path, key: str | None = None) -> np.ndarray:
     """A ``.npy`` file, or an array of a ``.npz`` file: the first, unless ``key`` names one."""
-    data = read_bytes(path)
+    return decode_numpy(read_bytes(path), source=path, key=key)
+
+
+def decode_numpy(data: bytes, *, source: str | Path, key: str | None = None) -> np.ndarray:
+    """What :func:`read_numpy` gives, from the bytes of the file; ``source`` is for messages."""
     try:
         loaded = np.load(io.BytesIO(data), allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
-        name = loaded.files[0] if key is None else _choose(path, loaded.files, key)
+        name = loaded.files[0] if key is None else _choose(source, loaded.files, key)
         return loaded[name]
     except DataError:
         raise
     except Exception as error:  # truncated archives raise BadZipFile, EOFError, OSError, ...
-        raise DataError(f"{path}: cannot be read as a NumPy file ({error}): {AGAIN}") from None
+        raise DataError(f"{source}: cannot be read as a NumPy file ({error}): {AGAIN}") from None
 
 
 def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
@@ -40,7 +43,7 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
     Without ``key``: the only channel, the only one called Z, or any of channels that are all equal
     (depth stored as grey RGB).
     """
-    library = _require("OpenEXR", path, extra="exr")
+    library = require("OpenEXR", f"{path}: reading it", extra="exr")
     _check_exists(path)
     try:
         with library.File(str(path), separate_channels=True) as file:
@@ -59,7 +62,7 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
 
 def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
     """A data set of an HDF5 file, or its entry ``index`` along the first axis."""
-    h5py = _require("h5py", path, extra="datasets")
+    h5py = require("h5py", f"{path}: reading it", extra="datasets")
     _check_exists(path)
     try:
         # Nothing is written, and network file systems often refuse the lock.
@@ -117,15 +120,6 @@ def _choose(path: str | Path, names: Sequence[str], key: str | None) -> str:
         found = f"several arrays ({few(names, 8)})" if names else "no array of numbers"
         raise DataError(f"{path}: holds {found}: name the depth's with data.depth_key")
     return names[0] if key is None else key
-
-
-def _require(name: str, path: str | Path, *, extra: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise DataError(
-            f"{path}: reading it needs {name}: pip install 'dense-prediction-transformers[{extra}]'"
-        ) from None
 
 
 def _check_exists(path: str | Path) -> None:

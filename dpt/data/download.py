@@ -41,6 +41,7 @@ def fetch(
     size: int | None = None,
     timeout: float = 30.0,
     pause: float = 1.0,
+    quiet: bool = False,
 ) -> Path:
     """Downloads ``url`` to ``target``; an existing target is only verified.
 
@@ -56,6 +57,7 @@ def fetch(
         size: of the file in bytes, where it is known.
         timeout: seconds without a byte that count as a cut connection.
         pause: seconds before the second try; they double with each further one.
+        quiet: no progress bar, for what is fetched in passing.
 
     Raises:
         DataError: one line that says what failed and what to do.
@@ -70,7 +72,7 @@ def fetch(
     part = target.with_name(f"{target.name}.part")
     columns = ("{task.description}", BarColumn(), DownloadColumn(), SpeedColumn(),
                TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=Console(file=sys.stderr)) as progress:
+    with Progress(*columns, console=Console(file=sys.stderr), disable=quiet) as progress:
         bar = progress.add_task(target.name, total=size)
 
         def show(done: int, total: int | None) -> None:

@@ -12,15 +12,15 @@ import cv2
 import numpy as np
 
 from dpt.data.base import DataError
-from dpt.data.decode_arrays import read_exr, read_hdf5, read_mat, read_numpy
+from dpt.data.decode_arrays import decode_numpy, read_exr, read_hdf5, read_mat, read_numpy
 from dpt.data.decode_pictures import (
     decode_picture,
-    read_bytes,
     read_label_picture,
     read_pfm,
     read_picture,
 )
 from dpt.data.decode_pictures import exif_orientation as exif_orientation
+from dpt.data.decode_pictures import read_bytes as read_bytes
 from dpt.data.decode_pictures import read_size as read_size
 from dpt.data.metres import DepthEncoding, DepthRule
 
@@ -29,6 +29,7 @@ LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".np
                   ".mat")  # fmt: skip
 DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")
 
+_ZIP_START = b"PK"
 _ARRAY_READERS = {
     ".npy": read_numpy,
     ".npz": read_numpy,
@@ -47,22 +48,45 @@ def read_image(path: str | Path, *, exif: bool = False) -> np.ndarray:
         exif: turn the picture upright by its EXIF orientation. Off for data sets, whose label
             files carry no such tag and match the stored pixels; on for a user's own photo.
     """
+    if Path(path).suffix.lower() == ".npy":
+        return _image_of_array(path, read_numpy(path))
+    return decode_image(read_bytes(path), source=path, exif=exif)
+
+
+def decode_image(data: bytes, *, source: str | Path, exif: bool = False) -> np.ndarray:
+    """A photo as :func:`read_image` gives it, from the bytes of its file.
+
+    Args:
+        data: the whole file.
+        source: where it came from, for messages.
+        exif: see :func:`read_image`.
+    """
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
     if not exif:
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
-    if Path(path).suffix.lower() == ".npy":
-        return _image_of_array(path, read_numpy(path))
-    image = decode_picture(path, read_bytes(path), flags)
+    image = decode_picture(source, data, flags)
     if image.dtype == np.uint16:
         if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():
             raise DataError(
-                f"{path}: a 16-bit single-channel file, not a photo: it looks like depth; "
+                f"{source}: a 16-bit single-channel file, not a photo: it looks like depth; "
                 "check data.images, or save it as 8-bit"
             )
         image = (image >> 8).astype(np.uint8)
     if image.dtype != np.uint8:
-        raise DataError(f"{path}: pixels are {image.dtype}, not 8-bit: save photos as 8-bit RGB")
+        raise DataError(f"{source}: pixels are {image.dtype}, not 8-bit: save photos as 8-bit RGB")
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
+
+
+def decode_map(data: bytes, *, source: str | Path) -> np.ndarray:
+    """The numbers (H, W) of a PNG or an ``.npz`` file, as they are stored.
+
+    Args:
+        data: the whole file.
+        source: where it came from, for messages.
+    """
+    if data.startswith(_ZIP_START):
+        return decode_numpy(data, source=source)
+    return decode_picture(source, data, cv2.IMREAD_UNCHANGED)
 
 
 def read_depth(

@@ -83,7 +83,7 @@ def make_loader(
 
     Args:
         dataset: raw samples; its ``preload()``, if it has one, is called before workers start, so
-            that they share one cache.
+            that they share one cache; its ``order()``, if it has one, draws the shuffled orders.
         transform: ``TrainTransform`` or ``EvalTransform``.
         training: shuffle, give all ranks the same number of samples, and stack maps at one size;
             else keep the order, pad nothing, and keep maps at their own resolution.
@@ -98,7 +98,8 @@ def make_loader(
         skip_broken: go on where a file cannot be read: with the next sample in training, with an
             image that no metric counts in evaluation; the batch says so in ``failed``.
     """
-    sampler = EpochSampler(len(dataset), seed=seed, shuffle=training)
+    order = getattr(dataset, "order", None)
+    sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=order)
     if drop_last is None:
         drop_last = training and len(sampler) >= batch_size
     preload = getattr(dataset, "preload", None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch.distributed as dist
 import torch.utils.data
+
+Order = Callable[[np.random.Generator], np.ndarray]
+"""Draws a permutation of all indices of a data set, int (length,)."""
 
 
 class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
@@ -26,13 +29,25 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
         shuffle: draw a new order every epoch.
         pad: give every rank the same number of indices by repeating some; None means: as
             ``shuffle``. Needed where ranks wait for one another at every step.
+        order: draws the permutations where neighbours should lie close together in the data set,
+            see :func:`nearby_permutation`. A rank then takes one stretch of the permutation, so
+            that ranks on several machines read different shards. None: any order is as good.
     """
 
-    def __init__(self, length: int, *, seed: int, shuffle: bool, pad: bool | None = None) -> None:
+    def __init__(
+        self,
+        length: int,
+        *,
+        seed: int,
+        shuffle: bool,
+        pad: bool | None = None,
+        order: Order | None = None,
+    ) -> None:
         self.length = length
         self.seed = seed
         self.shuffle = shuffle
         self.pad = shuffle if pad is None else pad
+        self.order = order if shuffle else None
         self.epoch = 0
         self.start = 0  # entries of this rank already used in this epoch, when resuming inside it
 
@@ -44,22 +59,58 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
 
     def __len__(self) -> int:
         """How many indices this rank gets in a whole epoch, wherever in it it starts."""
-        rank, world = _rank_and_world()
-        total = -(-self.length // world) * world if self.pad else self.length
-        return len(range(rank, total, world))
+        return len(range(self._total())[self._own()])
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        rank, world = _rank_and_world()
+        order = np.arange(self.length)
         if self.shuffle:
             random = np.random.default_rng(np.random.SeedSequence((self.seed, self.epoch)))
-            order = random.permutation(self.length)
-        else:
-            order = np.arange(self.length)
-        if self.pad:
-            order = np.resize(order, -(-self.length // world) * world)
+            order = random.permutation(self.length) if self.order is None else self.order(random)
+        order = np.resize(order, self._total())
         epoch = self.epoch if self.shuffle else 0
-        for index in order[rank::world][self.start :]:
+        for index in order[self._own()][self.start :]:
             yield epoch, int(index)
+
+    def _total(self) -> int:
+        """Entries of all ranks together."""
+        world = _rank_and_world()[1]
+        return -(-self.length // world) * world if self.pad else self.length
+
+    def _own(self) -> slice:
+        """The entries of this rank."""
+        rank, world = _rank_and_world()
+        if self.order is None:
+            return slice(rank, None, world)
+        total = self._total()
+        return slice(rank * total // world, (rank + 1) * total // world)
+
+
+def nearby_permutation(
+    sizes: Sequence[int], *, window: int, random: np.random.Generator
+) -> np.ndarray:
+    """A random order of the samples of shards that reads from few shards at a time.
+
+    Shards are put in random order, and shard number p of it gives its samples at random moments of
+    p - window/2 .. p + window/2 (cut at both ends). So no more than ``window`` + 1 shards are in
+    use at any moment, each is begun and done with once, one comes in as another goes out, and
+    batches mix about ``window`` shards, half as many at the ends. With a ``window`` of twice the
+    number of shards every order is equally likely, as in a plain permutation.
+
+    Args:
+        sizes: samples of each shard; the samples are numbered through them.
+        window: shards in use at a time, at least 1.
+        random: the only source of randomness.
+
+    Returns:
+        A permutation of 0 .. sum(sizes) - 1, int (sum(sizes),).
+    """
+    count = len(sizes)
+    place = np.empty(count)
+    place[random.permutation(count)] = np.arange(count)
+    begin = np.maximum(place - window / 2, -0.5)
+    end = np.minimum(place + window / 2, count - 0.5)
+    shard = np.repeat(np.arange(count), sizes)
+    return np.argsort(random.uniform(begin[shard], end[shard]))
 
 
 def _rank_and_world() -> tuple[int, int]:

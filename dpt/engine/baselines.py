@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.data import DataError
+from dpt.data.base import at_hand
 from dpt.tasks import Objective
 from dpt.types import IGNORE_INDEX, Batch
 
@@ -34,7 +35,8 @@ def trivial_scores(
     """
     if all(o.target is None for o in objectives.values()):
         return {}
-    places = np.linspace(0, len(train) - 1, min(len(train), TRAIN_SAMPLES)).round().astype(int)
+    count = at_hand(train)
+    places = np.linspace(0, count - 1, min(count, TRAIN_SAMPLES)).round().astype(int)
     seen = list(_readable(train, places))
     guesses = {name: _fit(o, seen, size) for name, o in objectives.items()}
     scores: dict[str, dict[str, float]] = {}

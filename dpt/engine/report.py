@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
+from typing import TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from dpt.atomic import write_bytes
 
+T = TypeVar("T")
 LOWER_IS_BETTER = {
     "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "mae", "loss_since_validation",
 }  # fmt: skip
@@ -40,6 +43,18 @@ def start_log(folder: Path | None) -> None:
         file = logging.FileHandler(folder / "log.txt")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(file)
+
+
+def tracked(items: Iterable[T], total: int, *, title: str) -> Iterator[T]:
+    """The same items, with a progress bar; without a terminal with a line each quarter."""
+    if sys.stdout.isatty():
+        yield from track(items, description=title, total=total)
+        return
+    quarters = {max(1, round(total * part / 4)) for part in range(1, 5)}
+    for count, item in enumerate(items, 1):
+        yield item
+        if count in quarters:
+            logging.getLogger("dpt").info("%s: %d of %d", title, count, total)
 
 
 def write_json(path: Path, values: Mapping[str, float | str]) -> None:

@@ -1,8 +1,11 @@
 from collections import Counter
+from functools import partial
 
+import numpy as np
 import pytest
 
 from dpt.data import EpochSampler, samplers
+from dpt.data.samplers import nearby_permutation
 
 
 def on_rank(monkeypatch, rank: int, world: int) -> None:
@@ -81,3 +84,72 @@ def test_rank_is_read_from_the_process_group(tmp_path):
         assert samplers._rank_and_world() == (0, 1)
     finally:
         dist.destroy_process_group()
+
+
+# ------------------------------------------------------------------------- orders of shards
+
+
+def in_use(order, sizes):
+    """How many shards are begun and not done with, at every place of an order."""
+    shard = np.repeat(np.arange(len(sizes)), sizes)[order]
+    places = [np.flatnonzero(shard == number) for number in range(len(sizes))]
+    begin, end = np.array([(p[0], p[-1]) for p in places]).T
+    at = np.arange(len(order))[:, None]
+    return ((begin <= at) & (at <= end)).sum(1)
+
+
+@pytest.mark.parametrize(("count", "window"), [(1, 1), (1, 9), (40, 1), (40, 7), (40, 200)])
+def test_nearby_permutation_is_one_and_needs_few_shards_at_a_time(count, window):
+    random = np.random.default_rng(count + window)
+    sizes = random.integers(1, 30, count)
+    order = nearby_permutation(sizes, window=window, random=random)
+    assert sorted(order) == list(range(sizes.sum()))
+    assert in_use(order, sizes).max() <= window + 1
+
+
+def test_nearby_permutation_mixes_about_a_window_of_shards():
+    sizes = [100] * 60
+    order = nearby_permutation(sizes, window=10, random=np.random.default_rng(0))
+    shard = order // 100
+    inside = [len(set(shard[i : i + 100].tolist())) for i in range(1000, 5000, 100)]
+    assert min(inside) >= 8
+    assert max(inside) <= 14
+    assert len(set(shard[:100].tolist())) >= 4  # half as many at the ends
+    assert len(set(shard[-100:].tolist())) >= 4
+
+
+def test_a_wide_window_makes_every_order_equally_likely():
+    counts = Counter(
+        tuple(nearby_permutation([1, 2], window=4, random=np.random.default_rng(seed)).tolist())
+        for seed in range(3000)
+    )
+    assert len(counts) == 6
+    chi_square = sum((c - 500) ** 2 / 500 for c in counts.values())
+    assert chi_square < 20.5  # of five degrees of freedom: passed once in a thousand by chance
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("length", [90, 95])
+def test_ranks_take_stretches_of_such_an_order(monkeypatch, world, length):
+    sizes = [10] * 9 + ([length - 90] if length > 90 else [])
+    order = partial(nearby_permutation, sizes, window=2)
+    sampler = EpochSampler(length, seed=1, shuffle=True, order=lambda r: order(random=r))
+    sampler.set_epoch(4)
+    stretches = []
+    for rank in range(world):
+        on_rank(monkeypatch, rank, world)
+        stretches.append([index for _, index in sampler])
+        assert len(stretches[-1]) == len(sampler) == -(-length // world)
+        sampler.start = 7
+        assert [index for _, index in sampler] == stretches[-1][7:]
+        sampler.start = 0
+    counts = Counter(index for stretch in stretches for index in stretch)
+    assert set(counts) == set(range(length))
+    assert sum(counts.values()) - length == -length % world
+    shards = [{index // 10 for index in stretch} for stretch in stretches]
+    assert all(len(s) <= len(sizes) // world + 4 for s in shards)  # not all of them
+
+
+def test_evaluation_keeps_the_data_sets_order():
+    sampler = EpochSampler(5, seed=0, shuffle=False, order=lambda random: random.permutation(5))
+    assert [index for _, index in sampler] == [0, 1, 2, 3, 4]

@@ -76,7 +76,7 @@ def quick_findings(dataset: Any, limit: int) -> list[str]:
         A line for each finding.
     """
     scanner = Scanner(dataset, photos=False)
-    few = Scan("", scanner.facts, [scanner[i] for i in a_few(len(dataset), limit=limit)])
+    few = Scan("", scanner.facts, [scanner[i] for i in a_few(dataset, limit=limit)])
     findings = [*check_ids(few), *check_borders(few), *check_depth(few)]
     said = ("label_outside", "depth_all_invalid", "depth_out_of_range")
     return [f.line for f in findings if f.severity != "note" and f.code not in said]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch.utils.data
-from rich.progress import track
 from torch.utils.data import DataLoader
 
 from dpt.data import io
@@ -25,8 +22,7 @@ from dpt.engine.doctor.measure import (
 )
 from dpt.engine.doctor.reading import Facts, Fault, Reading, read
 from dpt.engine.doctor.registration import MAP_KINDS, MapKind, edge_map, edge_scores
-
-log = logging.getLogger("dpt")
+from dpt.engine.report import tracked
 
 ALIGNED = 32
 """Samples of a split that registration is judged by, evenly spread."""
@@ -123,16 +119,5 @@ def scan(dataset: Any, *, split: str, num_workers: int) -> Scan:
         worker_init_fn=init_worker,
         prefetch_factor=8 if num_workers else None,
     )
-    return Scan(split, scanner.facts, list(tracked(loader, total=len(dataset), title=split)))
-
-
-def tracked(items: Iterable[Record], *, total: int, title: str) -> Iterator[Record]:
-    """The same items, with a progress bar; without a terminal with a line each quarter."""
-    if sys.stdout.isatty():
-        yield from track(items, description=f"reading {title}", total=total)
-        return
-    quarters = {max(1, round(total * part / 4)) for part in range(1, 5)}
-    for count, item in enumerate(items, 1):
-        yield item
-        if count in quarters:
-            log.info("reading %s: %d of %d", title, count, total)
+    records = tracked(loader, len(dataset), title=f"reading {split}")
+    return Scan(split, scanner.facts, list(records))
