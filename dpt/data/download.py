@@ -41,6 +41,7 @@ def fetch(
     size: int | None = None,
     timeout: float = 30.0,
     pause: float = 1.0,
+    remedy: str | None = None,
     quiet: bool = False,
 ) -> Path:
     """Downloads ``url`` to ``target``; an existing target is only verified.
@@ -57,6 +58,7 @@ def fetch(
         size: of the file in bytes, where it is known.
         timeout: seconds without a byte that count as a cut connection.
         pause: seconds before the second try; they double with each further one.
+        remedy: what to do where the server does not give the file; None: fetch it by hand.
         quiet: no progress bar, for what is fetched in passing.
 
     Raises:
@@ -79,10 +81,11 @@ def fetch(
             progress.update(bar, completed=done, total=total)
 
         vouched = checksum is not None
-        _Transfer(url, part, size, timeout, vouched, show).run(pause)
+        refused = remedy or f"fetch the file by hand and save it as {target}"
+        _Transfer(url, part, size, timeout, vouched, refused, show).run(pause)
     try:
-        remedy = f"it was removed; run again, or see whether {url} has changed"
-        verify(part, checksum=checksum, size=size, remedy=remedy)
+        again = f"it was removed; run again, or see whether {url} has changed"
+        verify(part, checksum=checksum, size=size, remedy=again)
     except DataError:
         _remove(part)  # or every later try would find it complete
         raise
@@ -120,6 +123,7 @@ class _Transfer:
     Attributes:
         vouched: a checksum will tell whether what was there before and what comes now are of one
             file; else the server's word is needed (ETag or Last-Modified).
+        remedy: what to do where the server refuses.
     """
 
     url: str
@@ -127,6 +131,7 @@ class _Transfer:
     size: int | None
     timeout: float
     vouched: bool
+    remedy: str
     show: Callable[[int, int | None], None]
 
     def run(self, pause: float) -> None:
@@ -208,8 +213,7 @@ class _Transfer:
         reason = f"the server answers {error.code} {error.reason}"
         if error.code in (408, 425, 429) or error.code >= 500:
             raise _CutError(reason)
-        target = self.part.with_suffix("")
-        raise DataError(f"{self.url}: {reason}: fetch the file by hand and save it as {target}")
+        raise DataError(f"{self.url}: {reason}: {self.remedy}")
 
     def _open(self, start: int, validator: str) -> IO[bytes]:
         """``part``, to be written from byte ``start`` on."""

@@ -186,15 +186,14 @@ def _write_shard(path: Path, first: Packed, others: Iterator[Packed], *, shard_s
     samples = 0
     try:
         with atomic.replacing(path) as temporary:
-            with temporary.open("wb") as file:
-                # no times and owners: the same samples make the same file
-                tar = webdataset.TarWriter(file, encoder=False, mtime=0, user="", group="")
+            # no times and owners: the same samples make the same file
+            plain = {"encoder": False, "mtime": 0, "user": "", "group": ""}
+            with temporary.open("wb") as file, webdataset.TarWriter(file, **plain) as tar:
                 for item in chain([first], others):
                     tar.write({"__key__": item.key, **item.parts})
                     samples += 1
                     if file.tell() >= shard_size:
                         break
-                tar.close()
             with temporary.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             return Shard(path.name, samples, temporary.stat().st_size, digest)

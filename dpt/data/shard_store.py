@@ -157,7 +157,8 @@ def _kept(folder: Path) -> list[_Kept]:
 def _copy(url: str, path: Path, *, checksum: str | None = None, size: int | None = None) -> None:
     """Brings a file here; what has arrived of it before is kept, and the rest is asked for."""
     if url.startswith(("http://", "https://")):
-        fetch(url, path, checksum=checksum, size=size, quiet=True)
+        remedy = "check data.root, and that all that dpt data pack wrote was copied there"
+        fetch(url, path, checksum=checksum, size=size, remedy=remedy, quiet=True)
         return
     part = path.with_name(f"{path.name}.part")
     fsspec = require("fsspec", f"{url}: reading it", extra="stream")

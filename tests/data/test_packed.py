@@ -1,0 +1,429 @@
+"""Packed samples are the originals; what was cut goes on; what is damaged is named."""
+
+import io
+import json
+import tarfile
+from collections import Counter
+
+import numpy as np
+import pytest
+import webdataset
+from PIL import Image
+
+from dpt.data import (
+    DataError,
+    FolderDataset,
+    ImageFolderDataset,
+    ImageTableDataset,
+    MixDataset,
+    PackedDataset,
+    TrainTransform,
+    make_loader,
+    samplers,
+)
+from dpt.data.pack import pack_split
+from dpt.data.shard_samples import decode_sample, encode_sample
+from dpt.types import DatasetInfo
+
+RNG = np.random.default_rng(0)
+COUNT = 23
+
+
+def save(path, array, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path, **options)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """JPEG and PNG photos of several sizes; some lack masks, some depth; millimetres and floats."""
+    root = tmp_path_factory.mktemp("tree")
+    for i in range(COUNT):
+        size = (24 + i, 32)
+        suffix = ("jpg", "png", "jpeg", "webp")[i % 4]
+        save(root / f"images/val/{i:02}.{suffix}", RNG.integers(0, 256, (*size, 3), np.uint8))
+        if i % 5 != 1:
+            labels = RNG.integers(0, 4, size, np.uint8)
+            labels[0] = 9
+            save(root / f"masks/val/{i:02}.png", labels)
+        if i % 5 != 2:
+            depth = RNG.integers(0, 12000, size).astype(np.uint16)
+            save(root / f"depth/val/{i:02}.png", depth)
+            floats = np.where(depth, RNG.uniform(0.1, 12, size), np.nan).astype(np.float32)
+            (root / "metres/val").mkdir(parents=True, exist_ok=True)
+            np.save(root / f"metres/val/{i:02}.npy", floats)
+    return root
+
+
+def folder_set(tree, **options):
+    return FolderDataset(
+        root=tree, split="val", labels="masks", num_classes=4, ignore_index=9, max_depth=10,
+        class_names=["a", "b", "c", "ü"], label_colors=[[i, 2, 3] for i in range(4)],
+        **({"depth": "depth", "invalid_depth": [0, 65535]} | options),
+    )  # fmt: skip
+
+
+def pack(dataset, folder, **options):
+    settings = {"split": "val", "source": {"root": "x"}, "shard_size": 20_000} | options
+    return pack_split(dataset, folder, **settings)
+
+
+def packed(folder, **options):
+    return PackedDataset(root=str(folder), split="val", **options)
+
+
+def assert_equal(found, expected, *, but=()):
+    assert found.keys() - {*but} == expected.keys() - {*but}
+    for key in expected.keys() - {*but}:
+        if isinstance(expected[key], np.ndarray):
+            assert found[key].dtype == expected[key].dtype
+            np.testing.assert_array_equal(found[key], expected[key])
+        else:
+            assert found[key] == expected[key]
+
+
+# --------------------------------------------------------------------------- equal samples
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("units", [{}, {"depth": "metres", "depth_scale": 1.0}])
+def test_every_sample_is_the_original(tree, tmp_path, units, num_workers):
+    original = folder_set(tree, **units)
+    index = pack(original, tmp_path, num_workers=num_workers)
+    copy = packed(tmp_path)
+    assert len(index.shards) > 2
+    assert copy.info == original.info
+    assert len(copy) == len(original) == COUNT
+    for i in range(COUNT):
+        assert_equal(copy[i], original[i])
+    assert_equal(copy[0], original[0])  # back in the first shard
+    assert copy.validate() == []
+    for outside in (-1, COUNT):
+        with pytest.raises(IndexError):
+            copy[outside]
+
+
+def test_photos_keep_the_bytes_of_their_files(tree, tmp_path):
+    pack(folder_set(tree), tmp_path)
+    found = {}
+    for path in sorted(tmp_path.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            found |= {m.name: tar.extractfile(m).read() for m in tar}
+    for i, path in enumerate(sorted((tree / "images/val").iterdir())):
+        suffix = path.suffix.replace("jpeg", "jpg")
+        assert found[f"{i:09}{suffix}"] == path.read_bytes()
+    assert "000000000.depth.png" in found  # millimetres stay 16 bits
+
+
+def test_image_level_labels(tmp_path):
+    for name in ("train/ant/1.png", "train/bee/2.png", "val/ant/3.jpg", "val/bee/4.jpg"):
+        save(tmp_path / "images" / name, RNG.integers(0, 256, (30, 40, 3), np.uint8))
+    (tmp_path / "images/labels_val.csv").write_text("image,value\nval/ant/3.jpg,0.1\n")
+    classes = ImageFolderDataset(root=tmp_path / "images", split="val")
+    numbers = ImageTableDataset(root=tmp_path / "images", split="val")
+    for name, original in (("classes", classes), ("numbers", numbers)):
+        pack(original, tmp_path / name)
+        copy = packed(tmp_path / name)
+        assert copy.info == original.info
+        assert copy.class_id_names == getattr(original, "class_id_names", ())
+        for i in range(len(original)):
+            assert_equal(copy[i], original[i])
+
+
+@pytest.mark.parametrize("divisor", [1000, 256, 5000, 100, None])
+def test_depth_survives_in_any_unit(divisor):
+    raw = RNG.integers(0, 65536, (40, 50)).astype(np.uint16)
+    depth = raw.astype(np.float32) * np.float32(0.7)
+    if divisor is not None:
+        depth = raw / np.float32(divisor)
+    valid = depth > 0
+    valid[:3] = False  # a sample may say so of depth that it carries
+    sample = {"image": np.zeros((40, 50, 3), np.uint8), "depth": depth, "valid": valid}
+    parts = encode_sample(sample)
+    assert ("depth.png" in parts) is (divisor is not None)
+    assert_equal(decode_sample(parts, source="x"), sample)
+
+
+class Cropped:
+    """Samples whose image is not what the file of their name holds."""
+
+    info = DatasetInfo(targets=())
+
+    def __init__(self, original):
+        self.original = original
+
+    def __len__(self):
+        return len(self.original)
+
+    def __getitem__(self, index):
+        sample = self.original[index]
+        return {"image": sample["image"][3:20, 5:], "name": sample["name"], "index": index}
+
+
+def test_a_crop_is_packed_and_not_its_file(tree, tmp_path):
+    original = Cropped(folder_set(tree))
+    pack(original, tmp_path)
+    for i in range(COUNT):
+        assert_equal(packed(tmp_path)[i], original[i])
+
+
+def test_shuffled_shards_hold_the_same_samples(tree, tmp_path):
+    original = folder_set(tree)
+    pack(original, tmp_path, shuffle_seed=0)
+    copy = packed(tmp_path)
+    by_name = {sample["name"]: sample for sample in (copy[i] for i in range(COUNT))}
+    assert len(by_name) == COUNT
+    assert [copy[i]["name"] for i in range(COUNT)] != sorted(by_name)
+    for i in range(COUNT):
+        assert_equal(by_name[original[i]["name"]], original[i], but=("index",))
+
+
+def test_other_programs_can_read_the_shards(tree, tmp_path):
+    """webdataset's own pipeline, decoding as it does by itself."""
+    original = folder_set(tree)
+    index = pack(original, tmp_path)
+    urls = [str(tmp_path / shard.name) for shard in index.shards]
+    found = list(webdataset.WebDataset(urls, shardshuffle=False).decode("rgb8"))
+    assert len(found) == COUNT
+    for i, item in enumerate(found):
+        assert item["__key__"] == f"{i:09}"
+        assert item["json"]["name"] == original[i]["name"]
+        if "png" in item:
+            np.testing.assert_array_equal(item["png"], original[i]["image"])
+
+
+# --------------------------------------------------------------------------- epochs
+
+
+@pytest.fixture(scope="module")
+def shards(tree, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    pack(folder_set(tree), folder)
+    return folder
+
+
+def loaded(shards, *, num_workers, epoch, start=0):
+    """The samples of an epoch, in the order of a training loader of this rank."""
+    loader = make_loader(
+        packed(shards, window=2), TrainTransform(image_size=[16, 16], zoom=[1, 2]), training=True,
+        batch_size=2, num_workers=num_workers, seed=5, targets=("labels", "depth"), drop_last=False,
+    )  # fmt: skip
+    loader.sampler.set_epoch(epoch)
+    loader.sampler.start = start
+    return [(int(i), image.sum().item()) for b in loader
+            for i, image in zip(b["index"], b["image"], strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_each_sample_once_an_epoch_on_any_ranks_and_workers(shards, monkeypatch, world):
+    per_rank = -(-COUNT // world)
+    orders = set()
+    for epoch in (0, 3):
+        for rank in range(world):
+            monkeypatch.setattr(samplers, "_rank_and_world", lambda rank=rank: (rank, world))
+            alone = loaded(shards, num_workers=0, epoch=epoch)
+            assert loaded(shards, num_workers=2, epoch=epoch) == alone
+            assert loaded(shards, num_workers=0, epoch=epoch, start=4) == alone[4:]  # resumed
+            assert len(alone) == per_rank
+            orders.add((epoch, rank, tuple(i for i, _ in alone)))
+    for epoch in (0, 3):
+        counts = Counter(i for e, _, order in orders if e == epoch for i in order)
+        assert set(counts) == set(range(COUNT))
+        assert sum(counts.values()) == per_rank * world  # equal ranks: at most one comes twice
+    assert len(orders) == 2 * world
+
+
+def test_a_mix_of_packed_sets(shards, tree):
+    sets = {"shards": lambda split: packed(shards), "files": lambda split: folder_set(tree)}
+    mix = MixDataset(sets=sets, split="train")
+    assert mix.info == folder_set(tree).info
+    names = Counter(mix.draw(0, i)["name"] for i in range(len(mix)))
+    assert set(names.values()) == {2}
+
+
+# --------------------------------------------------------------------------- going on, mistakes
+
+
+class Broken:
+    """A data set of which some samples cannot be read."""
+
+    def __init__(self, original, *, broken=(), power_cut=None):
+        self.original, self.info = original, original.info
+        self.broken, self.power_cut = broken, power_cut
+
+    def __len__(self):
+        return len(self.original)
+
+    def __getitem__(self, index):
+        if index == self.power_cut:
+            raise KeyboardInterrupt
+        if index in self.broken:
+            raise DataError(f"{index:02}.png: the file is truncated")
+        return self.original[index]
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+@pytest.mark.parametrize("cut_at", [0, 1, 9, COUNT - 1])
+def test_what_was_cut_ends_with_the_very_same_files(tree, tmp_path, cut_at):
+    original = folder_set(tree)
+    broken = {"broken": (4, 10)}
+    pack(Broken(original, **broken), tmp_path / "whole", skip_broken=True)
+    with pytest.raises(KeyboardInterrupt):
+        pack(Broken(original, power_cut=cut_at, **broken), tmp_path / "cut", skip_broken=True)
+    assert not (tmp_path / "cut/val.json").exists()
+    assert not list((tmp_path / "cut").glob(".part*"))
+    pack(Broken(original, **broken), tmp_path / "cut", skip_broken=True)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_what_is_packed_is_not_packed_again(tree, tmp_path):
+    original = folder_set(tree)
+    index = pack(original, tmp_path)
+    before = contents(tmp_path)
+    assert pack(Broken(original, broken=range(COUNT)), tmp_path) == index  # nothing is read
+    assert contents(tmp_path) == before
+    with pytest.raises(DataError, match=r"val\.json is of other data.*choose another folder"):
+        pack(original, tmp_path, source={"root": "y"})
+    shard = tmp_path / index.shards[1].name
+    data = shard.read_bytes()
+    shard.write_bytes(data[:600] + b"?" + data[601:])
+    with pytest.raises(DataError, match=r"val-000001\.tar: its sha256 is .*remove .*val\.json"):
+        pack(original, tmp_path)
+    shard.unlink()
+    with pytest.raises(DataError, match=r"val-000001\.tar: is gone"):
+        pack(original, tmp_path)
+    assert contents(tmp_path).keys() == before.keys() - {shard.name}
+
+
+def test_what_cannot_be_read_is_named(tree, tmp_path, caplog):
+    original = folder_set(tree)
+    with pytest.raises(DataError, match=r"10\.png: the file is truncated"):
+        pack(Broken(original, broken=(10,)), tmp_path / "raise", num_workers=1)
+    index = pack(Broken(original, broken=(0, 10, COUNT - 1)), tmp_path / "skip", skip_broken=True)
+    assert index.samples == COUNT - 3
+    assert len(index.skipped) == 3
+    assert "left out: 10.png: the file is truncated" in caplog.text
+    copy = packed(tmp_path / "skip")
+    names = [copy[i]["name"] for i in range(len(copy))]
+    assert names == [original[i]["name"] for i in range(COUNT) if i not in (0, 10, COUNT - 1)]
+    with pytest.raises(DataError, match=r"no sample could be read: 00\.png"):
+        pack(Broken(original, broken=range(COUNT)), tmp_path / "none", skip_broken=True)
+
+
+def test_a_mix_is_not_packed(tree, tmp_path):
+    mix = MixDataset(sets={"a": lambda split: folder_set(tree)}, split="train")
+    with pytest.raises(DataError, match="a mix is drawn anew every epoch"):
+        pack(mix, tmp_path)
+
+
+def test_a_full_disk(tree, tmp_path, monkeypatch):
+    def full(self, item):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(webdataset.TarWriter, "write", full)
+    with pytest.raises(DataError, match=r"val-000000\.tar: cannot be written \(No space left"):
+        pack(folder_set(tree), tmp_path)
+    assert contents(tmp_path) == {}
+
+
+def test_without_the_library(tree, tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "webdataset", None)
+    with pytest.raises(DataError, match=r"needs webdataset: pip install .*\[stream\]"):
+        pack(folder_set(tree), tmp_path)
+
+
+def changed(folder, shards, change):
+    """A copy of packed data with another index."""
+    folder.mkdir()
+    for path in shards.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    values = json.loads((folder / "val.json").read_text())
+    change(values)
+    (folder / "val.json").write_text(json.dumps(values))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v["shards"][0].update(name="../secret.tar"),
+        lambda v: v["shards"][0].update(name="/etc/passwd"),
+        lambda v: v["shards"][0].update(name="a/b.tar"),
+        lambda v: v["shards"][0].update(sha256="../../x"),
+        lambda v: v["shards"][0].update(samples="many"),
+        lambda v: v["shards"].clear(),
+        lambda v: v.update(samples=1),
+        lambda v: v.update(format="dpt-packed-99"),
+        lambda v: v["info"].update(targets=["everything"]),
+        lambda v: v.pop("info"),
+    ],
+)
+def test_an_index_that_is_not_ours(tmp_path, shards, change):
+    folder = changed(tmp_path / "x", shards, change)
+    with pytest.raises(DataError, match=r"val\.json: not an index that dpt data pack wrote"):
+        packed(folder)
+
+
+def test_shards_that_are_not_what_the_index_says(tmp_path, shards):
+    folder = changed(tmp_path / "x", shards, lambda v: None)
+    first = folder / "val-000000.tar"
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-1000])
+    with pytest.raises(DataError, match=r"val-000000\.tar: has \d+ bytes, must have \d+: copy it"):
+        packed(folder)[0]
+    first.write_bytes(b"\1" * len(whole))
+    with pytest.raises(DataError, match=r"val-000000\.tar: not a shard that can be read"):
+        packed(folder)[0]
+    first.write_bytes(tar_of({"1.jpg": b"x"}, size=len(whole)))
+    with pytest.raises(DataError, match=r"val-000000\.tar: holds 1 samples, must hold"):
+        packed(folder)[0]
+    first.unlink()
+    with pytest.raises(DataError, match=r"shard .*val-000000\.tar does not exist"):
+        packed(folder)[0]
+    with pytest.raises(DataError, match=r"index .*test\.json does not exist; .*dpt data pack"):
+        PackedDataset(root=str(folder), split="test")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"json": b"{}"}, r"s: holds 0 photos"),
+        ({"jpg": b"x", "json": b"{}"}, r"s\.jpg: not a picture"),
+        ({"png": None}, r"s\.json: missing or damaged"),
+        ({"png": None, "json": b"[]"}, r"s\.json: missing or damaged"),
+        ({"png": None, "json": b"{}", "depth.npz": b"PK\3\4"}, r"s\.depth\.npz: cannot be read"),
+        ({"png": None, "json": b'{"depth_divisor": 0}', "depth.png": None}, r"units of 1/0 m"),
+    ],
+)
+def test_damaged_samples_are_named(parts, message):
+    png = encode_sample({"image": np.zeros((4, 5, 3), np.uint8)})["png"]
+    parts = {name: data or png for name, data in parts.items()}
+    with pytest.raises(DataError, match=message):
+        decode_sample(parts, source="s")
+
+
+def test_links_in_a_shard_are_refused(tmp_path, shards):
+    folder = changed(tmp_path / "x", shards, lambda v: None)
+    path = folder / "val-000000.tar"
+    link = tarfile.TarInfo("000000000.jpg")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    path.write_bytes(tar_of({}, link, size=path.stat().st_size))
+    with pytest.raises(DataError, match=r"000000000\.jpg is no plain file"):
+        packed(folder)[0]
+
+
+def tar_of(files, *members, size):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        for member in members:
+            tar.addfile(member)
+    return data.getvalue().ljust(size, b"\0")[:size]

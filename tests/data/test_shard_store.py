@@ -1,0 +1,258 @@
+"""Shards from a server in this process: fetched once, verified, kept within bounds."""
+
+import http.server
+import multiprocessing
+import os
+import re
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dpt.data import DataError, PackedDataset, TrainTransform, download, make_loader
+from dpt.data.pack import pack_split
+from dpt.data.shard_store import GIGABYTE, ShardCache
+from dpt.types import DatasetInfo
+
+COUNT = 24
+
+
+class Noise:
+    """Samples of random content with depth."""
+
+    info = DatasetInfo(targets=("depth",), max_depth=10.0)
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        random = np.random.default_rng(index)
+        depth = random.integers(0, 9000, (20, 30)).astype(np.float32) / np.float32(1000)
+        image = random.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+        return {"image": image, "depth": depth, "valid": depth > 0, "name": f"{index}"}
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """A folder's files, with Range; ``server.cut`` breaks answers off after so many bytes."""
+
+    protocol_version = "HTTP/1.0"
+
+    def do_GET(self):
+        path = self.translate_path(self.path)
+        wanted = self.headers["Range"]
+        name = os.path.basename(path)
+        self.server.asked.append((name, wanted))
+        if not os.path.isfile(path):
+            self.send_error(404)
+            return
+        with open(path, "rb") as file:
+            content = file.read()
+        start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) if wanted else 0
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        cut = self.server.cut if name.endswith(".tar") else None
+        self.wfile.write(content[start:] if cut is None else content[start : start + cut])
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    for split in ("train", "val"):
+        pack_split(Noise(), folder, split=split, source={}, shard_size=9_000)
+    return folder
+
+
+@pytest.fixture
+def server(folder):
+    handler = partial(Handler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.asked, server.cut = [], None
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def at(server, cache, **options):
+    return PackedDataset(root=server.url, split="train", cache_dir=str(cache), **options)
+
+
+def kept(cache):
+    return sorted(p for p in cache.iterdir() if p.suffix == ".tar")
+
+
+def shards_asked(server):
+    return [name for name, _ in server.asked if name.endswith(".tar")]
+
+
+def test_samples_from_a_server_are_the_originals(server, tmp_path):
+    dataset = at(server, tmp_path)
+    assert len(dataset.shards) > 4
+    assert dataset.validate() == []
+    assert len(shards_asked(server)) == 1  # a first look fetches no more
+    for index in range(COUNT):
+        expected, found = Noise()[index], dataset[index]
+        assert found["name"] == expected["name"]
+        for key in ("image", "depth", "valid"):
+            np.testing.assert_array_equal(found[key], expected[key])
+    assert sorted(shards_asked(server)) == [shard.name for shard in dataset.shards]
+    again = at(server, tmp_path)
+    assert [again[i]["name"] for i in range(COUNT)] == [str(i) for i in range(COUNT)]
+    assert len(shards_asked(server)) == len(dataset.shards)  # all from the cache
+    assert {p.suffix for p in tmp_path.iterdir() if p.is_file()} == {".tar"}
+
+
+def epoch_of(dataset, *, num_workers, epoch):
+    loader = make_loader(
+        dataset, TrainTransform(image_size=[16, 16]), training=True, batch_size=2,
+        num_workers=num_workers, seed=5, targets=("depth",),
+    )  # fmt: skip
+    loader.sampler.set_epoch(epoch)
+    return [int(i) for batch in loader for i in batch["index"]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_epoch_fetches_each_shard_once_however_small_the_cache(server, tmp_path, num_workers):
+    window = 2
+    largest = max(shard.size for shard in at(server, tmp_path).shards)
+    limit = (window + 1) * largest
+    dataset = at(server, tmp_path, window=window, cache_gb=limit / GIGABYTE)
+    local = PackedDataset(root=str(server.RequestHandlerClass.keywords["directory"]), split="train",
+                          window=window)  # fmt: skip
+    for epoch in (0, 1):
+        server.asked.clear()
+        found = epoch_of(dataset, num_workers=num_workers, epoch=epoch)
+        assert sorted(found) == list(range(COUNT))
+        assert found == epoch_of(local, num_workers=0, epoch=epoch)  # wherever the shards lie
+        asked = shards_asked(server)
+        if num_workers == 0:  # workers run ahead of one another by a few batches
+            assert len(asked) == len(set(asked))
+        assert sum(path.stat().st_size for path in kept(tmp_path)) <= limit
+
+
+def test_what_was_used_last_is_kept(server, tmp_path):
+    dataset = at(server, tmp_path)
+    shards, store = dataset.shards, dataset.store
+    store.limit = 3 * max(shard.size for shard in shards)
+    for number in (0, 1, 2):
+        store.open(shards[number]).close()
+        time.sleep(0.02)
+    store.open(shards[0]).close()
+    time.sleep(0.02)
+    reader = store.open(shards[1])  # in use while it goes
+    time.sleep(0.02)
+    for number in (0, 3, 4):
+        store.open(shards[number]).close()
+        time.sleep(0.02)
+    assert {path.name.partition("-")[0] for path in kept(tmp_path)} == {
+        shards[number].sha256 for number in (0, 3, 4)
+    }
+    assert len(reader.read()) == shards[1].size
+    reader.close()
+
+
+def test_a_cache_too_small(server, tmp_path):
+    with pytest.raises(DataError, match=r"cache_gb=1e-05 cannot hold the 3 shards .*data\.window"):
+        at(server, tmp_path, window=2, cache_gb=1e-5)
+    store = ShardCache(server.url, tmp_path, limit=1000)
+    with pytest.raises(DataError, match=r"no room for a shard .*data\.cache_gb=1e-06 .*raise it"):
+        store.open(at(server, tmp_path).shards[0])
+    with pytest.raises(DataError, match=r"data\.window=0: must be at least 1"):
+        at(server, tmp_path, window=0)
+
+
+def test_a_cut_transfer_goes_on(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
+    dataset = at(server, tmp_path)
+    server.cut, server.asked = 4000, []
+    assert dataset[0]["name"] == "0"
+    size = dataset.shards[0].size
+    starts = [f"bytes={start}-" for start in range(4000, size, 4000)]
+    assert [wanted for _, wanted in server.asked] == [None, *starts]
+    server.cut = 0
+    with pytest.raises(DataError, match=r"train-000001\.tar: the connection was cut at 0 of"):
+        dataset.store.open(dataset.shards[1])
+    server.cut = None
+    dataset.store.open(dataset.shards[1]).close()
+
+
+def test_another_file_than_promised_is_refused(server, folder, tmp_path):
+    dataset = at(server, tmp_path / "cache")
+    shard = dataset.shards[2]
+    path = folder / shard.name
+    whole = path.read_bytes()
+    try:
+        path.write_bytes(whole[:-1] + b"?")
+        with pytest.raises(DataError, match=r"its sha256 is .*must be .*whether http.*has changed"):
+            dataset.store.open(shard)
+        assert not kept(tmp_path / "cache")
+        path.write_bytes(whole[:-512])
+        with pytest.raises(DataError, match=r"has \d+ bytes, expected \d+"):
+            dataset.store.open(shard)
+    finally:
+        path.write_bytes(whole)
+    dataset.store.open(shard).close()
+    (cached,) = kept(tmp_path / "cache")
+    cached.write_bytes(whole[:700])  # as after a crash
+    with dataset.store.open(shard) as file:
+        assert file.read() == whole
+
+
+def test_addresses_that_lead_nowhere(server, tmp_path):
+    with pytest.raises(
+        DataError, match=r"/test\.json: the server answers 404 .*: check data\.root"
+    ):
+        PackedDataset(root=server.url, split="test", cache_dir=str(tmp_path))
+    with pytest.raises(DataError, match=r"nofs://x/train\.json: cannot be read .*data\.root"):
+        PackedDataset(root="nofs://x", split="train", cache_dir=str(tmp_path))
+
+
+def test_other_file_systems_through_fsspec(folder, tmp_path):
+    """Its file system in memory stands for those with an account."""
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.put(str(folder), "/bucket", recursive=True)
+    dataset = PackedDataset(root="memory://bucket", split="train", cache_dir=str(tmp_path))
+    assert dataset.validate() == []
+    part = tmp_path / f"{dataset.shards[1].sha256}-{dataset.shards[1].size}.tar.part"
+    part.write_bytes((folder / dataset.shards[1].name).read_bytes()[:3000])  # of an earlier run
+    assert [dataset[i]["name"] for i in range(COUNT)] == [str(i) for i in range(COUNT)]
+    assert not list(tmp_path.glob("*.part"))
+    memory.pipe(f"/bucket/{dataset.shards[1].name}", b"x" * dataset.shards[1].size)
+    kept(tmp_path)[0].unlink()
+    for path in kept(tmp_path):
+        path.unlink()
+    with pytest.raises(DataError, match="its sha256 is"):
+        dataset.store.open(dataset.shards[1])
+    assert not list(tmp_path.glob("*.part"))
+
+
+def _read_all(url, cache, start, queue):
+    dataset = PackedDataset(root=url, split="train", cache_dir=cache)
+    start.wait()
+    queue.put([dataset[i]["name"] for i in range(COUNT)])
+
+
+def test_processes_fetch_a_shard_once_together(server, tmp_path):
+    context = multiprocessing.get_context("fork")
+    start, queue = context.Event(), context.Queue()
+    arguments = (server.url, str(tmp_path), start, queue)
+    processes = [context.Process(target=_read_all, args=arguments) for _ in range(3)]
+    for process in processes:
+        process.start()
+    start.set()
+    results = [queue.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    assert results == [[str(i) for i in range(COUNT)]] * 3
+    asked = shards_asked(server)
+    assert len(asked) == len(set(asked))
