@@ -220,21 +220,21 @@ def data_root(root: str | Path) -> Path:
     return path
 
 
-def at_hand(dataset: Dataset) -> int:
-    """How many of the first samples cost little to read.
+def at_hand(dataset: Dataset) -> Sequence[int]:
+    """The indices of samples that cost little to read: all, unless ``dataset.at_hand`` is others.
 
-    All, unless the data set says otherwise: one whose shards are fetched as they are needed names
-    the first shard's. Who wants a few samples of any kind takes them from these.
+    Those of data sets whose shards are fetched as they are needed are few. Who wants some samples
+    to look at, whichever they are, takes them from these.
     """
-    return int(getattr(dataset, "at_hand", len(dataset)))
+    return getattr(dataset, "at_hand", range(len(dataset)))
 
 
 def a_few(dataset: Dataset, *, limit: int, seed: int = 0) -> list[int]:
     """``limit`` indices: half are the first, half are drawn at random, in order."""
-    length = at_hand(dataset)
-    first = min(length, (limit + 1) // 2)
-    rest = np.random.default_rng(seed).permutation(np.arange(first, length))
-    return [*range(first), *sorted(rest[: limit - first].tolist())]
+    indices = at_hand(dataset)
+    first = min(len(indices), (limit + 1) // 2)
+    rest = np.random.default_rng(seed).permutation(np.arange(first, len(indices)))
+    return [indices[i] for i in [*range(first), *sorted(rest[: limit - first].tolist())]]
 
 
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from dpt.data.base import DataError, Dataset, draw
+from dpt.data.base import DataError, Dataset, at_hand, draw
 from dpt.types import DatasetInfo, Sample, Target
 
 
@@ -24,7 +24,8 @@ class MixDataset:
 
     Which sample fills a place depends on (seed, epoch, place) alone. Order, sharding over ranks,
     augmentation and resuming are those of any other data set, with the same guarantees: ranks get
-    distinct places, and batches do not depend on the number of workers.
+    distinct places, and batches do not depend on the number of workers. Sets that are quick in
+    some orders alone (packed ones) are gone through in such an order.
 
     Other splits: the sets one after the other, each sample once, without weights.
 
@@ -76,6 +77,7 @@ class MixDataset:
                 if "class_id" in dataset.info.targets
             }
         )
+        self.order = self._merged if any(hasattr(d, "order") for d in self.sets.values()) else None
         self._orders: dict[tuple[int, int], np.ndarray] = {}
         self._orders_of = 0  # the epoch they belong to
 
@@ -104,6 +106,16 @@ class MixDataset:
         turn, place = divmod(epoch * self._counts[number] + place, self._sizes[number])
         return number, turn, int(self._order(epoch, number, turn)[place])
 
+    @property
+    def at_hand(self) -> Sequence[int]:
+        """The first places of each set, as many as it has samples that cost little to read."""
+        starts = [end - count for end, count in zip(self._ends, self._counts, strict=True)]
+        return [
+            start + place
+            for start, count, dataset in zip(starts, self._counts, self.sets.values(), strict=True)
+            for place in range(min(count, len(at_hand(dataset))))
+        ]
+
     def preload(self) -> None:
         """Fills the caches of the sets that have one, before workers start."""
         for dataset in self.sets.values():
@@ -119,6 +131,13 @@ class MixDataset:
             for remark in dataset.validate(limit=limit, seed=seed)
         ]
 
+    def _merged(self, random: np.random.Generator) -> np.ndarray:
+        """All places, those of each set in their order, which is one of its own already."""
+        owners = random.permutation(np.repeat(np.arange(len(self._counts)), self._counts))
+        order = np.empty(len(self), np.int64)
+        order[np.argsort(owners, kind="stable")] = np.arange(len(self))
+        return order
+
     def _order(self, epoch: int, number: int, turn: int) -> np.ndarray:
         """The permutation of a set for one turn through it; those of an epoch are kept."""
         if epoch != self._orders_of:
@@ -126,7 +145,10 @@ class MixDataset:
             self._orders_of = epoch
         if (number, turn) not in self._orders:
             random = np.random.default_rng(np.random.SeedSequence((self.seed, number, turn)))
-            self._orders[number, turn] = random.permutation(self._sizes[number])
+            own = getattr(list(self.sets.values())[number], "order", None)
+            self._orders[number, turn] = (
+                random.permutation(self._sizes[number]) if own is None else own(random)
+            )
         return self._orders[number, turn]
 
 

@@ -194,8 +194,8 @@ def _write_shard(path: Path, first: Packed, others: Iterator[Packed], *, shard_s
                     samples += 1
                     if file.tell() >= shard_size:
                         break
-            with temporary.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            with temporary.open("rb") as written:
+                digest = hashlib.file_digest(written, "sha256").hexdigest()
             return Shard(path.name, samples, temporary.stat().st_size, digest)
     except OSError as error:
         raise DataError(

@@ -87,9 +87,9 @@ class PackedDataset:
         return sample
 
     @property
-    def at_hand(self) -> int:
-        """How many of the first samples can be read without fetching much: see ``base.at_hand``."""
-        return len(self) if self._is_local else self.shards[0].samples
+    def at_hand(self) -> range:
+        """What can be read without fetching much, see ``base.at_hand``: the first shard."""
+        return range(len(self) if self._is_local else self.shards[0].samples)
 
     def order(self, random: np.random.Generator) -> np.ndarray:
         """A random order that reads from ``window`` shards at a time."""

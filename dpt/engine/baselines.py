@@ -35,9 +35,9 @@ def trivial_scores(
     """
     if all(o.target is None for o in objectives.values()):
         return {}
-    count = at_hand(train)
-    places = np.linspace(0, count - 1, min(count, TRAIN_SAMPLES)).round().astype(int)
-    seen = list(_readable(train, places))
+    indices = at_hand(train)
+    places = np.linspace(0, len(indices) - 1, min(len(indices), TRAIN_SAMPLES)).round().astype(int)
+    seen = list(_readable(train, [indices[place] for place in places]))
     guesses = {name: _fit(o, seen, size) for name, o in objectives.items()}
     scores: dict[str, dict[str, float]] = {}
     for kind in ("constant", "per position"):

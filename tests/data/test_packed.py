@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from bisect import bisect_right
 from collections import Counter
 
 import numpy as np
@@ -234,11 +235,30 @@ def test_each_sample_once_an_epoch_on_any_ranks_and_workers(shards, monkeypatch,
 
 
 def test_a_mix_of_packed_sets(shards, tree):
-    sets = {"shards": lambda split: packed(shards), "files": lambda split: folder_set(tree)}
+    sets = {
+        "shards": lambda split: packed(shards, window=2),
+        "files": lambda split: folder_set(tree),
+    }
     mix = MixDataset(sets=sets, split="train")
     assert mix.info == folder_set(tree).info
-    names = Counter(mix.draw(0, i)["name"] for i in range(len(mix)))
-    assert set(names.values()) == {2}
+    for epoch in (0, 1):
+        names = Counter(mix.draw(epoch, i)["name"] for i in range(len(mix)))
+        assert set(names.values()) == {2}
+        order = mix.order(np.random.default_rng(epoch))
+        assert sorted(order) == list(range(2 * COUNT))
+        places = [mix.locate(epoch, i) for i in order]
+        from_shards = [index for number, _, index in places if number == 0]
+        assert sorted(from_shards) == list(range(COUNT))
+        shard = [bisect_right(packed(shards)._ends, index) for index in from_shards]
+        assert abs(sum(n == 0 for n, *_ in places[:COUNT]) - COUNT / 2) < 8  # they take turns
+        assert in_use(shard) <= 3
+    assert MixDataset(sets={"files": sets["files"]}, split="train").order is None
+
+
+def in_use(shard):
+    """The most shards that are begun and not done with at once, in a row of shards."""
+    spans = [(shard.index(s), len(shard) - 1 - shard[::-1].index(s)) for s in set(shard)]
+    return max(sum(a <= i <= b for a, b in spans) for i in range(len(shard)))
 
 
 # --------------------------------------------------------------------------- going on, mistakes
