@@ -85,6 +85,29 @@ def sunrgbd(root: Path, *, toolbox: bool) -> None:
         scipy.io.savemat(folder / "allsplit.mat", arrays)
 
 
+def sunrgbd_masks(root: Path) -> dict[str, np.ndarray]:
+    """The toolbox's masks of :func:`sunrgbd`'s frames in an order of their own, by frame.
+
+    A struct of MATLAB's version 7.3 is a group whose fields hold references.
+    """
+    folder = root / "SUNRGBDtoolbox/Metadata"
+    folder.mkdir(parents=True)
+    names = ["xtion/sun3ddata/brown/brown_1", "kv1/NYUdata/NYU0002", "elsewhere/unused",
+             "kv2/kinect2data/000001_2014", "realsense/lg/2014_10-30",
+             "kv1/NYUdata/NYU0001"]  # fmt: skip
+    masks = {name: RNG.integers(0, 38, SIZE).astype(np.uint8) for name in names}
+    with h5py.File(folder / "SUNRGBD2Dseg.mat", "w", userblock_size=512) as file:
+        for field in ("seglabel", "seglabelall"):
+            stored = [file.create_dataset(f"#refs#/{field}{i}", data=masks[name].T)
+                      for i, name in enumerate(names)]  # fmt: skip
+            column = file.create_dataset(f"SUNRGBD2Dseg/{field}", (len(names), 1), h5py.ref_dtype)
+            column[:, 0] = [part.ref for part in stored]
+    entries = np.empty((1, len(names)), dtype=[("sequenceName", object), ("valid", object)])
+    entries[0] = [(f"SUNRGBD/{name}", 1) for name in names]
+    scipy.io.savemat(folder / "SUNRGBDMeta.mat", {"SUNRGBDMeta": entries})
+    return masks
+
+
 def tum(root: Path, sequences: tuple[str, ...] = ("freiburg1_desk", "freiburg2_xyz")) -> None:
     """Photos at 30 Hz; depth 5 ms later, but for the second, whose depth comes 25 ms too late."""
     for name in sequences:
@@ -111,6 +134,22 @@ def vkitti2(root: Path) -> None:
                     centimetres = np.full(SIZE, 1234.0 + i)
                     centimetres[: SIZE[0] // 2] = 65535
                     depth_png(frames / f"depth/{camera}/depth_{i:05}.png", centimetres, scale=1)
+
+
+def vkitti2_masks(root: Path) -> np.ndarray:
+    """The same mask for every frame of :func:`vkitti2`; returns its ids, the last undefined."""
+    colors = np.array(
+        [(210, 0, 200), (90, 200, 255), (0, 199, 0), (90, 240, 0), (140, 140, 140), (100, 60, 100),
+         (250, 100, 255), (255, 255, 0), (200, 200, 0), (255, 130, 0), (80, 80, 80), (160, 60, 60),
+         (255, 127, 80), (0, 139, 139), (0, 0, 0)], np.uint8)  # fmt: skip
+    ids = RNG.integers(0, len(colors), SIZE)
+    for folder in list(root.glob("*/*/frames/rgb/*")):
+        target = folder.parents[1] / "classSegmentation" / folder.name
+        target.mkdir(parents=True)
+        for photo in folder.iterdir():
+            number = photo.stem.removeprefix("rgb_")
+            Image.fromarray(colors[ids]).save(target / f"classgt_{number}.png")
+    return ids
 
 
 def hypersim(root: Path, *, scenes: tuple[str, ...] = ("ai_001_001", "ai_003_010")) -> np.ndarray:

@@ -61,7 +61,10 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
 
 
 def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
-    """A data set of an HDF5 file, or its entry ``index`` along the first axis."""
+    """A data set of an HDF5 file, or its entry ``index`` along the first axis.
+
+    Where that is a reference, as MATLAB stores the fields of its structs, what it refers to.
+    """
     h5py = require("h5py", f"{path}: reading it", extra="datasets")
     _check_exists(path)
     try:
@@ -70,7 +73,10 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
             if key is None or key not in file:
                 key = _choose(path, _data_sets(file), key)
             found = file[key]
-            return found[()] if index is None else found[index]
+            entry = found[()] if index is None else found[index]
+            if h5py.check_ref_dtype(found.dtype) is not None and index is not None:
+                return file[entry.item()][()]
+            return entry
     except DataError:
         raise
     except Exception as error:  # OSError, KeyError, RuntimeError, by the place of the damage

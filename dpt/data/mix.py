@@ -36,7 +36,7 @@ class MixDataset:
         split: ``train``, ``val``, ...
         weights: each set's share of the training samples, in any unit; sets not named weigh 1.
         length: samples of a training epoch; None for as many as the sets have together.
-        val_on: the one set that splits other than ``train`` consist of; None for all.
+        val_on: the set, or sets, that splits other than ``train`` consist of; None for all.
         seed: of the permutations.
     """
 
@@ -47,20 +47,21 @@ class MixDataset:
         split: str,
         weights: Mapping[str, float] | None = None,
         length: int | None = None,
-        val_on: str | None = None,
+        val_on: str | Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
         weights = weights or {}
         if not sets:
             raise DataError("data.sets is empty: add some, as in +data@data.sets.camvid=camvid")
-        unknown = [name for name in (*weights, *([val_on] if val_on else [])) if name not in sets]
+        chosen = [val_on] if isinstance(val_on, str) else list(val_on or sets)
+        unknown = [name for name in (*weights, *chosen) if name not in sets]
         if unknown:
             raise DataError(
                 f"data.weights or data.val_on name {', '.join(unknown)}, but data.sets has "
                 f"{', '.join(sets)}"
             )
         self.is_training = split == "train"
-        names = [val_on] if val_on and not self.is_training else list(sets)
+        names = list(sets) if self.is_training else chosen
         self.sets: dict[str, Dataset] = {name: _built(name, sets[name], split) for name in names}
         self._sizes = [len(dataset) for dataset in self.sets.values()]
         self._counts = self._sizes

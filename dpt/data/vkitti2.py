@@ -1,4 +1,4 @@
-"""Virtual KITTI 2 (Cabon et al. 2020): five rendered drives in ten variations, with exact depth."""
+"""Virtual KITTI 2 (Cabon et al. 2020): five rendered drives in ten variations, exact depth and classes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpt.data.base import DataError, data_root
+from dpt.data.labels import LabelRule
 from dpt.data.metres import DepthRule
 from dpt.data.paired import PairedDataset, check_files
 from dpt.data.pairing import Files
@@ -14,9 +15,21 @@ from dpt.data.splits import DEFAULT_FRACTIONS, share_out_sequences
 SKY = 65535
 """What depth files hold where nothing is: 655.35 m."""
 
+CLASSES = {
+    "Terrain": (210, 0, 200), "Sky": (90, 200, 255), "Tree": (0, 199, 0),
+    "Vegetation": (90, 240, 0), "Building": (140, 140, 140), "Road": (100, 60, 100),
+    "GuardRail": (250, 100, 255), "TrafficSign": (255, 255, 0), "TrafficLight": (200, 200, 0),
+    "Pole": (255, 130, 0), "Misc": (80, 80, 80), "Truck": (160, 60, 60), "Car": (255, 127, 80),
+    "Van": (0, 139, 139),
+}  # fmt: skip
+"""Their colours in the class files, as the data set's page lists them and ``colors.txt`` of every
+scene repeats; black is undefined."""
+_UNDEFINED = (0, 0, 0)
+_MASKS = "classSegmentation"
+
 
 class VirtualKitti2Dataset(PairedDataset):
-    """``SceneXX/VARIATION/frames/{rgb,depth}/Camera_N/`` as the archives unpack.
+    """``SceneXX/VARIATION/frames/{rgb,depth,classSegmentation}/Camera_N/`` as the archives unpack.
 
     Args:
         root: the folder of the scenes.
@@ -25,6 +38,7 @@ class VirtualKitti2Dataset(PairedDataset):
             dealt out whole by ``fractions``.
         variations: ``clone``, ``fog``, ``15-deg-left``, ...; None for all.
         cameras: ``Camera_0`` (left) and ``Camera_1``.
+        labels: also read the 14 classes. None: if their archive was unpacked.
         max_depth: largest depth that counts as valid, in metres.
         min_depth: smallest depth that counts as valid, in metres.
         fractions: each split's share of the scenes.
@@ -39,6 +53,7 @@ class VirtualKitti2Dataset(PairedDataset):
         scenes: Mapping[str, Sequence[str] | None] | None = None,
         variations: Sequence[str] | None = None,
         cameras: Sequence[str] = ("Camera_0",),
+        labels: bool | None = None,
         max_depth: float = 80.0,
         min_depth: float = 1e-3,
         fractions: Mapping[str, float] | None = None,
@@ -54,6 +69,9 @@ class VirtualKitti2Dataset(PairedDataset):
             root=self.root,
             option="data.scenes",
         )
+        self.remedies = {"labels": f"unpack the {_MASKS} archive into {self.root}"}
+        if labels is None:
+            labels = any(self.root.glob(f"{names[0]}/*/frames/{_MASKS}"))
         files: list[Files] = []
         for name in names:
             found = sorted(path.parent.name for path in self.root.glob(f"{name}/*/frames"))
@@ -65,13 +83,34 @@ class VirtualKitti2Dataset(PairedDataset):
                 )
             for variation in found if variations is None else variations:
                 for camera in cameras:
-                    files += _frames(self.root / name / variation / "frames", camera)
-        check_files(files, source=self.root, remedy="unpack both the rgb and the depth archive")
+                    files += _frames(self.root / name / variation / "frames", camera, labels)
+        check_files(files, source=self.root, remedy=_remedy(labels))
         rule = DepthRule(scale=0.01, invalid=(0, SKY), min_depth=min_depth, max_depth=max_depth)
-        super().__init__(files, split=split, depth=rule, cache=cache, cache_size=cache_size)
+        super().__init__(
+            files,
+            split=split,
+            depth=rule,
+            labels=_class_rule() if labels else None,
+            cache=cache,
+            cache_size=cache_size,
+        )
 
 
-def _frames(folder: Path, camera: str) -> list[Files]:
-    photos = sorted((folder / "rgb" / camera).glob("rgb_*.jpg"))
-    maps = folder / "depth" / camera
-    return [Files(p, None, maps / f"depth_{p.stem.removeprefix('rgb_')}.png") for p in photos]
+def _frames(folder: Path, camera: str, with_labels: bool) -> list[Files]:
+    files = []
+    for photo in sorted((folder / "rgb" / camera).glob("rgb_*.jpg")):
+        number = photo.stem.removeprefix("rgb_")
+        mask = folder / _MASKS / camera / f"classgt_{number}.png" if with_labels else None
+        files.append(Files(photo, mask, folder / "depth" / camera / f"depth_{number}.png"))
+    return files
+
+
+def _class_rule() -> LabelRule:
+    colors = [*CLASSES.values(), _UNDEFINED]
+    return LabelRule(class_names=tuple(CLASSES), colors=colors, ignore_index=len(CLASSES))
+
+
+def _remedy(with_labels: bool) -> str:
+    if with_labels:
+        return f"unpack the rgb, the depth and the {_MASKS} archive, or set data.labels=false"
+    return "unpack both the rgb and the depth archive"

@@ -46,6 +46,10 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     settings = build.loader_settings(cfg["data"])
     train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
     objectives = build.make_objectives(cfg["task"], train)
+    for name, objective in objectives.items():
+        if objective.target and objective.target not in val.info.targets:
+            lacks = build.LABEL_NAMES[objective.target]
+            log.warning("%s is trained but not scored: the val split has no %s", name, lacks)
     for dataset in (train, val):
         for remark in first_look(dataset, skips_broken=settings.on_error == "skip"):
             log.warning("%s", remark)

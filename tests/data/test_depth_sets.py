@@ -1,5 +1,7 @@
 """The depth data sets on small trees of their own layout."""
 
+from pathlib import Path
+
 import depth_trees as trees
 import numpy as np
 import pytest
@@ -128,6 +130,32 @@ def test_sunrgbd_without_the_toolbox(tmp_path):
     assert sorted(parts[0] + parts[1]) == [1, 2, 3, 4, 5]
 
 
+def test_sunrgbd_masks(tmp_path):
+    trees.sunrgbd(tmp_path, toolbox=True)
+    assert SunRgbdDataset(root=tmp_path, split="train").info.targets == ("depth",)
+    with pytest.raises(DataError, match=r"SUNRGBD2Dseg\.mat does not exist.*data\.labels=false"):
+        SunRgbdDataset(root=tmp_path, split="train", labels=True)
+    masks = trees.sunrgbd_masks(tmp_path)
+    for split, count in (("train", 3), ("val", 2)):
+        dataset = SunRgbdDataset(root=tmp_path, split=split)
+        assert dataset.info.targets == ("depth", "labels")
+        assert dataset.info.num_classes == 37
+        assert len(dataset) == count
+        for sample in (dataset[i] for i in range(count)):
+            folder = Path(sample["name"]).parents[1]
+            raw = masks[folder.relative_to(tmp_path / "SUNRGBD").as_posix()]
+            expected = np.where(raw == 0, IGNORE_INDEX, raw.astype(int) - 1)  # 0 is unlabelled
+            assert sample["labels"].dtype == np.uint8
+            np.testing.assert_array_equal(sample["labels"], expected)
+    without = SunRgbdDataset(root=tmp_path, split="train", labels=False)
+    assert without.info.targets == ("depth",)
+    assert "labels" not in without[0]
+    (tmp_path / "SUNRGBD/kv2/kinect2data/000001_2014").rename(tmp_path / "SUNRGBD/kv2/new")
+    (tmp_path / "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat").unlink()
+    with pytest.raises(DataError, match=r"SUNRGBDMeta\.mat: does not list 1 of .*\(kv2/new\)"):
+        SunRgbdDataset(root=tmp_path, split="train", fractions={"train": 1.0})
+
+
 # --------------------------------------------------------------------------------------- TUM
 
 
@@ -209,6 +237,23 @@ def test_vkitti2(tmp_path):
     (tmp_path / "Scene01/fog/frames/depth/Camera_0/depth_00001.png").unlink()
     with pytest.raises(DataError, match=r"1 files .*depth_00001\.png\): unpack both"):
         VirtualKitti2Dataset(root=tmp_path, split="train", scenes=chosen)
+
+
+def test_vkitti2_masks(tmp_path):
+    trees.vkitti2(tmp_path)
+    options = {"root": tmp_path, "split": "train", "scenes": {"train": ["Scene01"]}}
+    assert VirtualKitti2Dataset(**options).info.targets == ("depth",)
+    with pytest.raises(DataError, match=r"classgt_00000\.png.*unpack .*or set data\.labels=false"):
+        VirtualKitti2Dataset(**options, labels=True)
+    ids = trees.vkitti2_masks(tmp_path)
+    dataset = VirtualKitti2Dataset(**options)
+    assert dataset.info.targets == ("depth", "labels")
+    assert dataset.info.class_names[::13] == ("Terrain", "Van")
+    assert dataset.info.palette[6] == (250, 100, 255)
+    for i in range(len(dataset)):
+        expected = np.where(ids == 14, IGNORE_INDEX, ids)  # black is undefined
+        np.testing.assert_array_equal(dataset[i]["labels"], expected)
+    assert "labels" not in VirtualKitti2Dataset(**options, labels=False)[0]
 
 
 # ---------------------------------------------------------------------------------- Hypersim

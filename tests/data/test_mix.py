@@ -206,6 +206,9 @@ def test_validation_on_one_set_does_not_ask_for_the_others():
     sets = {"a": lambda split: Numbers(10), "b": absent}
     assert len(MixDataset(sets=sets, split="val", val_on="a")) == 10
     assert len(MixDataset(sets=sets, split="train", val_on="a")) == 70
+    three = {**sets, "c": lambda split: Numbers(5, first=200)}
+    both = MixDataset(sets=three, split="val", val_on=["c", "a"])
+    assert drawn(both, 0) == [*range(200, 205), *range(10)]
 
 
 def test_what_the_mix_gives():

@@ -54,6 +54,8 @@ def test_a_file_of_ones_own(train, dense_folder, tmp_path):
     found = json.loads((run / "metrics.json").read_text())
     assert found["val/abs_rel"] is not None
     assert found.get("val/miou") is None  # near has no masks
+    assert ("segmentation is trained but not scored: the val split has no class masks"
+            in (run / "log.txt").read_text())  # fmt: skip
 
 
 def test_a_set_described_wrongly_is_named(train, dense_folder, tmp_path, capsys):
