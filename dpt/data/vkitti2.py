@@ -1,4 +1,4 @@
-"""Virtual KITTI 2 (Cabon et al. 2020): five rendered drives in ten variations, exact depth and classes."""
+"""Virtual KITTI 2 (Cabon et al. 2020): five rendered drives in ten variations, with classes."""
 
 from __future__ import annotations
 
