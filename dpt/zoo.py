@@ -21,6 +21,7 @@ from dpt.nn import (
     DepthHead,
     HybridVisionTransformer,
     InpaintingHead,
+    LinearSegmentationHead,
     RegressionHead,
     SegmentationHead,
     TimmEncoder,
@@ -43,6 +44,8 @@ HEADS: dict[str, type[nn.Module]] = {
     "regression": RegressionHead,
     "inpainting": InpaintingHead,
 }
+LINEAR_HEADS: dict[str, type[nn.Module]] = {"segmentation": LinearSegmentationHead}
+"""In place of the above where a head is of ``kind: linear``."""
 
 
 def _size(
@@ -177,7 +180,8 @@ def build(spec: Spec) -> tuple[nn.Module, Decoder | None, dict[str, nn.Module]]:
     arguments = dict(spec["encoder"])
     kind = arguments.pop("kind")
     encoder: Any = _construct(f"the {kind} encoder", ENCODERS[kind], **arguments)
-    dense = {"depth", "segmentation"} & set(spec["heads"])
+    linear = {k for k, options in spec["heads"].items() if is_linear(k, options)}
+    dense = ({"depth", "segmentation"} & set(spec["heads"])) - linear
     decoder = None
     if dense:
         arguments = dict(spec["decoder"])
@@ -193,6 +197,12 @@ def build(spec: Spec) -> tuple[nn.Module, Decoder | None, dict[str, nn.Module]]:
     for name, options in spec["heads"].items():
         if name in dense:
             parts: dict[str, Any] = {"in_channels": spec["decoder"]["fusion_channels"]}
+        elif name in linear:
+            parts = {
+                "embed_dims": encoder.embed_dims,
+                "num_prefix_tokens": encoder.num_prefix_tokens,
+            }
+            options = {k: v for k, v in options.items() if k != "kind"}
         else:
             parts = {
                 "dim": encoder.embed_dims[-1],
@@ -200,9 +210,15 @@ def build(spec: Spec) -> tuple[nn.Module, Decoder | None, dict[str, nn.Module]]:
             }
             if name == "inpainting":
                 parts["stride"] = encoder.strides[-1]
-        _check_keys(f"the {name} head", options, _arguments(HEADS[name]) - set(parts))
-        heads[name] = _construct(f"the {name} head", HEADS[name], **parts, **options)
+        cls = LINEAR_HEADS[name] if name in linear else HEADS[name]
+        _check_keys(f"the {name} head", options, _arguments(cls) - set(parts))
+        heads[name] = _construct(f"the {name} head", cls, **parts, **options)
     return encoder, decoder, heads
+
+
+def is_linear(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a head with these options reads the encoder alone, and needs no decoder."""
+    return name in LINEAR_HEADS and options.get("kind") == "linear"
 
 
 def _construct(where: str, target: type[nn.Module], **arguments: Any) -> nn.Module:

@@ -15,7 +15,7 @@ from dpt.nn import Decoder
 from dpt.types import Preprocessing
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
-from dpt.zoo import ENCODERS
+from dpt.zoo import ENCODERS, is_linear
 
 log = logging.getLogger("dpt")
 
@@ -95,13 +95,18 @@ def _from_weights(
             "name": other["name"],
             "encoder": fetched | sizes | _converted(ENCODERS[kind], encoder, "model.encoder"),
             "decoder": other["decoder"] | _converted(Decoder, decoder, "model.decoder"),
-            "heads": {k: other["heads"].get(k, {}) | v for k, v in heads.items()},
+            "heads": {k: _like(k, v, other["heads"].get(k, {})) for k, v in heads.items()},
             "preprocessing": normalization | preprocessing,
         }
     )
     report = load_model_weights(net, other, state, source=str(path))
     log.info("weights of a %s: %s", other["name"], report)
     return net
+
+
+def _like(name: str, options: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A head's options, and what another model's head of this name has besides, if of one kind."""
+    return {**other, **options} if is_linear(name, options) == is_linear(name, other) else options
 
 
 def set_switches(net: DPT, model: Mapping[str, Any]) -> None:

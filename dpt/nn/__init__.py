@@ -6,6 +6,7 @@ from dpt.nn.encoders import HybridVisionTransformer, TimmEncoder
 from dpt.nn.fusion import Decoder, Fusion, ResidualConvUnit
 from dpt.nn.heads import ClassificationHead, DepthHead, RegressionHead, SegmentationHead
 from dpt.nn.inpainting import InpaintingHead
+from dpt.nn.linear import LinearSegmentationHead
 from dpt.nn.positions import resize_positions, sincos_1d, sincos_2d
 from dpt.nn.reassemble import Assemble, Project, Read, Reassemble, Resample
 from dpt.nn.vit import VisionTransformer
@@ -20,6 +21,7 @@ __all__ = [
     "Fusion",
     "HybridVisionTransformer",
     "InpaintingHead",
+    "LinearSegmentationHead",
     "Project",
     "Read",
     "Reassemble",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpt.nn.enlarge import Enlarged
 from dpt.nn.fusion import Decoder
-from dpt.nn.heads import DenseHead, SegmentationHead, TokenHead
+from dpt.nn.heads import ClassMapHead, DenseHead, TokenHead
 from dpt.nn.inpainting import InpaintingHead
 from dpt.nn.tracing import same_size
 from dpt.rowwise import enlarged_argmax
@@ -50,7 +50,7 @@ class DPT(nn.Module):
     Args:
         encoder: images to :class:`dpt.types.Tokens`; says ``embed_dims``, ``num_prefix_tokens``,
             ``strides`` and ``pad_multiple``.
-        decoder: tokens to a feature map; None where every head reads tokens.
+        decoder: tokens to a feature map; None where every head reads the encoder's tokens.
         heads: by the name under which their output is returned.
     """
 
@@ -109,13 +109,14 @@ class DPT(nn.Module):
                 outputs[name] = head(tokens.levels[-1], tokens.grids[-1])[window]
                 continue
             assert isinstance(head, DenseHead)
-            if small and isinstance(head, SegmentationHead):
-                outputs[name] = head.logits(maps[-1], size).low
-                small_extra = head.auxiliary_logits(maps, size) if self.training else None
+            given = head.reads(tokens, maps)
+            if small and isinstance(head, ClassMapHead):
+                outputs[name] = head.logits(given[-1], size).low
+                small_extra = head.auxiliary_logits(given, size) if self.training else None
                 auxiliary = None if small_extra is None else small_extra.low
             else:
-                outputs[name] = head(maps[-1], size)[window]
-                auxiliary = head.auxiliary(maps, size) if self.training else None
+                outputs[name] = head(given[-1], size)[window]
+                auxiliary = head.auxiliary(given, size) if self.training else None
                 auxiliary = None if auxiliary is None else auxiliary[window]
             if auxiliary is not None:
                 outputs[f"{name}_auxiliary"] = auxiliary
@@ -134,10 +135,10 @@ class DPT(nn.Module):
     def small_logits(self, images: Tensor) -> Tensor:
         """Segmentation logits (B, K, h, w), to be enlarged; image sides are on the grid already."""
         head = dict(self.heads.items()).get("segmentation")
-        if not isinstance(head, SegmentationHead):
+        if not isinstance(head, ClassMapHead):
             raise ValueError(f"no segmentation head: this model has {', '.join(self.heads)}")
-        _, maps = self._maps(images)
-        return head.logits(maps[-1], (images.shape[-2], images.shape[-1])).low
+        given = head.reads(*self._maps(images))
+        return head.logits(given[-1], (images.shape[-2], images.shape[-1])).low
 
     def pad(self, images: Tensor) -> tuple[Tensor, Window]:
         """Images (B, 3, H, W) brought to the encoder's grid, and where they lie in the result."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dpt.nn.enlarge import Enlarged, convolve, resize
 from dpt.nn.recompute import conv_of_norm_relu, is_plain
+from dpt.types import Tokens
 
 DepthActivation = Literal["sigmoid", "softplus", "inverse", "relu"]
 Upsampling = Literal["image", "double"]
@@ -39,6 +40,15 @@ class DenseHead(nn.Module):
     def auxiliary(self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]) -> Tensor | None:
         """A second prediction from inside the decoder, for training only."""
         return None
+
+    def reads(self, tokens: Tokens, maps: Sequence[Enlarged]) -> Sequence[Enlarged]:
+        """The maps that the head is given, of which the last is the one it predicts from.
+
+        Args:
+            tokens: the encoder's.
+            maps: the decoder's, deepest first.
+        """
+        return maps
 
 
 class DepthHead(DenseHead):
@@ -111,7 +121,34 @@ class DepthHead(DenseHead):
         return torch.relu(x) + self.min_depth if self.min_depth else torch.relu(x)
 
 
-class SegmentationHead(DenseHead):
+class ClassMapHead(DenseHead):
+    """A head whose map is class logits: features (B, F, h, w) to (B, K, H, W)."""
+
+    def __init__(self, *, num_classes: int) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"a segmentation head needs num_classes >= 1, not {num_classes}")
+        self.num_classes = num_classes
+
+    def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
+        return self.logits(features, size).full()
+
+    def auxiliary(self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]) -> Tensor | None:
+        logits = self.auxiliary_logits(maps, size)
+        return None if logits is None else logits.full()
+
+    def logits(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Enlarged:
+        """Logits to be seen at ``size``, held as small as they can be."""
+        raise NotImplementedError
+
+    def auxiliary_logits(
+        self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]
+    ) -> Enlarged | None:
+        """Those of a second prediction, for training only."""
+        return None
+
+
+class SegmentationHead(ClassMapHead):
     """Class logits of each pixel: features (B, F, h, w) to (B, K, H, W).
 
     The auxiliary head has the same layers and reads the penultimate fusion output.
@@ -130,10 +167,7 @@ class SegmentationHead(DenseHead):
         auxiliary: bool = True,
         upsample: Upsampling = "image",
     ) -> None:
-        super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"a segmentation head needs num_classes >= 1, not {num_classes}")
-        self.num_classes = num_classes
+        super().__init__(num_classes=num_classes)
         self.upsample = check_upsampling(upsample)
 
         def layers() -> nn.Sequential:
@@ -148,15 +182,7 @@ class SegmentationHead(DenseHead):
         self.layers = layers()
         self.auxiliary_layers = layers() if auxiliary else None
 
-    def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
-        return self.logits(features, size).full()
-
-    def auxiliary(self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]) -> Tensor | None:
-        logits = self.auxiliary_logits(maps, size)
-        return None if logits is None else logits.full()
-
     def logits(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Enlarged:
-        """Logits to be seen at ``size``, held as small as they can be."""
         logits = self._logits(self.layers, Enlarged.of(features))
         if self.upsample == "image":
             return Enlarged(logits, size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,12 @@ class SegmentationObjective(Objective):
         num_classes: K.
         class_names: for the report, K of them or none.
         loss: called with logits (B, K, H, W) and labels (B, H, W).
+        kind: of the head: ``dpt`` reads the decoder's map, ``linear`` the encoder's own tokens, see
+            :class:`dpt.nn.LinearSegmentationHead`.
+        levels: of a linear head, how many of the deepest levels it reads.
         auxiliary_weight: factor of the same loss on the auxiliary head (Ranftl et al. 2021,
-            section 4.2: 0.2 on the penultimate fusion output); 0 leaves the head out.
+            section 4.2: 0.2 on the penultimate fusion output); 0 leaves the head out. A linear head
+            has none.
         dropout: in front of the last convolution.
         weight: factor of the whole loss.
         boundary: also score boundary IoU at this width, see :class:`SegmentationMetrics`.
@@ -41,6 +45,8 @@ class SegmentationObjective(Objective):
         num_classes: int,
         class_names: Sequence[str] = (),
         loss: nn.Module | None = None,
+        kind: Literal["dpt", "linear"] = "dpt",
+        levels: int = 1,
         auxiliary_weight: float = 0.2,
         dropout: float = 0.1,
         weight: float = 1.0,
@@ -49,6 +55,8 @@ class SegmentationObjective(Objective):
         super().__init__()
         self.num_classes = num_classes
         self.loss = loss or CrossEntropyLoss()
+        self.kind = kind
+        self.levels = levels
         self.auxiliary_weight = auxiliary_weight
         self.dropout = dropout
         self.weight = weight
@@ -57,11 +65,10 @@ class SegmentationObjective(Objective):
         )
 
     def head_options(self) -> dict[str, Any]:
-        return {
-            "num_classes": self.num_classes,
-            "dropout": self.dropout,
-            "auxiliary": self.auxiliary_weight > 0,
-        }
+        options = {"num_classes": self.num_classes, "dropout": self.dropout}
+        if self.kind == "linear":
+            return {"kind": "linear", **options, "levels": self.levels}
+        return {**options, "auxiliary": self.auxiliary_weight > 0}
 
     def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpt.nn import Decoder
-from dpt.zoo import ENCODERS, HEADS, Spec, build
+from dpt.zoo import ENCODERS, HEADS, Spec, build, is_linear
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
 QKV = ("query", "key", "value")
@@ -147,6 +147,8 @@ def one_dense_head(where: str, spec: Spec) -> tuple[str, dict[str, Any]]:
     ((name, options),) = heads.items()
     if name not in ("depth", "segmentation"):
         raise ValueError(f"the {where} format has no {name} head: depth or segmentation")
+    if is_linear(name, options):
+        raise ValueError(f"the {where} format has no linear {name} head")
     return name, options
 
 

@@ -25,6 +25,7 @@ TASKS = {
     "softplus": lambda: [DepthObjective(max_depth=10.0, activation="softplus")],
     "relative": lambda: [DepthObjective(max_depth=10.0, kind="relative")],
     "segmentation": lambda: [SegmentationObjective(num_classes=3)],
+    "linear": lambda: [SegmentationObjective(num_classes=3, kind="linear", levels=4)],
     "no auxiliary": lambda: [SegmentationObjective(num_classes=3, auxiliary_weight=0.0)],
     "classification": lambda: [ClassificationObjective(num_classes=4)],
     "regression": lambda: [RegressionObjective()],
