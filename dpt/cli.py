@@ -180,6 +180,7 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    from dpt.atomic import write_bytes
     from dpt.engine.configure import continued
     from dpt.engine.report import start_log
 
@@ -197,7 +198,8 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
             cfg = continued(cfg, old, hydra_cfg.overrides.task)
         values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if leader:
-            (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+            text = OmegaConf.to_yaml(cfg, resolve=True)
+            write_bytes(folder / "config.yaml", text.encode())  # a resumed run writes over its own
         job(values)  # type: ignore[arg-type]
     except Exception as error:
         if leader:

@@ -13,6 +13,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from torch import Tensor
 
@@ -197,7 +198,7 @@ class StopOnSignal(Callback):
 
     Under SLURM the signal of its preemption (``#SBATCH --signal=SIGUSR1@90``) has Lightning save
     and put the job back into the queue, but between two steps instead of in the midst of one.
-    A second Ctrl-C interrupts at once.
+    A second Ctrl-C interrupts at once. Of several processes, all do what one of them was told.
     """
 
     def __init__(self) -> None:
@@ -225,12 +226,13 @@ class StopOnSignal(Callback):
     ) -> None:
         if is_accumulating(trainer, batch_idx + 1) and not trainer.is_last_batch:
             return  # gradients on their way are in no checkpoint
-        stop = self.received is not None
         if trainer.world_size > 1:  # ranks hear signals at different steps, but must stop together
             if trainer.global_step % 10:
                 return
-            stop = trainer.strategy.reduce_boolean_decision(stop, all=False)
-        if stop:
+            number = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
+            number = trainer.strategy.reduce(number, reduce_op="max")
+            self.received = signal.Signals(int(number)) if number else None
+        if self.received is not None:
             trainer.should_stop = True
             slurm = getattr(trainer._accelerator_connector, "cluster_environment", None)
             number = getattr(slurm, "requeue_signal", None)

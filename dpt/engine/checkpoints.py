@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
+from dpt.tasks import Task
 from dpt.types import Batch
 
 
@@ -89,6 +91,7 @@ class LastCheckpoint(Checkpoint):
         self.every_n_minutes = every_n_minutes
         self.saved_step = 0
         self.saved_time = time.monotonic()
+        self.stop_wanted = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.saved_step, self.saved_time = trainer.global_step, time.monotonic()
@@ -108,9 +111,19 @@ class LastCheckpoint(Checkpoint):
         batch: Batch,
         batch_idx: int,
     ) -> None:
+        if is_accumulating(trainer, batch_idx + 1) and not trainer.is_last_batch:
+            # a wish to stop, such as Lightning's timer has, waits until the step is whole
+            self.stop_wanted |= trainer.should_stop
+            trainer.should_stop = False
+            return
+        trainer.should_stop |= self.stop_wanted
         # here and not in on_train_end, where Lightning counts a cut-off epoch as a whole one
         if trainer.global_step > self.saved_step and is_last_step(trainer):
             self._save(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.should_stop and trainer.global_step > self.saved_step:
+            self._save(trainer)  # it was this validation that ended the run
 
     def _is_due(self, trainer: L.Trainer) -> bool:
         step = trainer.global_step
@@ -128,6 +141,69 @@ class LastCheckpoint(Checkpoint):
         for logger in trainer.loggers:
             logger.save()  # what was logged up to here is not to be lost with what comes after
         trainer.save_checkpoint(self.path)
+
+
+class BestCheckpoint(Checkpoint):
+    """Writes ``best.ckpt`` after the validation with the run's best score.
+
+    The file itself holds that score, so that the two cannot part: Lightning's own callback forgets
+    the score of a run that was moved, does not hear of a validation after the last step, and
+    resumes with the score from before the validation that an orderly stop brings.
+
+    Args:
+        dirpath: the folder.
+        monitor: the metric that decides.
+        mode: whether the best is its ``min`` or its ``max``.
+    """
+
+    def __init__(self, *, dirpath: str, monitor: str, mode: Literal["min", "max"]) -> None:
+        self.path = Path(dirpath) / "best.ckpt"
+        self.monitor = monitor
+        self.mode = mode
+        self.score: float | None = None
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        assert isinstance(pl_module, Task)
+        if self.monitor not in pl_module.scores:
+            raise ValueError(
+                f"task.monitor={self.monitor}: there is no such score; choose from "
+                f"{', '.join(k for k in pl_module.scores if k.count('/') == 1)}"
+            )
+        score = pl_module.scores[self.monitor]
+        if trainer.strategy.broadcast(self._is_best(score)):
+            self.score = score
+            trainer.save_checkpoint(self.path)
+
+    def _is_best(self, score: float) -> bool:
+        if self.score is None or math.isnan(self.score):
+            return True
+        return score < self.score if self.mode == "min" else score > self.score
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"score": self.score}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.score = state_dict["score"]
+
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Asks the file, unless it is of a later step, which the run will come to again."""
+        known = checkpoint.get("callbacks", {})
+        best = read_checkpoint(self.path)
+        if best is not None and best["global_step"] <= checkpoint["global_step"]:
+            known[self.state_key] = best["callbacks"].get(self.state_key, {"score": None})
+
+
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """What a checkpoint holds, its tensors left on disk until they are used; None if damaged."""
+    try:
+        values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        return values if "global_step" in values else None
+    except Exception:  # a damaged archive fails in many ways
+        return None
 
 
 def is_accumulating(trainer: L.Trainer, batch_idx: int) -> bool:

@@ -19,9 +19,18 @@ from dpt.engine.configure import convert
 from dpt.engine.doctor import quick_findings
 from dpt.engine.loggers import OneFileCSVLogger
 from dpt.engine.report import log_table, write_json
-from dpt.engine.resume import ENDED, FINISHED, RunState, checkpoint_of, step_of
+from dpt.engine.resume import (
+    ENDED,
+    FINISHED,
+    RunState,
+    checkpoint_of,
+    mark_going_on,
+    step_of,
+    without_weight_files,
+)
 from dpt.engine.trainer import make_trainer, require_images
 from dpt.tasks import Task
+from dpt.tasks.finite import forget_later
 
 log = logging.getLogger("dpt")
 
@@ -53,7 +62,11 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     for dataset in (train, val):
         for remark in first_look(dataset, skips_broken=settings.on_error == "skip"):
             log.warning("%s", remark)
-    model = build.make_model(cfg["model"], objectives, settings)
+    checkpoint = checkpoint_of(folder) if cfg["resume"] else None
+    described = (
+        cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
+    )
+    model = build.make_model(described, objectives, settings)
     task = build.make_task(cfg, objectives, model)
     targets = [o.target for o in objectives.values()]
     train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
@@ -62,7 +75,6 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     stop, sampler = StopOnSignal(), train_loader.sampler
     assert isinstance(sampler, EpochSampler)
     state = RunState(sampler=sampler, batch_size=settings.batch_size)
-    checkpoint = checkpoint_of(folder) if cfg["resume"] else None
     trainer = make_trainer(cfg, len(train_loader), [state, stop, FailedFiles()])
     require_images(trainer, len(val))
     if trainer.is_global_zero:
@@ -77,7 +89,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
             folder,
         )
     started = time.monotonic()
-    log_start(trainer, settings.batch_size, task, checkpoint)
+    log_start(trainer, settings.batch_size, task, checkpoint, folder)
     log_settings(trainer, cfg)
     trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
     minutes = (time.monotonic() - started) / 60
@@ -132,13 +144,17 @@ def log_settings(trainer: L.Trainer, cfg: Mapping[str, Any]) -> None:
         logger.log_hyperparams(dict(cfg))
 
 
-def log_start(trainer: L.Trainer, batch_size: int, task: Task, checkpoint: Path | None) -> None:
+def log_start(
+    trainer: L.Trainer, batch_size: int, task: Task, checkpoint: Path | None, folder: Path
+) -> None:
     """What a reader of the log wants to know of a run before its first step."""
     if not trainer.is_global_zero:
         return
     if checkpoint is not None:
         step = step_of(checkpoint) or 0
         log.info("resume: from %s, step %d", checkpoint, step)
+        mark_going_on(folder)
+        forget_later(folder, step)
         for logger in trainer.loggers:
             if isinstance(logger, OneFileCSVLogger):
                 logger.resume_at(step)
@@ -163,8 +179,8 @@ def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dic
     if task.scored_step != trainer.global_step:
         trainer.should_stop = False
         trainer.validate(task, val_loader, verbose=False)
-    if _absent(trainer, best):
-        trainer.save_checkpoint(best)  # the only one scored
+    if _absent(trainer, best):  # nobody looks for it
+        trainer.save_checkpoint(best)
     return dict(task.scores)
 
 

@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import random
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 
 from dpt.data import EpochSampler
+from dpt.engine.checkpoints import read_checkpoint
+from dpt.engine.report import write_json
 from dpt.tasks import Task
 from dpt.types import Batch
 
@@ -24,7 +28,7 @@ log = logging.getLogger("dpt")
 KEY = "dpt_run"
 ENDED = "ended"
 """In metrics.json: how the run ended."""
-FINISHED = "finished"
+FINISHED, GOES_ON = "finished", "goes on"
 
 
 class RunState(Callback):
@@ -42,6 +46,7 @@ class RunState(Callback):
         self.sampler = sampler
         self.batch_size = batch_size
         self.waiting: dict[str, Any] | None = None
+        self.validated = False  # after the step that a resumed run begins behind
 
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -58,6 +63,9 @@ class RunState(Callback):
             for scope in ("total", "current"):
                 progress[scope]["ready"] = progress[scope]["processed"]
             progress["is_last_batch"] = False
+            is_due = False
+        else:
+            is_due = validation_is_due(trainer)
         batches = progress["current"]["processed"]
         epoch_is_done = batches >= trainer.num_training_batches
         checkpoint[KEY] = {
@@ -65,6 +73,7 @@ class RunState(Callback):
             "batches": 0 if epoch_is_done else batches,  # of this epoch, on each rank
             "batch_size": self.batch_size,
             "world_size": trainer.world_size,
+            "validation_is_due": is_due,  # of which a resumed run knows nothing
             "ranks": ranks,
         }
 
@@ -84,6 +93,9 @@ class RunState(Callback):
         self.sampler.set_epoch(state["epoch"])
         self.sampler.start = state["batches"] * self.batch_size
         self.waiting = state["ranks"][trainer.global_rank]
+        self.validated = state.get("validation_is_due", False)
+        assert isinstance(pl_module, Task)
+        pl_module.set_run_state(self.waiting["task"])  # a finished run takes no further step
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
@@ -93,9 +105,22 @@ class RunState(Callback):
         assert isinstance(pl_module, Task)
         set_random_state(self.waiting["random"])
         pl_module.set_run_state(self.waiting["task"])
+        if self.validated:
+            pl_module.recent_losses.clear()
         # the step that loggers are told; Lightning restores it one off, see its comment there
         trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
         self.waiting = None
+
+
+def validation_is_due(trainer: L.Trainer) -> bool:
+    """Whether the trainer's rhythm has it validate after this batch, stop or no stop."""
+    loop = trainer.fit_loop
+    stop, trainer.should_stop = trainer.should_stop, False
+    due = loop._data_fetcher is not None and loop.epoch_loop._should_check_val_fx(
+        loop._data_fetcher
+    )
+    trainer.should_stop = stop
+    return due
 
 
 def random_state() -> dict[str, Any]:
@@ -154,18 +179,28 @@ def _adopt_requeued(folder: Path, last: Path) -> None:
     found = sorted(folder.glob("hpc_ckpt_*.ckpt"), key=lambda p: step_of(p) or -1)
     if found and (step_of(found[-1]) or -1) >= (step_of(last) or -1):
         last.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(found.pop(), last)
+        with suppress(FileNotFoundError):  # another process of the run has done it
+            os.replace(found[-1], last)
+        found.pop()
     for older in found:
         older.unlink(missing_ok=True)
 
 
 def step_of(path: Path) -> int | None:
     """The step a checkpoint was written at, None if it cannot be read."""
-    try:
-        values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        return int(values["global_step"])
-    except Exception:  # a damaged archive fails in many ways
-        return None
+    values = read_checkpoint(path)
+    return None if values is None else int(values["global_step"])
+
+
+def without_weight_files(model: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
+    """``model`` of a run's configuration, for a run that goes on from its own checkpoint.
+
+    Where its first weights came from is then of no interest, and may be gone. A whole model that it
+    went on from said how its parts are made; now the checkpoint does.
+    """
+    encoder = {k: v for k, v in model["encoder"].items() if k not in ("weights", "pretrained")}
+    weights = None if model.get("weights") is None else str(checkpoint)
+    return {**model, "encoder": encoder, "weights": weights}
 
 
 def find_run(resume: str, run_dir: Path | None, siblings: Path) -> Path | None:
@@ -190,6 +225,13 @@ def find_run(resume: str, run_dir: Path | None, siblings: Path) -> Path | None:
             f"resume={resume}: not a run's folder (it would hold config.yaml and checkpoints/)"
         )
     return folder
+
+
+def mark_going_on(folder: Path) -> None:
+    """Takes back what metrics.json says of the end of a run that is continued."""
+    path = folder / "metrics.json"
+    with suppress(FileNotFoundError, json.JSONDecodeError):
+        write_json(path, {**json.loads(path.read_text()), ENDED: GOES_ON})
 
 
 def _is_unfinished(folder: Path) -> bool:

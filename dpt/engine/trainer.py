@@ -80,7 +80,8 @@ def make_trainer(
         raise ValueError("callbacks.ema needs whole weights and trainer.strategy=fsdp shards them")
     if not sharded:  # whose checkpoints are folders, written by torch.distributed
         node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
-    return build_trainer(**node, logger=loggers or False, callbacks=extra + callbacks)
+    # who may save or stop comes after who takes part in a step, such as the average of weights
+    return build_trainer(**node, logger=loggers or False, callbacks=callbacks + extra)
 
 
 def require_images(trainer: L.Trainer, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from torchmetrics import Metric
 
 from dpt.model import DPT
 from dpt.tasks.finite import SkippedSteps
+from dpt.tasks.optim import configure_again, settings_of
 from dpt.tasks.teacher import Teacher
 from dpt.types import Batch, Target
 from dpt.weights.native import SPEC_KEY
@@ -164,7 +166,9 @@ class Task(L.LightningModule):
         self.recent_losses: list[Tensor] = []  # since the last validation
         self.lr_scale = lr_scale
         self.skipped = SkippedSteps(limit=max_skipped_steps)
-        self.current: tuple[Tensor, list[str]] = torch.zeros(()), []  # loss and samples
+        self.settings: dict[str, Any] = {}  # of optimiser and schedule, as they start
+        self.restored_settings: dict[str, Any] | None = None
+        self.current: list[tuple[Tensor, list[str]]] = []  # loss and samples of a step's batches
 
     @property
     def notes(self) -> dict[str, str]:
@@ -195,7 +199,7 @@ class Task(L.LightningModule):
                 self.log(f"train/{name}", value.detach(), batch_size=size)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
         self.recent_losses.append(loss.detach())
-        self.current = loss.detach(), batch.get("name", [])
+        self.current.append((loss.detach(), batch.get("name", [])))
         return loss
 
     def _prepare(self, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
@@ -227,7 +231,8 @@ class Task(L.LightningModule):
         for objective in self.objectives.values():
             self.scores |= {f"val/{k}": v for k, v in objective.compute().items()}
         if self.recent_losses:
-            mean = self.trainer.strategy.reduce(torch.stack(self.recent_losses).mean())
+            mean = torch.stack(self.recent_losses).mean().to(self.device)
+            mean = self.trainer.strategy.reduce(mean)
             self.scores["train/loss_since_validation"] = float(mean)
             self.recent_losses.clear()
         for name, value in self.scores.items():
@@ -242,14 +247,29 @@ class Task(L.LightningModule):
             batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
             for group in optimizer.param_groups:
                 group["lr"] *= self.lr_scale * batches
+        self.settings = {"optimizer": settings_of(optimizer)}
         if self.schedule_factory is None:
             return optimizer
         total_steps = int(self.trainer.estimated_stepping_batches)
         scheduler = self.schedule_factory(optimizer, total_steps=total_steps)
+        self.settings |= {"schedule": scheduler.state_dict(), "total_steps": total_steps}
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+    def on_train_start(self) -> None:
+        """What was configured anew for a resumed run counts, and not what its checkpoint says."""
+        if self.restored_settings in (None, self.settings) or self.schedule_factory is None:
+            return
+        (optimizer,) = self.trainer.optimizers
+        (config,) = self.trainer.lr_scheduler_configs
+        config.scheduler = configure_again(
+            optimizer,
+            self.settings["optimizer"],
+            partial(self.schedule_factory, total_steps=self.settings["total_steps"]),
+            step=config.scheduler.last_epoch,
+        )
 
     def configure_gradient_clipping(
         self,
@@ -260,11 +280,13 @@ class Task(L.LightningModule):
         """Clips, and leaves out a step whose loss or gradient is not finite.
 
         Every rank sees the same averaged gradient, so that all of them decide alike. Under
-        float16 an infinite gradient is the scaler's daily business: it skips the step itself.
+        float16 an infinite gradient is the scaler's daily business: it skips the step itself, and
+        lowers its scale until that helps; below 1 it will not.
 
         Lightning refuses to clip under a fused optimiser in mixed precision, because that unscales
         gradients inside its step; torch's scaler may do so before, and bf16 has no scale.
         """
+        batches, self.current = self.current, []
         if isinstance(self.trainer.strategy, FSDPStrategy):  # each rank holds a part of the norm
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
@@ -274,8 +296,9 @@ class Task(L.LightningModule):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.log("train/grad_norm", norm, batch_size=1)
-        if scaler is None and not bool(norm.isfinite()):
-            self._skip_step(optimizer, float(norm))
+        is_overflow = scaler is not None and scaler.get_scale() >= 1
+        if not is_overflow and not bool(norm.isfinite()):
+            self._skip_step(optimizer, float(norm), batches)
             return
         self.skipped.passed()
         if gradient_clip_val and gradient_clip_algorithm == "value":
@@ -283,14 +306,14 @@ class Task(L.LightningModule):
         elif gradient_clip_val:
             clip_grads_with_norm_(parameters, gradient_clip_val, norm)
 
-    def _skip_step(self, optimizer: Optimizer, norm: float) -> None:
+    def _skip_step(
+        self, optimizer: Optimizer, norm: float, batches: list[tuple[Tensor, list[str]]]
+    ) -> None:
         optimizer.zero_grad()  # without gradients nothing moves: neither weights nor moments
-        loss, names = self.current
         self.skipped.add(
             step=self.trainer.global_step,
-            loss=float(loss),
             norm=norm,
-            names=names,
+            batches=[(float(loss), names) for loss, names in batches],
             rank=self.global_rank,
             folder=Path(self.trainer.default_root_dir),
         )
@@ -301,11 +324,13 @@ class Task(L.LightningModule):
             "recent_losses": [float(loss) for loss in self.recent_losses],
             "skipped_steps": self.skipped.total,
             "skipped_in_a_row": self.skipped.in_a_row,
+            "settings": self.settings,
         }
 
     def set_run_state(self, state: Mapping[str, Any]) -> None:
         """Puts back what :meth:`run_state` gave."""
         self.recent_losses = list(torch.tensor(state["recent_losses"]).to(self.device).unbind())
+        self.restored_settings = state.get("settings")
         self.skipped.total = state["skipped_steps"]
         self.skipped.in_a_row = state["skipped_in_a_row"]
 

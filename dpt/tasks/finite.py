@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import logging
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
+
+from dpt.atomic import write_bytes
 
 log = logging.getLogger("dpt")
 
@@ -31,9 +34,22 @@ class SkippedSteps:
         self.in_a_row = 0
 
     def add(
-        self, *, step: int, loss: float, norm: float, names: Sequence[str], rank: int, folder: Path
+        self,
+        *,
+        step: int,
+        norm: float,
+        batches: Sequence[tuple[float, Sequence[str]]],
+        rank: int,
+        folder: Path,
     ) -> None:
         """A step was not taken: its samples go to ``nonfinite.csv`` in ``folder``.
+
+        Args:
+            step: steps before it.
+            norm: of its gradient.
+            batches: loss and samples of every batch that it would have learned from.
+            rank: of this process.
+            folder: of the run.
 
         Raises:
             ValueError: it was the last of too many in a row.
@@ -41,16 +57,17 @@ class SkippedSteps:
         self.total += 1
         self.in_a_row += 1
         path = folder / FILE
-        new = not path.exists()
         with path.open("a", newline="") as file:
             rows = csv.writer(file)
-            if new:
+            if file.tell() == 0:
                 rows.writerow(["step", "rank", "loss", "gradient_norm", "sample"])
-            rows.writerows([step, rank, loss, norm, name] for name in names)
+            for loss, names in batches:
+                rows.writerows([step, rank, loss, norm, name] for name in names)
         if self.total == 1 or self.total & (self.total - 1) == 0:  # 1, 2, 4, 8, ...
+            losses = [f"{loss:g}" for loss, _ in batches]
             log.warning(
-                "step %d: loss %g, gradient norm %g: step skipped (%d so far); its samples are in "
-                "%s", step, loss, norm, self.total, path,
+                "step %d: loss %s, gradient norm %g: step skipped (%d so far); its samples are in "
+                "%s", step, ", ".join(losses), norm, self.total, path,
             )  # fmt: skip
         if self.in_a_row >= self.limit:
             raise ValueError(
@@ -58,3 +75,14 @@ class SkippedSteps:
                 f"in {path}. Look at those files (dpt data check), lower optim.lr, or use "
                 f"trainer.precision=32-true; resume=RUN continues from the last checkpoint"
             )
+
+
+def forget_later(folder: Path, step: int) -> None:
+    """Takes the steps from ``step`` on, which will be done again, out of ``nonfinite.csv``."""
+    path = folder / FILE
+    if path.is_file():
+        with path.open(newline="") as file:
+            first, *rows = csv.reader(file)
+        text = StringIO(newline="")
+        csv.writer(text).writerows([first, *(row for row in rows if row and int(row[0]) < step)])
+        write_bytes(path, text.getvalue().encode())

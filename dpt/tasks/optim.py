@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from dpt.tasks.groups import parameter_groups
 
@@ -45,6 +47,41 @@ def sgd(
         model, lr=lr, encoder_lr=encoder_lr, weight_decay=weight_decay, layer_decay=layer_decay
     )
     return torch.optim.SGD(groups, lr=lr, momentum=momentum)
+
+
+def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """What is configured of each group of a new optimiser, as plain data: rates, decay, betas."""
+    return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+
+def configure_again(
+    optimizer: Optimizer,
+    settings: Sequence[Mapping[str, Any]],
+    schedule: Callable[[Optimizer], LRScheduler],
+    *,
+    step: int,
+) -> LRScheduler:
+    """Gives a restored optimiser other settings; its moments stay.
+
+    Args:
+        optimizer: with the settings that it was saved with.
+        settings: the new ones, see :func:`settings_of`.
+        schedule: makes a schedule from its first step.
+        step: how far the schedule has come.
+
+    Returns:
+        A new schedule at that step.
+    """
+    for group, values in zip(optimizer.param_groups, settings, strict=True):
+        for key in [k for k in group if k != "params"]:
+            del group[key]  # also what the schedule before had put there
+        group.update(values)
+    scheduler = schedule(optimizer)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
+        for _ in range(step):
+            scheduler.step()
+    return scheduler
 
 
 def warmup_then_decay(

@@ -73,21 +73,45 @@ def test_gradients_on_their_way_are_waited_for(stop):
 
 
 def test_ranks_stop_together(stop):
-    """Only at steps that all ranks share, and if any of them was told to."""
+    """Only at steps that all ranks share, and if any of them was told to: then all know by what."""
     asked = []
 
-    def reduce(decision, all):
-        asked.append((decision, all))
-        return True
+    def reduce(number, reduce_op):
+        asked.append((int(number), reduce_op))
+        return torch.tensor(signal.SIGUSR1)  # another rank's
 
-    strategy = SimpleNamespace(reduce_boolean_decision=reduce)
+    strategy = SimpleNamespace(reduce=reduce, root_device=torch.device("cpu"))
     trainer = fake_trainer(world_size=2, strategy=strategy, global_step=9)
     stop.on_train_batch_end(trainer, None, None, {}, 0)
     assert not asked
     trainer.global_step = 10
     stop.on_train_batch_end(trainer, None, None, {}, 0)
-    assert asked == [(False, False)]
+    assert asked == [(0, "max")]
     assert trainer.should_stop
+    assert stop.received == signal.SIGUSR1
+
+
+def test_every_rank_saves_for_slurm_though_one_alone_was_told(stop):
+    called = []
+    stop.before[signal.SIGUSR1] = lambda number, frame: called.append(number)
+    strategy = SimpleNamespace(
+        reduce=lambda number, reduce_op: torch.tensor(signal.SIGUSR1),
+        root_device=torch.device("cpu"),
+    )
+    slurm = SimpleNamespace(requeue_signal=signal.SIGUSR1, auto_requeue=True)
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace())
+    connector = SimpleNamespace(cluster_environment=slurm)
+    trainer = fake_trainer(
+        world_size=2,
+        strategy=strategy,
+        global_step=10,
+        fit_loop=loop,
+        _accelerator_connector=connector,
+    )
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert called == [signal.SIGUSR1]
+    assert stop.requeued
+    stop.before[signal.SIGUSR1] = signal.SIG_DFL
 
 
 def test_ctrl_c_in_a_run_validates_and_saves(train, metrics, monkeypatch, tmp_path):

@@ -63,6 +63,33 @@ def test_the_newest_of_what_slurm_left_counts(tmp_path):
     assert resume.step_of(resume.checkpoint_of(run)) == 9
 
 
+def test_another_process_may_have_moved_what_slurm_left(tmp_path, monkeypatch):
+    """All of them look for it at once, and one is the first."""
+    run, replace = run_of(tmp_path, last=8), os.replace
+    AtomicCheckpointIO().save_checkpoint(checkpoint(9), run / "hpc_ckpt_1.ckpt")
+
+    def replaced_by_another(source, target):
+        replace(source, target)
+        replace(source, target)
+
+    monkeypatch.setattr(resume.os, "replace", replaced_by_another)
+    assert resume.step_of(resume.checkpoint_of(run)) == 9
+
+
+def test_a_finished_run_that_goes_on_is_not_finished(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    run_of(run, last=8)
+    (run / "metrics.json").write_text(json.dumps({resume.ENDED: resume.FINISHED, "val/x": None}))
+    assert resume.find_run("auto", None, tmp_path) is None
+    resume.mark_going_on(run)
+    assert resume.find_run("auto", None, tmp_path) == run
+    assert json.loads((run / "metrics.json").read_text())["val/x"] is None
+    (run / "metrics.json").unlink()
+    resume.mark_going_on(run)
+    assert not (run / "metrics.json").exists()
+
+
 def test_auto_takes_the_newest_run_that_did_not_finish(tmp_path):
     assert resume.find_run("auto", None, tmp_path) is None
     for i, ended in enumerate(("stopped by SIGTERM", resume.FINISHED)):

@@ -1,12 +1,13 @@
 """Steps that are not finite leave no trace in the weights, and a line for each sample."""
 
 import csv
+from types import SimpleNamespace
 
 import pytest
 import torch
 from test_task import batch_of, task_of
 
-from dpt.tasks.finite import SkippedSteps
+from dpt.tasks.finite import SkippedSteps, forget_later
 
 NAMES = ["a.jpg", "b, c.jpg"]
 
@@ -56,6 +57,45 @@ def test_such_a_step_moves_nothing_and_is_written_down(task, tmp_path, factor):
     step(task, optimizer)
     assert any(not torch.equal(v, weights[k]) for k, v in task.model.state_dict().items())
     assert (task.skipped.total, task.skipped.in_a_row) == (1, 0)
+
+
+def test_every_batch_of_an_accumulated_step_is_written_down(task, tmp_path):
+    """The fault may lie in the first of them, which the gradient does not tell."""
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+    for i, factor in enumerate((float("nan"), 1.0)):
+        loss = task.training_step({**batch_of(2), "name": [f"{i}a", f"{i}b"]}, i) * factor
+        loss.backward()
+    task.configure_gradient_clipping(optimizer, 1.0, "norm")
+    rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
+    assert [row["sample"] for row in rows] == ["0a", "0b", "1a", "1b"]
+    step(task, optimizer, factor=float("nan"))  # the next one knows nothing of them
+    assert len(list(csv.DictReader((tmp_path / "nonfinite.csv").open()))) == 4 + len(NAMES)
+
+
+@pytest.mark.parametrize(("scale", "skipped"), [(2.0, 0), (0.5, 1)])
+def test_a_scale_below_one_helps_against_no_overflow(task, scale, skipped):
+    """So a float16 run that can learn nothing ends like any other."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    task.trainer.precision_plugin = SimpleNamespace(scaler=scaler)
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+    loss = task.training_step({**batch_of(2), "name": NAMES}, 0) * float("inf")
+    scaler.scale(loss).backward()
+    task.configure_gradient_clipping(optimizer, 1.0, "norm")
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == scale / 2
+    assert task.skipped.total == skipped
+
+
+def test_what_will_be_done_again_is_forgotten(task, tmp_path):
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+    for number in (3, 5, 12):
+        task.trainer.global_step = number
+        step(task, optimizer, factor=float("nan"))
+    forget_later(tmp_path, 5)
+    rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
+    assert [(row["step"], row["sample"]) for row in rows] == [("3", name) for name in NAMES]
+    forget_later(tmp_path / "nowhere", 5)
 
 
 def test_too_many_in_a_row_end_the_run(task, tmp_path):

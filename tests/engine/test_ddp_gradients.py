@@ -1,0 +1,105 @@
+"""What two processes learn in a step is what one learns from both their batches.
+
+Runs as the command line starts them, two through gloo and Lightning's DDP. With plain SGD the first
+momentum is the gradient itself, as DDP averaged it, and the checkpoint keeps it.
+"""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_ddp import DATA, MODEL, SCENES, TWO_RANKS, finish, start
+
+from dpt.data.samplers import EpochSampler
+
+ONE_STEP = ("optim=sgd", "trainer.max_steps=1", "trainer.gradient_clip_val=null")
+NO_DROPOUT = ("task.objectives.segmentation.dropout=0",)
+BLOCKS = [f"decoder.fusion.{i}.rcu{k}" for i in range(4) for k in (1, 2) if (i, k) != (3, 1)]
+NORMS = [f"{block}.bn{j}" for block in BLOCKS for j in (1, 2)]
+NORMS += [f"heads.segmentation.{layers}.1" for layers in ("layers", "auxiliary_layers")]
+STILL = (f"callbacks.freeze.parts=[{','.join(NORMS)}]",)  # batch norm as in evaluation
+PARTIAL = {  # of the four images of the step, by their place in it: rank 0 gets the 1st and 3rd
+    "one rank without depth": {"depth": (1, 3), "masks": ()},
+    "one rank without masks": {"depth": (1,), "masks": (0, 2)},
+    "each with something": {"depth": (0, 1, 2), "masks": (3,)},
+}
+TASKS = {
+    "depth": ("task=depth",),
+    "depth, gradients": ("task=depth", "task/depth_loss=silog_gradient"),
+    "relative depth": ("task=depth", "task.kind=relative"),
+    "segmentation": ("task=segmentation", *NO_DROPOUT, *STILL),
+    "segmentation, overlap": ("task=segmentation", "task/segmentation_loss=cross_entropy_dice",
+                              *NO_DROPOUT, *STILL),
+    "joint": ("task=joint", *NO_DROPOUT, *STILL),
+    "classification": ("task=classification",),
+    "regression": ("task=regression",),
+    "inpainting": ("task=inpainting",),
+}  # fmt: skip
+
+
+def gradients(folder):
+    """Of every trained parameter, in the optimiser's order, after the one step of a run."""
+    checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    assert checkpoint["global_step"] == 1
+    (state,) = checkpoint["optimizer_states"]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    return [state["state"][number]["momentum_buffer"] for number in numbers]
+
+
+@pytest.fixture
+def assert_same_lesson(train, tmp_path):
+    """assert_same_lesson(*overrides): two ranks with two images each learn as one with four."""
+
+    def check(*overrides):
+        one, two = tmp_path / "one", tmp_path / "two"
+        train(one, *ONE_STEP, "data.batch_size=4", *overrides)
+        finish(start("train.py", *MODEL, *DATA, *TWO_RANKS, *ONE_STEP, "logger=none",
+                     "data.batch_size=2", f"run_dir={two}", *overrides))  # fmt: skip
+        alone, shared = gradients(one), gradients(two)
+        assert len(alone) == len(shared) > 40
+        largest = max(float(gradient.abs().max()) for gradient in alone)
+        assert largest > 0
+        for expected, found in zip(alone, shared, strict=True):
+            size = float(torch.maximum(expected.abs(), found.abs()).max())
+            if size > 1e-5 * largest:  # else it is 0 but for rounding, as of attention's key bias
+                difference = float((found - expected).abs().max())
+                assert difference <= 1e-5 * size, tuple(expected.shape)
+
+    return check
+
+
+@pytest.fixture
+def partial_data(request, tmp_path):
+    """Four training images, of which those at the places in ``request.param`` lack a label."""
+    random, root = np.random.default_rng(0), tmp_path / "data"
+    order = [index for _, index in EpochSampler(4, seed=0, shuffle=True)]
+    lacking = {kind: {order[k] for k in places} for kind, places in request.param.items()}
+    for split, count in (("train", 4), ("val", 2)):
+        for i in range(count):
+            maps = {
+                "images": random.integers(0, 255, (40, 60, 3), np.uint8),
+                "masks": random.integers(0, 3, (40, 60), np.uint8),
+                "depth": random.integers(500, 9000, (40, 60)).astype(np.uint16),
+            }
+            for kind, values in maps.items():
+                (root / kind / split).mkdir(parents=True, exist_ok=True)
+                if split == "val" or i not in lacking.get(kind, ()):
+                    Image.fromarray(values).save(root / kind / split / f"{i}.png")
+    return ("data=folder", f"data.root={root}", "data.labels=masks", "data.num_classes=3",
+            "data.depth=depth", "data.max_depth=10")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "partial_data",
+    [pytest.param(v, id=k, marks=() if "depth" in k else pytest.mark.slow)
+     for k, v in PARTIAL.items()],
+    indirect=True,
+)  # fmt: skip
+def test_partial_labels_teach_two_ranks_what_they_teach_one(assert_same_lesson, partial_data):
+    assert_same_lesson(*partial_data, *TASKS["joint"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
+def test_two_ranks_learn_what_one_does(assert_same_lesson, name):
+    assert_same_lesson(*SCENES, *TASKS[name])
