@@ -113,7 +113,8 @@ def test_more_ranks_than_validation_images_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_sigterm_ends_both_ranks(tmp_path, metrics):
+@pytest.mark.parametrize("told", [0, 1])
+def test_sigterm_to_one_ends_both_ranks(tmp_path, metrics, told):
     folder = tmp_path / "run"
     process = start("train.py", *MODEL, *DATA, *TWO_RANKS, *SCENES, "task=regression",
                     "logger=none", "trainer.max_steps=1000000", "data.train.length=64",
@@ -124,9 +125,11 @@ def test_sigterm_ends_both_ranks(tmp_path, metrics):
             break
         time.sleep(0.2)
     time.sleep(8)
-    process.terminate()
+    (second,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(second) if told else process.pid, signal.SIGTERM)
     finish(process, code=128 + signal.SIGTERM)
     assert "val/mae" in metrics(folder)
+    assert metrics(folder)["ended"] == "stopped by SIGTERM"
     assert (folder / "checkpoints/last.ckpt").is_file()
     assert "stopped by SIGTERM" in log.read_text()
 

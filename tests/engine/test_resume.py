@@ -190,7 +190,8 @@ def test_what_cannot_be_resumed(train, tmp_path, capsys, change, message):
 
 
 @pytest.mark.slow
-def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path):
+@pytest.mark.parametrize("case", ["one rank", "average"])
+def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path, case):
     """Lightning's SLURM support with a stand-in for scontrol, which notes how it was called."""
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -201,7 +202,7 @@ def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path):
     job = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
     job |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "train.py", *RUN, STEPS, "trainer=slurm", "trainer.strategy=auto",
-               "trainer.accelerator=cpu", f"paths.runs={tmp_path}", "resume=auto"]  # fmt: skip
+               "trainer.accelerator=cpu", f"paths.runs={tmp_path}", "resume=auto", *CASES[case]]  # fmt: skip
     folder = tmp_path / "joint/slurm_7"
 
     def begin():
@@ -218,7 +219,7 @@ def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path):
     assert 5 <= stopped < 40
     assert f"last.ckpt, step {stopped}" in finish(begin())
     whole = tmp_path / "whole"
-    finish(start(f"run_dir={whole}"))
+    finish(start(f"run_dir={whole}", *CASES[case]))
     assert_same_run(folder, whole)
 
 
