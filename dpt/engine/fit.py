@@ -75,7 +75,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     stop, sampler = StopOnSignal(), train_loader.sampler
     assert isinstance(sampler, EpochSampler)
     state = RunState(sampler=sampler, batch_size=settings.batch_size)
-    trainer = make_trainer(cfg, len(train_loader), [state, stop, FailedFiles()])
+    # the stop, which may save, comes after all that a step consists of, as the average of weights
+    trainer = make_trainer(cfg, len(train_loader), [state, FailedFiles()], [stop])
     require_images(trainer, len(val))
     if trainer.is_global_zero:
         log.info(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -47,9 +47,18 @@ def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_trainer(
-    cfg: Mapping[str, Any], batches_per_epoch: int, extra: list[Callback]
+    cfg: Mapping[str, Any],
+    batches_per_epoch: int,
+    first: Sequence[Callback] = (),
+    last: Sequence[Callback] = (),
 ) -> L.Trainer:
-    """Lightning's trainer, its unset length and validation interval filled in."""
+    """Lightning's trainer, its unset length and validation interval filled in.
+
+    Args:
+        cfg: the run as plain data.
+        batches_per_epoch: of one rank.
+        first, last: callbacks that come before and after the configured ones.
+    """
     node = trainer_arguments(cfg["trainer"])
     if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
         node["max_steps"] = convert(cfg["steps"], int, "steps")
@@ -80,8 +89,7 @@ def make_trainer(
         raise ValueError("callbacks.ema needs whole weights and trainer.strategy=fsdp shards them")
     if not sharded:  # whose checkpoints are folders, written by torch.distributed
         node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
-    # who may save or stop comes after who takes part in a step, such as the average of weights
-    return build_trainer(**node, logger=loggers or False, callbacks=callbacks + extra)
+    return build_trainer(**node, logger=loggers or False, callbacks=[*first, *callbacks, *last])
 
 
 def require_images(trainer: L.Trainer, count: int) -> None:

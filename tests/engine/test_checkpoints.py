@@ -136,4 +136,4 @@ def test_averages_need_whole_weights():
     target = f"{EMAWeightAveraging.__module__}.EMAWeightAveraging"
     cfg = {"trainer": trainer, "logger": {}, "callbacks": {"ema": {"_target_": target}}}
     with pytest.raises(ValueError, match=r"callbacks\.ema needs whole weights"):
-        make_trainer(cfg, 1, [])
+        make_trainer(cfg, 1)

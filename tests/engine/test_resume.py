@@ -202,7 +202,8 @@ def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path, case):
     job = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
     job |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "train.py", *RUN, STEPS, "trainer=slurm", "trainer.strategy=auto",
-               "trainer.accelerator=cpu", f"paths.runs={tmp_path}", "resume=auto", *CASES[case]]  # fmt: skip
+               "trainer.accelerator=cpu", f"paths.runs={tmp_path}", "resume=auto",
+               *CASES[case]]  # fmt: skip
     folder = tmp_path / "joint/slurm_7"
 
     def begin():
