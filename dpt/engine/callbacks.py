@@ -229,9 +229,11 @@ class StopOnSignal(Callback):
         if trainer.world_size > 1:  # ranks hear signals at different steps, but must stop together
             if trainer.global_step % 10:
                 return
-            number = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
-            number = trainer.strategy.reduce(number, reduce_op="max")
-            self.received = signal.Signals(int(number)) if number else None
+            told = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
+            told = trainer.strategy.reduce(told, reduce_op="max")
+            if not told:
+                return
+            self.received = signal.Signals(int(told))
         if self.received is not None:
             trainer.should_stop = True
             slurm = getattr(trainer._accelerator_connector, "cluster_environment", None)

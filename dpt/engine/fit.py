@@ -63,10 +63,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         for remark in first_look(dataset, skips_broken=settings.on_error == "skip"):
             log.warning("%s", remark)
     checkpoint = checkpoint_of(folder) if cfg["resume"] else None
-    described = (
-        cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
-    )
-    model = build.make_model(described, objectives, settings)
+    parts = cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
+    model = build.make_model(parts, objectives, settings)
     task = build.make_task(cfg, objectives, model)
     targets = [o.target for o in objectives.values()]
     train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)

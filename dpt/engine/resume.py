@@ -46,7 +46,7 @@ class RunState(Callback):
         self.sampler = sampler
         self.batch_size = batch_size
         self.waiting: dict[str, Any] | None = None
-        self.validated = False  # after the step that a resumed run begins behind
+        self.validated = False  # since the last step before the resume
 
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -58,14 +58,11 @@ class RunState(Callback):
             ranks = [None] * trainer.world_size
             dist.all_gather_object(ranks, own)
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-        if progress["current"]["ready"] > progress["current"]["processed"]:
-            # between two steps: the batch to come is fetched, and will be again
+        between_steps = progress["current"]["ready"] > progress["current"]["processed"]
+        if between_steps:  # the batch to come is fetched, and will be again
             for scope in ("total", "current"):
                 progress[scope]["ready"] = progress[scope]["processed"]
             progress["is_last_batch"] = False
-            is_due = False
-        else:
-            is_due = validation_is_due(trainer)
         batches = progress["current"]["processed"]
         epoch_is_done = batches >= trainer.num_training_batches
         checkpoint[KEY] = {
@@ -73,7 +70,8 @@ class RunState(Callback):
             "batches": 0 if epoch_is_done else batches,  # of this epoch, on each rank
             "batch_size": self.batch_size,
             "world_size": trainer.world_size,
-            "validation_is_due": is_due,  # of which a resumed run knows nothing
+            # a resumed run begins behind it
+            "validation_is_due": not between_steps and validation_is_due(trainer),
             "ranks": ranks,
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -252,7 +253,8 @@ class Task(L.LightningModule):
             return optimizer
         total_steps = int(self.trainer.estimated_stepping_batches)
         scheduler = self.schedule_factory(optimizer, total_steps=total_steps)
-        self.settings |= {"schedule": scheduler.state_dict(), "total_steps": total_steps}
+        schedule = deepcopy(scheduler.state_dict())
+        self.settings |= {"schedule": schedule, "total_steps": total_steps}
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
