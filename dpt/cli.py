@@ -18,6 +18,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from dpt.plugins import load_plugins
+
 MISTAKES = (ValueError, OSError)
 """What a user can mend: the message is enough, and the stack trace goes to log.txt alone."""
 
@@ -69,6 +71,7 @@ def main(command: str | None = None) -> None:
         run_hydra(command, arguments)
     elif command in FILE_COMMANDS:
         try:
+            load_plugins()
             import_module(f"dpt.commands.{command}").run(arguments)
         except MISTAKES as error:
             fail(str(error))
@@ -161,10 +164,20 @@ def run_to_resume(config: str, arguments: Sequence[str]) -> Path | None:
     places = ("run_dir=", "hydra.run.dir=")  # the second is how Lightning tells the other ranks
     given = [Path(a.partition("=")[2].strip("\"'")) for a in arguments if a.startswith(places)]
     overrides = [a for a in arguments if "=" in a and not a.startswith(("-", "hydra."))]
+    overrides += own_configuration(arguments)
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         cfg = compose(config, overrides=overrides)
     siblings = Path(cfg.paths.runs) / cfg.task.name
     return find_run(wishes[-1].strip("\"'"), given[-1] if given else None, siblings)
+
+
+def own_configuration(arguments: Sequence[str]) -> list[str]:
+    """The override by which Hydra finds the folder of ``--config-dir`` where it reads no flags."""
+    for here, following in zip(arguments, (*arguments[1:], ""), strict=True):
+        flag, _, folder = here.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            return [f"hydra.searchpath=['file://{Path(folder or following).resolve()}']"]
+    return []
 
 
 def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = None) -> None:
@@ -194,6 +207,7 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
     start_log(folder if leader else None)
     quiet_libraries()
     try:
+        load_plugins()
         if old is not None:
             cfg = continued(cfg, old, hydra_cfg.overrides.task)
         values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
@@ -253,6 +267,7 @@ def _allowed_keys(key: str, config: str, arguments: Sequence[str]) -> str | None
 
     *parents, last = re.split(r"[./]", key.split("@")[0])
     choices = [a for a in arguments if re.match(r"[\w/]+=", a) and not a.startswith(f"{key}=")]
+    choices += own_configuration(arguments)
     try:
         GlobalHydra.instance().clear()
         with initialize_config_dir(str(config_dir()), version_base="1.3"):

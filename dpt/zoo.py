@@ -18,6 +18,7 @@ from dpt.nn import (
     Beit,
     ClassificationHead,
     Decoder,
+    DenseHead,
     DepthHead,
     HybridVisionTransformer,
     InpaintingHead,
@@ -31,6 +32,7 @@ from dpt.types import Preprocessing
 
 Spec = dict[str, Any]
 
+# A user's own class joins a table under a name of its own: ENCODERS["mine"] = MyEncoder
 ENCODERS: dict[str, type[nn.Module]] = {
     "vit": VisionTransformer,
     "hybrid": HybridVisionTransformer,
@@ -87,6 +89,36 @@ def list_models(pattern: str = "*") -> list[str]:
     return [name for name in sorted(SIZES) if fnmatch(name, pattern)]
 
 
+def takes(target: type, name: str) -> bool:
+    """Whether a part is made with a keyword argument of that name."""
+    return name in _arguments(target)
+
+
+def find_part(table: Mapping[str, type[nn.Module]], name: Any, what: str) -> type[nn.Module]:
+    """The class of that name in ``ENCODERS`` or ``HEADS``; ``what`` says which, for the message."""
+    if name not in table:
+        raise ValueError(
+            f"{what} {name!r}: choose from {', '.join(table)}; one of your own is known once its "
+            f"module is imported (DPT_PLUGINS=MODULE for commands)"
+        )
+    return table[name]
+
+
+def is_linear(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a head with these options reads the encoder alone, and needs no decoder."""
+    return name in LINEAR_HEADS and options.get("kind") == "linear"
+
+
+def head_class(name: str, options: Mapping[str, Any]) -> type[nn.Module]:
+    """The class of a head with these options."""
+    return LINEAR_HEADS[name] if is_linear(name, options) else find_part(HEADS, name, "head")
+
+
+def is_dense(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a head with these options reads the decoder's maps, not tokens."""
+    return issubclass(head_class(name, options), DenseHead)
+
+
 def _arguments(target: type) -> set[str]:
     """Keyword arguments of a class, those its parents take through ``**arguments`` included."""
     names: set[str] = set()
@@ -120,8 +152,8 @@ def make_spec(
 
     Args:
         name: one of :func:`list_models`.
-        heads: arguments of each head by its name, one or more of depth, segmentation,
-            classification, regression, inpainting.
+        heads: arguments of each head by its name, one or more of ``HEADS``: depth,
+            segmentation, classification, regression, inpainting.
         encoder, decoder, preprocessing: overrides of each part. ``encoder={"kind": "timm",
             "name": ...}`` replaces the encoder as a whole.
         **overrides: the same without the nesting, as ``patch_size=8`` or ``readout="add"``.
@@ -138,9 +170,7 @@ def make_spec(
     _check_keys("heads", heads, set(HEADS))
     row = deepcopy(SIZES[name])
     encoder = {"kind": row["encoder"]["kind"], **(encoder or {})}
-    if encoder["kind"] not in ENCODERS:
-        raise ValueError(f"encoder kind {encoder['kind']!r}: choose from {', '.join(ENCODERS)}")
-    encoder_class = ENCODERS[encoder["kind"]]
+    encoder_class = find_part(ENCODERS, encoder["kind"], "encoder kind")
     decoder = dict(decoder or {})
     for key, value in overrides.items():
         part = encoder if key in _arguments(encoder_class) else decoder
@@ -157,9 +187,9 @@ def make_spec(
     settings = {"image_size": encoder.get("image_size", (384, 384)), **(preprocessing or {})}
     _check_keys("preprocessing", settings, set(Preprocessing.__dataclass_fields__))
     default = Preprocessing().to_dict()
-    # a timm encoder's stride is known once it is built
+    # the stride of an encoder without patches is known once it is built
     default.pop("multiple_of")
-    if encoder["kind"] != "timm":
+    if takes(encoder_class, "patch_size"):
         default["multiple_of"] = encoder.get("patch_size", 16)
     settings = {**default, **settings}
     return {
@@ -179,11 +209,10 @@ def build(spec: Spec) -> tuple[nn.Module, Decoder | None, dict[str, nn.Module]]:
     """The encoder, decoder and heads that a spec describes, randomly initialised."""
     arguments = dict(spec["encoder"])
     kind = arguments.pop("kind")
-    encoder: Any = _construct(f"the {kind} encoder", ENCODERS[kind], **arguments)
-    linear = {k for k, options in spec["heads"].items() if is_linear(k, options)}
-    dense = ({"depth", "segmentation"} & set(spec["heads"])) - linear
+    encoder_class = find_part(ENCODERS, kind, "encoder kind")
+    encoder: Any = _construct(f"the {kind} encoder", encoder_class, **arguments)
     decoder = None
-    if dense:
+    if any(is_dense(name, options) for name, options in spec["heads"].items()):
         arguments = dict(spec["decoder"])
         base = min(encoder.strides[0], encoder.strides[-1] / 4)
         arguments.setdefault("scales", [s / (base * 2**i) for i, s in enumerate(encoder.strides)])
@@ -195,9 +224,10 @@ def build(spec: Spec) -> tuple[nn.Module, Decoder | None, dict[str, nn.Module]]:
         )
     heads: dict[str, nn.Module] = {}
     for name, options in spec["heads"].items():
-        if name in dense:
+        cls = head_class(name, options)
+        if is_dense(name, options):
             parts: dict[str, Any] = {"in_channels": spec["decoder"]["fusion_channels"]}
-        elif name in linear:
+        elif is_linear(name, options):
             parts = {
                 "embed_dims": encoder.embed_dims,
                 "num_prefix_tokens": encoder.num_prefix_tokens,
@@ -208,17 +238,11 @@ def build(spec: Spec) -> tuple[nn.Module, Decoder | None, dict[str, nn.Module]]:
                 "dim": encoder.embed_dims[-1],
                 "num_prefix_tokens": encoder.num_prefix_tokens[-1],
             }
-            if name == "inpainting":
+            if takes(cls, "stride"):
                 parts["stride"] = encoder.strides[-1]
-        cls = LINEAR_HEADS[name] if name in linear else HEADS[name]
         _check_keys(f"the {name} head", options, _arguments(cls) - set(parts))
         heads[name] = _construct(f"the {name} head", cls, **parts, **options)
     return encoder, decoder, heads
-
-
-def is_linear(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether a head with these options reads the encoder alone, and needs no decoder."""
-    return name in LINEAR_HEADS and options.get("kind") == "linear"
 
 
 def _construct(where: str, target: type[nn.Module], **arguments: Any) -> nn.Module:

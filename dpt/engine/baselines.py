@@ -13,7 +13,13 @@ from torch import Tensor
 
 from dpt.data import DataError
 from dpt.data.base import at_hand
-from dpt.tasks import Objective
+from dpt.tasks import (
+    ClassificationObjective,
+    DepthObjective,
+    Objective,
+    RegressionObjective,
+    SegmentationObjective,
+)
 from dpt.types import IGNORE_INDEX, Batch
 
 Seen = list[dict[str, Any]]  # samples
@@ -81,21 +87,21 @@ def _batches(dataset: Any) -> Iterator[Batch]:
 
 def _fit(objective: Objective, seen: Seen, size: tuple[int, int]) -> dict[str, Tensor]:
     """Outputs as a model would give them, one image: {kind of guess: tensor}."""
-    target = objective.target
-    if target is None:
-        return {}
-    seen = [sample for sample in seen if target in sample]
+    seen = [sample for sample in seen if objective.target in sample]
     if not seen:
         return {}
-    if target == "depth":
-        return _fit_depth(seen, size, relative=getattr(objective, "kind", "") == "relative")
-    if target == "labels":
-        return _fit_labels(seen, size, int(getattr(objective, "num_classes", 0)))
-    values = np.array([sample[target] for sample in seen])
-    if target == "value":
-        return {"constant": torch.tensor([float(values.mean())])}
-    counts = np.bincount(values, minlength=int(getattr(objective, "num_classes", 0)))
-    return {"constant": torch.from_numpy(counts).float()[None]}
+    if isinstance(objective, DepthObjective):
+        return _fit_depth(seen, size, relative=objective.kind == "relative")
+    if isinstance(objective, SegmentationObjective):
+        return _fit_labels(seen, size, objective.num_classes)
+    if isinstance(objective, RegressionObjective):
+        mean = np.mean([sample["value"] for sample in seen])
+        return {"constant": torch.tensor([float(mean)])}
+    if isinstance(objective, ClassificationObjective):
+        ids = np.array([sample["class_id"] for sample in seen])
+        counts = np.bincount(ids, minlength=objective.num_classes)
+        return {"constant": torch.from_numpy(counts).float()[None]}
+    return {}  # of a user's own head nobody knows what to guess
 
 
 def _fit_depth(seen: Seen, size: tuple[int, int], *, relative: bool) -> dict[str, Tensor]:

@@ -95,20 +95,20 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
                 f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
                 f"{given}. Choose data that has them ({remedy})"
             )
-        node = {**node, **_from_data(node, data)}
+        node = {**node, **_from_data(cls, node, data)}
         objectives[name] = make(node, f"task.objectives.{name}")
     return objectives
 
 
-def _from_data(node: Mapping[str, Any], data: Any) -> dict[str, Any]:
-    """Arguments of an objective that the data decides."""
+def _from_data(cls: Any, node: Mapping[str, Any], data: Any) -> dict[str, Any]:
+    """Arguments of an objective, of class ``cls``, that the data decides."""
     info: DatasetInfo = data.info
     filled: dict[str, Any] = {}
     if "max_depth" in node and node["max_depth"] is None:
         filled["max_depth"] = info.max_depth
     if "num_classes" in node:
-        kind = node["_target_"].rpartition(".")[2]
-        names = info.class_names if kind == "SegmentationObjective" else data.class_id_names
+        is_dense = cls.target == "labels"
+        names = info.class_names if is_dense else data.class_id_names
         if node["num_classes"] is None:
             filled["num_classes"] = len(names)
         elif node["num_classes"] != len(names):
@@ -116,7 +116,7 @@ def _from_data(node: Mapping[str, Any], data: Any) -> dict[str, Any]:
                 f"num_classes={node['num_classes']}, but the data has {len(names)} classes "
                 f"({', '.join(names[:4])}, ...): leave it out, or set data.num_classes"
             )
-        if kind == "SegmentationObjective":
+        if is_dense:
             filled["class_names"] = names
     return filled
 
@@ -229,7 +229,9 @@ def objectives_of(
     info: DatasetInfo = data.info
     objectives: dict[str, Objective] = {}
     for name, options in heads.items():
-        cls: Any = OBJECTIVES[name]
+        cls: Any = OBJECTIVES.get(name)
+        if cls is None:
+            raise ValueError(f"nothing scores the head {name}: add its class to OBJECTIVES")
         if cls.target not in info.targets:
             continue
         if name == "depth":
@@ -242,10 +244,11 @@ def objectives_of(
             objectives[name] = cls(
                 kind=options["kind"], max_depth=rules.max_depth, protocol=rules, detailed=True
             )
-        elif name == "regression":
+        elif "num_classes" not in options:
             objectives[name] = cls()
         else:
-            names = info.class_names if name == "segmentation" else data.class_id_names
+            is_dense = cls.target == "labels"
+            names = info.class_names if is_dense else data.class_id_names
             found = options["num_classes"]
             if len(names) != found:
                 raise ValueError(
@@ -253,7 +256,7 @@ def objectives_of(
                     f"{len(names)}: evaluate on the data it was trained for"
                 )
             extra = {}
-            if name == "segmentation":
+            if is_dense:
                 extra = {"class_names": names, "boundary": protocol.boundary}
             objectives[name] = cls(num_classes=found, **extra)
     if not objectives:

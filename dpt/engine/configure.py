@@ -18,10 +18,13 @@ from typing import Any, get_type_hints
 import pydantic
 from omegaconf import OmegaConf
 
+from dpt.plugins import VARIABLE, plugin_names
+
 log = logging.getLogger("dpt")
 
 ALLOWED = ("dpt.", "lightning.", "torch.nn.", "torch.optim.", "torchmetrics.")
-"""Where a ``_target_`` may lie: a configuration must not be able to call anything there is."""
+"""Where a ``_target_`` may lie, beside the user's own modules (:mod:`dpt.plugins`): a configuration
+must not be able to call anything there is."""
 
 
 def plain(cfg: Any) -> Any:
@@ -60,8 +63,12 @@ def _build(value: Any, where: str) -> Any:
 
 def find(path: Any, where: str) -> Callable[..., Any]:
     """The function or class that a ``_target_`` names."""
-    if not isinstance(path, str) or not path.startswith(ALLOWED):
-        raise ValueError(f"{where}._target_={path!r}: must begin with one of {', '.join(ALLOWED)}")
+    allowed = (*ALLOWED, *(f"{name}." for name in plugin_names()))
+    if not isinstance(path, str) or not path.startswith(allowed):
+        raise ValueError(
+            f"{where}._target_={path!r}: must begin with one of {', '.join(allowed)} or lie in a "
+            f"module of yours that {VARIABLE} names"
+        )
     module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(module), name)

@@ -15,7 +15,7 @@ from dpt.nn import Decoder
 from dpt.types import Preprocessing
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
-from dpt.zoo import ENCODERS, is_linear
+from dpt.zoo import ENCODERS, find_part, is_linear, takes
 
 log = logging.getLogger("dpt")
 
@@ -52,11 +52,11 @@ def _from_table(
 ) -> DPT:
     encoder = _set_values(model["encoder"])
     weights = encoder.pop("weights", None)
-    if encoder["kind"] in ENCODERS:
-        encoder |= _converted(ENCODERS[encoder["kind"]], encoder, "model.encoder")
+    encoder_class = find_part(ENCODERS, encoder["kind"], "encoder kind")
+    encoder |= _converted(encoder_class, encoder, "model.encoder")
     decoder = _set_values(model["decoder"])
     decoder |= _converted(Decoder, decoder, "model.decoder")
-    if encoder["kind"] != "timm":
+    if takes(encoder_class, "image_size"):
         encoder.setdefault("image_size", list(image_size))
     net = create_model(
         model["name"],
@@ -85,7 +85,8 @@ def _from_weights(
             f"model.weights={path} has an encoder of kind {kind}: leave model/encoder out, or set "
             f"model/encoder={kind}"
         )
-    sizes = {} if kind == "timm" else {"image_size": list(image_size)}
+    encoder_class = find_part(ENCODERS, kind, "encoder kind")
+    sizes = {"image_size": list(image_size)} if takes(encoder_class, "image_size") else {}
     fetched = {k: v for k, v in other["encoder"].items() if k != "pretrained"}
     normalization = {
         k: v for k, v in other.get("preprocessing", {}).items() if k in ("mean", "std")
@@ -93,7 +94,7 @@ def _from_weights(
     net = DPT(
         {
             "name": other["name"],
-            "encoder": fetched | sizes | _converted(ENCODERS[kind], encoder, "model.encoder"),
+            "encoder": fetched | sizes | _converted(encoder_class, encoder, "model.encoder"),
             "decoder": other["decoder"] | _converted(Decoder, decoder, "model.decoder"),
             "heads": {k: _like(k, v, other["heads"].get(k, {})) for k, v in heads.items()},
             "preprocessing": normalization | preprocessing,
@@ -113,6 +114,9 @@ def set_switches(net: DPT, model: Mapping[str, Any]) -> None:
     """How the model is computed, which changes what it costs and not what it gives."""
     switches = {k: convert(model.get(k, False), bool, f"model.{k}") for k in SWITCHES}
     if switches["checkpoint_activations"]:
+        if not hasattr(net.encoder, "set_grad_checkpointing"):
+            kind = net.spec["encoder"]["kind"]
+            raise ValueError(f"model.checkpoint_activations: the {kind} encoder does not offer it")
         net.encoder.set_grad_checkpointing()
     if switches["channels_last"]:
         net.to(memory_format=torch.channels_last)

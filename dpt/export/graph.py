@@ -13,6 +13,7 @@ from torch.export import Dim, ExportedProgram
 
 import dpt
 from dpt.model import DPT
+from dpt.nn import DenseHead
 from dpt.nn.inference import optimized
 from dpt.types import Preprocessing
 
@@ -50,7 +51,7 @@ class Graph(nn.Module):
         copy = deepcopy(model).cpu().float().eval().requires_grad_(False)
         for name in [name for name in copy.heads if tasks and name not in tasks]:
             del copy.heads[name]
-        dense = {"depth", "segmentation"} & set(copy.heads)
+        dense = any(isinstance(head, DenseHead) for head in copy.heads.values())
         if not dense and copy.decoder is not None and copy.decoder.align != "double":
             copy.decoder = None  # nobody reads it, and the padding does not depend on it
         return cls(copy, preprocessing=model.preprocessing if with_preprocessing else None)

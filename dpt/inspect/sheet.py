@@ -110,9 +110,12 @@ def _outputs(
         elif name == "segmentation":
             pictures.append(colorize_labels(values.argmax(axis=0)))
             captions.append(f"segmentation, {len(values)} classes")
-        elif values.ndim:
+        elif values.ndim == 2:  # of a head of one's own
+            pictures.append(heatmap(values - values.min()))
+            captions.append(f"{name}, {values.min():.3g} to {values.max():.3g}")
+        elif values.ndim == 1:
             numbers.append(f"{name}: class {values.argmax()}")
-        else:
+        elif values.ndim == 0:
             numbers.append(f"{name}: {values:.4g}")
     columns = max(3, len(pictures))
     title = "; ".join(
@@ -154,7 +157,7 @@ def _levels(model: DPT, tokens: Tokens, shape: Sequence[int]) -> list[np.ndarray
 
 def _level_names(model: DPT) -> list[str]:
     """The block or stage that each level taps."""
-    taps: Any = model.encoder.out_indices
+    taps: Any = getattr(model.encoder, "out_indices", ())  # an encoder of one's own has stages
     stages = len(model.encoder.strides) - len(taps)  # of the hybrid's CNN
     return [f"CNN stage {i}" for i in range(stages)] + [f"block {k}" for k in taps]
 

@@ -3,8 +3,16 @@
 from dpt.nn.beit import Beit
 from dpt.nn.dpt import DPT, pad_to_multiple
 from dpt.nn.encoders import HybridVisionTransformer, TimmEncoder
+from dpt.nn.enlarge import Enlarged, convolve, resize
 from dpt.nn.fusion import Decoder, Fusion, ResidualConvUnit
-from dpt.nn.heads import ClassificationHead, DepthHead, RegressionHead, SegmentationHead
+from dpt.nn.heads import (
+    ClassificationHead,
+    DenseHead,
+    DepthHead,
+    RegressionHead,
+    SegmentationHead,
+    TokenHead,
+)
 from dpt.nn.inpainting import InpaintingHead
 from dpt.nn.linear import LinearSegmentationHead
 from dpt.nn.positions import resize_positions, sincos_1d, sincos_2d
@@ -17,7 +25,9 @@ __all__ = [
     "Beit",
     "ClassificationHead",
     "Decoder",
+    "DenseHead",
     "DepthHead",
+    "Enlarged",
     "Fusion",
     "HybridVisionTransformer",
     "InpaintingHead",
@@ -30,8 +40,11 @@ __all__ = [
     "ResidualConvUnit",
     "SegmentationHead",
     "TimmEncoder",
+    "TokenHead",
     "VisionTransformer",
+    "convolve",
     "pad_to_multiple",
+    "resize",
     "resize_positions",
     "sincos_1d",
     "sincos_2d",

@@ -32,7 +32,9 @@ ScheduleFactory = Callable[..., LRScheduler]
 class Objective(nn.Module, ABC):
     """What one head learns and how it is scored.
 
-    A class of its own has one file in this folder and one line in ``conf/task``.
+    A class of its own has one file and one YAML in ``conf/task``, and joins ``OBJECTIVES`` by the
+    name of its head, so that ``dpt evaluate`` finds it. ``metrics`` is a
+    :class:`dpt.metrics.base.SumMetric`.
     """
 
     head: ClassVar[str]
@@ -44,9 +46,9 @@ class Objective(nn.Module, ABC):
         """What a reader of the scores must know about how they were taken."""
         return {}
 
-    @abstractmethod
     def head_options(self) -> dict[str, Any]:
-        """Arguments of the head in the model's spec."""
+        """Arguments of the head in the model's spec, beside those that the model gives it."""
+        return {}
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """What the model is shown of the normalised images (B, 3, H, W): all, as a rule.
@@ -78,9 +80,9 @@ class Objective(nn.Module, ABC):
         """
         raise NotImplementedError
 
-    @abstractmethod
     def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
         """One image's output, batch axis kept, as the prediction at ``size`` = (H, W)."""
+        return output
 
     @abstractmethod
     def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:

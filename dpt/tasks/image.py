@@ -113,8 +113,5 @@ class RegressionObjective(Objective):
         squared = torch.where(known, error, torch.zeros_like(error)).square()
         return {"loss_regression": self.weight * squared.mean()}
 
-    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
-        return output
-
     def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         self.metrics.update(outputs["regression"], batch["value"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -78,9 +77,6 @@ class InpaintingObjective(Objective):
     @property
     def notes(self) -> dict[str, str]:
         return {"val/hidden": f"{self.mask_ratio:g} of the {self.mask_size} px patches"}
-
-    def head_options(self) -> dict[str, Any]:
-        return {}
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """Paints patches over; in evaluation (step 0) an image's are always the same."""

@@ -1,0 +1,68 @@
+"""Modules of a user's own: how they are named, and what a mistyped name is answered with."""
+
+import sys
+
+import pytest
+
+import dpt
+from dpt.plugins import load_plugins, plugin_names
+
+
+@pytest.fixture
+def plugins(monkeypatch, tmp_path):
+    """plugins(value): sets the variable, in an empty folder; modules and paths are put back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    known = set(sys.modules)
+    yield lambda value: monkeypatch.setenv("DPT_PLUGINS", value)
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def test_a_folder_a_file_and_a_module_are_imported(plugins, tmp_path):
+    (tmp_path / "pack_of_mine").mkdir()
+    (tmp_path / "pack_of_mine/__init__.py").write_text("made = 1\n")
+    (tmp_path / "lone_of_mine.py").write_text("made = 2\n")
+    plugins(f"pack_of_mine,{tmp_path}/lone_of_mine.py,colorsys")
+    assert plugin_names() == ("pack_of_mine", "lone_of_mine", "colorsys")
+    load_plugins()
+    assert sys.modules["pack_of_mine"].made == 1
+    assert sys.modules["lone_of_mine"].made == 2
+    before = sys.path[:]
+    load_plugins()
+    assert sys.path == before
+
+
+def test_a_folder_hides_no_module_that_exists(plugins, tmp_path):
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "timm/__init__.py").write_text("raise AssertionError\n")
+    plugins("timm/")
+    with pytest.raises(ValueError, match="DPT_PLUGINS=timm/: a module timm exists already"):
+        load_plugins()
+
+
+@pytest.mark.parametrize("value", ["nothing_of_mine", "no/such/file.py", "no-module", "no.such"])
+def test_what_is_not_there_is_named(plugins, value):
+    plugins(value)
+    with pytest.raises(ValueError, match=f"DPT_PLUGINS={value}: no such folder"):
+        load_plugins()
+
+
+def test_a_fault_in_the_users_code_keeps_its_stack_trace(plugins, tmp_path):
+    (tmp_path / "faulty_of_mine.py").write_text("import not_installed_of_mine\n")
+    plugins("faulty_of_mine.py")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_of_mine"):
+        load_plugins()
+
+
+@pytest.mark.parametrize("part", ["encoder", "heads"])
+def test_a_checkpoint_with_unknown_parts_says_how_they_become_known(tmp_path, part):
+    model = dpt.create_model("dpt_tiny", heads={"regression": {}}, num_blocks=4, embed_dim=48,
+                             out_indices=[0, 1, 2, 3])  # fmt: skip
+    if part == "encoder":
+        model.spec["encoder"]["kind"] = "mine"
+    else:
+        model.spec["heads"] = {"mine": {}}
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"'mine': choose from.*DPT_PLUGINS"):
+        dpt.DPT.from_pretrained(tmp_path)
