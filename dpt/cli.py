@@ -18,10 +18,18 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from torch import OutOfMemoryError
+
 from dpt.plugins import load_plugins
 
 MISTAKES = (ValueError, OSError)
 """What a user can mend: the message is enough, and the stack trace goes to log.txt alone."""
+
+LESS_MEMORY = (
+    "take a smaller data.batch_size or data.image_size, trainer.precision=bf16-mixed, "
+    "model.checkpoint_activations=true, or trainer.accumulate_grad_batches=N for the same step"
+)
+"""What a run that fills a GPU can do."""
 
 HELP = """\
 dpt: Dense Prediction Transformers
@@ -223,6 +231,8 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
             fail(explain(error))
         if isinstance(error, MISTAKES):
             fail(str(error))
+        if isinstance(error, OutOfMemoryError):
+            fail(f"{str(error).partition('. ')[0]}: {LESS_MEMORY}")
         raise
     finally:
         if "wandb" in sys.modules:

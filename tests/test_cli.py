@@ -237,6 +237,28 @@ def test_the_stack_trace_of_a_mistake_is_kept_in_the_log(mistake, tmp_path):
     assert "Traceback" in (tmp_path / "run/log.txt").read_text()
 
 
+GREEDY = """
+import torch
+
+class Loss(torch.nn.Module):
+    def __init__(self, **arguments):
+        super().__init__()
+
+    def forward(self, *inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has")
+"""
+
+
+def test_a_full_gpu_is_answered_with_what_takes_less(mistake, tmp_path, monkeypatch):
+    (tmp_path / "greedy_loss.py").write_text(GREEDY)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("DPT_PLUGINS", str(tmp_path / "greedy_loss.py"))
+    message = mistake("train", "task=depth", "task.depth_loss._target_=greedy_loss.Loss",
+                      *TINY, *SCENES)  # fmt: skip
+    assert message.startswith("error: CUDA out of memory: take a smaller data.batch_size")
+    assert "model.checkpoint_activations=true" in message
+
+
 # ------------------------------------------------------------------------ mistakes in the data
 
 

@@ -382,6 +382,19 @@ def test_photos_are_looked_at(tmp_path):
     assert passes(found)
 
 
+def test_masks_of_0_and_255(dense_folder, tmp_path):
+    """255 means unlabelled unless told otherwise: with it as the only other class none is left."""
+    shutil.copytree(dense_folder / "images", tmp_path / "images")
+    for path in (dense_folder / "masks").rglob("*.png"):
+        target = tmp_path / path.relative_to(dense_folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        save(target, np.where(load(path) == 1, 255, 0).astype(np.uint8))
+    settings = ("data=folder", f"data.root={tmp_path}", "data.labels=masks", "data.missing=skip")
+    found = diagnose(tmp_path, *settings, "data.num_classes=2")
+    assert "set data.label_map=[0,255]" in found["labels_constant"].remedy
+    assert "labels_constant" not in diagnose(tmp_path, *settings, "data.label_map=[0,255]")
+
+
 def test_labels_of_whole_images(data_check, image_folder, tmp_path):
     root = tmp_path / "data"
     shutil.copytree(image_folder, root)

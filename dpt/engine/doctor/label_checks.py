@@ -13,6 +13,8 @@ from dpt.types import IGNORE_INDEX
 _MANY_IGNORED = 0.5
 _SLIM_FEW = 200  # borders one pixel wide; fewer say nothing
 _BETWEEN = 0.75  # share of them whose id lies between its neighbours'; a third is chance
+_BINARY = "; in masks of 0 and 255 the latter means unlabelled: if it is a class, set "
+_BINARY += "data.label_map=[0,255]"
 
 
 def class_counts(scan: Scan) -> Counter[int]:
@@ -115,7 +117,8 @@ def check_classes(scan: Scan) -> Iterator[Finding]:
             code="labels_constant",
             split=scan.split,
             message=f"{len(single)} of {plural(len(masks), 'mask')} hold one class only",
-            remedy="look at them: masks of objects are rarely so",
+            remedy="look at them: masks of objects are rarely so"
+            + (_BINARY if len(names) == 2 and counts[IGNORE_INDEX] else ""),
             examples=tuple(record.name for record in single),
             indices=tuple(record.index for record in single),
         )
