@@ -109,14 +109,10 @@ def is_linear(name: str, options: Mapping[str, Any]) -> bool:
     return name in LINEAR_HEADS and options.get("kind") == "linear"
 
 
-def head_class(name: str, options: Mapping[str, Any]) -> type[nn.Module]:
-    """The class of a head with these options."""
-    return LINEAR_HEADS[name] if is_linear(name, options) else find_part(HEADS, name, "head")
-
-
 def is_dense(name: str, options: Mapping[str, Any]) -> bool:
     """Whether a head with these options reads the decoder's maps, not tokens."""
-    return issubclass(head_class(name, options), DenseHead)
+    is_decoded = issubclass(find_part(HEADS, name, "head"), DenseHead)
+    return is_decoded and not is_linear(name, options)
 
 
 def _arguments(target: type) -> set[str]:
@@ -224,10 +220,11 @@ def build(spec: Spec) -> tuple[nn.Module, Decoder | None, dict[str, nn.Module]]:
         )
     heads: dict[str, nn.Module] = {}
     for name, options in spec["heads"].items():
-        cls = head_class(name, options)
+        cls = HEADS[name]
         if is_dense(name, options):
             parts: dict[str, Any] = {"in_channels": spec["decoder"]["fusion_channels"]}
         elif is_linear(name, options):
+            cls = LINEAR_HEADS[name]
             parts = {
                 "embed_dims": encoder.embed_dims,
                 "num_prefix_tokens": encoder.num_prefix_tokens,
