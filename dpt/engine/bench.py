@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from dpt.engine.bench_rivals import NUM_CLASSES, Contender, make_contenders, make_ours
+from dpt.engine.bench_lineup import make_contenders
+from dpt.engine.bench_rivals import NUM_CLASSES, Contender, make_ours
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

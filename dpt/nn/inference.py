@@ -13,7 +13,6 @@ from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.nn.dpt import DPT
 from dpt.nn.encoders import HybridEmbed
-from dpt.nn.enlarge import TapConv2d
 from dpt.nn.fusion import ResidualConvUnit
 from dpt.nn.heads import SegmentationHead
 
@@ -94,8 +93,6 @@ def optimized(model: M, *, compiled: bool) -> M:
     fold(copy)
     copy.to(memory_format=torch.channels_last)
     if compiled:
-        for module in copy.modules():
-            TapConv2d.take_over(module)
         copy.forward = Compiled(copy.forward)
         copy.small_logits = Compiled(copy.small_logits)  # the argmax by bands is faster as it is
     return copy

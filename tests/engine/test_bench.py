@@ -6,7 +6,8 @@ from torch import nn
 
 from dpt.engine.bench import LiveBytes, bench, saved_bytes
 from dpt.engine.bench_parts import bench_data, bench_metrics
-from dpt.engine.bench_rivals import make_contenders, make_ours
+from dpt.engine.bench_lineup import make_contenders
+from dpt.engine.bench_rivals import make_ours
 from dpt.engine.bench_switches import SWITCHES, bench_switches
 
 KB = 1024
@@ -60,7 +61,9 @@ def test_rivals_take_turns_and_agree(task):
 
 def test_an_unknown_rival_is_refused():
     ours = make_ours("dpt_tiny", "depth", (32, 32))
-    with pytest.raises(ValueError, match="--against midas: choose from dpt, dpt-optimized, trans"):
+    with pytest.raises(
+        ValueError, match="--against midas: choose from dpt, dpt-optimized, dpt-onnx"
+    ):
         make_contenders(ours, "depth", ["midas"])
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import dpt
-from dpt.nn.enlarge import Enlarged, convolve_by_taps, tap_plan
+from dpt.nn.enlarge import Enlarged
 
 HEADS = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}}
 TINY = {"embed_dim": 32, "num_heads": 2, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
@@ -99,27 +99,6 @@ def test_small_logits_are_those_that_are_enlarged(model):
         assert torch.equal(Enlarged(small, (64, 96)).full(), whole)
         padded = torch.randn(1, 3, 70, 90)
         assert model(padded, enlarge_logits=False)["segmentation"].shape == (1, 5, 70, 90)
-
-
-# ------------------------------------------------------------------------------ convolutions
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(
-    ("low", "high"),
-    [((4, 5), (8, 10)), ((3, 7), (13, 9)), ((1, 1), (2, 2)), ((6, 6), (6, 12)), ((5, 4), (2, 1))],
-)
-def test_no_enlarged_map_is_needed_to_convolve_it(low, high, bias):
-    torch.manual_seed(0)
-    conv = nn.Conv2d(3, 2, 3, padding=1, bias=bias).double()
-    maps = Enlarged(torch.randn(2, 3, *low, dtype=torch.float64), high)
-    with torch.no_grad():
-        found = convolve_by_taps(conv, maps)
-        torch.testing.assert_close(found, conv(maps.full()), rtol=0, atol=1e-14)
-
-
-def test_the_plan_is_a_well_formed_operation():
-    torch.library.opcheck(tap_plan, (4, 9, torch.zeros(1)))
 
 
 # ------------------------------------------------------------------------------ compiled
