@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from dpt.engine.bench import LiveBytes, bench, saved_bytes
-from dpt.engine.bench_parts import bench_data, bench_metrics
 from dpt.engine.bench_lineup import make_contenders
+from dpt.engine.bench_parts import bench_data, bench_metrics
 from dpt.engine.bench_rivals import make_ours
 from dpt.engine.bench_switches import SWITCHES, bench_switches
 
