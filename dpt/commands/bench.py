@@ -10,6 +10,7 @@ def run(arguments: list[str]) -> None:
 
     from dpt.engine.bench import DTYPES, bench
     from dpt.engine.bench_parts import bench_data, bench_metrics
+    from dpt.engine.bench_profile import profile_model
     from dpt.engine.bench_switches import bench_switches
     from dpt.zoo import list_models
 
@@ -35,13 +36,20 @@ def run(arguments: list[str]) -> None:
     parser.add_argument(
         "--against",
         default="",
-        help="comma-separated: transformers, smp, dpt-optimized; NAME-compile compiles it",
+        help="comma-separated: dpt-optimized, dpt-onnx, transformers, transformers-onnx, smp; "
+        "NAME-compile compiles it",
     )
     parser.add_argument("--train", action="store_true", help="training steps too")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="instead, where the time of a forward pass and of a training step of ours goes",
+    )
     parser.add_argument("--rounds", default=7, type=int, help="turns that count")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = vars(parser.parse_args(arguments))
     what, root, rounds = given.pop("what"), given.pop("root"), given["rounds"]
+    profiles = given.pop("profile")
     given["size"] = tuple(given["size"])
     given["against"] = [name for name in given["against"].split(",") if name]
     if what == "data":
@@ -51,5 +59,8 @@ def run(arguments: list[str]) -> None:
     elif what == "switches":
         shared = ("model", "task", "size", "batch", "rounds", "device")
         print(bench_switches(**{k: given[k] for k in shared}))
+    elif profiles:
+        del given["against"], given["train"]
+        print(profile_model(**given))
     else:
         print(bench(**given))

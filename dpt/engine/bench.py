@@ -11,7 +11,6 @@ import statistics
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpt.engine.bench_lineup import make_contenders
-from dpt.engine.bench_rivals import NUM_CLASSES, Contender, make_ours
+from dpt.engine.bench_rivals import NUM_CLASSES, Contender, autocast, make_ours
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -132,8 +131,7 @@ def run_forward(
     device, first = images.device, None
     images = images.to(dtype)
     for c, row in zip(contenders, rows, strict=True):
-        c.model.eval().to(device, dtype)
-        c.model.to(memory_format=torch.channels_last)
+        c.make_ready(device=device, dtype=dtype)
         count = c.plain or c.predict
         with torch.no_grad(), LiveBytes() as live:
             count(images)
@@ -167,31 +165,14 @@ def run_steps(
     dtype: torch.dtype,
     rounds: int,
 ) -> None:
-    device = images.device
-
-    def scope() -> AbstractContextManager[Any]:
-        if dtype is torch.float32:
-            return nullcontext()
-        return torch.autocast(device.type, dtype=dtype)
-
-    optimizers = []
+    device, steps = images.device, []
     for c, row in zip(contenders, rows, strict=True):
-        c.model.train()
-        optimizers.append(torch.optim.AdamW(c.model.parameters(), lr=1e-5, fused=True))
+        steps.append(c.training_step(images, truth, dtype=dtype))
         if c.plain is None and c.loss is not None:
-            with scope():
+            with autocast(device, dtype):
                 row["saved MiB"] = saved_bytes(partial(c.loss, images, truth), c.model) / 2**20
     for turn in range(-1, rounds):
-        for c, optimizer in zip(contenders, optimizers, strict=True):
-
-            def step(c: Contender = c, optimizer: torch.optim.Optimizer = optimizer) -> None:
-                optimizer.zero_grad()
-                assert c.loss is not None
-                with scope():
-                    loss = c.loss(images, truth)
-                loss.backward()
-                optimizer.step()
-
+        for c, step in zip(contenders, steps, strict=True):
             seconds = _timed(step, device)
             if turn >= 0:
                 c.step_s.append(seconds)
@@ -271,18 +252,21 @@ def bench(
     Depth is compared as (B, H, W), segmentation as class ids (B, H, W): each contender takes the
     argmax of its own logits.
     """
+    images, truth = make_inputs(task=task, size=size, batch=batch, device=device)
+    contenders = make_contenders(make_ours(model, task, size), task, against)
+    rows = race(contenders, images, truth, dtype=DTYPES[dtype], train=train, rounds=rounds)
+    return as_markdown(rows)
+
+
+def make_inputs(
+    *, task: str, size: tuple[int, int], batch: int, device: str
+) -> tuple[Tensor, Tensor]:
+    """Noise for images (B, 3, H, W), and for their depth or labels (B, H, W)."""
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: this machine has none")
-    ours = make_ours(model, task, size)
-    contenders = make_contenders(ours, task, against)
     random = torch.Generator().manual_seed(0)
     images = torch.randn(batch, 3, *size, generator=random)
     truth = torch.rand(batch, *size, generator=random)
     if task == "segmentation":
         truth = (truth * NUM_CLASSES).long()
-    place = torch.device(device)
-    images = images.to(place, memory_format=torch.channels_last)
-    rows = race(
-        contenders, images, truth.to(place), dtype=DTYPES[dtype], train=train, rounds=rounds
-    )
-    return as_markdown(rows)
+    return images.to(device, memory_format=torch.channels_last), truth.to(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,33 @@ class Contender:
     plain: Callable[[Tensor], Tensor] | None = None
     forward_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
+
+    def make_ready(self, *, device: torch.device, dtype: torch.dtype) -> None:
+        """For predictions: cast, and channels-last."""
+        self.model.eval().to(device, dtype)
+        self.model.to(memory_format=torch.channels_last)
+
+    def training_step(
+        self, images: Tensor, truth: Tensor, *, dtype: torch.dtype
+    ) -> Callable[[], None]:
+        """A step with fused AdamW; under autocast, the weights in float32, for any other type."""
+        self.model.float().train()
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
+
+        def step() -> None:
+            assert self.loss is not None
+            optimizer.zero_grad()
+            with autocast(images.device, dtype):
+                loss = self.loss(images, truth)
+            loss.backward()
+            optimizer.step()
+
+        return step
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
+    """Of nothing for float32."""
+    return nullcontext() if dtype is torch.float32 else torch.autocast(device.type, dtype=dtype)
 
 
 def make_ours(name: str, task: str, size: tuple[int, int]) -> DPT:
