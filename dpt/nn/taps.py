@@ -93,7 +93,7 @@ class TapConv(torch.autograd.Function):
                 for right, left, more in columns:
                     along = more.permute(1, 2, 0).flatten(1).expand(len(rows), -1, -1)
                     part = rows[:, 3 * left.start : 3 * left.stop]
-                    torch.bmm(along, part, out=made[high, right])
+                    made[high, right] = torch.bmm(along, part)
                 del rows, part
             del taps  # before the next are made
         return out
@@ -114,7 +114,8 @@ class TapConv(torch.autograd.Function):
                 rows = maps.new_zeros(high.stop - high.start, 3 * w, outputs)
                 for right, left, more in columns:
                     along = more.permute(2, 0, 1).flatten(0, 1).expand(len(rows), -1, -1)
-                    rows[:, 3 * left.start : 3 * left.stop].baddbmm_(along, of_image[high, right])
+                    part = rows[:, 3 * left.start : 3 * left.stop]
+                    part += torch.bmm(along, of_image[high, right])
                 taps = (along_rows @ rows.flatten(1)).view(3, -1, 3 * outputs)
                 if grad_weights is not None:
                     tokens = maps[i, low].view(-1, C)
