@@ -9,7 +9,8 @@ def run(arguments: list[str]) -> None:
     import torch
 
     from dpt.engine.bench import DTYPES, bench
-    from dpt.engine.bench_parts import bench_data, bench_metrics
+    from dpt.engine.bench_loader import bench_data
+    from dpt.engine.bench_parts import bench_metrics
     from dpt.engine.bench_profile import profile_model
     from dpt.engine.bench_switches import bench_switches
     from dpt.zoo import list_models

@@ -69,7 +69,7 @@ def read_size(path: str | Path) -> tuple[int, int]:
 
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
-    """Pixels by OpenCV, BGR, once the file is known to be whole."""
+    """Pixels by OpenCV, as ``flags`` say, once the file is known to be whole."""
     if data.startswith(JPEG_START):
         # The mark is sought after the last scan: an embedded thumbnail has one of its own.
         scan = 0 if data.endswith(_JPEG_END) else data.rfind(_JPEG_SCAN)

@@ -61,7 +61,7 @@ def decode_image(data: bytes, *, source: str | Path, exif: bool = False) -> np.n
         source: where it came from, for messages.
         exif: see :func:`read_image`.
     """
-    flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
+    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH
     if not exif:
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
     image = decode_picture(source, data, flags)
@@ -74,7 +74,7 @@ def decode_image(data: bytes, *, source: str | Path, exif: bool = False) -> np.n
         image = (image >> 8).astype(np.uint8)
     if image.dtype != np.uint8:
         raise DataError(f"{source}: pixels are {image.dtype}, not 8-bit: save photos as 8-bit RGB")
-    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
+    return image
 
 
 def decode_map(data: bytes, *, source: str | Path) -> np.ndarray:

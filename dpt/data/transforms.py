@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpt.data.color import change_colors, draw_colors
 from dpt.data.resize import resize_image, resize_map, whole_factor
 from dpt.types import IGNORE_INDEX, Preprocessing, Sample
 
@@ -32,7 +33,8 @@ class TrainTransform:
             image: grey, unlabelled, without depth outside it.
         hflip: probability of a horizontal flip.
         rotate: largest angle, in degrees, to either side.
-        color: strength in 0..1 of brightness, contrast, saturation and hue changes.
+        color: strength in 0..1 of brightness, contrast, saturation and hue changes, made in four
+            of five pictures; see :mod:`dpt.data.color`.
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
         zoom_scales_depth: divide depth by the zoom. The camera keeps its focal length as far as
@@ -65,9 +67,8 @@ class TrainTransform:
         self.image_size = (int(image_size[0]), int(image_size[1]))
         self.zoom = (float(zoom[0]), float(zoom[1]))
         self.zoom_scales_depth = zoom_scales_depth
-        self._compose = _compose(
-            hflip=hflip, rotate=rotate, color=color, grayscale=grayscale, blur=blur
-        )
+        self.color = float(color)
+        self._compose = _compose(hflip=hflip, rotate=rotate, grayscale=grayscale, blur=blur)
 
     def __call__(self, sample: Sample, *, seed: int) -> Sample:
         """The same seed gives the same result; the arrays of ``sample`` are not written to."""
@@ -89,7 +90,10 @@ class TrainTransform:
             valid = window.cut_map(sample["valid"], fill=False)
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             arrays["depth"] = np.where(valid, depth * factor, np.float32(0))
-        if np.may_share_memory(arrays["image"], sample["image"]):
+        if self.color and random.random() < 0.8:
+            changes = draw_colors(random, self.color)
+            arrays["image"] = change_colors(arrays["image"], **changes)
+        elif np.may_share_memory(arrays["image"], sample["image"]):
             arrays["image"] = arrays["image"].copy()
         if self._compose is not None:
             self._compose.set_random_seed(seed)
@@ -160,9 +164,9 @@ class _Window:
         return whole
 
 
-def _compose(*, hflip: float, rotate: float, color: float, grayscale: float, blur: float) -> Any:
+def _compose(*, hflip: float, rotate: float, grayscale: float, blur: float) -> Any:
     """One albumentations pipeline for image and maps together, or None if nothing is asked for."""
-    if not (hflip or rotate or color or grayscale or blur):
+    if not (hflip or rotate or grayscale or blur):
         return None
     import albumentations as A  # takes two seconds: not for those who only predict
     import cv2
@@ -180,17 +184,6 @@ def _compose(*, hflip: float, rotate: float, color: float, grayscale: float, blu
                 fill=GREY,
                 fill_mask=0,
                 p=1.0,
-            )
-        )
-    if color:
-        around_one = (1 - 0.4 * color, 1 + 0.4 * color)
-        steps.append(
-            A.ColorJitter(
-                brightness=around_one,
-                contrast=around_one,
-                saturation=around_one,
-                hue=(-0.1 * color, 0.1 * color),
-                p=0.8,
             )
         )
     if grayscale:

@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from dpt.engine import bench_loader
 from dpt.engine.bench import LiveBytes, bench, saved_bytes
 from dpt.engine.bench_lineup import make_contenders
-from dpt.engine.bench_parts import bench_data, bench_metrics
+from dpt.engine.bench_parts import bench_metrics
+from dpt.engine.bench_profile import kind_of, profile_model
 from dpt.engine.bench_rivals import make_ours
 from dpt.engine.bench_switches import SWITCHES, bench_switches
 
@@ -70,9 +72,70 @@ def test_an_unknown_rival_is_refused():
 def test_parts_are_timed_beside_the_usual_ways():
     metrics = bench_metrics(rounds=1)
     assert metrics.count("| 1.00 |") == 2
-    data = rows_of(bench_data(root=None, size=(64, 96), rounds=2))
-    assert set(data) == {"dpt", "cv2 + albumentations", "PIL + torchvision v2"}
-    assert all(float(row["samples/s"]) > 0 for row in data.values())
+
+
+@pytest.mark.parametrize("maps", ["labels", "depth"])
+def test_the_loader_is_timed_beside_the_usual_ways(monkeypatch, maps):
+    monkeypatch.setattr(bench_loader, "MADE", ((maps, (64, 96)),))
+    monkeypatch.setattr(bench_loader, "AT_ONCE", 2)
+    title, _, table = bench_loader.bench_data(root=None, size=(48, 64), rounds=1).partition("\n\n")
+    assert title == f"96 × 64 with {maps}"
+    rows = rows_of(table)
+    assert list(rows) == [
+        "dpt", "cv2 + albumentations", "PIL + torchvision v2", "dpt, data.cache=true"
+    ]  # fmt: skip
+    assert all(float(row["samples/s"]) > 0 for row in rows.values())
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("task", ["depth", "segmentation"])
+def test_onnx_runtime_takes_part(task):
+    pytest.importorskip("onnxruntime")
+    ours = make_ours("dpt_tiny", task, (64, 64))
+    line_up = make_contenders(ours, task, ["dpt-onnx", "transformers-onnx"])
+    for contender in line_up:
+        contender.model.eval()
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        wanted, *found = (contender.predict(images) for contender in line_up)
+    for out in found:
+        torch.testing.assert_close(out, wanted, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="compared in fp32"):
+        line_up[1].predict(images.bfloat16())
+    with pytest.raises(ValueError, match="ONNX Runtime cannot be compiled once more"):
+        make_contenders(ours, task, ["dpt-onnx-compile"])
+
+
+@pytest.mark.parametrize("task", ["depth", "segmentation"])
+def test_a_profile_names_what_is_large(task):
+    tables = profile_model(
+        model="dpt_tiny", task=task, size=(32, 32), batch=1, dtype="fp32", rounds=1, device="cpu"
+    )
+    forward, training = (rows_of(table) for table in tables.split("\n\n"))
+    assert {"matrix product", "convolution", "attention", "normalisation"} <= set(forward)
+    assert set(forward) | {"optimiser"} <= set(training)
+    assert ("loss" in training) == (task == "segmentation")  # L1 is a handful of sums
+    for table in (forward, training):
+        assert sum(float(row["share"].rstrip("%")) for row in table.values()) == pytest.approx(
+            100, abs=1
+        )
+
+
+def test_kinds_of_operations():
+    kinds = {
+        "aten::addmm": "matrix product",
+        "aten::_slow_conv2d_backward": "convolution",
+        "aten::_scaled_dot_product_flash_attention_for_cpu": "attention",
+        "aten::native_batch_norm_backward": "normalisation",
+        "aten::upsample_bilinear2d": "upsampling",
+        "aten::gelu_backward": "activation",
+        "aten::copy_": "copies and layout",
+        "aten::add_": "sums and products",
+        "aten::empty": "other",
+    }
+    assert {name: kind_of([name]) for name in kinds} == kinds
+    assert kind_of(["aten::mul_", "Optimizer.step#AdamW.step"]) == "optimiser"
+    assert kind_of(["aten::copy_", "_EnlargedCrossEntropy"]) == "loss"
 
 
 def test_switches_are_timed_beside_none_of_them():
