@@ -103,5 +103,5 @@ def log_scores(
 
 def _log(table: Table) -> None:
     text = StringIO()
-    Console(file=text, width=100, color_system=None).print(table)
+    Console(file=text, width=100, color_system=None, force_jupyter=False).print(table)
     logging.getLogger("dpt").info("%s", text.getvalue().rstrip())

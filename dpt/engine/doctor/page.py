@@ -35,8 +35,9 @@ def terminal_table(findings: Sequence[Finding]) -> str:
         table.add_row(finding.severity, finding.split, finding.code, "\n  ".join(lines))
     text = StringIO()
     console = Console(
-        file=text, width=_COLUMNS, color_system=None, highlight=False, markup=False, emoji=False
-    )
+        file=text, width=_COLUMNS, color_system=None, highlight=False, markup=False, emoji=False,
+        force_jupyter=False,
+    )  # fmt: skip
     console.print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
