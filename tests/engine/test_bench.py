@@ -88,7 +88,7 @@ def test_the_loader_is_timed_beside_the_usual_ways(monkeypatch, maps):
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("task", ["depth", "segmentation"])
+@pytest.mark.parametrize("task", [pytest.param("depth", marks=pytest.mark.slow), "segmentation"])
 def test_onnx_runtime_takes_part(task):
     pytest.importorskip("onnxruntime")
     ours = make_ours("dpt_tiny", task, (64, 64))
