@@ -90,8 +90,8 @@ class DPT(parts.DPT):
         BN is folded and auxiliary heads are gone: it cannot be trained or saved, so keep this one.
 
         Args:
-            compiled: use torch.compile, which takes half a minute at the first image of a size and
-                needs a C++ compiler (CPU) or Triton (GPU); without one it warns and goes without.
+            compiled: try torch.compile at the first image, which takes half a minute and needs a
+                C++ compiler (CPU) or Triton (GPU), and keep what is faster on this machine.
         """
         return optimized(self, compiled=compiled)
 

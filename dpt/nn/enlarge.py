@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpt.nn.recompute import conv_of, is_plain_conv
 from dpt.nn.taps import convolve_by_taps
-from dpt.nn.tracing import same_size
+from dpt.nn.tracing import exporting, same_size
 
 
 def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
@@ -71,8 +71,7 @@ def convolve(conv: nn.Module, maps: Enlarged) -> Tensor:
 def _taps_are_faster(conv: nn.Conv2d, maps: Enlarged) -> bool:
     """As measured: in float32 on a CPU, of maps with some channels, to three times the pixels.
 
-    In bfloat16 a CPU that has matrix units convolves as fast as it interpolates. A compiler gets
-    the plain form, which it may see through.
+    In bfloat16 a CPU that has matrix units convolves as fast as it interpolates.
     """
     low, (height, width) = maps.low, maps.size
     return (
@@ -81,7 +80,8 @@ def _taps_are_faster(conv: nn.Conv2d, maps: Enlarged) -> bool:
         and conv.in_channels >= 64
         and low.device.type == "cpu"
         and low.dtype is conv.weight.dtype is torch.float32
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        and not torch.is_autocast_enabled("cpu")
+        and not (exporting() or torch.jit.is_tracing())
+        and not (torch.compiler.is_compiling() and torch.is_grad_enabled())
         and height * width >= 3 * low.shape[-2] * low.shape[-1]
     )

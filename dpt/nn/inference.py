@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
 
@@ -45,20 +47,25 @@ def fold(model: nn.Module) -> None:
 
 
 class Compiled:
-    """A function under torch.compile, or as it is where no compiler works on this machine."""
+    """A function of images under torch.compile where that is faster, or else as it is.
+
+    Which it is the first call finds out, with the machine and the images at hand: it compiles, and
+    times both. Where no compiler works on this machine the function stays as it is, too.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.compiled: Callable[..., Any] | None = torch.compile(
             function, options={"freezing": True}
         )
+        self.measured = False
 
     def __call__(self, images: Tensor, **options: Any) -> Any:
         with torch.no_grad():
             if self.compiled is None:
                 return self.function(images, **options)
             try:
-                return self.compiled(images, **options)
+                result = self.compiled(images, **options)
             except Exception as error:  # of torch's own: no C++ compiler, no Triton
                 if not _from_compiler(error):
                     raise
@@ -67,9 +74,31 @@ class Compiled:
                 log.warning("torch.compile does not work here, running without: %s", reason)
                 self.compiled = None
                 return result
+            if not self.measured:
+                self.measured = True
+                plain, compiled = _seconds([self.function, self.compiled], images, options)
+                log.info("%.4g s for %s; compiled %.4g s", plain, tuple(images.shape), compiled)
+                if plain <= compiled:
+                    self.compiled = None
+            return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         return Compiled(deepcopy(self.function, memo))  # compiled anew, for the copy's weights
+
+
+def _seconds(
+    functions: Sequence[Callable[..., Any]], images: Tensor, options: dict[str, Any]
+) -> list[float]:
+    """Median time of each function, taking turns; the first turn warms up."""
+    seconds: list[list[float]] = [[] for _ in functions]
+    for _ in range(6):
+        for function, taken in zip(functions, seconds, strict=True):
+            start = time.perf_counter()
+            function(images, **options)
+            if images.device.type == "cuda":
+                torch.cuda.synchronize(images.device)
+            taken.append(time.perf_counter() - start)
+    return [statistics.median(taken[1:]) for taken in seconds]
 
 
 def _from_compiler(error: Exception) -> bool:
@@ -82,9 +111,9 @@ def optimized(model: M, *, compiled: bool) -> M:
     BN is folded, auxiliary heads are dropped, convolutions are channels-last, parameters frozen.
 
     Args:
-        compiled: also under torch.compile, which takes half a minute at the first image of a size
-            and holds its own copy of the weights; without a compiler on the machine it warns and
-            does without.
+        compiled: also under torch.compile, if the first call finds that to be faster. It takes
+            half a minute, more for images of other sizes, and holds its own copy of the weights;
+            without a compiler on the machine it warns and does without.
     """
     if model.predicts_only:
         return model

@@ -31,9 +31,28 @@ def convolve_by_taps(conv: nn.Conv2d, low: Tensor, size: tuple[int, int]) -> Ten
     Args:
         conv: 3×3 of stride 1, over a border of one zero.
     """
-    weights = conv.weight.permute(2, 1, 3, 0).flatten(2)
+    if torch.compiler.is_compiling():
+        return one_operation(low, conv.weight, conv.bias, *size)
+    return _convolve(low, conv.weight, conv.bias, size)
+
+
+def _convolve(low: Tensor, weight: Tensor, bias: Tensor | None, size: tuple[int, int]) -> Tensor:
+    weights = weight.permute(2, 1, 3, 0).flatten(2)
     out = TapConv.apply(low.permute(0, 2, 3, 1).contiguous(), weights, size)
-    return (out if conv.bias is None else out.add_(conv.bias)).permute(0, 3, 1, 2)
+    return (out if bias is None else out.add_(bias)).permute(0, 3, 1, 2)
+
+
+@torch.library.custom_op("dpt::convolve_by_taps", mutates_args=())
+def one_operation(
+    low: Tensor, weight: Tensor, bias: Tensor | None, height: int, width: int
+) -> Tensor:
+    """The same for a compiler, which would unroll the bands; it has no gradient."""
+    return _convolve(low, weight, bias, (height, width))
+
+
+@one_operation.register_fake
+def _(low: Tensor, weight: Tensor, bias: Tensor | None, height: int, width: int) -> Tensor:
+    return low.new_empty(len(low), height, width, len(weight)).permute(0, 3, 1, 2)
 
 
 class Band(NamedTuple):

@@ -4,6 +4,7 @@ import copy
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 import dpt
 from dpt.nn.enlarge import Enlarged
+from dpt.nn.inference import Compiled
 
 HEADS = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}}
 TINY = {"embed_dim": 32, "num_heads": 2, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
@@ -18,6 +20,8 @@ TINY = {"embed_dim": 32, "num_heads": 2, "num_blocks": 4, "out_indices": [0, 1, 
 DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
 COMPILED = """
 import torch, dpt
+from dpt.nn import inference
+inference._seconds = lambda functions, *_: [2.0, 1.0]
 torch.manual_seed(0)
 model = dpt.create_model("dpt_tiny", heads={heads}, encoder={tiny}, decoder={decoder}).eval()
 fast = model.optimize_for_inference()
@@ -125,6 +129,19 @@ def test_without_a_compiler_it_warns_and_goes_on(tmp_path):
     done = run_compiled(CXX="/nonexistent/c++", TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
     assert "compiled: False" in done.stdout
     assert "torch.compile does not work here" in done.stderr
+
+
+@pytest.mark.parametrize(("rest", "kept"), [(0.02, False), (0.0, True)])
+def test_what_is_faster_is_kept(monkeypatch, rest, kept):
+    def twice_after(seconds):
+        return lambda images: time.sleep(seconds) or 2 * images
+
+    monkeypatch.setattr(torch, "compile", lambda function, options: twice_after(rest))
+    function = Compiled(twice_after(0.01))
+    images = torch.ones(1, 3, 4, 4)
+    assert torch.equal(function(images), 2 * images)
+    assert (function.compiled is not None) == kept
+    assert torch.equal(function(images), 2 * images)
 
 
 # ------------------------------------------------------------------------------ what a copy may do

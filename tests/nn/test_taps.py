@@ -73,3 +73,10 @@ def test_where_it_is_faster_no_enlarged_map_is_made(monkeypatch):
 def test_other_convolutions_stay_what_they_are(conv):
     maps = Enlarged(torch.randn(1, 64, 6, 6, dtype=conv.weight.dtype), (12, 12))
     assert torch.equal(convolve(conv, maps), conv(maps.full()))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_compiler_sees_one_well_formed_operation(bias):
+    low, weight = torch.randn(2, 3, 4, 5), torch.randn(6, 3, 3, 3)
+    args = (low, weight, torch.randn(6) if bias else None, 8, 10)
+    torch.library.opcheck(taps.one_operation, args)
