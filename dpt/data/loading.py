@@ -74,7 +74,6 @@ def make_loader(
     num_workers: int,
     seed: int,
     targets: Sequence[Target],
-    pin_memory: bool = False,
     drop_last: bool | None = None,
     prefetch_factor: int | None = None,
     skip_broken: bool = False,
@@ -91,7 +90,6 @@ def make_loader(
         num_workers: processes that read; 0 reads in this one. They live as long as the loader.
         seed: of order and augmentation.
         targets: the labels that every batch carries.
-        pin_memory: page-locked batches, for a CUDA device.
         drop_last: leave out a last, smaller batch. None: in training, unless the data set has
             fewer samples than a batch.
         prefetch_factor: batches that each worker prepares ahead.
@@ -113,7 +111,7 @@ def make_loader(
         sampler=sampler,
         num_workers=num_workers,
         collate_fn=partial(collate, targets=tuple(targets)),
-        pin_memory=pin_memory,
+        pin_memory=torch.cuda.is_available(),
         drop_last=drop_last,
         worker_init_fn=init_worker,
         persistent_workers=num_workers > 0,

@@ -40,6 +40,11 @@ def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
     if node.get("precision") == "auto":
         node = {**node, "precision": pick_precision(str(node.get("accelerator")))}
         log.info("trainer.precision=auto: %s on this machine", node["precision"])
+    if node.get("precision") in ("bf16-true", "16-true"):  # Lightning casts whole batches
+        raise ValueError(
+            f"trainer.precision={node['precision']} would round depth labels too, to three digits: "
+            "take bf16-mixed or 16-mixed, which round neither labels nor weights"
+        )
     arguments = check_arguments(L.Trainer, node, "trainer")
     if arguments["enable_progress_bar"] is None:
         arguments["enable_progress_bar"] = sys.stdout.isatty()

@@ -180,7 +180,7 @@ class Task(L.LightningModule):
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """uint8 images (B, 3, H, W) to the model's outputs."""
-        return self.model(self.model.preprocessing.normalize(images))
+        return self.model(self._normalize(images))
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         inputs, batch = self._prepare(batch, step=self.global_step)
@@ -205,8 +205,11 @@ class Task(L.LightningModule):
         self.current.append((loss.detach(), batch.get("name", [])))
         return loss
 
+    def _normalize(self, images: Tensor) -> Tensor:
+        return self.model.preprocessing.normalize(images).to(self.dtype)
+
     def _prepare(self, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
-        inputs = self.model.preprocessing.normalize(batch["image"])
+        inputs = self._normalize(batch["image"])
         for objective in self.objectives.values():
             inputs, batch = objective.prepare(inputs, batch, step=step)
         return inputs, batch

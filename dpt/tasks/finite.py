@@ -13,6 +13,7 @@ from dpt.atomic import write_bytes
 log = logging.getLogger("dpt")
 
 FILE = "nonfinite.csv"
+HEADER = ["step", "rank", "loss", "gradient_norm", "sample"]
 
 
 class SkippedSteps:
@@ -60,7 +61,7 @@ class SkippedSteps:
         with path.open("a", newline="") as file:
             rows = csv.writer(file)
             if file.tell() == 0:
-                rows.writerow(["step", "rank", "loss", "gradient_norm", "sample"])
+                rows.writerow(HEADER)
             for loss, names in batches:
                 rows.writerows([step, rank, loss, norm, name] for name in names)
         if self.total == 1 or self.total & (self.total - 1) == 0:  # 1, 2, 4, 8, ...
@@ -82,7 +83,7 @@ def forget_later(folder: Path, step: int) -> None:
     path = folder / FILE
     if path.is_file():
         with path.open(newline="") as file:
-            first, *rows = csv.reader(file)
+            rows = [row for row in csv.reader(file) if row and row != HEADER]
         text = StringIO(newline="")
-        csv.writer(text).writerows([first, *(row for row in rows if row and int(row[0]) < step)])
+        csv.writer(text).writerows([HEADER, *(row for row in rows if int(row[0]) < step)])
         write_bytes(path, text.getvalue().encode())

@@ -76,7 +76,7 @@ class Teacher:
     def predict(self, images: Tensor) -> dict[str, Tensor]:
         """Outputs for uint8 images (B, 3, H, W); ``depth`` is depth whatever the head gives."""
         model = self.model.to(images.device)
-        inputs = model.preprocessing.normalize(images)
+        inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
         outputs = model(inputs, enlarge_logits=False, with_features=self.with_features)
         if model.spec["heads"].get("depth", {}).get("kind") == "relative":
             outputs["depth"] = inverse_depth(outputs["depth"], outputs["depth"] > 0)

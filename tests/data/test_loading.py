@@ -219,6 +219,6 @@ def test_workers_leave_ctrl_c_to_the_main_process():
 def test_batches_survive_pinning():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    batch = next(iter(loader(pin_memory=True)))
+    batch = next(iter(loader()))
     assert batch["image"].is_pinned()
     assert batch["image"].is_contiguous(memory_format=torch.channels_last)

@@ -26,7 +26,9 @@ PARTIAL = {  # of the four images of the step, by their place in it: rank 0 gets
 TASKS = {
     "depth": ("task=depth",),
     "depth, gradients": ("task=depth", "task/depth_loss=silog_gradient"),
-    "relative depth": ("task=depth", "task.kind=relative"),
+    # in float64: the loss follows the sign of each residual and the pixel that is the median, and
+    # in float32 the rounding of another batch size turns some of them
+    "relative depth": ("task=depth", "task.kind=relative", "trainer.precision=64-true"),
     "segmentation": ("task=segmentation", *NO_DROPOUT, *STILL),
     "segmentation, overlap": ("task=segmentation", "task/segmentation_loss=cross_entropy_dice",
                               *NO_DROPOUT, *STILL),
@@ -99,16 +101,7 @@ def test_partial_labels_teach_two_ranks_what_they_teach_one(assert_same_lesson, 
     assert_same_lesson(*partial_data, *TASKS["joint"])
 
 
-UNEXPLAINED = pytest.mark.xfail(
-    reason="the CLS token's gradient differs by 7e-4 of its scale: rounding that turns a sign in a "
-    "loss of absolute values round a median, or a fault; not found out yet"
-)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(v, marks=UNEXPLAINED if v == "relative depth" else ()) for v in TASKS],
-)
+@pytest.mark.parametrize("name", TASKS)
 def test_two_ranks_learn_what_one_does(assert_same_lesson, name):
     assert_same_lesson(*SCENES, *TASKS[name])

@@ -384,6 +384,21 @@ def test_sigterm_saves_and_scores(tmp_path):
     dpt.DPT.from_pretrained(tmp_path / "checkpoints/last.ckpt")
 
 
+def test_double_precision_is_double_throughout(train, metrics, tmp_path):
+    folder = train(tmp_path / "run", "task=joint", "trainer.precision=64-true")
+    checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    weights = [v for v in checkpoint["state_dict"].values() if v.is_floating_point()]
+    assert {v.dtype for v in weights} == {torch.float64}
+    assert metrics(folder)["val/abs_rel"] > 0
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_precisions_that_would_round_labels_are_refused(train, tmp_path, capsys, precision):
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", "task=joint", f"trainer.precision={precision}")
+    assert re.search(f"error: trainer.precision={precision} .*16-mixed", capsys.readouterr().err)
+
+
 def test_precision_auto_is_what_the_machine_can(train, metrics, tmp_path):
     folder = train(tmp_path / "run", "task=joint", "trainer.precision=auto")
     picked = re.search(r"trainer.precision=auto: (\S+) on this machine", log_of(folder))

@@ -114,3 +114,10 @@ def test_too_many_in_a_row_end_the_run(task, tmp_path):
 def test_the_limit_is_positive():
     with pytest.raises(ValueError, match="max_skipped_steps=0"):
         SkippedSteps(limit=0)
+
+
+def test_two_ranks_may_both_have_begun_the_file(task, tmp_path):
+    header, rows = "step,rank,loss,gradient_norm,sample", ["3,1,nan,nan,b", "3,0,nan,nan,a"]
+    (tmp_path / "nonfinite.csv").write_text("\n".join([rows[0], header, rows[1], header, ""]))
+    forget_later(tmp_path, 4)
+    assert (tmp_path / "nonfinite.csv").read_text().splitlines() == [header, *rows]

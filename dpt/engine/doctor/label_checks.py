@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dpt.engine.doctor.findings import Finding, Severity, plural
 from dpt.engine.doctor.measure import Labels
@@ -31,7 +32,11 @@ def check_ids(scan: Scan) -> Iterator[Finding]:
     wrong = [(r, r.labels.outside) for r in scan.records if r.labels and r.labels.outside]
     values = sorted({value for _, outside in wrong for value in outside})
     count = scan.facts.info.num_classes
-    if wrong:
+    examples = tuple(f"{r.name}: {_listed(sorted(outside))}" for r, outside in wrong)
+    indices = tuple(record.index for record, _ in wrong)
+    if shift := _find_shift(scan, outside=set(values)):
+        yield replace(shift, examples=examples, indices=indices)
+    elif wrong:
         yield Finding(
             severity="error",
             code="label_outside",
@@ -39,20 +44,19 @@ def check_ids(scan: Scan) -> Iterator[Finding]:
             message=f"{plural(len(wrong), 'mask')} with class ids outside 0..{count - 1}: "
             f"{_listed(values)}",
             remedy="set data.num_classes, or data.ignore_index for values that mean unlabelled",
-            examples=tuple(f"{r.name}: {_listed(sorted(outside))}" for r, outside in wrong),
-            indices=tuple(record.index for record, _ in wrong),
+            examples=examples,
+            indices=indices,
         )
-    yield from _check_shift(scan, outside=set(values))
 
 
-def _check_shift(scan: Scan, *, outside: set[int]) -> Iterator[Finding]:
+def _find_shift(scan: Scan, *, outside: set[int]) -> Finding | None:
     """Ids that count from 1, and id 0 that means "other", as in ADE20K."""
     rule, counts = scan.facts.labels, class_counts(scan)
     ignored = rule.ignore_index if rule else ()
     count = scan.facts.info.num_classes
     present = {i for i in counts if i != IGNORE_INDEX}
     if count < 2 or not present or 0 in ignored or (rule and rule.ids_of_class):
-        return
+        return None
     from_one = {*range(1, count + 1), *(value + 1 for value in ignored)}
     severity: Severity = "error"
     if outside and outside <= from_one and 0 not in present:
@@ -70,8 +74,8 @@ def _check_shift(scan: Scan, *, outside: set[int]) -> Iterator[Finding]:
         name = scan.facts.info.class_names[0]
         message = f"id 0 ({name}) never occurs, all others do: ids may count from 1"
     else:
-        return
-    yield Finding(
+        return None
+    return Finding(
         severity=severity,
         code="off_by_one",
         split=scan.split,

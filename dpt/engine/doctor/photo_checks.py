@@ -58,7 +58,7 @@ def check_near_duplicates(scans: Sequence[Scan]) -> Iterator[Finding]:
             twins = {
                 record.name: candidates[twin].name
                 for record, twin in zip(records, _twins(ours, theirs, itself=same), strict=True)
-                if twin >= 0
+                if twin >= 0 and not _copies(record, candidates[twin])
             }
             if twins:
                 yield Finding(
@@ -171,6 +171,11 @@ def check_registration(scan: Scan) -> Iterator[Finding]:
             remedy="check whether photos and labels come from one camera and were cropped alike",
             indices=tuple(record.index for record in scan.records if kind in record.edge_scores),
         )
+
+
+def _copies(one: Record, other: Record) -> bool:
+    """Whether both photos are the same pixel by pixel, which is said elsewhere."""
+    return bool(one.photo and other.photo and one.photo.digest == other.photo.digest)
 
 
 def _telling(scan: Scan) -> list[tuple[Record, Photo]]:
