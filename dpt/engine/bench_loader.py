@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpt.data import FolderDataset, TrainTransform
-from dpt.engine.bench_parts import as_markdown, take_turns
+from dpt.engine.bench_parts import as_markdown, on_one_core, take_turns
 
 ZOOM = (1.0, 1.5)
 AT_ONCE = 12
@@ -33,28 +33,22 @@ MADE: tuple[tuple[Maps, tuple[int, int]], ...] = (
 """What is timed without a folder: the maps that come with photos of (H, W)."""
 
 
+@on_one_core()
 def bench_data(*, root: str | None, size: tuple[int, int], rounds: int) -> str:
     """Samples a second on one core, decoding included.
 
     Args:
         root: a folder with ``images`` and 16-bit ``depth``; None makes photos, see ``MADE``.
     """
-    threads = torch.get_num_threads(), cv2.getNumThreads()
-    torch.set_num_threads(1)
-    cv2.setNumThreads(0)
-    try:
-        if root is not None:
-            return _bench_folder(root, "depth", size, rounds)
-        tables = []
-        for maps, shape in MADE:
-            with tempfile.TemporaryDirectory() as folder:
-                make_photos(Path(folder), shape, maps)
-                table = _bench_folder(folder, maps, size, rounds)
-                tables.append(f"{shape[1]} × {shape[0]} with {maps}\n\n{table}")
-        return "\n\n".join(tables)
-    finally:
-        torch.set_num_threads(threads[0])
-        cv2.setNumThreads(threads[1])
+    if root is not None:
+        return _bench_folder(root, "depth", size, rounds)
+    tables = []
+    for maps, shape in MADE:
+        with tempfile.TemporaryDirectory() as folder:
+            make_photos(Path(folder), shape, maps)
+            table = _bench_folder(folder, maps, size, rounds)
+            tables.append(f"{shape[1]} × {shape[0]} with {maps}\n\n{table}")
+    return "\n\n".join(tables)
 
 
 def make_photos(folder: Path, shape: tuple[int, int], maps: Maps, count: int = AT_ONCE) -> None:

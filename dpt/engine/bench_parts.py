@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import cv2
 import torch
 from torch import Tensor
 
 from dpt.metrics import DepthMetrics, SegmentationMetrics
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Neither torch nor OpenCV divides its work."""
+    threads = torch.get_num_threads(), cv2.getNumThreads()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(0)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads[0])
+        cv2.setNumThreads(threads[1])
 
 
 def take_turns(
@@ -41,8 +56,9 @@ def as_markdown(seconds: Mapping[str, Sequence[float]], *, unit: str) -> str:
     return "\n".join(lines)
 
 
+@on_one_core()
 def bench_metrics(*, rounds: int) -> str:
-    """A batch of 4 × 512 × 512 with 150 classes, then depth at the same size."""
+    """A batch of 4 × 512 × 512 with 150 classes, then depth at the same size; one core."""
     from torchmetrics.classification import MulticlassJaccardIndex
 
     random = torch.Generator().manual_seed(0)

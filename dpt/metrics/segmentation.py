@@ -10,6 +10,8 @@ from torch import Tensor
 from dpt.metrics.base import SumMetric, sum_dtype
 from dpt.metrics.boundary import boundary_counts, boundary_iou
 
+_IN_CACHE = 1 << 18  # pixels that a CPU counts at a time: faster than all at once
+
 
 def confusion_matrix(
     prediction: Tensor, labels: Tensor, num_classes: int, ignore_index: int = 255
@@ -37,19 +39,22 @@ def confusion_matrix(
     if prediction.is_floating_point():
         raise ValueError(f"prediction must hold integer class ids, got {prediction.dtype}")
     side = num_classes + 1
-    rows = _ids(labels, num_classes, ignore_index)
-    bins = torch.add(_ids(prediction, num_classes), rows, alpha=side)
-    if bins.device.type == "cpu":
-        counts = torch.bincount(bins, minlength=side * side)
-    else:  # bincount would wait for the largest bin
-        counts = torch.zeros(side * side, dtype=torch.int64, device=bins.device)
-        counts.scatter_add_(0, bins.long(), torch.ones_like(bins, dtype=torch.int64))
+    counts = torch.zeros(side * side, dtype=torch.int64, device=labels.device)
+    on_cpu = labels.device.type == "cpu"
+    size = _IN_CACHE if on_cpu else max(labels.numel(), 1)
+    pieces = zip(prediction.flatten().split(size), labels.flatten().split(size), strict=True)
+    for found, truth in pieces:
+        rows = _ids(truth, num_classes, ignore_index)
+        bins = torch.add(_ids(found, num_classes), rows, alpha=side)
+        if on_cpu:
+            counts += torch.bincount(bins, minlength=side * side)
+        else:  # bincount would wait for the largest bin
+            counts.scatter_add_(0, bins.long(), torch.ones_like(bins, dtype=torch.int64))
     return counts.view(side, side)[:num_classes]
 
 
 def _ids(ids: Tensor, num_classes: int, ignore_index: int = -1) -> Tensor:
     """(N,) int32 in 0..K, where K stands for what is no class; uint8 is five times as fast."""
-    ids = ids.flatten()
     ignores_a_class = 0 <= ignore_index < num_classes
     if ids.dtype is torch.uint8 and num_classes < 255 and not ignores_a_class:
         return ids.clamp(max=num_classes).int()
