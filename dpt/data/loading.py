@@ -121,10 +121,17 @@ def make_loader(
 
 
 def init_worker(worker_id: int) -> None:
-    """One thread a worker; Ctrl-C is left to the main process, which may still validate."""
+    """One thread a worker; a wish to stop is left to the main process, which may still validate.
+
+    Ctrl-C, ``timeout`` and SLURM tell every process of a job. A second SIGTERM ends the worker: so
+    does torch with one that hangs.
+    """
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))
+    if hasattr(signal, "SIGUSR1"):  # not on Windows
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def _scalars(samples: Sequence[Sample], targets: Any) -> Batch:

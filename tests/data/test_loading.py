@@ -1,3 +1,6 @@
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -202,17 +205,19 @@ def test_cache_is_filled_before_workers_start(num_workers):
     assert dataset.preloaded == num_workers
 
 
-def test_workers_leave_ctrl_c_to_the_main_process():
-    import os
-    import signal
-
-    running = loader(num_workers=1)
-    iterator = iter(running)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_workers_leave_a_wish_to_stop_to_the_main_process(number):
+    """Ctrl-C, ``timeout`` and SLURM tell all processes of a job."""
+    iterator = iter(loader(num_workers=1))
     next(iterator)
     worker = iterator._workers[0]
-    os.kill(worker.pid, signal.SIGINT)
+    os.kill(worker.pid, number)
     assert len(list(iterator)) == 1
     assert worker.is_alive()
+    worker.terminate()
+    if number is signal.SIGTERM:  # the second one counts: nobody waits for a worker that hangs
+        worker.join(10)
+        assert not worker.is_alive()
 
 
 @pytest.mark.gpu

@@ -360,6 +360,7 @@ def test_sigterm_saves_and_scores(tmp_path):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         log, deadline = tmp_path / "log.txt", time.monotonic() + 120
@@ -369,7 +370,7 @@ def test_sigterm_saves_and_scores(tmp_path):
             time.sleep(0.2)
         time.sleep(1.5)  # the handler is set when the first step begins
         assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)  # its loaders' workers, too, as SLURM does
         _, err = process.communicate(timeout=120)
     finally:
         if process.poll() is None:
