@@ -33,6 +33,7 @@ def make_wandb(
     import wandb
     from lightning.pytorch.loggers import WandbLogger
 
+    wandb.setup()  # reads it
     mode = os.environ.get("WANDB_MODE")
     if mode is None:
         mode = "online" if wandb.login(prompt=False) else "offline"

@@ -1,6 +1,9 @@
 """Loggers: their faults end no training, and a resumed run goes on where it was."""
 
 import csv
+import os
+import subprocess
+import sys
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger
@@ -57,3 +60,14 @@ def test_wandb_keeps_the_id_of_a_run(tmp_path, monkeypatch):
     ids = {make_wandb(save_dir=str(tmp_path / "run")).version for _ in range(2)}
     assert len(ids) == 1
     assert make_wandb(save_dir=str(tmp_path / "other")).version not in ids
+
+
+def test_wandb_begins_without_a_word(tmp_path):
+    """In a process of its own: W&B reads how loud it may be once."""
+    code = "import sys; from dpt.engine.loggers import make_wandb; "
+    code += "make_wandb(save_dir=sys.argv[1]).experiment"
+    quiet = {"WANDB_MODE": "offline", "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=quiet, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
