@@ -214,7 +214,7 @@ class StopOnSignal(Callback):
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
-        log.info("%s: saving and stopping after this step", self.received.name)
+        log.info("%s: stopping after this step", self.received.name)
 
     def on_train_batch_end(
         self,

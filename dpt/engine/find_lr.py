@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from dpt.engine import build
+from dpt.engine.callbacks import StopOnSignal
 from dpt.engine.configure import convert
 from dpt.engine.report import write_json
 from dpt.engine.trainer import make_trainer
@@ -70,12 +71,15 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     task = build.make_task({**cfg, "schedule": sweep}, objectives, model)
     targets = [o.target for o in objectives.values()]
     loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
-    recorder = Recorder(steps)
-    trainer = make_trainer(_only_steps(cfg, steps), len(loader), [recorder])
+    recorder, stop = Recorder(steps), StopOnSignal()
+    trainer = make_trainer(_only_steps(cfg, steps), len(loader), [recorder], [stop])
     log.info("%d steps from %.1e to %.1e, in %s", steps, low, high, folder)
     trainer.fit(task, loader)
 
     losses = recorder.losses()
+    if stop.received is not None:
+        log.info("stopped by %s after %d steps: too few to tell", stop.received.name, len(losses))
+        raise SystemExit(128 + stop.received)
     found = suggest(rates, losses)
     wanted = {"optim.lr": found.rate}
     if cfg["optim"].get("encoder_lr") is not None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from torch import Tensor
 
 from dpt.tasks import DepthObjective, InpaintingObjective, Objective, SegmentationObjective
-from dpt.types import Batch
+from dpt.types import IGNORE_INDEX, Batch
 from dpt.viz import depth_panel, inpainting_panel, segmentation_panel
 
 
@@ -40,6 +41,7 @@ def panel_row(
     if isinstance(objective, SegmentationObjective):
         truth = labels["labels"][0]
         ids = objective.predict(outputs["segmentation"], _size(truth))[0]
+        ids = torch.where(ids < objective.num_classes, ids, IGNORE_INDEX)  # of files: any number
         return segmentation_panel(photo, _array(truth), _array(ids).astype(np.uint8), palette)
     if isinstance(objective, InpaintingObjective):
         hidden = labels["hidden"][0]

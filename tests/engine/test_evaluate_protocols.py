@@ -18,11 +18,13 @@ import dpt
 from dpt.cli import config_dir
 from dpt.data.transforms import EvalTransform
 from dpt.engine.evaluation_report import write_report
+from dpt.engine.pictures import panel_row
 from dpt.engine.predictions import Manifest, Pairs, PredictionFolder
 from dpt.engine.protocol import Protocol, read_protocol
 from dpt.engine.scoring import Gallery, Picture, Scorer
 from dpt.metrics import DEPTH_PROTOCOLS, DepthMetrics, DepthProtocol, SegmentationMetrics
 from dpt.tasks import ClassificationObjective, SegmentationObjective
+from dpt.types import IGNORE_INDEX
 
 PROTOCOLS = sorted(p.stem for p in (config_dir() / "protocol").glob("[a-z]*.yaml"))
 
@@ -326,6 +328,19 @@ def test_sixteen_bits_with_a_scale(score_files, files, metrics, tmp_path):
     assert found["val/abs_rel"] == pytest.approx(exact["val/abs_rel"], rel=1e-2)
     assert "val/miou" not in found  # there are no labels among them
     assert found["predictions_kind"] == "metric"
+
+
+def test_ids_of_files_that_are_no_class_are_shown_as_none():
+    objective = SegmentationObjective(num_classes=3)
+    ids = torch.tensor([[[0, 1, 2, 7]]], dtype=torch.uint8)
+    labels = {"labels": [torch.tensor([[0, 1, 2, 2]], dtype=torch.uint8)]}
+    palette = [(10, 0, 0), (20, 0, 0), (30, 0, 0)]
+    photo = np.full((1, 4, 3), 200, np.uint8)
+
+    def shown(ids):
+        return panel_row(objective, photo, {"segmentation": ids}, labels, palette)
+
+    assert np.array_equal(shown(ids), shown(torch.where(ids == 7, IGNORE_INDEX, ids)))
 
 
 def test_the_manifest_of_dpt_predict_says_the_scale(

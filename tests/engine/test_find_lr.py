@@ -2,6 +2,11 @@
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import cv2
 import numpy as np
@@ -38,6 +43,21 @@ def test_a_sweep_writes_what_it_found(swept):
     assert picture.shape == (400, 640, 3)
     assert "try a third of it: optim.lr=" in (folder / "log.txt").read_text()
     assert not (folder / "checkpoints").exists()
+
+
+def test_a_sweep_that_is_stopped_says_so(tmp_path):
+    command = [sys.executable, "-m", "dpt", "find-lr", *TINY, "find.steps=100000"]
+    process = subprocess.Popen([*command, f"run_dir={tmp_path}"], start_new_session=True)
+    log, deadline = tmp_path / "log.txt", time.monotonic() + 120
+    while not (log.is_file() and "steps from" in log.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    time.sleep(1.5)  # the handler is set when the first step begins
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM after" in log.read_text()
+    assert not (tmp_path / "lr.json").exists()
 
 
 def test_a_sweep_can_be_repeated(swept, tmp_path):
