@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpt.engine.bench import LiveBytes, saved_bytes
+from dpt.engine.bench import LiveBytes, make_inputs, saved_bytes
 from dpt.engine.bench_parts import take_turns
-from dpt.engine.bench_rivals import NUM_CLASSES, make_ours, our_contender
+from dpt.engine.bench_rivals import make_ours, our_contender
 from dpt.engine.models import set_switches
 
 SWITCHES: dict[str, dict[str, Any]] = {
@@ -43,20 +43,14 @@ def bench_switches(
     A compiled step has neither on a CPU: its memory is not made of tensors that can be counted.
     float16 is left out on CPUs.
     """
-    place = torch.device(device)
-    random = torch.Generator().manual_seed(0)
-    images = torch.randn(batch, 3, *size, generator=random)
-    truth = torch.rand(batch, *size, generator=random)
-    if task == "segmentation":
-        truth = (truth * NUM_CLASSES).long()
-    images = images.to(place, memory_format=torch.channels_last)
+    images, truth = make_inputs(task=task, size=size, batch=batch, device=device)
     steps: dict[str, Callable[[int], Any]] = {}
     memory: dict[str, tuple[float, float] | None] = {}
     for name, switches in SWITCHES.items():
-        slow = switches.get("dtype") is torch.float16 and place.type == "cpu"
+        slow = switches.get("dtype") is torch.float16 and images.device.type == "cpu"
         if slow or name not in names:
             continue
-        steps[name], memory[name] = _make(model, task, images, truth.to(place), **switches)
+        steps[name], memory[name] = _make(model, task, images, truth, **switches)
     return _table(take_turns(steps, rounds), memory)
 
 

@@ -138,6 +138,13 @@ def test_kinds_of_operations():
     assert kind_of(["aten::copy_", "_EnlargedCrossEntropy"]) == "loss"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+def test_switches_on_a_gpu_that_is_not_there():
+    with pytest.raises(ValueError, match="--device cuda: this machine has none"):
+        bench_switches(model="dpt_tiny", task="depth", size=(64, 64), batch=1, rounds=1,
+                       device="cuda")  # fmt: skip
+
+
 def test_switches_are_timed_beside_none_of_them():
     table = bench_switches(
         model="dpt_tiny",
