@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -214,10 +216,21 @@ def test_workers_leave_a_wish_to_stop_to_the_main_process(number):
     os.kill(worker.pid, number)
     assert len(list(iterator)) == 1
     assert worker.is_alive()
-    worker.terminate()
-    if number is signal.SIGTERM:  # the second one counts: nobody waits for a worker that hangs
-        worker.join(10)
-        assert not worker.is_alive()
+
+
+def test_the_second_sigterm_ends_a_worker():
+    """So nobody waits for one that hangs: torch and the end of the process send it again."""
+    code = """if True:
+        import os, signal
+        from dpt.data.loading import init_worker
+        init_worker(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("alive", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("still")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "alive\n")
 
 
 @pytest.mark.gpu
