@@ -99,3 +99,13 @@ def test_packages_that_are_imported_are_declared():
                             "torchvision": "timm", "scipy": "albumentations",  # which bring them
                             }.get(name, name)  # fmt: skip
             assert re.search(rf'"{distribution}[>=<"\[]', declared), f"{path} imports {name}"
+
+
+def test_no_file_is_large():
+    """A checkout stays small: a notebook's pictures above all."""
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    names = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    files = [ROOT / name for name in names.stdout.decode().split("\0") if name]
+    assert not [f.name for f in files if f.is_file() and f.stat().st_size > 2**20]
