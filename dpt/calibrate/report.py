@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,13 +111,17 @@ def make_report(
     pair = (before.to_metres(values).numpy(), calibration.to_metres(values).numpy())
 
     def residuals(name: str, part: slice) -> Residuals:
-        off = [(found - depth)[part] for found in pair]
+        first, second = ((found - depth)[part] for found in pair)
+
+        def both(score: Callable[[np.ndarray], np.floating]) -> tuple[float, float]:
+            return float(score(first)), float(score(second))
+
         return Residuals(
             name,
             points=len(depth[part]),
             inliers=float(inliers[part].mean()),
-            abs_rel=tuple(float(np.mean(np.abs(o) / depth[part])) for o in off),  # type: ignore
-            rmse=tuple(float(np.sqrt(np.mean(o**2))) for o in off),  # type: ignore
+            abs_rel=both(lambda off: np.mean(np.abs(off) / depth[part])),
+            rmse=both(lambda off: np.sqrt(np.mean(off**2))),
         )
 
     ends = np.cumsum([len(each.depth) for each in known])

@@ -121,15 +121,17 @@ def read_pfm(path: str | Path) -> np.ndarray:
     data = read_bytes(path)
     header = re.match(rb"(P[Ff])\s+(\d+)\s+(\d+)\s+(\S+?)(?:[ \t\r]*\n|\s)", data)
     try:
-        kind, width, height, scale = header.groups()  # type: ignore[union-attr]
+        if header is None:
+            raise ValueError
+        kind, width, height, scale = header.groups()
         channels = 3 if kind == b"PF" else 1
         shape = (int(height), int(width), channels)
         dtype = np.dtype("<f4" if float(scale) < 0 else ">f4")
-    except (AttributeError, ValueError):
+    except ValueError:
         raise DataError(
             f"{path}: not a PFM file (must begin with Pf, width, height, scale): {AGAIN}"
         ) from None
-    body = data[header.end() :]  # type: ignore[union-attr]
+    body = data[header.end() :]
     size = int(np.prod(shape)) * 4
     if len(body) < size:
         raise DataError(f"{path}: truncated, {len(body)} of {size} bytes of pixels: {AGAIN}")

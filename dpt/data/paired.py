@@ -57,8 +57,9 @@ class PairedDataset:
         )
         self._files = list(files)
         self._cache: dict[int, Sample] | None = {} if cache else None
-        shrinks = cache and cache_size is not None and split == "train"
-        self._cache_size = (int(cache_size[0]), int(cache_size[1])) if shrinks else None  # type: ignore[index]
+        self._cache_size: tuple[int, int] | None = None
+        if cache and cache_size is not None and split == "train":
+            self._cache_size = (int(cache_size[0]), int(cache_size[1]))
 
     def __len__(self) -> int:
         return len(self._files)
