@@ -54,14 +54,14 @@ def collate_eval(samples: Sequence[Sample], targets: Sequence[Target] = ()) -> B
     if len({i.shape for i in images}) == 1:
         batch["image"] = _channels_last(np.stack(images))
     else:
-        batch["image"] = [_tensor(i).permute(2, 0, 1) for i in images]
+        batch["image"] = [as_tensor(i).permute(2, 0, 1) for i in images]
     sizes = [i.shape[:2] for i in images]
     paired = list(zip(samples, sizes, strict=True))
     if "labels" in carried:
-        batch["labels"] = [_tensor(s.get("labels", _no_labels(size))) for s, size in paired]
+        batch["labels"] = [as_tensor(s.get("labels", _no_labels(size))) for s, size in paired]
     if "depth" in carried:
-        batch["depth"] = [_tensor(s.get("depth", _no_depth(size))) for s, size in paired]
-        batch["valid"] = [_tensor(s.get("valid", _not_valid(size))) for s, size in paired]
+        batch["depth"] = [as_tensor(s.get("depth", _no_depth(size))) for s, size in paired]
+        batch["valid"] = [as_tensor(s.get("valid", _not_valid(size))) for s, size in paired]
     return batch  # type: ignore[return-value]
 
 
@@ -157,7 +157,7 @@ def _stack(arrays: list[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack(arrays))
 
 
-def _tensor(array: np.ndarray) -> Tensor:
+def as_tensor(array: np.ndarray) -> Tensor:
     """Shares memory where it may; arrays of a cache are read-only and are copied."""
     writable = array.flags.writeable and array.flags.c_contiguous
     return torch.from_numpy(array if writable else array.copy())

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dpt.data import DataError
 from dpt.data.base import at_hand
+from dpt.data.loading import as_tensor
 from dpt.tasks import (
     ClassificationObjective,
     DepthObjective,
@@ -78,7 +79,7 @@ def _batches(dataset: Any) -> Iterator[Batch]:
         batch: dict[str, Any] = {}
         for key in ("depth", "valid", "labels"):
             if key in sample:
-                batch[key] = [torch.from_numpy(np.ascontiguousarray(sample[key]))]
+                batch[key] = [as_tensor(sample[key])]
         for key in ("class_id", "value"):
             if key in sample:
                 batch[key] = torch.tensor([sample[key]])
@@ -135,5 +136,5 @@ def _fit_labels(seen: Seen, size: tuple[int, int], classes: int) -> dict[str, Te
 
 
 def _nearest(array: np.ndarray, size: tuple[int, int]) -> Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(array))[None, None].float()
+    tensor = as_tensor(array)[None, None].float()
     return F.interpolate(tensor, size=size, mode="nearest-exact")[0, 0]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from dpt.engine.baselines import trivial_scores
 from dpt.tasks import (
@@ -51,6 +52,19 @@ def test_depth():
     # the median is 2 m everywhere: 40 % of the pixels are off by 6 of 8 metres
     assert scores["constant"]["val/abs_rel"] == pytest.approx(0.4 * 6 / 8)
     assert scores["constant"]["val/delta1"] == pytest.approx(0.6)
+
+
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+def test_a_cache_may_hold_read_only_arrays():
+    samples = [depth_sample() for _ in range(4)]
+    for sample in samples:
+        sample["depth"].setflags(write=False)
+    data = Listed(samples)
+    torch.set_warn_always(True)
+    try:
+        trivial_scores({"depth": DepthObjective(max_depth=10.0)}, data, data, SIZE)
+    finally:
+        torch.set_warn_always(False)
 
 
 def test_relative_depth_is_scored_after_alignment():
