@@ -164,11 +164,20 @@ def total_steps(trainer: L.Trainer) -> int | None:
 
 
 class FailedFiles(Callback):
-    """Says which files could not be read, each once, and counts them (``data.on_error=skip``)."""
+    """Says which files could not be read, each once, and counts them (``data.on_error=skip``).
+
+    A resumed run counts on, and names them in its own log again.
+    """
 
     def __init__(self) -> None:
         self.messages: set[str] = set()
         self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.count = state_dict["count"]
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int

@@ -1,6 +1,7 @@
 """Pictures, progress, throughput and an orderly end."""
 
 import os
+import re
 import shutil
 import signal
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from conftest import call
 
 from dpt.engine.callbacks import (
     Progress,
@@ -222,3 +224,8 @@ def test_a_file_that_breaks_in_mid_run_is_named_and_counted(train, dense_folder,
     text = (run / "log.txt").read_text()
     assert text.count("skipped (") == 1
     assert "5.png: the file is truncated" in text
+
+    call("train", f"resume={run}", "trainer.max_steps=8")
+    resumed = (run / "log.txt").read_text()[len(text) :]
+    (count,) = re.findall(r"skipped \((\d+) so far\)", resumed)
+    assert int(count) > 1  # it went on counting
