@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -166,6 +167,7 @@ def run_to_resume(config: str, arguments: Sequence[str]) -> Path | None:
     if {"-m", "--multirun"} & set(arguments):
         raise ValueError("resume goes on with one run: leave out -m")
     from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
 
     from dpt.engine.resume import find_run
 
@@ -175,6 +177,9 @@ def run_to_resume(config: str, arguments: Sequence[str]) -> Path | None:
     overrides += own_configuration(arguments)
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         cfg = compose(config, overrides=overrides)
+    raw: Any = OmegaConf.to_container(cfg, resolve=False)
+    if "now:" not in f"{raw['run_dir']} {raw['paths']['name']}":
+        given = given or [Path(cfg.run_dir)]  # a job's own folder: others are no concern of its
     siblings = Path(cfg.paths.runs) / cfg.task.name
     return find_run(wishes[-1].strip("\"'"), given[-1] if given else None, siblings)
 
@@ -211,12 +216,15 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
     if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device each: leave trainer.devices at 1, or start the runs one by one")
     folder = Path(cfg.run_dir)
-    leader = os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("RANK", "0") == "0"
+    ranks = ("LOCAL_RANK", "RANK", "SLURM_PROCID")  # of Lightning, torchrun, srun
+    leader = all(os.environ.get(name, "0") == "0" for name in ranks)
     start_log(folder if leader else None)
     quiet_libraries()
+    begun, before = time.time(), None
     try:
         load_plugins()
         if old is not None:
+            before = (old / "config.yaml").read_bytes()
             cfg = continued(cfg, old, hydra_cfg.overrides.task)
         values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if leader:
@@ -227,6 +235,9 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
         if leader:
             with (folder / "log.txt").open("a") as file:
                 file.write(traceback.format_exc())
+            saved = [p.stat().st_mtime for p in (folder / "checkpoints").glob("*.ckpt")]
+            if before is not None and max(saved, default=0) < begun:  # it did not go on
+                write_bytes(folder / "config.yaml", before)
         if isinstance(error, OmegaConfBaseException):
             fail(explain(error))
         if isinstance(error, MISTAKES):

@@ -136,6 +136,8 @@ class Progress(Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
+        if is_accumulating(trainer, batch_idx + 1) and not trainer.is_last_batch:
+            return
         total = total_steps(trainer)
         every = max(1, total // self.lines) if total else 50
         if trainer.is_global_zero and trainer.global_step % every == 0:
@@ -236,8 +238,6 @@ class StopOnSignal(Callback):
         if is_accumulating(trainer, batch_idx + 1) and not trainer.is_last_batch:
             return  # gradients on their way are in no checkpoint
         if trainer.world_size > 1:  # ranks hear signals at different steps, but must stop together
-            if trainer.global_step % 10:
-                return
             told = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
             told = trainer.strategy.reduce(told, reduce_op="max")
             if not told:

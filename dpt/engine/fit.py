@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch.distributed as dist
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from dpt.data import DataError, EpochSampler
 from dpt.engine import build
@@ -28,7 +31,7 @@ from dpt.engine.resume import (
     step_of,
     without_weight_files,
 )
-from dpt.engine.trainer import make_trainer, require_images
+from dpt.engine.trainer import make_trainer, require_batches, require_images
 from dpt.tasks import Task
 from dpt.tasks.finite import forget_later
 
@@ -75,6 +78,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     state = RunState(sampler=sampler, batch_size=settings.batch_size)
     # the stop, which may save, comes after all that a step consists of, as the average of weights
     trainer = make_trainer(cfg, len(train_loader), [state, FailedFiles()], [stop])
+    require_batches(trainer, len(train), settings.batch_size)
     require_images(trainer, len(val))
     if trainer.is_global_zero:
         log.info(
@@ -90,12 +94,13 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     started = time.monotonic()
     log_start(trainer, settings.batch_size, task, checkpoint, folder)
     log_settings(trainer, cfg)
-    trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
-    minutes = (time.monotonic() - started) / 60
-    if stop.requeued and stop.received is not None:  # SLURM ends the job soon
-        log.info("stopped after %d steps; SLURM starts the job again", trainer.global_step)
-        raise SystemExit(128 + stop.received)
-    scores = finish(trainer, task, val_loader, folder)
+    with none_left_behind(trainer):
+        trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
+        minutes = (time.monotonic() - started) / 60
+        if stop.requeued and stop.received is not None:  # SLURM ends the job soon
+            log.info("stopped after %d steps; SLURM starts the job again", trainer.global_step)
+            raise SystemExit(128 + stop.received)
+        scores = finish(trainer, task, val_loader, folder)
     if dist.is_initialized():
         dist.destroy_process_group()  # what follows is for the first rank alone
     if trainer.is_global_zero and scores:
@@ -115,10 +120,23 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         log.info("%d steps in %.1f minutes", trainer.global_step, minutes)
         log.info("checkpoints: %s", folder / "checkpoints")
         log.info("pictures:    %s", folder / "panels")
-    if stop.received is not None:
+    # the first rank alone: one that ends with a code while the first still writes has it killed
+    if stop.received is not None and trainer.is_global_zero:
         log.info("stopped by %s after %d steps", stop.received.name, trainer.global_step)
         raise SystemExit(128 + stop.received)
     return scores
+
+
+@contextmanager
+def none_left_behind(trainer: L.Trainer) -> Iterator[None]:
+    """An error of the first process ends those it started: they would wait, and hold their GPUs."""
+    try:
+        yield
+    except Exception:
+        launcher = trainer.strategy.launcher
+        if isinstance(launcher, _SubprocessScriptLauncher):
+            launcher.kill(signal.SIGKILL)
+        raise
 
 
 def first_look(dataset: Any, *, skips_broken: bool) -> list[str]:

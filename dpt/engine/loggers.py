@@ -8,9 +8,11 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from lightning.fabric.loggers.logger import _DummyExperiment
 from lightning.pytorch.loggers import CSVLogger, Logger
 
 log = logging.getLogger("dpt")
@@ -33,19 +35,40 @@ def make_wandb(
     import wandb
     from lightning.pytorch.loggers import WandbLogger
 
+    class OfflineIfNeeded(WandbLogger):
+        """Goes on offline where the service cannot be reached: a run is not lost to the network."""
+
+        @property
+        def experiment(self) -> Any:
+            try:
+                return super().experiment
+            except Exception as error:  # of a network, a service, a library
+                self._wandb_init["mode"] = "offline"
+                _say_offline(_short(error), save_dir)
+            try:
+                return super().experiment
+            except Exception as error:
+                log.warning("W&B: %s; training goes on without it", _short(error))
+                self._experiment = cast(
+                    Any, _DummyExperiment()
+                )  # else it is tried anew at every step
+                return self._experiment
+
     wandb.setup()  # reads it
     mode = os.environ.get("WANDB_MODE")
     if mode is None:
-        mode = "online" if wandb.login(prompt=False) else "offline"
+        try:
+            mode = "online" if wandb.login(prompt=False) else "offline"
+            reason = "not logged in"
+        except Exception as error:  # asked for a key's owner, no answer came, or none that fits
+            mode, reason = "offline", _short(error)
         if mode == "offline":
-            log.info(
-                "W&B: not logged in, so this run is kept in %s; `wandb sync` uploads it", save_dir
-            )
+            _say_offline(reason, save_dir)
     kept = Path(save_dir) / "wandb_id.txt"
-    if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(secrets.token_hex(4) + "\n")
-    return WandbLogger(
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError), kept.open("x") as file:  # by the first of several processes
+        file.write(secrets.token_hex(4) + "\n")
+    return OfflineIfNeeded(
         save_dir=save_dir,
         id=kept.read_text().strip(),
         resume="allow",
@@ -56,6 +79,14 @@ def make_wandb(
         mode=mode,
         settings=wandb.Settings(console="off", silent=True, init_timeout=60),
     )
+
+
+def _say_offline(reason: str, folder: str) -> None:
+    log.info("W&B: %s, so this run is kept in %s; `wandb sync` uploads it", reason, folder)
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 class OneFileCSVLogger(CSVLogger):
@@ -70,8 +101,9 @@ class OneFileCSVLogger(CSVLogger):
         if not path.is_file():
             return
         with path.open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if int(row["step"]) < step]
-        self.experiment.metrics = [{k: v for k, v in row.items() if v} for row in rows]
+            whole = [row for row in csv.DictReader(file) if (row["step"] or "").isdigit()]
+        rows = [row for row in whole if int(row["step"]) < step]  # a full disk tears a line
+        self.experiment.metrics = [{k: v for k, v in row.items() if k and v} for row in rows]
         self.save()  # the first use of a writer removes the file of the run before
 
 
@@ -90,10 +122,9 @@ def never_fatal(logger: Logger) -> Logger:
             except Exception as error:  # of a network, a disk, a service, a library
                 if not said:
                     said.append(True)
-                    reason = " ".join(str(error).split())[:200]
                     log.warning(
-                        "%s: %s failed (%s: %s); training goes on without what it would have kept",
-                        type(logger).__name__, method.__name__, type(error).__name__, reason,
+                        "%s: %s failed (%s); training goes on without what it would have kept",
+                        type(logger).__name__, method.__name__, _short(error),
                     )  # fmt: skip
                 return None
 

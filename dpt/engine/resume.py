@@ -70,6 +70,7 @@ class RunState(Callback):
             "batches": 0 if epoch_is_done else batches,  # of this epoch, on each rank
             "batch_size": self.batch_size,
             "world_size": trainer.world_size,
+            "samples": self.sampler.length,
             # a resumed run begins behind it
             "validation_is_due": not between_steps and validation_is_due(trainer),
             "ranks": ranks,
@@ -87,6 +88,13 @@ class RunState(Callback):
                     f"resume: the run had {name} {state[name]} and now has {now}; inside an epoch "
                     f"it continues with the same alone (data.batch_size, trainer.devices)"
                 )
+        samples = state.get("samples", self.sampler.length)
+        if samples != self.sampler.length and trainer.is_global_zero:
+            log.warning(
+                "resume: the run had %d training samples and now has %d: the rest of this epoch is "
+                "in another order, some samples may come twice and some not", samples,
+                self.sampler.length,
+            )  # fmt: skip
         # Lightning makes the loader's iterator before it tells the sampler the epoch
         self.sampler.set_epoch(state["epoch"])
         self.sampler.start = state["batches"] * self.batch_size
@@ -124,7 +132,7 @@ def validation_is_due(trainer: L.Trainer) -> bool:
 def random_state() -> dict[str, Any]:
     """The state of every generator that is not a function of (seed, epoch, index)."""
     kind, keys, *rest = np.random.get_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []  # this rank's own
     return {
         "torch": torch.get_rng_state(),
         "cuda": cuda,
@@ -136,8 +144,8 @@ def random_state() -> dict[str, Any]:
 def set_random_state(state: dict[str, Any]) -> None:
     """Puts back what :func:`random_state` gave."""
     torch.set_rng_state(state["torch"])
-    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"][0])
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     version, numbers, gauss = state["python"]
@@ -154,7 +162,7 @@ def checkpoint_of(folder: Path) -> Path | None:
         ValueError: there are checkpoints, but none can be read.
     """
     checkpoints = folder / "checkpoints"
-    for leftover in checkpoints.glob(".*.tmp"):
+    for leftover in (*checkpoints.glob(".*.tmp"), *folder.glob(".hpc_ckpt_*.tmp")):
         leftover.unlink(missing_ok=True)
     last = checkpoints / "last.ckpt"
     _adopt_requeued(folder, last)

@@ -61,7 +61,7 @@ def make_trainer(
 
     Args:
         cfg: the run as plain data.
-        batches_per_epoch: of one rank.
+        batches_per_epoch: of all ranks.
         first, last: callbacks that come before and after the configured ones.
     """
     node = trainer_arguments(cfg["trainer"])
@@ -76,14 +76,9 @@ def make_trainer(
         )
     if isinstance(node["val_check_interval"], float) and node["check_val_every_n_epoch"] is None:
         node["check_val_every_n_epoch"] = 1  # a share of each epoch
-    accumulate = node["accumulate_grad_batches"]
-    if node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None:
-        limits = [VALIDATIONS * 100] if node["max_time"] else []
-        if node["max_steps"] != -1:
-            limits.append(node["max_steps"] * accumulate)
-        if node["max_epochs"] != -1:
-            limits.append(node["max_epochs"] * batches_per_epoch)
-        node["val_check_interval"] = max(1, math.ceil(min(limits) / VALIDATIONS))
+    is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
+    if is_unset:
+        node["val_check_interval"] = 1  # until the number of ranks is known
     loggers = [never_fatal(make(c, f"logger.{n}")) for n, c in cfg["logger"].items() if c]
     wanted = {name: c for name, c in cfg["callbacks"].items() if c}
     if not loggers:
@@ -92,9 +87,30 @@ def make_trainer(
     sharded = "fsdp" in str(node["strategy"])
     if sharded and any(isinstance(c, WeightAveraging) for c in callbacks):
         raise ValueError("callbacks.ema needs whole weights and trainer.strategy=fsdp shards them")
-    if not sharded:  # whose checkpoints are folders, written by torch.distributed
-        node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
-    return build_trainer(**node, logger=loggers or False, callbacks=[*first, *callbacks, *last])
+    node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
+    trainer = build_trainer(**node, logger=loggers or False, callbacks=[*first, *callbacks, *last])
+    if is_unset:
+        timed = bool(node["max_time"])
+        trainer.val_check_interval = validation_interval(trainer, batches_per_epoch, timed=timed)
+    return trainer
+
+
+def validation_interval(trainer: L.Trainer, batches_per_epoch: int, *, timed: bool) -> int:
+    """Batches of a rank between validations: ``VALIDATIONS`` a run, each behind a whole step.
+
+    Args:
+        trainer: knows ``max_steps``, ``max_epochs`` and the number of ranks.
+        batches_per_epoch: of all ranks.
+        timed: the run may also end by ``max_time``: every 100 batches, if that is sooner.
+    """
+    accumulate = trainer.accumulate_grad_batches
+    limits: list[float] = [VALIDATIONS * 100] if timed else []
+    if trainer.max_steps != -1:
+        limits.append(trainer.max_steps * accumulate)
+    if trainer.max_epochs is not None and trainer.max_epochs != -1:
+        limits.append(trainer.max_epochs * batches_per_epoch / trainer.world_size)
+    batches = max(1, math.ceil(min(limits) / VALIDATIONS))
+    return math.ceil(batches / accumulate) * accumulate
 
 
 def require_images(trainer: L.Trainer, count: int) -> None:
@@ -103,6 +119,16 @@ def require_images(trainer: L.Trainer, count: int) -> None:
         raise ValueError(
             f"{count} images to validate on are too few for {trainer.world_size} processes: each "
             f"needs one; lower trainer.devices"
+        )
+
+
+def require_batches(trainer: L.Trainer, count: int, batch_size: int) -> None:
+    """Of several processes, each drops a batch that is not whole, and would have no other."""
+    ranks = trainer.world_size
+    if ranks > 1 and math.ceil(count / ranks) < batch_size:
+        raise ValueError(
+            f"{count} images to train on are too few for {ranks} processes: each needs a batch of "
+            f"{batch_size}; lower data.batch_size or trainer.devices"
         )
 
 

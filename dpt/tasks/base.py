@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -19,8 +20,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric
 
 from dpt.model import DPT
-from dpt.tasks.finite import SkippedSteps
-from dpt.tasks.optim import configure_again, settings_of
+from dpt.tasks.finite import NormStatistics, SkippedSteps
+from dpt.tasks.optim import configure_again, require_same_groups, settings_of
 from dpt.tasks.teacher import Teacher
 from dpt.types import Batch, Target
 from dpt.weights.native import SPEC_KEY
@@ -172,6 +173,8 @@ class Task(L.LightningModule):
         self.settings: dict[str, Any] = {}  # of optimiser and schedule, as they start
         self.restored_settings: dict[str, Any] | None = None
         self.current: list[tuple[Tensor, list[str]]] = []  # loss and samples of a step's batches
+        self.statistics = NormStatistics(model)
+        self.restored: dict[str, Any] = {}  # the checkpoint of a resumed run
 
     @property
     def notes(self) -> dict[str, str]:
@@ -237,7 +240,8 @@ class Task(L.LightningModule):
         for objective in self.objectives.values():
             self.scores |= {f"val/{k}": v for k, v in objective.compute().items()}
         if self.recent_losses:
-            mean = torch.stack(self.recent_losses).mean().to(self.device)
+            losses = torch.stack(self.recent_losses)
+            mean = losses[losses.isfinite()].mean().to(self.device)  # others taught nothing
             mean = self.trainer.strategy.reduce(mean)
             self.scores["train/loss_since_validation"] = float(mean)
             self.recent_losses.clear()
@@ -254,10 +258,17 @@ class Task(L.LightningModule):
             for group in optimizer.param_groups:
                 group["lr"] *= self.lr_scale * batches
         self.settings = {"optimizer": settings_of(optimizer)}
+        for state in self.restored.get("optimizer_states", ()):
+            require_same_groups(optimizer, state["param_groups"])
         if self.schedule_factory is None:
             return optimizer
         total_steps = int(self.trainer.estimated_stepping_batches)
         scheduler = self.schedule_factory(optimizer, total_steps=total_steps)
+        for state in self.restored.get("lr_schedulers", ()):
+            if state.keys() != scheduler.state_dict().keys():  # of another schedule
+                step = state["last_epoch"]
+                state.clear()
+                state.update(scheduler.state_dict(), last_epoch=step)
         schedule = deepcopy(scheduler.state_dict())
         self.settings |= {"schedule": schedule, "total_steps": total_steps}
         return {
@@ -267,6 +278,8 @@ class Task(L.LightningModule):
 
     def on_train_start(self) -> None:
         """What was configured anew for a resumed run counts, and not what its checkpoint says."""
+        self.statistics = NormStatistics(self.model)
+        self.restored = {}  # its moments are as large as the model
         if self.restored_settings in (None, self.settings) or self.schedule_factory is None:
             return
         (optimizer,) = self.trainer.optimizers
@@ -291,26 +304,33 @@ class Task(L.LightningModule):
         lowers its scale until that helps; below 1 it will not.
 
         Lightning refuses to clip under a fused optimiser in mixed precision, because that unscales
-        gradients inside its step; torch's scaler may do so before, and bf16 has no scale.
+        gradients inside its step; torch's scaler may do so before, and bf16 has no scale. For other
+        optimisers Lightning has unscaled them.
         """
         batches, self.current = self.current, []
-        if isinstance(self.trainer.strategy, FSDPStrategy):  # each rank holds a part of the norm
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-            return
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-        if scaler is not None:
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             scaler.unscale_(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        by_value = gradient_clip_algorithm == "value"
+        largest = math.inf if by_value or not gradient_clip_val else gradient_clip_val
+        sharded = isinstance(self.trainer.strategy, FSDPStrategy)
+        if sharded:  # each rank holds a part: they find the norm together, and clip to it
+            whole: Any = self.trainer.strategy.model
+            norm = whole.clip_grad_norm_(largest)
+        else:
+            norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.log("train/grad_norm", norm, batch_size=1)
+        is_finite = bool(norm.isfinite())
+        self.statistics.after_step(taken=is_finite)
         is_overflow = scaler is not None and scaler.get_scale() >= 1
-        if not is_overflow and not bool(norm.isfinite()):
+        if not is_overflow and not is_finite:
             self._skip_step(optimizer, float(norm), batches)
             return
         self.skipped.passed()
-        if gradient_clip_val and gradient_clip_algorithm == "value":
+        if gradient_clip_val and by_value:
             nn.utils.clip_grad_value_(parameters, gradient_clip_val)
-        elif gradient_clip_val:
+        elif gradient_clip_val and not sharded:
             clip_grads_with_norm_(parameters, gradient_clip_val, norm)
 
     def _skip_step(
@@ -340,6 +360,24 @@ class Task(L.LightningModule):
         self.restored_settings = state.get("settings")
         self.skipped.total = state["skipped_steps"]
         self.skipped.in_a_row = state["skipped_in_a_row"]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Says what of a resumed run cannot be changed, in place of torch's words for it."""
+        if isinstance(self.trainer.strategy, FSDPStrategy):  # which has no whole weights here
+            return
+        self.restored = checkpoint
+        own, found = self.state_dict(), checkpoint["state_dict"]
+        shape = {k: v.shape for k, v in own.items()}
+        differing = sorted(
+            k for k in own.keys() | found.keys() if k not in found or shape.get(k) != found[k].shape
+        )
+        if differing:
+            raise ValueError(
+                f"resume: the run's model is not the one configured now (tensors that differ: "
+                f"{len(differing)}, such as {differing[0]}): take back what was changed of model "
+                f"and task, or start a new run from its weights: "
+                f"model.weights=RUN/checkpoints/last.ckpt"
+            )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[SPEC_KEY] = self.model.spec

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from dpt.atomic import write_bytes
 
 log = logging.getLogger("dpt")
@@ -76,6 +79,25 @@ class SkippedSteps:
                 f"in {path}. Look at those files (dpt data check), lower optim.lr, or use "
                 f"trainer.precision=32-true; resume=RUN continues from the last checkpoint"
             )
+
+
+class NormStatistics:
+    """BatchNorm's running statistics, which a forward pass has changed before its loss is known.
+
+    Args:
+        model: is not to change its layers any more.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+        self.buffers = [b for norm in norms for b in norm.buffers()]
+        self.kept = [b.clone() for b in self.buffers]
+
+    def after_step(self, *, taken: bool) -> None:
+        """Keeps them, or puts back those of the last step that was taken."""
+        source, target = (self.buffers, self.kept) if taken else (self.kept, self.buffers)
+        for a, b in zip(source, target, strict=True):
+            b.copy_(a)
 
 
 def forget_later(folder: Path, step: int) -> None:

@@ -54,6 +54,27 @@ def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
 
 
+def require_same_groups(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]]) -> None:
+    """Moments belong to parameters: those of another division cannot be given back.
+
+    Raises:
+        ValueError: the groups that were saved have other names or numbers of parameters.
+    """
+    found, now = (
+        [(group.get("name"), len(group["params"])) for group in groups]
+        for groups in (saved, optimizer.param_groups)
+    )
+    if found != now:
+        names = " and ".join(
+            ", ".join(f"{name} ({count})" for name, count in groups) for groups in (found, now)
+        )
+        raise ValueError(
+            f"resume: the optimiser's groups of parameters were and are now {names}: take back what"
+            " was changed of optim.layer_decay or callbacks.freeze.parts, or start a new run from "
+            "its weights: model.weights=RUN/checkpoints/last.ckpt"
+        )
+
+
 def configure_again(
     optimizer: Optimizer,
     settings: Sequence[Mapping[str, Any]],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpt.cli import main
+from dpt.cli import main, run_to_resume
 from dpt.engine import resume
 
 ROOT = Path(__file__).parents[2]
@@ -169,6 +169,17 @@ def test_auto_starts_where_there_is_nothing_and_then_goes_on(train, tmp_path):
     assert resume.step_of(tmp_path / "checkpoints/last.ckpt") == 4
 
 
+def test_a_job_of_slurm_goes_on_with_no_run_but_its_own(train, tmp_path, monkeypatch):
+    """Another job's run lies beside it, unfinished: it may still be training."""
+    train(tmp_path / "regression/slurm_7", "task=regression")
+    (tmp_path / "regression/slurm_7/metrics.json").unlink()
+    arguments = ["resume=auto", "task=regression", f"paths.runs={tmp_path}"]
+    assert run_to_resume("train", arguments) == tmp_path / "regression/slurm_7"
+    for job, expected in (("7", tmp_path / "regression/slurm_7"), ("8", None)):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        assert run_to_resume("train", [*arguments, "trainer=slurm"]) == expected
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -176,17 +187,26 @@ def test_auto_starts_where_there_is_nothing_and_then_goes_on(train, tmp_path):
         (["-m", "resume=auto"], "resume goes on with one run"),
         (["resume=RUN", "data.batch_size=3", "trainer.max_steps=9"],
          "the run had batch_size 4 and now has 3"),
+        (["resume=RUN", "trainer.max_steps=9", "callbacks.freeze.parts=[encoder]"],
+         "take back what was changed of optim.layer_decay or callbacks.freeze.parts"),
+        (["resume=RUN", "trainer.max_steps=9", "optim.layer_decay=0.8"], "the optimiser's groups"),
+        (["resume=RUN", "trainer.max_steps=9", "model.encoder.num_register_tokens=2"],
+         "tensors that differ: 1, such as model.encoder.reg_token"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_resumed(train, tmp_path, capsys, change, message):
-    if "resume=RUN" in change:
+    of_a_run = "resume=RUN" in change
+    if of_a_run:
         run = train(tmp_path / "run", "task=regression")
+        before = (run / "config.yaml").read_text()
         change = [c.replace("RUN", str(run)) for c in change]
     with pytest.raises(SystemExit):
         resume_it(*change)
     err = capsys.readouterr().err
     assert message in err
     assert "Traceback" not in err
+    if of_a_run:  # else resume=RUN alone would meet the same fault again
+        assert (run / "config.yaml").read_text() == before
 
 
 @pytest.mark.slow

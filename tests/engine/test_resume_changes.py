@@ -61,6 +61,23 @@ def test_what_is_configured_anew_counts(train, tmp_path, schedule):
     assert all(float(s["step"]) == 6 for s in found["state"].values())
 
 
+@pytest.mark.parametrize(("first", "second"), [("one_cycle", "cosine"), ("cosine", "one_cycle")])
+def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, second):
+    common = ("task=regression", "logger=csv", "trainer.log_every_n_steps=1",
+              "trainer.val_check_interval=100")  # fmt: skip
+    whole = train(tmp_path / "whole", *common, f"schedule={second}", "trainer.max_steps=6")
+    run = train(tmp_path / "run", *common, f"schedule={first}", "trainer.max_steps=3")
+    before = rates(run)
+    resume_it(f"resume={run}", f"schedule={second}", "trainer.max_steps=6")
+    assert rates(run) == [*before, *rates(whole)[3:]]
+
+
+def test_a_data_set_that_grew_is_remarked(train, tmp_path):
+    run = train(tmp_path, *RUN)
+    resume_it(f"resume={run}", "data.train.length=9", "trainer.max_steps=6")
+    assert "had 8 training samples and now has 9" in (run / "log.txt").read_text()
+
+
 # ------------------------------------------------------------------------------ accumulation
 
 

@@ -72,6 +72,43 @@ def test_every_batch_of_an_accumulated_step_is_written_down(task, tmp_path):
     assert len(list(csv.DictReader((tmp_path / "nonfinite.csv").open()))) == 4 + len(NAMES)
 
 
+def test_statistics_of_such_a_step_are_forgotten(tmp_path, monkeypatch):
+    """BatchNorm has seen the images before their loss is known, and would keep a NaN for ever."""
+    task = task_of("segmentation")
+    task._trainer = Trainer(tmp_path)
+    monkeypatch.setattr(task, "log", lambda *a, **k: None)
+    monkeypatch.setattr(type(task), "global_rank", 0)
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+    step(task, optimizer)
+    kept = {k: v.clone() for k, v in task.model.state_dict().items()}
+    assert any("running_var" in k for k in kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "_normalize", lambda images: torch.full(images.shape, float("nan")))
+        step(task, optimizer)
+    assert task.skipped.total == 1
+    assert all(torch.equal(v, kept[k]) for k, v in task.model.state_dict().items())
+    step(task, optimizer)
+    name = next(k for k in kept if "running_var" in k)
+    assert not torch.equal(task.model.state_dict()[name], kept[name])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_float16_unscales_once(task, fused):
+    """Lightning unscales for optimisers that do not do it in their own step."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    task.trainer.precision_plugin = SimpleNamespace(scaler=scaler)
+    weights = list(task.model.parameters())
+    optimizer = torch.optim.AdamW(weights, fused=fused)
+    loss = task.training_step({**batch_of(2), "name": NAMES}, 0)
+    scaler.scale(loss).backward()
+    if not fused:  # as its precision plugin does
+        scaler.unscale_(optimizer)
+    task.configure_gradient_clipping(optimizer, 1e-3, "norm")
+    norm = torch.nn.utils.get_total_norm([p.grad for p in weights if p.grad is not None])
+    assert float(norm) == pytest.approx(1e-3, rel=1e-3)
+    scaler.step(optimizer)
+
+
 @pytest.mark.parametrize(("scale", "skipped"), [(2.0, 0), (0.5, 1)])
 def test_a_scale_below_one_helps_against_no_overflow(task, scale, skipped):
     """So a float16 run that can learn nothing ends like any other."""
@@ -80,6 +117,7 @@ def test_a_scale_below_one_helps_against_no_overflow(task, scale, skipped):
     optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
     loss = task.training_step({**batch_of(2), "name": NAMES}, 0) * float("inf")
     scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)  # as Lightning does under SGD
     task.configure_gradient_clipping(optimizer, 1.0, "norm")
     scaler.step(optimizer)
     scaler.update()
