@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 
 def parameter_groups(
@@ -37,6 +38,7 @@ def parameter_groups(
     depths = {} if layer_decay is None else layer_depths(encoder)
     top = max(depths.values(), default=0) + 1
     spared = {f"encoder.{name}" for name in _spared(encoder)}
+    linear = {n for n, m in model.named_modules() if isinstance(m, (nn.Linear, _ConvNd))}
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -47,7 +49,9 @@ def parameter_groups(
             if layer_decay is not None:
                 depth = depths[name.removeprefix("encoder.")]
                 part, rate = f"encoder_{depth}", rate * layer_decay ** (top - depth)
-        decayed = parameter.ndim > 1 and name.endswith("weight") and name not in spared
+        # of a weight that fsdp has sharded, this process sees a flat piece
+        is_matrix = parameter.ndim > 1 or name.rpartition(".")[0] in linear
+        decayed = is_matrix and name.endswith("weight") and name not in spared
         label = part if decayed else f"{part}_no_decay"
         empty = {"params": [], "lr": rate, "weight_decay": weight_decay * decayed, "name": label}
         groups.setdefault(label, empty)["params"].append(parameter)

@@ -228,3 +228,17 @@ def test_a_file_that_breaks_in_mid_run_is_named_and_counted(train, dense_folder,
     resumed = (run / "log.txt").read_text()[len(text) :]
     (count,) = re.findall(r"skipped \((\d+) so far\)", resumed)
     assert int(count) > 1  # it went on counting
+
+
+def test_an_average_leaves_training_alone_and_has_statistics_of_its_own(train, tmp_path):
+    common = ("task=segmentation", "trainer.max_steps=6")
+    plain = train(tmp_path / "plain", *common)
+    averaged = train(tmp_path / "ema", *common, "callbacks=ema", "callbacks.ema.decay=0.5")
+    expected, found = (
+        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+        for folder in (plain, averaged)
+    )
+    for name, value in expected["state_dict"].items():
+        assert torch.equal(found["current_model_state"][name], value), name
+    (name, *_) = [k for k in expected["state_dict"] if k.endswith("running_mean")]
+    assert not torch.equal(found["state_dict"][name], found["current_model_state"][name])
