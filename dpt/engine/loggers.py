@@ -8,12 +8,12 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 from lightning.fabric.loggers.logger import _DummyExperiment
 from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 log = logging.getLogger("dpt")
 
@@ -49,9 +49,8 @@ def make_wandb(
                 return super().experiment
             except Exception as error:
                 log.warning("W&B: %s; training goes on without it", _short(error))
-                self._experiment = cast(
-                    Any, _DummyExperiment()
-                )  # else it is tried anew at every step
+                # else it would be tried anew at every step
+                self._experiment = cast(Any, _DummyExperiment())
                 return self._experiment
 
     wandb.setup()  # reads it
@@ -65,12 +64,12 @@ def make_wandb(
         if mode == "offline":
             _say_offline(reason, save_dir)
     kept = Path(save_dir) / "wandb_id.txt"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError), kept.open("x") as file:  # by the first of several processes
-        file.write(secrets.token_hex(4) + "\n")
+    if getattr(rank_zero_only, "rank", 0) == 0 and not kept.is_file():  # the process that logs
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(secrets.token_hex(4) + "\n")
     return OfflineIfNeeded(
         save_dir=save_dir,
-        id=kept.read_text().strip(),
+        id=kept.read_text().strip() if kept.is_file() else None,
         resume="allow",
         project=project,
         name=name,

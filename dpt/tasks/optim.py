@@ -61,17 +61,15 @@ def require_same_groups(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]]
         ValueError: the groups that were saved have other names or numbers of parameters.
     """
     found, now = (
-        [(group.get("name"), len(group["params"])) for group in groups]
+        {group.get("name"): len(group["params"]) for group in groups}
         for groups in (saved, optimizer.param_groups)
     )
     if found != now:
-        names = " and ".join(
-            ", ".join(f"{name} ({count})" for name, count in groups) for groups in (found, now)
-        )
         raise ValueError(
-            f"resume: the optimiser's groups of parameters were and are now {names}: take back what"
-            " was changed of optim.layer_decay or callbacks.freeze.parts, or start a new run from "
-            "its weights: model.weights=RUN/checkpoints/last.ckpt"
+            f"resume: the run trained {sum(found.values())} parameters in {len(found)} groups, and "
+            f"is now to train {sum(now.values())} in {len(now)}, others or otherwise divided: take "
+            f"back what was changed of optim.layer_decay or callbacks.freeze.parts, or start a new "
+            f"run from its weights: model.weights=RUN/checkpoints/last.ckpt"
         )
 
 
