@@ -87,8 +87,9 @@ def test_the_loader_is_timed_beside_the_usual_ways(monkeypatch, maps):
     assert all(float(row["samples/s"]) > 0 for row in rows.values())
 
 
+@pytest.mark.slow
 @pytest.mark.peers
-@pytest.mark.parametrize("task", [pytest.param("depth", marks=pytest.mark.slow), "segmentation"])
+@pytest.mark.parametrize("task", ["depth", "segmentation"])
 def test_onnx_runtime_takes_part(task):
     pytest.importorskip("onnxruntime")
     ours = make_ours("dpt_tiny", task, (64, 64))

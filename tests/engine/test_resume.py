@@ -195,19 +195,20 @@ def test_a_job_of_slurm_goes_on_with_no_run_but_its_own(train, tmp_path, monkeyp
          "tensors that differ: 1, such as model.encoder.reg_token"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_resumed(train, tmp_path, capsys, change, message):
-    of_a_run = "resume=RUN" in change
-    if of_a_run:
-        run = train(tmp_path / "run", "task=regression")
-        before = (run / "config.yaml").read_text()
-        change = [c.replace("RUN", str(run)) for c in change]
+def test_what_cannot_be_resumed(finished_run, capsys, change, message):
+    before = (finished_run / "config.yaml").read_text()
     with pytest.raises(SystemExit):
-        resume_it(*change)
+        resume_it(*(c.replace("RUN", str(finished_run)) for c in change))
     err = capsys.readouterr().err
     assert message in err
     assert "Traceback" not in err
-    if of_a_run:  # else resume=RUN alone would meet the same fault again
-        assert (run / "config.yaml").read_text() == before
+    # else resume=RUN alone would meet the same fault again
+    assert (finished_run / "config.yaml").read_text() == before
+
+
+@pytest.fixture(scope="module")
+def finished_run(train, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("finished") / "run", "task=regression")
 
 
 @pytest.mark.slow

@@ -26,7 +26,8 @@ def graphs(function, counts):
     return torch.compile(function, backend=backend, fullgraph=True, dynamic=True)
 
 
-@pytest.mark.parametrize("training", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [False, True])
 def test_one_graph_for_every_size(model, training):
     model.train(training)
     counts = []
