@@ -45,6 +45,7 @@ def test_a_sweep_writes_what_it_found(swept):
     assert not (folder / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_stopped_says_so(tmp_path):
     command = [sys.executable, "-m", "dpt", "find-lr", *TINY, "find.steps=100000"]
     process = subprocess.Popen([*command, f"run_dir={tmp_path}"], start_new_session=True)

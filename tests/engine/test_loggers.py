@@ -71,6 +71,7 @@ def test_wandb_keeps_the_id_of_a_run(tmp_path, monkeypatch):
     assert make_wandb(save_dir=str(tmp_path / "other")).version not in ids
 
 
+@pytest.mark.slow
 def test_wandb_begins_without_a_word(tmp_path):
     """In a process of its own: W&B reads how loud it may be once."""
     code = "import sys; from dpt.engine.loggers import make_wandb; "
