@@ -226,11 +226,11 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
         if old is not None:
             before = (old / "config.yaml").read_bytes()
             cfg = continued(cfg, old, hydra_cfg.overrides.task)
-        values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if leader:
             text = OmegaConf.to_yaml(cfg, resolve=True)
             write_bytes(folder / "config.yaml", text.encode())  # a resumed run writes over its own
-        job(values)  # type: ignore[arg-type]
+        job(values)
     except Exception as error:
         if leader:
             with (folder / "log.txt").open("a") as file:

@@ -185,6 +185,7 @@ def _tar_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive) as file:
         for info in file:
             kind = "file" if info.isreg() else "folder" if info.isdir() else "link or device"
+            # None is for what is no file, and that is never opened
             opens = partial(file.extractfile, info)
             yield _Member(info.name, kind, info.size, opens)  # type: ignore[arg-type]
         # Cut between two members, a tar looks complete but for its last block, of zeros

@@ -6,7 +6,7 @@ import difflib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch.utils.data
@@ -138,7 +138,8 @@ def check_sample(sample: Sample, *, files: Mapping[str, Path] | None = None) -> 
         sample: a raw sample.
         files: the file behind ``labels`` or ``depth``, for the message.
     """
-    arrays: dict[str, np.ndarray] = {k: sample[k] for k in _DTYPES if k in sample}  # type: ignore[literal-required]
+    values = cast(dict[str, np.ndarray], sample)
+    arrays = {k: values[k] for k in _DTYPES if k in values}
     name = sample.get("name", "a sample")
     height, width = arrays["image"].shape[:2]
     for key, array in arrays.items():

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class MixDataset:
         self.info = _common_info({name: dataset.info for name, dataset in self.sets.items()})
         self.class_id_names = _agreed(
             {
-                name: tuple(dataset.class_id_names)  # type: ignore[attr-defined]
+                name: tuple(cast(Any, dataset).class_id_names)  # every set with this target has it
                 for name, dataset in self.sets.items()
                 if "class_id" in dataset.info.targets
             }

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -40,7 +40,8 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     kept = _original(Path(sample.get("name", "")), sample["image"])
     suffix, data = kept or ("png", _png(sample["image"][..., ::-1]))
     parts = {suffix: data}
-    facts: dict[str, Any] = {k: sample[k] for k in _SCALARS if k in sample}  # type: ignore[literal-required]
+    values = cast(dict[str, Any], sample)
+    facts = {k: values[k] for k in _SCALARS if k in values}
     if "labels" in sample:
         parts["labels.png"] = _png(sample["labels"])
     if "depth" in sample:
@@ -70,10 +71,8 @@ def decode_sample(parts: Parts, *, source: str) -> Sample:
         raise DataError(f"{source}: holds {len(photos)} photos, must be one: pack the data again")
     image = io.decode_image(parts[photos[0]], source=f"{source}.{photos[0]}")
     facts = _facts(parts.get(_FACTS, b""), source)
-    sample: Sample = {"image": image}
-    for key in _SCALARS:
-        if key in facts:
-            sample[key] = facts[key]  # type: ignore[literal-required]
+    scalars = {key: facts[key] for key in _SCALARS if key in facts}
+    sample = cast(Sample, {"image": image, **scalars})
     maps = {n: io.decode_map(parts[n], source=f"{source}.{n}") for n in _MAPS if n in parts}
     if "labels.png" in maps:
         sample["labels"] = maps["labels.png"]

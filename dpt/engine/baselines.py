@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ def _batches(dataset: Any) -> Iterator[Batch]:
         for key in ("class_id", "value"):
             if key in sample:
                 batch[key] = torch.tensor([sample[key]])
-        yield batch  # type: ignore[misc]
+        yield cast(Batch, batch)
 
 
 def _fit(objective: Objective, seen: Seen, size: tuple[int, int]) -> dict[str, Tensor]:

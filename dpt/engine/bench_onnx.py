@@ -43,6 +43,7 @@ def transformers_onnx_contender(ours: DPT, task: str) -> Contender:
             return self.model(images)[OUTPUT[task]]
 
     example = torch.zeros(2, 3, *ours.spec["encoder"]["image_size"])
+    # torch makes this module's `patch` at run time
     with torch.no_grad(), _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
         program = torch.export.export(
             Output().eval(), (example,), dynamic_shapes=({0: Dim.DYNAMIC},), strict=False

@@ -66,6 +66,7 @@ def as_markdown(times: Iterator[tuple[str, str, float]], *, title: str, rounds: 
     """Kinds by the time that they take, each with its three largest operations."""
     spent: dict[str, Counter[str]] = defaultdict(Counter)
     for kind, name, seconds in times:
+        # typeshed's Counter counts in whole numbers; seconds add up as well
         spent[kind][name.removeprefix("aten::")] += seconds  # type: ignore[assignment]
     totals = {kind: sum(names.values()) for kind, names in spent.items()}
     whole = sum(totals.values())

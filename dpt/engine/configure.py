@@ -152,10 +152,10 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
     for key in [str(k) for k in cfg if k not in new]:  # of a newer version than the run's
         OmegaConf.update(new, key, cfg[key], force_add=True)
     moved = str(OmegaConf.select(old, "run_dir") or folder)
-    values = OmegaConf.to_container(new, resolve=True)
+    values: Any = OmegaConf.to_container(new, resolve=True)
     if moved != str(folder):
         values = _replaced(values, moved, str(folder))
-    values |= {"run_dir": str(folder), "resume": cfg.resume}  # type: ignore[operator]
+    values |= {"run_dir": str(folder), "resume": cfg.resume}
     for line in changes(OmegaConf.to_container(old), values):
         if not line.startswith("resume:"):
             log.info("resume: changes %s", line)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import lightning as L
 import torch
@@ -127,7 +127,7 @@ def take(batch: Batch, positions: list[int]) -> Batch:
         picked[key] = (
             values[positions] if isinstance(values, Tensor) else [values[i] for i in positions]
         )
-    return picked  # type: ignore[return-value]
+    return cast(Batch, picked)
 
 
 class Task(L.LightningModule):

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dpt.engine import build, html
 from dpt.engine.configure import convert
@@ -89,7 +89,7 @@ def _samples(done: Examination, cfg: Mapping[str, Any]) -> tuple[list[Row], list
     indices = _some([r.index for r in scan.records if not r.faults], _OF_THE_DATA)
     settings = build.loader_settings(cfg["data"])
     loader = build.train_loader(dataset, settings, cfg["augment"], cfg["seed"], facts.info.targets)
-    augmented = augmented_rows(loader.dataset, facts, indices)  # type: ignore[arg-type]
+    augmented = augmented_rows(cast(Any, loader.dataset), facts, indices)
     return list(example_rows(dataset, facts, indices)), list(augmented)
 
 
