@@ -48,7 +48,6 @@ Usage
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
   dpt inspect CKPT IMAGE [--out sheet.png]         attention, tokens and read-out as a picture
   dpt demo CKPT                                    a page in the browser: drop a photo
-  dpt bench [model|data|metrics] [...]             time and memory beside other implementations
 
 dpt COMMAND --help explains a command.
 """
@@ -91,15 +90,15 @@ def main(command: str | None = None) -> None:
 
 
 COMMANDS = {
-    "train": "dpt.engine.fit:fit",
-    "evaluate": "dpt.engine.evaluate:evaluate",
-    "data download": "dpt.engine.download:download",
-    "data pack": "dpt.engine.pack:pack",
-    "find-lr": "dpt.engine.find_lr:find_lr",
-    "data check": "dpt.engine.doctor:check",
+    "train": "dpt.training.fit:fit",
+    "evaluate": "dpt.evaluation.evaluate:evaluate",
+    "data download": "dpt.commands.data_download:download",
+    "data pack": "dpt.commands.data_pack:pack",
+    "find-lr": "dpt.training.find_lr:find_lr",
+    "data check": "dpt.data_check:check",
 }
 """Commands on configured data: they take Hydra overrides, see :func:`config_name`."""
-FILE_COMMANDS = ("predict", "calibrate", "export", "convert", "inspect", "demo", "bench")
+FILE_COMMANDS = ("predict", "calibrate", "export", "convert", "inspect", "demo")
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 
 
@@ -169,7 +168,7 @@ def run_to_resume(config: str, arguments: Sequence[str]) -> Path | None:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from dpt.engine.resume import find_run
+    from dpt.training.resume import find_run
 
     places = ("run_dir=", "hydra.run.dir=")  # the second is how Lightning tells the other ranks
     given = [Path(a.partition("=")[2].strip("\"'")) for a in arguments if a.startswith(places)]
@@ -207,8 +206,8 @@ def run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None = N
     from omegaconf.errors import OmegaConfBaseException
 
     from dpt.atomic import write_bytes
-    from dpt.engine.configure import continued
-    from dpt.engine.report import start_log
+    from dpt.config.objects import continued
+    from dpt.run_log import start_log
 
     hydra_cfg = HydraConfig.get()
     OmegaConf.update(cfg, "run_dir", hydra_cfg.runtime.output_dir)
@@ -284,7 +283,7 @@ def _allowed_keys(key: str, config: str, arguments: Sequence[str]) -> str | None
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import DictConfig, OmegaConf
 
-    from dpt.engine.configure import unknown_key
+    from dpt.config.objects import unknown_key
 
     *parents, last = re.split(r"[./]", key.split("@")[0])
     choices = [a for a in arguments if re.match(r"[\w/]+=", a) and not a.startswith(f"{key}=")]

@@ -1,9 +1,17 @@
 """Fixtures for all tests."""
 
+import json
 import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
+from tiny import ON_CPU, TINY_DATA, TINY_RUN, TINY_SCENES, call
+
+Run = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +30,133 @@ def _fresh_log() -> None:
     log.disabled, log.propagate = False, True
     log.setLevel(logging.INFO)  # Hydra leaves the root at ERROR
     log.handlers.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def train() -> Run:
+    """train(folder, *overrides): a tiny run; on scenes where the overrides name no data."""
+
+    def run(folder: Path, *overrides: str) -> Path:
+        scenes = () if any(o.startswith("data=") for o in overrides) else TINY_SCENES
+        flags = [o for o in overrides if o.startswith("-")]  # Hydra takes them in front alone
+        rest = [o for o in overrides if not o.startswith("-")]
+        call("train", *flags, *TINY_RUN, *scenes, f"run_dir={folder}", *rest)
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def evaluate() -> Run:
+    """evaluate(folder, checkpoint, *overrides), on scenes where the overrides name no data."""
+
+    def run(folder: Path, checkpoint: Path, *overrides: str) -> Path:
+        scenes = () if any(o.startswith("data=") for o in overrides) else TINY_SCENES
+        call("evaluate", f"checkpoint={checkpoint}", f"run_dir={folder}", *TINY_DATA, *ON_CPU,
+             *scenes, *overrides)  # fmt: skip
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def data_check() -> Callable[..., int]:
+    """data_check(folder, *overrides): ``dpt data check`` into ``folder``; gives its exit code."""
+
+    def run(folder: Path, *overrides: str) -> int:
+        try:
+            call("data", "check", f"run_dir={folder}", *overrides)
+        except SystemExit as stop:
+            return int(stop.code or 0)
+        return 0
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def score_files(dense_data) -> Run:
+    """score_files(folder, predictions, *overrides), on ``dense_data`` unless ``data`` is given."""
+
+    def run(folder: Path, predictions: Path, *overrides: str, data=dense_data) -> Path:
+        call("evaluate", f"predictions={predictions}", f"run_dir={folder}", "data.num_workers=0",
+             *data, *overrides)  # fmt: skip
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def joint_run(train, tmp_path_factory) -> Path:
+    """A finished run of task=joint on scenes."""
+    return train(tmp_path_factory.mktemp("joint") / "run", "task=joint")
+
+
+def metrics_of(folder: Path) -> dict[str, float]:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def scores_of(folder: Path) -> dict[str, float]:
+    """The model's own metrics of a run, baselines left out."""
+    return {k: v for k, v in metrics_of(folder).items() if k.startswith("val/")}
+
+
+@pytest.fixture(scope="session")
+def metrics() -> Callable[[Path], dict[str, float]]:
+    return metrics_of
+
+
+@pytest.fixture(scope="session")
+def scores() -> Callable[[Path], dict[str, float]]:
+    return scores_of
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+
+
+@pytest.fixture(scope="session")
+def dense_folder(tmp_path_factory) -> Path:
+    """Photos of several sizes for data=folder: of six, two lack the mask and two the depth."""
+    root = tmp_path_factory.mktemp("dense")
+    random = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 5)):
+        for i in range(count):
+            size = ((40, 60), (52, 44), (32, 48))[i % 3]
+            _save(root / f"images/{split}/{i}.png", random.integers(0, 255, (*size, 3), np.uint8))
+            if i not in (0, 3):
+                _save(root / f"masks/{split}/{i}.png", random.integers(0, 3, size, np.uint8))
+            if i not in (1, 4):
+                depth = random.integers(500, 9000, size).astype(np.uint16)
+                _save(root / f"depth/{split}/{i}.png", depth)
+    return root
+
+
+@pytest.fixture(scope="session")
+def dense_data(dense_folder) -> tuple[str, ...]:
+    """The overrides that choose ``dense_folder``."""
+    return ("data=folder", f"data.root={dense_folder}", "data.labels=masks", "data.num_classes=3",
+            "data.depth=depth", "data.max_depth=10")  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def image_folder(tmp_path_factory) -> Path:
+    """Two classes for data=imagefolder, and the same images in a table for data=imagetable."""
+    root = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(1)
+    for split, count in (("train", 4), ("val", 3)):
+        lines = ["image,value"]
+        for i in range(count):
+            name = f"{split}/{'ab'[i % 2]}/{i}.png"
+            _save(root / name, random.integers(0, 255, (36 + i, 50, 3), np.uint8))
+            lines.append(f"{name},{i + 0.5}")
+        (root / f"labels_{split}.csv").write_text("\n".join(lines))
+    return root

@@ -120,7 +120,7 @@ def test_the_configuration_can_be_printed_without_a_run(run, tmp_path):
 def test_a_users_own_configuration_files(run, tmp_path):
     (tmp_path / "mine/optim").mkdir(parents=True)
     (tmp_path / "mine/optim/slow.yaml").write_text(
-        "_target_: dpt.tasks.optim.sgd\n_partial_: true\nlr: 0.25\n"
+        "_target_: dpt.training.optim.sgd\n_partial_: true\nlr: 0.25\n"
     )
     code, out, _ = run("train", "--config-dir", tmp_path / "mine", "optim=slow", "--cfg", "job")
     assert code == 0
@@ -191,7 +191,7 @@ WRONG_VALUES = [
     (["seed=lucky"], ["seed", "lucky", "integer"]),
     (["callbacks.panels.count=few"], ["callbacks.panels.count", "'few'", "integer"]),
     (["optim._target_=os.system"], ["optim._target_", "os.system", "dpt."]),
-    (["optim._target_=dpt.tasks.optim.adam"], ["dpt.tasks.optim.adam", "not found"]),
+    (["optim._target_=dpt.training.optim.adam"], ["dpt.training.optim.adam", "not found"]),
     (["optim"], ["optim"]),
     (["task==depth"], ["task"]),
     (["trainer.min_steps=x"], ["trainer.min_steps", "'x'"]),

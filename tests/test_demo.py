@@ -27,7 +27,7 @@ import dpt
 from dpt.commands import demo as command
 from dpt.data import read_depth, read_image, read_labels
 from dpt.data.base import DataError
-from dpt.data.io import read_size
+from dpt.data.formats.io import read_size
 from dpt.predict import Prediction, Predictor
 
 pytest.importorskip("gradio")

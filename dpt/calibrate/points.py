@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dpt.data import io
 from dpt.data.base import DataError
-from dpt.data.pairing import few, scan
+from dpt.data.datasets.pairing import few, scan
+from dpt.data.formats import io
 
 COLUMNS = ("image", "x", "y", "depth_m")
 POINTS_PER_IMAGE = 2000

@@ -1,14 +1,14 @@
 """Data sets, transforms, sampling and loading: from files to batches."""
 
 from dpt.data.base import Augmented, DataError, Dataset, Transform, check_sample, validate_samples
-from dpt.data.folder import FolderDataset
-from dpt.data.imagefolder import ImageFolderDataset, ImageTableDataset
-from dpt.data.io import read_depth, read_image, read_labels
+from dpt.data.datasets.folder import FolderDataset
+from dpt.data.datasets.imagefolder import ImageFolderDataset, ImageTableDataset
+from dpt.data.formats.io import read_depth, read_image, read_labels
 from dpt.data.loading import collate_eval, collate_train, make_loader
 from dpt.data.mix import MixDataset
-from dpt.data.packed import PackedDataset
 from dpt.data.samplers import EpochSampler
-from dpt.data.scenes import ScenesDataset
+from dpt.data.scenes.dataset import ScenesDataset
+from dpt.data.shards.packed import PackedDataset
 from dpt.data.transforms import EvalTransform, TrainTransform
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpt.data.color import change_colors, draw_colors
+from dpt.data.formats.color import change_colors, draw_colors
 from dpt.data.resize import resize_image, resize_map, whole_factor
 from dpt.types import IGNORE_INDEX, Preprocessing, Sample
 
@@ -34,7 +34,7 @@ class TrainTransform:
         hflip: probability of a horizontal flip.
         rotate: largest angle, in degrees, to either side.
         color: strength in 0..1 of brightness, contrast, saturation and hue changes, made in four
-            of five pictures; see :mod:`dpt.data.color`.
+            of five pictures; see :mod:`dpt.data.formats.color`.
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
         zoom_scales_depth: divide depth by the zoom. The camera keeps its focal length as far as

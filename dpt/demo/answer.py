@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from dpt.data.io import read_image, read_size
+from dpt.data.formats.io import read_image, read_size
 from dpt.predict.outputs import depth_coding, products_of
 from dpt.predict.paint import Style, label_palette, nearness_span, paint_depth, paint_overlay
 from dpt.predict.predictor import Prediction

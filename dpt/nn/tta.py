@@ -158,7 +158,7 @@ def _scaled(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _resized(outputs: Mapping[str, Tensor], size: tuple[int, int]) -> Outputs:
-    """Maps at ``size``, as :meth:`dpt.tasks.Objective.predict` resizes them."""
+    """Maps at ``size``, as :meth:`dpt.objectives.Objective.predict` resizes them."""
     resized = {}
     for name, value in outputs.items():
         if value.ndim == 3:

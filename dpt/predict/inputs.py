@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import DataError, missing_path
-from dpt.data.io import IMAGE_SUFFIXES
-from dpt.data.video import VIDEO_SUFFIXES
+from dpt.data.formats.io import IMAGE_SUFFIXES
+from dpt.data.formats.video import VIDEO_SUFFIXES
 
 SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
 

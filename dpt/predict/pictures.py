@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from dpt.data.io import read_image
+from dpt.data.formats.io import read_image
 
 Picture = str | Path | np.ndarray | Tensor | Image.Image
 

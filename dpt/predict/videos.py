@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import repeat
 
-from dpt.data.video import VideoReader, VideoWriter
+from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.predict.files import Meter, in_threads, threads
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import Source

@@ -8,8 +8,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from dpt.data import DataError, archive
-from dpt.data.archive import extract, is_unpacked
+from dpt.data import DataError
+from dpt.data.datasets import archive
+from dpt.data.datasets.archive import extract, is_unpacked
 
 FILES = {
     "VOCdevkit/VOC2012/JPEGImages/a.jpg": b"photo",

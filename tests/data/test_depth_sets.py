@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from dpt.data import DataError
-from dpt.data.filelist import FileListDataset
-from dpt.data.hypersim import HypersimDataset
-from dpt.data.nyuv2 import NYU40_CLASSES, NYUv2Dataset
-from dpt.data.sunrgbd import SunRgbdDataset
-from dpt.data.tum import TumDataset, associate
-from dpt.data.vkitti2 import VirtualKitti2Dataset
+from dpt.data.datasets.filelist import FileListDataset
+from dpt.data.datasets.hypersim import HypersimDataset
+from dpt.data.datasets.nyuv2 import NYU40_CLASSES, NYUv2Dataset
+from dpt.data.datasets.sunrgbd import SunRgbdDataset
+from dpt.data.datasets.tum import TumDataset, associate
+from dpt.data.datasets.vkitti2 import VirtualKitti2Dataset
 from dpt.types import IGNORE_INDEX
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpt.data import DataError
-from dpt.data.download import ATTEMPTS, fetch
+from dpt.data.datasets.download import ATTEMPTS, fetch
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from dpt.data import DataError, FolderDataset
-from dpt.data.labels import LabelRule
+from dpt.data.formats.labels import LabelRule
 from dpt.types import IGNORE_INDEX
 
 

@@ -14,8 +14,9 @@ import pytest
 import scipy.io
 import tifffile
 
-from dpt.data import DataError, FolderDataset, io
-from dpt.data.metres import DepthRule
+from dpt.data import DataError, FolderDataset
+from dpt.data.formats import io
+from dpt.data.formats.metres import DepthRule
 
 RNG = np.random.default_rng(0)
 COLOR_AND_DEPTH = {"images": ".", "depth": ".", "images_name": "%stem_color",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpt.data import io
 from dpt.data.base import DataError
+from dpt.data.formats import io
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.integers(0, 256, (24, 32, 3), dtype=np.uint8)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from dpt.data import DataError, TrainTransform
-from dpt.data.kitti import KittiDataset, kb_crop
+from dpt.data.datasets.kitti import KittiDataset, kb_crop
 
 DATE, DRIVE = "2011_09_26", "2011_09_26_drive_0002_sync"
 LISTS = {"train": "train.txt", "val": "val.txt"}

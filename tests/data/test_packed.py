@@ -22,8 +22,8 @@ from dpt.data import (
     make_loader,
     samplers,
 )
-from dpt.data.pack import pack_split
-from dpt.data.shard_samples import decode_sample, encode_sample
+from dpt.data.shards.pack import pack_split
+from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.types import DatasetInfo
 
 RNG = np.random.default_rng(0)

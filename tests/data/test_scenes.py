@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from dpt.data import scene_layouts, scene_shading
-from dpt.data.raycast import Camera, Shell, Solid, first_hits, in_shadow
-from dpt.data.scenes import CLASS_NAMES, MAX_DEPTH, PALETTE, ScenesDataset
+from dpt.data.scenes import layouts as scene_layouts
+from dpt.data.scenes import shading as scene_shading
+from dpt.data.scenes.dataset import CLASS_NAMES, MAX_DEPTH, PALETTE, ScenesDataset
+from dpt.data.scenes.raycast import Camera, Shell, Solid, first_hits, in_shadow
 from dpt.types import Sample
 
 SMALL = (48, 64)

@@ -10,9 +10,9 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from dpt.cli import config_dir
+from dpt.config.build import make_dataset
 from dpt.data import DataError
-from dpt.data.nyuv2 import NYU40_CLASSES
-from dpt.engine.build import make_dataset
+from dpt.data.datasets.nyuv2 import NYU40_CLASSES
 from dpt.types import IGNORE_INDEX
 
 SIZE = (6, 8)

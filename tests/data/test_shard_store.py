@@ -11,9 +11,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dpt.data import DataError, PackedDataset, TrainTransform, download, make_loader
-from dpt.data.pack import pack_split
-from dpt.data.shard_store import GIGABYTE, ShardCache
+from dpt.data import DataError, PackedDataset, TrainTransform, make_loader
+from dpt.data.datasets import download
+from dpt.data.shards.pack import pack_split
+from dpt.data.shards.store import GIGABYTE, ShardCache
 from dpt.types import DatasetInfo
 
 COUNT = 24

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpt.data import DataError
-from dpt.data.video import VideoReader, VideoWriter
+from dpt.data.formats.video import VideoReader, VideoWriter
 
 
 def write(path, frames):

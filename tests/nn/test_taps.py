@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from benchmarks.models import LiveBytes
 from torch import nn
 
-from dpt.engine.bench import LiveBytes
 from dpt.nn import enlarge, taps
 from dpt.nn.enlarge import Enlarged, convolve
 

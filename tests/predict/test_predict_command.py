@@ -12,7 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from conftest import photo_of, save_photo, tiny
+from photos import photo_of, save_photo, tiny
 from PIL import Image
 
 import dpt

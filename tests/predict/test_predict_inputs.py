@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from conftest import save_photo
+from photos import save_photo
 
 from dpt.predict.inputs import find_sources
 

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from conftest import photo_of
+from photos import photo_of
 from torch import nn
 
 import dpt

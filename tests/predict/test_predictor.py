@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import photo_of, save_photo, tiny
+from photos import photo_of, save_photo, tiny
 from PIL import Image
 
 import dpt
 from dpt.data import EvalTransform, collate_eval
-from dpt.tasks import Task
-from dpt.tasks.depth import DepthObjective
-from dpt.tasks.segmentation import SegmentationObjective
+from dpt.objectives.depth import DepthObjective
+from dpt.objectives.segmentation import SegmentationObjective
+from dpt.training.task import Task
 from dpt.types import Calibration
 
 

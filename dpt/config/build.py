@@ -1,0 +1,172 @@
+"""The parts of a run, each made from its own part of the configuration; models in models.py."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from torch.utils.data import DataLoader
+
+from dpt.config import model as models
+from dpt.config.objects import check_arguments, find, make
+from dpt.data import EvalTransform, TrainTransform, make_loader
+from dpt.model import DPT
+from dpt.objectives import Objective
+from dpt.types import DatasetInfo, Preprocessing
+
+log = logging.getLogger("dpt")
+
+LOADER_KEYS = (
+    "image_size", "eval_size", "batch_size", "num_workers", "on_error", "train", "val", "download",
+)  # fmt: skip
+"""Keys of ``data`` that every data set has and none takes as an argument."""
+LABEL_NAMES = {
+    "depth": "depth maps",
+    "labels": "class masks",
+    "class_id": "a class for each image",
+    "value": "a number for each image",
+}
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """How samples are batched; the part of ``data`` that every data set shares."""
+
+    image_size: tuple[int, int]
+    eval_size: tuple[int, int]
+    batch_size: int
+    num_workers: int
+    on_error: Literal["raise", "skip"] = "raise"
+
+    def __post_init__(self) -> None:
+        if min(self.image_size + self.eval_size) < 1 or self.batch_size < 1 or self.num_workers < 0:
+            raise ValueError(
+                f"data: image_size={list(self.image_size)}, eval_size={list(self.eval_size)} and "
+                f"batch_size={self.batch_size} must be positive, num_workers={self.num_workers} "
+                f"at least 0"
+            )
+
+
+def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
+    values = {k: data[k] for k in LoaderSettings.__dataclass_fields__ if k in data}
+    if values["eval_size"] is None:
+        values["eval_size"] = values["image_size"]
+    return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
+
+
+def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") -> Any:
+    """The data set of one split. ``data.train`` and ``data.val`` hold arguments of one alone.
+
+    A mix gets its ``sets`` as functions of the split: each is described as it would be alone, and
+    the mix decides which splits it needs.
+    """
+    node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
+    node |= {"split": split} | (data.get(split) or {})
+    if "sets" in node:
+        node["sets"] = {
+            name: partial(make_dataset, part, where=f"{where}.sets.{name}")
+            for name, part in node["sets"].items()
+        }
+    return make(node, where)
+
+
+def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
+    """What each head learns; class counts and the depth range come from the data where unset."""
+    info: DatasetInfo = data.info
+    objectives = {}
+    for name, node in task["objectives"].items():
+        if "_target_" not in node:  # keys that an experiment sets for its own task
+            raise ValueError(
+                f"task={task['name']} has no task.objectives.{name}: the experiment, or an "
+                f"argument, is for another task"
+            )
+        cls: Any = find(node["_target_"], f"task.objectives.{name}")
+        if cls.target and cls.target not in info.targets:
+            remedy = getattr(data, "remedies", {}).get(
+                cls.target, "data=scenes has all; data=folder: set data.labels or data.depth"
+            )
+            given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"
+            raise ValueError(
+                f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
+                f"{given}. Choose data that has them ({remedy})"
+            )
+        node = {**node, **_from_data(cls, node, data)}
+        objectives[name] = make(node, f"task.objectives.{name}")
+    return objectives
+
+
+def _from_data(cls: Any, node: Mapping[str, Any], data: Any) -> dict[str, Any]:
+    """Arguments of an objective, of class ``cls``, that the data decides."""
+    info: DatasetInfo = data.info
+    filled: dict[str, Any] = {}
+    if "max_depth" in node and node["max_depth"] is None:
+        filled["max_depth"] = info.max_depth
+    if "num_classes" in node:
+        is_dense = cls.target == "labels"
+        names = info.class_names if is_dense else data.class_id_names
+        if node["num_classes"] is None:
+            filled["num_classes"] = len(names)
+        elif node["num_classes"] != len(names):
+            raise ValueError(
+                f"num_classes={node['num_classes']}, but the data has {len(names)} classes "
+                f"({', '.join(names[:4])}, ...): leave it out, or set data.num_classes"
+            )
+        if is_dense:
+            filled["class_names"] = names
+    return filled
+
+
+def make_model(
+    model: Mapping[str, Any], objectives: Mapping[str, Objective], settings: LoaderSettings
+) -> DPT:
+    """The model with a head for each objective; see :func:`dpt.config.model.make_model`.
+
+    It knows the names of its classes, for whoever predicts with it.
+    """
+    net = models.make_model(
+        model,
+        heads={o.head: o.head_options() for o in objectives.values()},
+        image_size=settings.image_size,
+        eval_size=settings.eval_size,
+    )
+    net.spec.pop("class_names", None)  # of the model that this one goes on from
+    segmentation: Any = objectives.get("segmentation")
+    if segmentation is not None:
+        net.spec["class_names"] = list(segmentation.metrics.class_names)
+    return net
+
+
+def train_loader(
+    dataset: Any, settings: LoaderSettings, augment: Mapping[str, Any], seed: int, targets: Any
+) -> DataLoader:
+    values = check_arguments(
+        TrainTransform, {"image_size": settings.image_size, **augment}, "augment"
+    )
+    return make_loader(
+        dataset,
+        TrainTransform(**values),
+        training=True,
+        batch_size=settings.batch_size,
+        num_workers=settings.num_workers,
+        seed=seed,
+        targets=targets,
+        skip_broken=settings.on_error == "skip",
+    )
+
+
+def eval_loader(
+    dataset: Any, settings: LoaderSettings, preprocessing: Preprocessing, targets: Any
+) -> DataLoader:
+    return make_loader(
+        dataset,
+        EvalTransform(preprocessing),
+        training=False,
+        batch_size=settings.batch_size,
+        num_workers=settings.num_workers,
+        seed=0,
+        targets=targets,
+        skip_broken=settings.on_error == "skip",
+    )

@@ -1,0 +1,1 @@
+"""File formats: images, depth maps, labels, video."""

@@ -1,0 +1,1 @@
+"""Procedural scenes: photos with exact depth and labels."""

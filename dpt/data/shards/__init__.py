@@ -1,0 +1,1 @@
+"""Data sets as tar shards that can be streamed."""

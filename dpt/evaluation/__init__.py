@@ -1,0 +1,1 @@
+"""Scoring of models and of predictions on disk by published protocols."""

@@ -1,0 +1,125 @@
+"""Callbacks of validation: pictures, and files that could not be read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from dpt.evaluation.pictures import panel_row
+from dpt.objectives.base import take
+from dpt.types import Batch
+from dpt.viz import save_png, stack
+
+log = logging.getLogger("dpt")
+
+
+class Panels(Callback):
+    """Pictures of validation images: photo, truth, prediction, error.
+
+    Args:
+        folder: where ``<index>.png`` is written at each validation, over the one before.
+        count: how many images, spread evenly over the data set.
+    """
+
+    def __init__(self, *, folder: str, count: int = 8) -> None:
+        self.folder = Path(folder)
+        self.count = count
+        self.pictures: dict[int, np.ndarray] = {}
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if not trainer.is_global_zero or trainer.sanity_checking:
+            return
+        loader: Any = trainer.val_dataloaders
+        wanted = spread(self.count, len(loader.dataset))
+        images = {int(i): image for i, image in zip(batch["index"], batch["image"], strict=True)}
+        for predictions, labels in outputs["groups"]:
+            for k, index in enumerate(labels["index"].tolist()):
+                if index not in wanted:
+                    continue
+                photo = images[index].permute(1, 2, 0).cpu().numpy()
+                one = {name: output[k : k + 1] for name, output in predictions.items()}
+                rows = panel_rows(
+                    pl_module.objectives, photo, one, take(labels, [k]), loader.dataset
+                )
+                if rows:
+                    self.pictures[index] = stack(rows)
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self.pictures:
+            return
+        for index, picture in self.pictures.items():
+            save_png(self.folder / f"{index:05d}.png", picture)
+        for logger in trainer.loggers:
+            if hasattr(logger, "log_image"):
+                images = [self.pictures[i] for i in sorted(self.pictures)]
+                kinds = ["jpg"] * len(images)
+                logger.log_image("panels/val", images, step=trainer.global_step, file_type=kinds)
+        self.pictures.clear()
+
+
+def spread(count: int, length: int) -> set[int]:
+    """``count`` positions spread evenly over ``length``."""
+    return {int(i) for i in np.linspace(0, length - 1, min(count, length)).round()}
+
+
+def panel_rows(
+    objectives: Any, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, dataset: Any
+) -> list[np.ndarray]:
+    """A row of pictures for each dense head, at the label's resolution."""
+    palette = dataset.dataset.info.palette or None
+    rows = [panel_row(o, photo, outputs, labels, palette) for o in objectives.values()]
+    return [row for row in rows if row is not None]
+
+
+class FailedFiles(Callback):
+    """Says which files could not be read, each once, and counts them (``data.on_error=skip``).
+
+    A resumed run counts on, and names them in its own log again.
+    """
+
+    def __init__(self) -> None:
+        self.messages: set[str] = set()
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.count = state_dict["count"]
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        self._note(batch)
+
+    def on_validation_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self._note(batch)
+
+    def _note(self, batch: Batch) -> None:
+        for message in batch.get("failed", ()):
+            self.count += 1
+            if message not in self.messages:
+                self.messages.add(message)
+                log.warning("skipped (%d so far): %s", self.count, message)

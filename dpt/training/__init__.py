@@ -1,0 +1,1 @@
+"""Training: the LightningModule, optimisers, callbacks, checkpoints, resume."""

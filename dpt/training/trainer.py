@@ -1,0 +1,83 @@
+"""Lightning's Trainer, made from ``conf/trainer`` with its unset parts filled in."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback, WeightAveraging
+
+from dpt.config.objects import convert, make
+from dpt.config.trainer import build_trainer, trainer_arguments
+from dpt.training.checkpoints import AtomicCheckpointIO
+from dpt.training.loggers import never_fatal
+
+log = logging.getLogger("dpt")
+
+VALIDATIONS = 10
+"""How often a run validates where the trainer's own settings do not say."""
+
+
+def make_trainer(
+    cfg: Mapping[str, Any],
+    batches_per_epoch: int,
+    first: Sequence[Callback] = (),
+    last: Sequence[Callback] = (),
+) -> L.Trainer:
+    """Lightning's trainer, its unset length and validation interval filled in.
+
+    Args:
+        cfg: the run as plain data.
+        batches_per_epoch: of all ranks.
+        first, last: callbacks that come before and after the configured ones.
+    """
+    node = trainer_arguments(cfg["trainer"])
+    if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
+        node["max_steps"] = convert(cfg["steps"], int, "steps")
+    if node["max_epochs"] is None:
+        node["max_epochs"] = -1  # no limit: steps or time end the run
+    if node["max_steps"] == -1 and node["max_epochs"] == -1:
+        raise ValueError(
+            "trainer.max_time alone does not tell the schedule how long the run is: also give "
+            "trainer.max_steps or trainer.max_epochs, where the learning rate reaches its end"
+        )
+    if isinstance(node["val_check_interval"], float) and node["check_val_every_n_epoch"] is None:
+        node["check_val_every_n_epoch"] = 1  # a share of each epoch
+    is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
+    if is_unset:
+        node["val_check_interval"] = 1  # until the number of ranks is known
+    loggers = [never_fatal(make(c, f"logger.{n}")) for n, c in cfg["logger"].items() if c]
+    wanted = {name: c for name, c in cfg["callbacks"].items() if c}
+    if not loggers:
+        wanted.pop("learning_rate", None)  # it has nowhere to write
+    callbacks = [make(c, f"callbacks.{name}") for name, c in wanted.items()]
+    sharded = "fsdp" in str(node["strategy"])
+    if sharded and any(isinstance(c, WeightAveraging) for c in callbacks):
+        raise ValueError("callbacks.ema needs whole weights and trainer.strategy=fsdp shards them")
+    node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
+    trainer = build_trainer(**node, logger=loggers or False, callbacks=[*first, *callbacks, *last])
+    if is_unset:
+        timed = bool(node["max_time"])
+        trainer.val_check_interval = validation_interval(trainer, batches_per_epoch, timed=timed)
+    return trainer
+
+
+def validation_interval(trainer: L.Trainer, batches_per_epoch: int, *, timed: bool) -> int:
+    """Batches of a rank between validations: ``VALIDATIONS`` a run, each behind a whole step.
+
+    Args:
+        trainer: knows ``max_steps``, ``max_epochs`` and the number of ranks.
+        batches_per_epoch: of all ranks.
+        timed: the run may also end by ``max_time``: every 100 batches, if that is sooner.
+    """
+    accumulate = trainer.accumulate_grad_batches
+    limits: list[float] = [VALIDATIONS * 100] if timed else []
+    if trainer.max_steps != -1:
+        limits.append(trainer.max_steps * accumulate)
+    if trainer.max_epochs is not None and trainer.max_epochs != -1:
+        limits.append(trainer.max_epochs * batches_per_epoch / trainer.world_size)
+    batches = max(1, math.ceil(min(limits) / VALIDATIONS))
+    return math.ceil(batches / accumulate) * accumulate

@@ -1,0 +1,206 @@
+"""From parts of the configuration to the parts of a run."""
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from dpt.cli import config_dir
+from dpt.config import build
+from dpt.data import FolderDataset, ScenesDataset
+from dpt.evaluation.objectives import objectives_of
+from dpt.evaluation.protocol import read_protocol
+from dpt.types import DatasetInfo
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
+
+DATA = {"image_size": [32, 48], "eval_size": None, "batch_size": 4, "num_workers": 0}
+SCENES = {**DATA, "_target_": "dpt.data.ScenesDataset", "size": [32, 48], "seed": 0,
+          "train": {"length": 6}, "val": {"length": 3, "seed": 5}}  # fmt: skip
+DEPTH = {"_target_": "dpt.objectives.DepthObjective", "kind": "metric", "max_depth": None}
+SEGMENTATION = {"_target_": "dpt.objectives.SegmentationObjective", "num_classes": None}
+CLASSES = {"_target_": "dpt.objectives.ClassificationObjective", "num_classes": None}
+ENCODER = {"kind": "vit", "weights": None, "num_heads": None, "embed_dim": 48, "num_blocks": 4,
+           "out_indices": [0, 1, 2, 3]}  # fmt: skip
+DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16, "readout": None}
+MODEL = {"name": "dpt_tiny", "encoder": ENCODER, "decoder": DECODER}
+SETTINGS = build.LoaderSettings(
+    image_size=(32, 48), eval_size=(64, 96), batch_size=4, num_workers=0
+)
+
+
+def task(**objectives):
+    return {"name": "mine", "objectives": objectives}
+
+
+@pytest.fixture
+def scenes():
+    return build.make_dataset(SCENES, "train")
+
+
+def test_loader_settings():
+    settings = build.loader_settings(SCENES)
+    assert (settings.image_size, settings.batch_size, settings.num_workers) == ((32, 48), 4, 0)
+    assert settings.eval_size == (32, 48)
+    assert build.loader_settings({**DATA, "eval_size": [64, 96]}).eval_size == (64, 96)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"image_size": [0, 48]}, r"image_size=\[0, 48\]"),
+        ({"eval_size": [0, 48]}, r"eval_size=\[0, 48\]"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"image_size": [32, 48, 3]}, r"data\.image_size"),
+        ({"batch_size": "x"}, r"data\.batch_size='x'"),
+    ],
+)
+def test_wrong_loader_settings(change, says):
+    with pytest.raises(ValueError, match=says):
+        build.loader_settings({**DATA, **change})
+
+
+def test_each_split_has_its_own_arguments():
+    train, val = (build.make_dataset(SCENES, split) for split in ("train", "val"))
+    assert isinstance(train, ScenesDataset)
+    assert (train.split, len(train), train.seed) == ("train", 6, 0)
+    assert (val.split, len(val), val.seed) == ("val", 3, 5)
+    assert len(build.make_dataset({**SCENES, "length": 7}, "test")) == 7
+
+
+def test_objectives_take_what_is_unset_from_the_data(scenes):
+    made = build.make_objectives(
+        task(depth=DEPTH, segmentation=SEGMENTATION, classification=CLASSES), scenes
+    )
+    assert made["depth"].max_depth == 20.0
+    assert made["segmentation"].num_classes == len(scenes.info.class_names)
+    assert "iou/sky" in made["segmentation"].compute()  # the data's names
+    assert made["classification"].num_classes == len(scenes.class_id_names)
+
+
+def test_what_is_set_wins_over_the_data(scenes):
+    made = build.make_objectives(task(depth={**DEPTH, "max_depth": 7.5}), scenes)
+    assert made["depth"].max_depth == 7.5
+    assert made["depth"].head_options()["max_depth"] == 7.5
+
+
+def test_a_class_count_other_than_the_datas(scenes):
+    with pytest.raises(ValueError, match=r"num_classes=3, but the data has 10 classes \(ground"):
+        build.make_objectives(task(segmentation={**SEGMENTATION, "num_classes": 3}), scenes)
+    count = len(scenes.class_id_names)
+    with pytest.raises(ValueError, match=rf"num_classes=99, but the data has {count} classes"):
+        build.make_objectives(task(classification={**CLASSES, "num_classes": 99}), scenes)
+
+
+def test_targets_that_the_data_lacks(scenes):
+    scenes.info = DatasetInfo(targets=("depth",), max_depth=20.0)
+    with pytest.raises(ValueError, match=r"task=mine needs class masks.*only depth maps.*data="):
+        build.make_objectives(task(depth=DEPTH, segmentation=SEGMENTATION), scenes)
+
+
+def test_the_model_follows_the_table_where_nothing_is_set(scenes):
+    objectives = build.make_objectives(task(depth=DEPTH, segmentation=SEGMENTATION), scenes)
+    nothing = {"name": "dpt_small", "encoder": {"kind": "vit", "embed_dim": None, "weights": None},
+               "decoder": {"fusion_channels": None}}  # fmt: skip
+    with torch.device("meta"):
+        model = build.make_model(nothing, objectives, SETTINGS)
+    assert model.spec["encoder"]["embed_dim"] == 384
+    assert model.spec["decoder"]["fusion_channels"] == 128
+    assert model.spec["heads"]["depth"] == {
+        "kind": "metric", "max_depth": 20.0, "activation": "sigmoid",
+    }  # fmt: skip
+    assert model.spec["heads"]["segmentation"]["num_classes"] == 10
+
+
+def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
+    objectives = build.make_objectives(task(depth=DEPTH), scenes)
+    model = build.make_model(MODEL, objectives, SETTINGS)
+    assert model.preprocessing.image_size == (64, 96)  # of whole images, in evaluation
+    assert model.encoder.pos_embed.shape[1] == 1 + 2 * 3
+    assert len(model.encoder.blocks) == 4
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "says"),
+    [
+        ("encoder", {"num_blocks": "x"}, r"^model\.encoder\.num_blocks='x': .*integer"),
+        ("encoder", {"position": "spiral"}, r"^model\.encoder\.position='spiral': .*sincos_2d"),
+        ("encoder", {"layer_scale": "x"}, r"^model\.encoder\.layer_scale='x'"),
+        ("encoder", {"width": 3}, r"width.*embed_dim"),
+        ("encoder", {"kind": "cnn"}, r"'cnn'.*vit, hybrid, timm"),
+        ("decoder", {"fusion_channels": "x"}, r"^model\.decoder\.fusion_channels='x'"),
+        ("decoder", {"readout": "half"}, r"^model\.decoder\.readout='half': .*project"),
+        ("decoder", {"reassemble_channels": 3}, r"^model\.decoder\.reassemble_channels=3"),
+    ],
+)
+def test_wrong_model_settings(scenes, part, change, says):
+    objectives = build.make_objectives(task(depth=DEPTH), scenes)
+    with pytest.raises(ValueError, match=says):
+        build.make_model({**MODEL, part: {**MODEL[part], **change}}, objectives, SETTINGS)
+
+
+def test_settings_of_the_hybrid_that_its_parent_declares(scenes):
+    objectives = build.make_objectives(task(depth=DEPTH), scenes)
+    model = {**MODEL, "name": "dpt_hybrid", "encoder": {"kind": "hybrid", "num_blocks": "x"}}
+    with pytest.raises(ValueError, match=r"^model\.encoder\.num_blocks='x'"):
+        build.make_model(model, objectives, SETTINGS)
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (config_dir() / "model").glob("dpt_*")))
+def test_every_model_file_is_a_row_of_the_size_table(scenes, name):
+    import dpt
+
+    assert name in dpt.list_models()
+    node = OmegaConf.load(config_dir() / f"model/{name}.yaml")
+    assert node.name == name
+
+
+def test_objectives_of_a_finished_model(scenes):
+    objectives = build.make_objectives(
+        task(depth={**DEPTH, "kind": "relative"}, segmentation=SEGMENTATION), scenes
+    )
+    model = build.make_model(MODEL, objectives, SETTINGS)
+    heads, protocol = (
+        model.spec["heads"],
+        read_protocol(
+            OmegaConf.to_container(OmegaConf.load(config_dir() / "protocol/_base.yaml"))
+            | {"name": "x"}
+        ),
+    )
+    scored = objectives_of(heads, scenes, protocol)
+    assert set(scored) == {"depth", "segmentation"}
+    assert scored["depth"].kind == "relative"
+    scenes.info = DatasetInfo(targets=("depth",), max_depth=20.0)
+    assert set(objectives_of(heads, scenes, protocol)) == {"depth"}
+    scenes.info = DatasetInfo(targets=("value",))
+    with pytest.raises(ValueError, match=r"predicts depth, segmentation, the data gives a number"):
+        objectives_of(heads, scenes, protocol)
+    scenes.info = DatasetInfo(targets=("labels",), class_names=("a", "b"))
+    with pytest.raises(ValueError, match=r"segmentation head has 10 classes, but the data has 2"):
+        objectives_of(heads, scenes, protocol)
+
+
+def test_loaders_carry_the_targets_that_are_asked_for(scenes):
+    settings = build.loader_settings(SCENES)
+    augment = {"hflip": 0.5}
+    loader = build.train_loader(scenes, settings, augment, 0, ["depth"])
+    batch = next(iter(loader))
+    assert {"image", "depth", "valid"} <= set(batch)
+    assert "labels" not in batch
+    assert batch["image"].shape == (4, 3, 32, 48)
+    with pytest.raises(ValueError, match=r"no augment\.hflp\. Did you mean hflip\?"):
+        build.train_loader(scenes, settings, {"hflp": 1}, 0, ["depth"])
+
+
+def test_a_data_set_of_files(dense_folder):
+    data = {
+        **DATA,
+        "_target_": "dpt.data.FolderDataset",
+        "root": str(dense_folder),
+        "labels": "masks",
+        "num_classes": 3,
+        "missing": "skip",
+    }
+    assert isinstance(build.make_dataset(data, "val"), FolderDataset)
+    with pytest.raises(ValueError, match=r"data\.num_classes='x'"):
+        build.make_dataset({**data, "num_classes": "x"}, "val")

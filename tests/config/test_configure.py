@@ -1,0 +1,291 @@
+"""Every file of conf/ composes, and everything it names exists and takes what it is given."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from torch import nn
+
+from dpt.cli import config_dir
+from dpt.config.build import LOADER_KEYS
+from dpt.config.objects import check_arguments, convert, find, make
+from dpt.data import TrainTransform
+from dpt.losses import CombinedLoss, SILogLoss
+
+CONF = config_dir()
+FILL = {"data.root": "somewhere", "model.encoder.name": "vit_tiny_patch16_224"}
+"""Values for keys that a user must give."""
+
+
+def choices(group: str) -> list[str]:
+    return sorted(p.stem for p in (CONF / group).glob("*.yaml") if not p.stem.startswith("_"))
+
+
+def groups() -> list[str]:
+    folders = sorted({p.parent.relative_to(CONF).as_posix() for p in CONF.rglob("*.yaml")})
+    return [g for g in folders if g != "." and choices(g)]
+
+
+EVALUATION = {"protocol"}
+"""Groups that training has not: tests/engine/test_evaluate_protocols.py reads them."""
+ALL_CHOICES = [
+    (group, choice) for group in groups() if group not in EVALUATION for choice in choices(group)
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _hydra():
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
+
+
+def composed(*overrides: str, command: str = "train") -> dict[str, Any]:
+    """The resolved configuration; keys that a user must give are filled in."""
+    cfg = compose(command, overrides=["run_dir=run", *overrides])
+    for key, value in FILL.items():
+        parent, _, name = key.rpartition(".")
+        node = OmegaConf.select(cfg, parent)
+        if node is not None and OmegaConf.is_missing(node, name):
+            node[name] = value
+    values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    assert isinstance(values, dict)
+    return values
+
+
+def calls(node: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every mapping with a ``_target_`` and its key."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield where, node
+        for key, value in node.items():
+            yield from calls(value, f"{where}.{key}".lstrip("."))
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from calls(value, f"{where}.{i}")
+
+
+def check_calls(cfg: dict[str, Any]) -> int:
+    """Finds every target and checks its keys, and the types of values that are set."""
+    found = list(calls(cfg))
+    for where, node in found:
+        target = find(node["_target_"], where)
+        if re.fullmatch(r"data(\.sets\.\w+)?", where):
+            assert set(LOADER_KEYS) <= set(node)
+            splits = node["train"] | node["val"]
+            node = {k: v for k, v in node.items() if k not in LOADER_KEYS} | splits
+        given = {k: v for k, v in node.items() if k not in ("_target_", "_partial_")}
+        parameters = inspect.signature(target).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            assert set(given) <= set(parameters), where
+        plain = {k: v for k, v in given.items() if v is not None and not list(calls(v))}
+        check_arguments(target, plain, where, is_partial=True)
+    return len(found)
+
+
+# ----------------------------------------------------------------------------------- conf/
+
+
+def test_the_groups_are_those_that_the_documentation_names():
+    expected = {"augment", "callbacks", "data", "experiment", "logger", "model", "model/encoder",
+                "optim", "paths", "schedule", "task", "trainer"}  # fmt: skip
+    assert expected <= set(groups())
+
+
+@pytest.mark.parametrize(("group", "choice"), ALL_CHOICES, ids=lambda v: v)
+def test_every_choice_composes_and_names_things_that_exist(group, choice):
+    cfg = composed(f"{group}={choice}")
+    assert check_calls(cfg) >= 8
+    assert cfg["run_dir"] == "run"
+    text = (CONF / group / f"{choice}.yaml").read_text()
+    own = re.search(r"^(\w+): [^$?\n{\[]", text, re.M)
+    if own and "@package" not in text and group in cfg:
+        assert own[1] in cfg[group]
+
+
+@pytest.mark.parametrize("choice", choices("data"))
+def test_every_data_set_can_be_evaluated_on(choice):
+    cfg = composed(f"data={choice}", "checkpoint=some.ckpt", command="evaluate")
+    assert check_calls(cfg) == 1
+    assert cfg["checkpoint"] == "some.ckpt"
+
+
+@pytest.mark.parametrize("loss", choices("task/segmentation_loss"))
+@pytest.mark.parametrize("task", ["segmentation", "joint"])
+def test_segmentation_losses_can_be_chosen(task, loss):
+    cfg = composed(f"task={task}", f"task/segmentation_loss={loss}")
+    node = cfg["task"]["objectives"]["segmentation"]["loss"]
+    value = make(node, "loss")(torch.randn(2, 3, 8, 8), torch.randint(3, (2, 8, 8)))
+    assert value.ndim == 0
+    assert value > 0
+    if loss == "cross_entropy_dice":
+        assert isinstance(make(node, "loss"), CombinedLoss)
+
+
+@pytest.mark.parametrize("loss", choices("task/depth_loss"))
+@pytest.mark.parametrize("kind", ["metric", "relative"])
+@pytest.mark.parametrize("task", ["depth", "joint"])
+def test_depth_losses_can_be_chosen(task, kind, loss):
+    cfg = composed(f"task={task}", f"task/depth_loss={loss}", f"task.kind={kind}")
+    node = cfg["task"]["objectives"]["depth"]
+    assert node["kind"] == kind
+    depth = torch.rand(2, 8, 8) + 1
+    value = make(node["loss"], "loss")(torch.rand(2, 8, 8), depth, depth > 0)
+    assert value.ndim == 0
+    assert value > 0
+
+
+def test_the_default_depth_loss_follows_the_kind():
+    losses = {}
+    for kind in ("metric", "relative"):
+        cfg = composed("task=depth", f"task.kind={kind}")
+        losses[kind] = make(cfg["task"]["objectives"]["depth"]["loss"], "loss")
+    assert isinstance(losses["metric"], SILogLoss)
+    assert type(losses["metric"]) is not type(losses["relative"])
+
+
+@pytest.mark.parametrize("schedule", choices("schedule"))
+@pytest.mark.parametrize("optim", choices("optim"))
+def test_every_optimiser_runs_with_every_schedule(optim, schedule):
+    cfg = composed(f"optim={optim}", f"schedule={schedule}", "optim.lr=0.5", "optim.encoder_lr=0.1")
+    model = nn.ModuleDict({"encoder": nn.Linear(3, 3), "heads": nn.Linear(3, 3)})
+    optimizer = make(cfg["optim"], "optim")(model)
+    assert {group["lr"] for group in optimizer.param_groups} == {0.5, 0.1}
+    scheduler = make(cfg["schedule"], "schedule")(optimizer, total_steps=10)
+    before = model["heads"].weight.clone()
+    model["heads"](model["encoder"](torch.ones(1, 3))).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    assert not torch.equal(model["heads"].weight, before)
+
+
+@pytest.mark.parametrize("choice", choices("augment"))
+def test_every_augmentation_can_be_built(choice):
+    values = composed(f"augment={choice}")["augment"]
+    checked = check_arguments(TrainTransform, {"image_size": [32, 48], **values}, "augment")
+    assert TrainTransform(**checked).image_size == (32, 48)
+
+
+@pytest.mark.parametrize("choice", choices("experiment"))
+def test_every_experiment_says_its_command_and_has_a_tiny_twin(choice):
+    text = (CONF / "experiment" / f"{choice}.yaml").read_text()
+    assert f"python train.py experiment={choice}" in text.partition("defaults")[0]
+    cfg = composed(f"experiment={choice}", "debug=tiny")
+    check_calls(cfg)
+    assert cfg["trainer"]["max_steps"] == 2
+    assert cfg["logger"] == {}
+
+
+def test_trainer_lists_every_argument_of_lightnings_trainer():
+    arguments = set(inspect.signature(L.Trainer).parameters) - {"logger", "callbacks"}
+    assert arguments <= set(composed()["trainer"])
+
+
+# ----------------------------------------------------------------------------------- make
+
+
+class Wheel:
+    """A target; found as an attribute of ``dpt``, since nothing outside may be called."""
+
+    def __init__(self, *, size: int, colour: str = "black", shape: tuple[int, int] = (1, 1),
+                 hub: Any = None) -> None:  # fmt: skip
+        self.size, self.colour, self.shape, self.hub = size, colour, shape, hub
+
+
+@pytest.fixture
+def wheel(monkeypatch):
+    import dpt.types
+
+    monkeypatch.setattr(dpt.types, "Wheel", Wheel, raising=False)
+    return "dpt.types.Wheel"
+
+
+def test_make_calls_the_target_with_typed_arguments(wheel):
+    made = make({"_target_": wheel, "size": 3, "shape": [2, 4]}, "w")
+    assert (made.size, made.colour, made.shape) == (3, "black", (2, 4))
+    assert make({"_target_": wheel, "size": 3}, "w", size=5).size == 5
+
+
+def test_make_does_not_write_to_its_node(wheel):
+    node = {"_target_": wheel, "size": 3, "hub": {"_target_": wheel, "size": 1}}
+    make(node, "w")
+    assert node == {"_target_": wheel, "size": 3, "hub": {"_target_": wheel, "size": 1}}
+
+
+def test_nested_targets_are_built_first(wheel):
+    inner = {"_target_": wheel, "size": 1}
+    made = make({"_target_": wheel, "size": 2, "hub": inner}, "w")
+    assert (made.hub.size, made.size) == (1, 2)
+    made = make({"_target_": wheel, "size": 2, "hub": {"a": [inner, 7]}}, "w")
+    assert (made.hub["a"][0].size, made.hub["a"][1]) == (1, 7)
+    with pytest.raises(ValueError, match=r"there is no w\.hub\.a\.0\.sise\. Did you mean size\?"):
+        make({"_target_": wheel, "size": 2, "hub": {"a": [{**inner, "sise": 1}]}}, "w")
+
+
+def test_partial_waits_for_the_rest(wheel):
+    factory = make({"_target_": wheel, "_partial_": True, "colour": "red"}, "w")
+    assert factory(size=9).colour == "red"
+    with pytest.raises(ValueError, match="size='big'"):
+        make({"_target_": wheel, "_partial_": True, "size": "big"}, "w")
+
+
+@pytest.mark.parametrize(
+    "target", ["os.system", "builtins.eval", "dptx.evil", None, 3, "subprocess.run"]
+)
+def test_targets_outside_the_allowed_packages_are_refused(target):
+    with pytest.raises(ValueError, match=r"w\._target_=.*must begin with one of dpt\."):
+        make({"_target_": target}, "w")
+    with pytest.raises(ValueError, match="must begin with"):
+        make({}, "w")
+
+
+def test_a_nested_target_outside_is_refused_too(wheel):
+    with pytest.raises(ValueError, match=r"w\.hub\._target_='os\.system'"):
+        make({"_target_": wheel, "size": 1, "hub": {"_target_": "os.system"}}, "w")
+
+
+def test_a_target_that_does_not_exist():
+    for target in ("dpt.losses.NoSuchLoss", "dpt.nowhere.Loss"):
+        with pytest.raises(ValueError, match=rf"w\._target_={re.escape(target)}: not found"):
+            make({"_target_": target}, "w")
+
+
+def test_unknown_key(wheel):
+    with pytest.raises(ValueError) as error:
+        make({"_target_": wheel, "size": 1, "color": "red"}, "car.wheel")
+    assert str(error.value) == (
+        "there is no car.wheel.color. Did you mean colour? Allowed here: colour, hub, shape, size"
+    )
+    with pytest.raises(ValueError, match=r"no w\.zzz\. Allowed"):
+        make({"_target_": wheel, "size": 1, "zzz": 1}, "w")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"size": "big"}, r"^w\.size='big': input should be a valid integer"),
+        ({"size": 1.5}, r"^w\.size=1\.5: input should be a valid integer"),
+        ({"size": None}, r"^w\.size=None: input should be a valid integer"),
+        ({"size": 1, "colour": 3}, r"^w\.colour=3: input should be a valid string"),
+        ({"size": 1, "shape": [1]}, r"^w\.shape=\[1\]: field required"),
+        ({}, "^w needs size$"),
+    ],
+)
+def test_wrong_types_are_one_line(wheel, values, says):
+    with pytest.raises(ValueError, match=says) as error:
+        make({"_target_": wheel, **values}, "w")
+    assert "\n" not in str(error.value)
+
+
+def test_convert_names_the_key():
+    assert convert([1, 2], tuple[int, int] | None, "image_size") == (1, 2)
+    assert convert(None, tuple[int, int] | None, "image_size") is None
+    with pytest.raises(ValueError, match=r"^seed='x': input should be a valid integer"):
+        convert("x", int, "seed")

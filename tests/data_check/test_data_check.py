@@ -1,0 +1,547 @@
+"""The data doctor on copies of real data with planted faults, and on every kind of data set."""
+
+import json
+import shutil
+from pathlib import Path
+
+import depth_trees
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from PIL import Image
+
+from dpt.cli import config_dir
+from dpt.config.build import make_dataset
+from dpt.data import ScenesDataset
+from dpt.data_check import quick_findings
+from dpt.data_check.depth_checks import UNITS, check_depth, likely_scale
+from dpt.data_check.examination import examine
+from dpt.data_check.file_checks import check_files
+from dpt.data_check.findings import Finding
+from dpt.data_check.registration import Move, edge_scores, find_move, moved
+from dpt.data_check.scan import scan
+from dpt.types import DatasetInfo, Sample
+
+COUNTS = {"train": 8, "val": 6}
+CAMVID = ("data=camvid", "data.root={root}")
+RGBD = ("data=rgbd", "data.root={root}")
+HARMLESS = {  # what the READMEs of the two sets tell of them, and what a few of many images lack
+    "near_duplicate", "near_duplicate_across_splits", "depth_misregistered", "class_absent",
+}  # fmt: skip
+
+
+def small_copy(source: Path, target: Path, labels: str) -> None:
+    """The first images of each split."""
+    for split, count in COUNTS.items():
+        for kind in ("images", labels):
+            (target / kind / split).mkdir(parents=True)
+            for file in sorted((source / kind / split).iterdir())[:: 4 if split == "train" else 2][
+                :count
+            ]:
+                shutil.copy(file, target / kind / split / file.name)
+
+
+@pytest.fixture
+def camvid(shared_data, tmp_path) -> Path:
+    small_copy(shared_data / "camvid", tmp_path / "camvid", "masks")
+    return tmp_path / "camvid"
+
+
+@pytest.fixture
+def rgbd(shared_data, tmp_path) -> Path:
+    small_copy(shared_data / "rgbd", tmp_path / "rgbd", "depth")
+    return tmp_path / "rgbd"
+
+
+def files(root: Path, kind: str, split: str = "train") -> list[Path]:
+    return sorted((root / kind / split).iterdir())
+
+
+def load(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(path))
+
+
+def save(path: Path, array: np.ndarray) -> None:
+    Image.fromarray(array).save(path)
+
+
+def change(root: Path, kind: str, function) -> None:
+    """Rewrites all label files of both splits."""
+    for split in COUNTS:
+        for path in files(root, kind, split):
+            save(path, function(load(path)))
+
+
+def configured(*overrides: str) -> dict:
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        cfg = compose("data_check", overrides=["data.num_workers=0", *overrides])
+    return OmegaConf.to_container(cfg.data, resolve=True)
+
+
+def diagnose(root: Path, *overrides: str, splits=("train", "val")) -> dict[str, Finding]:
+    """The findings by code, of the first split that has them."""
+    data = configured(*(o.format(root=root) for o in overrides))
+    findings = examine(data, splits=splits).findings
+    return {finding.code: finding for finding in reversed(findings)}
+
+
+def passes(found: dict[str, Finding]) -> bool:
+    return all(finding.severity != "error" for finding in found.values())
+
+
+def report(folder: Path) -> list[dict]:
+    return json.loads((folder / "report.json").read_text())
+
+
+# ------------------------------------------------------------------------- sets without faults
+
+
+def test_clean_masks_pass(camvid):
+    found = diagnose(camvid, *CAMVID)
+    assert passes(found)
+    assert found.keys() <= HARMLESS - {"depth_misregistered"}
+    assert found["near_duplicate"].split == "val"  # as its README says
+    assert all(finding.severity != "error" for finding in found.values())
+
+
+def test_clean_depth_passes_and_the_two_cameras_are_noticed(rgbd):
+    found = diagnose(rgbd, *RGBD)
+    assert passes(found)
+    assert found.keys() <= HARMLESS
+    # its README: edges fit best after scaling by 0.905 and moving by (-6, -1)
+    message = found["depth_misregistered"].message
+    scale, dx = float(message.split("scaling by ")[1].split()[0]), message.split("moving by (")[1]
+    assert scale == pytest.approx(0.905, abs=0.02)
+    assert int(dx.split(",")[0]) == pytest.approx(-6, abs=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["camvid", "rgbd"])
+def test_the_whole_sets_have_no_error(shared_data, tmp_path, name):
+    found = diagnose(tmp_path, f"data={name}", f"data.root={shared_data / name}")
+    assert passes(found)
+    assert found.keys() <= HARMLESS - {"class_absent"}
+
+
+# ------------------------------------------------------------------------------ planted faults
+
+
+def truncated_photos(root):
+    for path in files(root, "images")[:2]:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return [path.name for path in files(root, "images")[:2]]
+
+
+def masks_of_another_size(root):
+    for path in files(root, "masks")[2:4]:
+        save(path, load(path)[:-20])
+    return [path.name for path in files(root, "masks")[2:4]]
+
+
+def missing_masks(root):
+    names = [path.name for path in files(root, "images")[4:6]]
+    for path in files(root, "masks")[4:6]:
+        path.unlink()
+    return names
+
+
+def missing_photos(root):
+    names = [path.name for path in files(root, "masks")[4:6]]
+    for path in files(root, "images")[4:6]:
+        path.unlink()
+    return names
+
+
+def train_photo_in_val(root):
+    image, mask = (files(root, kind)[5] for kind in ("images", "masks"))
+    shutil.copy(image, root / "images/val/new.jpg")
+    shutil.copy(mask, root / "masks/val/new.png")
+    return [image.name, "new.jpg"]
+
+
+def ids_outside(root):
+    for path, value in zip(files(root, "masks")[6:8], (40, 77), strict=True):
+        mask = load(path).copy()
+        mask[:9, :9] = value
+        save(path, mask)
+    return ["40", "77"]
+
+
+def shifted_masks(root):
+    change(root, "masks", lambda mask: np.pad(mask, ((0, 0), (20, 0)))[:, :-20])
+    return []
+
+
+def ids_from_one(root):
+    change(root, "masks", lambda mask: mask + np.uint8(1))
+    return []
+
+
+def smooth_masks(root):
+    def smooth(mask):
+        small = Image.fromarray(mask).resize((160, 120), Image.Resampling.NEAREST)
+        return np.asarray(small.resize((480, 360), Image.Resampling.BILINEAR))
+
+    change(root, "masks", smooth)
+    return []
+
+
+@pytest.mark.parametrize(
+    ("plant", "code", "severity"),
+    [
+        (truncated_photos, "unreadable", "error"),
+        (masks_of_another_size, "size_mismatch", "error"),
+        (missing_masks, "photo_without_label", "error"),
+        (missing_photos, "label_without_photo", "warning"),
+        (train_photo_in_val, "duplicate_across_splits", "error"),
+        (ids_outside, "label_outside", "error"),
+        (shifted_masks, "labels_misregistered", "warning"),
+        (ids_from_one, "off_by_one", "error"),
+        (smooth_masks, "labels_interpolated", "warning"),
+    ],
+)
+def test_faults_of_masks_are_found(camvid, plant, code, severity):
+    named = plant(camvid)
+    found = diagnose(camvid, *CAMVID)
+    assert found[code].severity == severity
+    assert found[code].remedy
+    said = " ".join(found[code].examples)
+    assert all(name in said for name in named), said  # every file, not only the first
+    assert found.keys() - HARMLESS == {code}  # and said once
+
+
+def test_exact_copies_are_not_near_copies_too(camvid):
+    _, copy = train_photo_in_val(camvid)
+    found = diagnose(camvid, *CAMVID)
+    near = found.get("near_duplicate_across_splits")
+    assert near is None or not any(example.startswith(copy) for example in near.examples)
+
+
+def test_the_shift_of_masks_is_measured(camvid):
+    shifted_masks(camvid)
+    found = diagnose(camvid, *CAMVID)
+    moved = found["labels_misregistered"].message.split("moving by (")[1].split(",")[0]
+    assert int(moved) == pytest.approx(-20, abs=2)
+
+
+def test_zero_as_other_is_recognised(camvid):
+    # ADE20K: classes from 1, and 0 for what is none of them
+    change(camvid, "masks", lambda mask: np.where(mask == 11, 0, mask + 1).astype(np.uint8))
+    found = diagnose(camvid, *CAMVID, "data.ignore_index=255")
+    assert not passes(found)
+    assert "ADE20K" in found["off_by_one"].message
+    found = diagnose(camvid, *CAMVID, "data.label_map=1-11", "data.label_colors=[]")
+    assert passes(found)
+
+
+def constant_map(root):
+    path = files(root, "depth")[1]
+    save(path, np.full_like(load(path), 1500))
+    return [path.stem]
+
+
+def empty_map(root):
+    path = files(root, "depth")[2]
+    save(path, np.zeros_like(load(path)))
+    return [path.stem]
+
+
+def holes_of_65535(root):
+    change(root, "depth", lambda depth: np.where(depth == 0, 65535, depth).astype(np.uint16))
+    return [path.stem for path in files(root, "depth")]
+
+
+def eight_bits(root):
+    change(root, "depth", lambda depth: (depth // 40).clip(0, 254).astype(np.uint8))
+    return []
+
+
+def whole_metres(root):
+    change(root, "depth", lambda depth: np.rint(depth.clip(0, 9999) / 1000).astype(np.uint16))
+    return []
+
+
+NO_65535 = "data.invalid_depth=[0]"
+
+
+@pytest.mark.parametrize(
+    ("plant", "overrides", "code", "severity", "remedy"),
+    [
+        (None, ("data.depth_scale=1",), "depth_unit", "error", "data.depth_scale=0.001"),
+        (None, ("data.depth_scale=1e-6",), "depth_unit", "error", "data.depth_scale=0.001"),
+        (whole_metres, (), "depth_unit", "error", "data.depth_scale=1"),
+        (constant_map, (), "depth_constant", "warning", "remove"),
+        (empty_map, (), "depth_all_invalid", "warning", "remove"),
+        (holes_of_65535, (NO_65535, "data.max_depth=100"), "depth_spike", "warning", "[0,65535]"),
+        (holes_of_65535, (NO_65535,), "depth_spike", "note", "[0,65535]"),
+        (eight_bits, ("data.depth_scale=0.04",), "depth_8bit", "warning", "16-bit"),
+    ],
+)
+def test_faults_of_depth_are_found(rgbd, plant, overrides, code, severity, remedy):
+    named = plant(rgbd) if plant else []
+    found = diagnose(rgbd, *RGBD, *overrides, splits=["train"])
+    assert found[code].severity == severity
+    assert remedy in found[code].remedy
+    said = " ".join(found[code].examples)
+    assert all(name in said for name in named), said
+    assert found.keys() - HARMLESS == {code}
+
+
+def test_many_faults_at_once(camvid):
+    for plant in (ids_outside, truncated_photos, masks_of_another_size, missing_masks):
+        plant(camvid)
+    found = diagnose(camvid, *CAMVID)
+    assert not passes(found)
+    assert {"unreadable", "size_mismatch", "photo_without_label", "label_outside"} <= found.keys()
+
+
+def test_a_split_that_is_not_there_does_not_hide_the_others(camvid):
+    shutil.rmtree(camvid / "images/val")
+    ids_outside(camvid)
+    found = diagnose(camvid, *CAMVID)
+    assert not passes(found)
+    assert found["no_split"].split == "val"
+    assert "label_outside" in found
+
+
+def test_a_set_without_one_readable_photo(data_check, dense_folder, dense_data, tmp_path):
+    root = tmp_path / "data"
+    shutil.copytree(dense_folder, root)
+    for path in root.glob("images/*/*"):
+        path.write_bytes(b"no picture")
+    data = [o.replace(str(dense_folder), str(root)) for o in dense_data]
+    assert data_check(tmp_path / "run", *data) == 1
+    found = report(tmp_path / "run")
+    assert [f["message"] for f in found[:2]] == [
+        "6 of 6 samples cannot be read",
+        "5 of 5 samples cannot be read",
+    ]
+
+
+def test_workers_find_the_same(camvid):
+    ids_outside(camvid)
+    truncated_photos(camvid)
+    assert diagnose(camvid, *CAMVID, "data.num_workers=2") == diagnose(camvid, *CAMVID)
+
+
+# --------------------------------------------------------------------------------- the command
+
+
+def test_the_report_lists_findings_and_the_exit_code_says_pass_or_fail(data_check, camvid, capsys):
+    arguments = [o.format(root=camvid) for o in (*CAMVID, "data.num_workers=1")]
+    clean, broken = camvid / "clean", camvid / "broken"
+    assert data_check(clean, *arguments, "augment=strong") == 0
+    page = (clean / "report.html").read_text()
+    assert "Passed: 0 errors" in page
+    assert page.count("<img") == 8  # four samples, and four rows of what training gets
+    ids_outside(camvid)
+    assert data_check(broken, *arguments) == 1
+    assert "Failed: 1 error" in (broken / "report.html").read_text()
+    first = report(broken)[0]
+    assert first["code"] == "label_outside"
+    assert first.keys() == {"severity", "code", "split", "message", "remedy", "examples"}
+    out = capsys.readouterr().out
+    assert "reading val: 6 of 6" in out  # lines, no bar, without a terminal
+    assert "2 masks with class ids outside 0..10: 40, 77" in out
+
+
+def test_a_mistake_in_the_configuration_is_no_finding(data_check, tmp_path, capsys):
+    assert data_check(tmp_path, "data.nmu_workers=0") == 1
+    assert "num_workers" in capsys.readouterr().err
+    assert data_check(tmp_path, "data.size=[8,8]") == 1
+    assert "at least 16" in capsys.readouterr().err
+    assert not (tmp_path / "report.json").exists()
+
+
+# ------------------------------------------------------------------------- other kinds of data
+
+
+def test_photos_are_looked_at(tmp_path):
+    random = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for i in range(4):
+            photo = random.integers(0, 255, (40, 60 + i, 3), np.uint8)
+            if i == 1:
+                photo[:] = 0
+            if i == 2:
+                photo[:] = photo[..., :1]
+            for kind in ("images", "masks"):
+                (tmp_path / kind / split).mkdir(parents=True, exist_ok=True)
+            save(
+                tmp_path / f"masks/{split}/{i}.png",
+                random.integers(0, 3, photo.shape[:2], np.uint8),
+            )
+            exif = Image.Exif()
+            exif[0x0112] = 6 if i == 3 else 1
+            Image.fromarray(photo).save(tmp_path / f"images/{split}/{i}.png", exif=exif)
+    found = diagnose(tmp_path, "data=folder", f"data.root={tmp_path}", "data.labels=masks",
+                           "data.num_classes=3", "data.image_size=[48,48]")  # fmt: skip
+    for name, where in (
+        ("photo_empty", "1.png"),
+        ("photo_grey", "2.png"),
+        ("exif_orientation", "3.png"),
+    ):
+        assert [Path(example).name for example in found[name].examples] == [where]
+    assert {"several_sizes", "smaller_than_crop"} <= found.keys()
+    assert not any("duplicate" in name for name in found)  # black photos are no copies
+    assert passes(found)
+
+
+def test_masks_of_0_and_255(dense_folder, tmp_path):
+    """255 means unlabelled unless told otherwise: with it as the only other class none is left."""
+    shutil.copytree(dense_folder / "images", tmp_path / "images")
+    for path in (dense_folder / "masks").rglob("*.png"):
+        target = tmp_path / path.relative_to(dense_folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        save(target, np.where(load(path) == 1, 255, 0).astype(np.uint8))
+    settings = ("data=folder", f"data.root={tmp_path}", "data.labels=masks", "data.missing=skip")
+    found = diagnose(tmp_path, *settings, "data.num_classes=2")
+    assert "set data.label_map=[0,255]" in found["labels_constant"].remedy
+    assert "labels_constant" not in diagnose(tmp_path, *settings, "data.label_map=[0,255]")
+
+
+def test_labels_of_whole_images(data_check, image_folder, tmp_path):
+    root = tmp_path / "data"
+    shutil.copytree(image_folder, root)
+    for name in ("imagefolder", "imagetable"):
+        assert data_check(tmp_path / name, f"data={name}", f"data.root={root}") == 0
+    (root / "train/a/0.png").write_bytes(b"no picture")
+    for name in ("imagefolder", "imagetable"):
+        found = diagnose(root, f"data={name}", "data.root={root}")
+        assert "train/a/0.png" in found["unreadable"].examples[0]
+
+
+def test_scenes_are_healthy(data_check, tmp_path):
+    assert data_check(tmp_path, "data.train.length=10", "data.val.length=6") == 0
+    assert {finding["code"] for finding in report(tmp_path)} <= {"class_absent"}
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "settings"),
+    [
+        ("nyuv2", depth_trees.nyuv2, ()),  # one archive holds all
+        ("sunrgbd", lambda root: depth_trees.sunrgbd(root, toolbox=True), ()),  # depth is encoded
+        ("hypersim", depth_trees.hypersim, ("data.labels=true",)),  # HDF5, labels by a map
+    ],
+)
+def test_sets_of_other_formats_are_read(tmp_path, name, tree, settings):
+    root = tmp_path / name
+    root.mkdir()
+    tree(root)
+    found = diagnose(root, f"data={name}", "data.root={root}", *settings)
+    assert not {"unreadable", "size_mismatch", "no_split", "refused"} & found.keys(), found
+
+
+def test_a_mix_repeats_photos_without_having_copies(camvid, rgbd):
+    sets = [f"+data@data.sets.{k}={k}" for k in ("camvid", "rgbd")]
+    roots = [f"data.sets.{r.name}.root={r}" for r in (camvid, rgbd)]
+    found = diagnose(camvid, "data=mix", *sets, *roots, "+data.weights.rgbd=4", splits=["train"])
+    assert "duplicate" not in found
+    assert {"no_labels", "no_depth"} <= found.keys()
+
+
+class Numbers:
+    """Any data set will do: this one knows no files, and fails in ways of its own."""
+
+    info = DatasetInfo(targets=("labels", "depth"), class_names=("a", "b"), max_depth=10.0)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        random = np.random.default_rng(index)
+        if index == 2:
+            raise KeyError("lost")
+        sample = Sample(
+            image=random.integers(0, 255, (40, 50, 3), np.uint8),
+            labels=random.integers(0, 2, (40, 50 + (index == 3)), np.uint8),
+            depth=np.full((40, 50), 2.0, np.float32) + random.random((40, 50), np.float32),
+            valid=np.ones((40, 50), bool),
+        )
+        if index == 4:
+            sample["depth"] = sample["depth"].astype(np.float64)
+        return sample
+
+
+def test_any_data_set_is_read_to_its_end():
+    found = scan(Numbers(), split="train", num_workers=0)
+    assert [bool(record.faults) for record in found.records] == [i in (2, 3, 4) for i in range(8)]
+    (finding,) = check_files(found)
+    assert finding.message == "3 of 8 samples cannot be read"
+    assert "KeyError: 'lost'" in finding.examples[0]
+    assert "50x40 but its mask is 51x40" in finding.examples[1]
+    assert "float64" in finding.examples[2]
+    assert list(check_depth(found)) == []
+
+
+# ------------------------------------------------------------------------- the checks' own rules
+
+
+@pytest.mark.parametrize("scale", [0.9, 1.0, 1.06])
+@pytest.mark.parametrize("shift", [(0, 0), (9, -6)])
+def test_a_known_move_is_found_again(scale, shift):
+    expected = Move(scale=scale, dx=shift[0] / 240, dy=shift[1] / 240, score=0, score_unmoved=0,
+                    images=8)  # fmt: skip
+    scores = []
+    for seed in range(8):
+        random = np.random.default_rng(seed)
+        edges = np.zeros((180, 240), bool)
+        for y, x in zip(random.integers(20, 130, 6), random.integers(20, 180, 6), strict=True):
+            edges[y : y + 30, [x, x + 30]] = edges[[y, y + 30], x : x + 30] = True
+        photo = np.where(
+            moved(edges, expected)[..., None], 250, random.integers(60, 90, (180, 240, 3))
+        )
+        scores.append(edge_scores(photo.astype(np.uint8), edges))
+    found = find_move(scores)
+    if scale == 1 and shift == (0, 0):
+        assert found is None
+        return
+    assert found.scale == pytest.approx(scale, abs=0.021)
+    assert (found.dx * 240, found.dy * 240) == pytest.approx(shift, abs=1.5)
+
+
+@pytest.mark.parametrize(
+    ("typical", "high", "max_depth", "tried", "unit"),
+    [  # a room of 1.9 m, at most 3 m; a road of 15 m, at most 60 m
+        (1900, 3000, 10, 1.0, "millimetres"),
+        (1.9, 3.0, 10, 0.001, "metres"),
+        (190, 300, 10, 0.0001, "centimetres"),
+        (9500, 15000, 10, 1.0, "TUM's 1/5000 m"),
+        (15 * 256, 60 * 256, 80, 1.0, "KITTI's 1/256 m"),
+    ],
+)
+def test_units_are_recognised(typical, high, max_depth, tried, unit):
+    assert UNITS[likely_scale(typical, high, max_depth=max_depth, scale=tried)] == unit
+
+
+def test_no_unit_is_guessed_where_none_fits():
+    assert likely_scale(1e9, 2e9, max_depth=10, scale=1.0) is None
+
+
+# --------------------------------------------------------------------------- at a run's start
+
+
+def test_quick_findings_of_healthy_sets(camvid, rgbd):
+    for root, name in ((camvid, "camvid"), (rgbd, "rgbd")):
+        dataset = make_dataset(configured(f"data={name}", f"data.root={root}"), "train")
+        assert quick_findings(dataset, 16) == []
+    assert quick_findings(ScenesDataset(length=4), 16) == []
+
+
+def test_quick_findings_name_the_remedy(camvid, rgbd):
+    data = configured("data=rgbd", f"data.root={rgbd}", "data.depth_scale=1e-6", "data.min_depth=0")
+    (line,) = quick_findings(make_dataset(data, "train"), 16)
+    assert "millimetres: set data.depth_scale=0.001" in line
+    change(camvid, "masks", lambda mask: (mask + 1).clip(1, 10).astype(np.uint8))
+    (line,) = quick_findings(
+        make_dataset(configured(*(o.format(root=camvid) for o in CAMVID)), "train"), 16
+    )
+    assert "set data.label_map=1-11" in line
+
+
+def test_a_run_starts_with_them(train, dense_folder, tmp_path):
+    run = train(tmp_path, "task=depth", "data=folder", f"data.root={dense_folder}",
+                "data.depth=depth", "data.max_depth=10", "data.missing=skip",
+                "data.depth_scale=1e-6", "data.min_depth=0", "trainer.max_steps=1")  # fmt: skip
+    assert "these look like millimetres" in (run / "log.txt").read_text()

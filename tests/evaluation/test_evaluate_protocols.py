@@ -1,0 +1,495 @@
+"""dpt evaluate by protocol, of checkpoints and of predictions on disk: what it writes is right."""
+
+import csv
+import json
+import logging
+import re
+import shutil
+from html.parser import HTMLParser
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from PIL import Image
+
+import dpt
+from dpt.cli import config_dir
+from dpt.data.transforms import EvalTransform
+from dpt.evaluation.pictures import panel_row
+from dpt.evaluation.predictions import Manifest, Pairs, PredictionFolder
+from dpt.evaluation.protocol import Protocol, read_protocol
+from dpt.evaluation.report import write_report
+from dpt.evaluation.scoring import Gallery, Picture, Scorer
+from dpt.metrics import DEPTH_PROTOCOLS, DepthMetrics, DepthProtocol, SegmentationMetrics
+from dpt.objectives import ClassificationObjective, SegmentationObjective
+from dpt.types import IGNORE_INDEX
+
+PROTOCOLS = sorted(p.stem for p in (config_dir() / "protocol").glob("[a-z]*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(joint_run):
+    return joint_run / "checkpoints/last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def plain_run(evaluate, checkpoint, tmp_path_factory):
+    """The protocol that is used if none is named."""
+    return evaluate(tmp_path_factory.mktemp("plain"), checkpoint)
+
+
+def composed(name):
+    base = OmegaConf.load(config_dir() / "protocol/_base.yaml")
+    own = OmegaConf.load(config_dir() / f"protocol/{name}.yaml")
+    del own["defaults"]
+    return OmegaConf.to_container(OmegaConf.merge(base, own))
+
+
+def images_table(run):
+    with (run / "per_image.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+# --------------------------------------------------------------------------- conf/protocol
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_every_protocol_can_be_read(name):
+    protocol = read_protocol(composed(name))
+    assert isinstance(protocol, Protocol)
+    assert protocol.name == name
+    rules = protocol.depth(kind="metric", max_depth=7.0)
+    assert rules == DEPTH_PROTOCOLS.get(name, DepthProtocol(max_depth=7.0))
+    assert protocol.depth(kind="relative", max_depth=7.0).alignment == "scale_shift"
+    assert protocol.words()
+
+
+def test_the_names_that_the_literature_has():
+    assert {"nyu_eigen", "kitti_eigen", "kitti_garg", "uncropped", "depth", "whole", "slide",
+            "multi_scale"} <= set(PROTOCOLS)  # fmt: skip
+
+
+# -------------------------------------------------------------------------- what is written
+
+
+def test_the_scores_of_images_add_up_to_those_of_the_data_set(plain_run, metrics):
+    rows, found = images_table(plain_run), metrics(plain_run)
+    assert len(rows) == found["images"] == 5
+    assert len({row["name"] for row in rows}) == 5
+    for name in ("abs_rel", "rmse", "silog", "delta1"):
+        mean = np.mean([float(row[name]) for row in rows])
+        assert found[f"val/{name}"] == pytest.approx(mean, rel=1e-6)
+    counts = np.loadtxt(plain_run / "confusion.csv", delimiter=",", skiprows=1, dtype=str)
+    counts = counts[:, 1:].astype(int)
+    union = counts.sum(1) + counts[:, :-1].sum(0) - counts.diagonal()
+    iou = counts.diagonal()[union > 0] / union[union > 0]
+    assert found["val/miou"] == pytest.approx(iou.mean())
+    assert found["val/pixel_accuracy"] == pytest.approx(counts.diagonal().sum() / counts.sum())
+
+
+def test_every_score_has_an_interval_that_holds_it(plain_run, metrics):
+    found = metrics(plain_run)
+    for name in ("abs_rel", "rmse_pooled", "miou", "boundary_miou", "pixel_accuracy"):
+        low, high = found[f"ci95_low/{name}"], found[f"ci95_high/{name}"]
+        assert low <= found[f"val/{name}"] <= high, name
+    assert found["ci95_low/abs_rel"] < found["ci95_high/abs_rel"]
+
+
+def test_what_was_used_is_written_down(evaluate, checkpoint, metrics, tmp_path):
+    run = evaluate(tmp_path, checkpoint, "protocol=kitti_garg", "protocol.max_depth=9",
+                   "protocol.alignment=median", "protocol.space=inverse_depth",
+                   "protocol.flip=true", "protocol.scales=[0.75,1]")  # fmt: skip
+    found = metrics(run)
+    used = {k.partition("/")[2]: v for k, v in found.items() if k.startswith("protocol")}
+    assert used[""] == "kitti_garg"
+    assert used["changed"] == "max_depth=9.0, alignment=median, space=inverse_depth"
+    assert used["crop"] == "garg"
+    assert (used["min_depth"], used["max_depth"], used["valid_rule"]) == (0.001, 9.0, "strict")
+    assert (used["flip"], used["scales"]) == (True, "[0.75, 1.0]")
+    assert found["val/depth_alignment"] == "median"
+    page = (run / "report.html").read_text()
+    assert "kitti_garg with max_depth=9.0" in page
+    assert "median in inverse depth" in page
+    assert all(isinstance(v, (str, int, float, type(None))) for v in found.values())  # flat
+
+
+class Page(HTMLParser):
+    """Counts tags and complains of such as reach for the network or are left open."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append(tag)
+        for name, value in attributes:
+            assert name not in ("src", "href") or value.startswith("data:image/")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_report_is_one_whole_page(plain_run):
+    text = (plain_run / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.seen.count("img") == 10  # five images, by each of two heads
+    for heading in ("Scores", "Classes", "Confusion", "Error by depth", "Worst images by abs_rel",
+                    "Best images by miou"):  # fmt: skip
+        assert f">{heading}<" in text
+
+
+def test_a_broken_file_counts_nowhere(evaluate, checkpoint, dense_folder, metrics, tmp_path):
+    broken = tmp_path / "data"
+    shutil.copytree(dense_folder, broken)
+    (broken / "images/val/2.png").write_bytes(b"no picture")
+    data = ("data=folder", f"data.root={broken}", "data.depth=depth", "data.max_depth=10",
+            "data.missing=skip", "data.on_error=skip")  # fmt: skip
+    run = evaluate(tmp_path / "run", checkpoint, *data)
+    assert "images/val/2.png" in (run / "log.txt").read_text()
+    rows = images_table(run)
+    assert [row["abs_rel"] == "" for row in rows].count(True) == 1
+    mean = np.mean([float(row["abs_rel"]) for row in rows if row["abs_rel"]])
+    assert metrics(run)["val/abs_rel"] == pytest.approx(mean, rel=1e-6)
+
+
+def report_of(objectives, outputs, labels, tmp_path):
+    """The page for three images, one batch."""
+    scorer = Scorer(objectives, keep=2)
+    labels |= {"index": torch.arange(3), "name": ["<a>", "b", "c"]}
+    scorer.add(outputs, labels, torch.zeros(3, 3, 8, 9, dtype=torch.uint8))
+    write_report(tmp_path / "report.html", scorer, scorer.scores(), scorer.intervals(), facts=["x"])
+    text = (tmp_path / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    return text, page
+
+
+def test_a_report_of_many_classes(tmp_path):
+    """More than fit into a shaded table: the largest confusions remain."""
+    objective = SegmentationObjective(num_classes=60, boundary=0.02)
+    truth = torch.randint(60, (3, 8, 9), dtype=torch.uint8)
+    labels = {"labels": list(truth)}
+    text, page = report_of({"segmentation": objective}, {"segmentation": (truth + 1) % 60},
+                           labels, tmp_path)  # fmt: skip
+    assert "Largest confusions" in text
+    assert "Percent of each true class" not in text
+    assert page.seen.count("img") == 3
+    assert "&lt;a&gt;: miou" in text
+
+
+def test_a_report_of_a_head_without_maps(tmp_path):
+    objective = ClassificationObjective(num_classes=3)
+    labels = {"class_id": torch.tensor([0, 1, 2])}
+    text, page = report_of({"classification": objective}, {"classification": torch.eye(3)}, labels,
+                           tmp_path)  # fmt: skip
+    assert "accuracy" in text
+    assert "img" not in page.seen
+    assert "Error by depth" not in text
+
+
+# ------------------------------------------------------------------------------ protocols
+
+
+def predicted(checkpoint, folder):
+    """Depth and labels of the model for each photo of ``folder``, at the photo's size, in NumPy."""
+    model = dpt.DPT.from_pretrained(checkpoint)
+    for path in sorted(folder.glob("*.png")):
+        image = cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)
+        small = EvalTransform(model.preprocessing)({"image": image})["image"]
+        batch = torch.from_numpy(small).permute(2, 0, 1)[None]
+        with torch.no_grad():
+            out = model(model.preprocessing.normalize(batch))
+        size = {"size": image.shape[:2], "mode": "bilinear", "align_corners": True}
+        depth = torch.nn.functional.interpolate(out["depth"][:, None], **size)[0, 0].numpy()
+        logits = torch.nn.functional.interpolate(out["segmentation"], **size)
+        yield path.stem, depth, logits[0].argmax(0).to(torch.uint8).numpy()
+
+
+@pytest.fixture(scope="module")
+def folder_run(train, dense_data, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("folder") / "run", "task=joint", *dense_data)
+
+
+@pytest.fixture(scope="module")
+def files(folder_run, dense_folder, tmp_path_factory):
+    """A folder of that run's predictions: depth/*.npy and labels/*.png."""
+    root = tmp_path_factory.mktemp("predictions")
+    (root / "depth").mkdir()
+    (root / "labels").mkdir()
+    last = folder_run / "checkpoints/last.ckpt"
+    for stem, depth, labels in predicted(last, dense_folder / "images/val"):
+        np.save(root / f"depth/{stem}.npy", depth)
+        Image.fromarray(labels).save(root / f"labels/{stem}.png")
+    return root
+
+
+BOX = "[4,28,6,40]"
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        (f"protocol.crop={BOX}", "protocol.max_depth=6"),
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(
+            ("protocol.alignment=scale_shift", "protocol.space=inverse_depth"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_files_score_as_their_model(
+    evaluate, score_files, files, folder_run, dense_data, metrics, tmp_path, protocol
+):
+    model = evaluate(tmp_path / "model", folder_run / "checkpoints/last.ckpt", *dense_data,
+                     "data.batch_size=1", *protocol)  # fmt: skip
+    found = metrics(score_files(tmp_path / "files", files, *protocol))
+    expected = {k: v for k, v in metrics(model).items() if k.startswith(("val/", "ci95"))}
+    assert expected.keys() <= found.keys()
+    for key, value in expected.items():
+        assert found[key] == value or found[key] == pytest.approx(value, rel=1e-4), key
+    assert [r["name"] for r in images_table(tmp_path / "files")] == [
+        r["name"] for r in images_table(tmp_path / "model")
+    ]
+
+
+def test_a_crop_is_what_the_metric_sees(score_files, files, dense_folder, metrics, tmp_path):
+    """Against the metrics fed by hand."""
+    found = metrics(score_files(tmp_path, files, "protocol=depth", f"protocol.crop={BOX}"))
+    depth = DepthMetrics(max_depth=10.0)
+    labels = SegmentationMetrics(3, boundary=0.02)
+    for path in sorted((dense_folder / "depth/val").glob("*.png")):
+        truth = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)[4:28, 6:40].astype(np.float32) / 1000
+        guess = np.load(files / f"depth/{path.stem}.npy")[4:28, 6:40]
+        truth = torch.from_numpy(truth)
+        depth.update(torch.from_numpy(guess), truth, truth > 0)
+    for path in sorted((dense_folder / "masks/val").glob("*.png")):
+        pair = [np.asarray(Image.open(p)) for p in (files / f"labels/{path.name}", path)]
+        labels.update(*(torch.from_numpy(p.copy()) for p in pair))
+    for metric in (depth, labels):
+        for name, value in metric.compute().items():
+            assert found[f"val/{name.replace('/', '/class_')}"] == pytest.approx(float(value))
+
+
+FORMS = {
+    "flip": ("protocol.flip=true",),
+    "scales": ("protocol=multi_scale", "protocol.scales=[1,1.5]", "protocol.flip=false"),
+    "slide": ("protocol=slide", "protocol.window=[32,32]", "protocol.stride=[16,16]"),
+}
+
+
+@pytest.mark.parametrize(
+    "form", ["slide", *(pytest.param(f, marks=pytest.mark.slow) for f in ("flip", "scales"))]
+)
+def test_flip_scales_and_windows_reach_the_model(
+    evaluate, checkpoint, plain_run, scores, tmp_path, form
+):
+    found, plain = scores(evaluate(tmp_path, checkpoint, *FORMS[form])), scores(plain_run)
+    assert found["val/abs_rel"] != plain["val/abs_rel"]
+    assert found["val/abs_rel"] == pytest.approx(plain["val/abs_rel"], rel=0.5)
+
+
+@pytest.mark.slow
+def test_images_that_fit_into_the_window_are_seen_whole(
+    evaluate, checkpoint, plain_run, scores, tmp_path
+):
+    found = scores(evaluate(tmp_path, checkpoint, "protocol=slide"))
+    for name in ("val/abs_rel", "val/rmse", "val/miou"):
+        assert found[name] == pytest.approx(scores(plain_run)[name], rel=1e-6)
+
+
+def test_eval_size_is_told_to_change_nothing(evaluate, checkpoint, scores, plain_run, tmp_path):
+    run = evaluate(tmp_path, checkpoint, "data.eval_size=[64,96]")
+    assert scores(run) == scores(plain_run)
+    assert "data.eval_size=[64, 96] is for training" in (run / "log.txt").read_text()
+    assert "image_size=[H,W]" in (run / "log.txt").read_text()
+    assert "data.eval_size" not in (plain_run / "log.txt").read_text()
+
+
+# ---------------------------------------------------------------------- predictions on disk
+
+
+def test_sixteen_bits_with_a_scale(score_files, files, metrics, tmp_path):
+    (tmp_path / "png/depth").mkdir(parents=True)
+    for path in (files / "depth").iterdir():
+        value = np.rint(np.load(path) * 256).astype(np.uint16)
+        Image.fromarray(value).save(tmp_path / f"png/depth/{path.stem}.png")
+    scale = "predictions_scale=0.00390625"
+    found = metrics(score_files(tmp_path / "png_run", tmp_path / "png", scale))
+    exact = metrics(score_files(tmp_path / "npy_run", files))
+    assert found["val/abs_rel"] == pytest.approx(exact["val/abs_rel"], rel=1e-2)
+    assert "val/miou" not in found  # there are no labels among them
+    assert found["predictions_kind"] == "metric"
+
+
+def test_ids_of_files_that_are_no_class_are_shown_as_none():
+    objective = SegmentationObjective(num_classes=3)
+    ids = torch.tensor([[[0, 1, 2, 7]]], dtype=torch.uint8)
+    labels = {"labels": [torch.tensor([[0, 1, 2, 2]], dtype=torch.uint8)]}
+    palette = [(10, 0, 0), (20, 0, 0), (30, 0, 0)]
+    photo = np.full((1, 4, 3), 200, np.uint8)
+
+    def shown(ids):
+        return panel_row(objective, photo, {"segmentation": ids}, labels, palette)
+
+    assert np.array_equal(shown(ids), shown(torch.where(ids == 7, IGNORE_INDEX, ids)))
+
+
+def test_the_manifest_of_dpt_predict_says_the_scale(
+    score_files, files, dense_folder, metrics, tmp_path
+):
+    """Relative depth stretched to 16 bits, each picture by a scale and offset of its own."""
+    root, lines = tmp_path / "out", []
+    (root / "depth").mkdir(parents=True)
+    for path in sorted((files / "depth").iterdir()):
+        inverse = 1 / np.load(path)
+        low, scale = float(inverse.min()), float(np.ptp(inverse)) / 65535
+        value = np.rint((inverse - low) / scale).astype(np.uint16)
+        Image.fromarray(value).save(root / f"depth/{path.stem}.png")
+        lines.append(json.dumps({
+            "name": path.stem, "source": f"{dense_folder}/images/val/{path.stem}.png",
+            "depth": {"scale": scale, "offset": low, "unit": "relative inverse depth"},
+            "files": [f"depth/{path.stem}.png", f"depth_color/{path.stem}.png"],
+        }))  # fmt: skip
+    (root / "predictions.jsonl").write_text("\n".join([*lines, '{"name": "cut sho']))
+    found = metrics(score_files(tmp_path / "run", root))
+    assert found["predictions_kind"] == "relative"
+    assert found["protocol/alignment"] == "scale_shift"
+    exact = ("protocol.alignment=scale_shift", "protocol.space=inverse_depth")
+    expected = metrics(score_files(tmp_path / "exact", files, *exact))
+    assert found["val/abs_rel"] == pytest.approx(expected["val/abs_rel"], rel=1e-3)
+
+
+def test_samples_of_one_stem_are_told_apart_by_their_folders(tmp_path):
+    for name in ("a/b/1.npy", "c/b/1.npy", "a/2.npy"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / name, np.ones((2, 2)))
+    folder = PredictionFolder(tmp_path, target="depth")
+    assert folder.find("/data/a/b/1.jpg") == tmp_path / "a/b/1.npy"
+    assert folder.find("/data/c/b/1.jpg") == tmp_path / "c/b/1.npy"
+    assert folder.find("elsewhere/2.png") == tmp_path / "a/2.npy"
+    with pytest.raises(ValueError, match="both have its name"):
+        folder.find("/data/b/1.jpg")
+    with pytest.raises(ValueError, match=r"no file 3\.\* in"):
+        folder.find("3.jpg")
+    np.save(tmp_path / "0012.npy", np.ones((2, 2)))
+    folder = PredictionFolder(tmp_path, target="depth")
+    assert folder.find("/data/nyu.mat#12") == tmp_path / "0012.npy"
+    with pytest.raises(ValueError, match=r"nyu\.mat#13: no file 13\.\*"):
+        folder.find("/data/nyu.mat#13")
+
+
+def test_predictions_of_the_kitti_benchmarks_crop_are_placed(tmp_path):
+    class Road:
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            depth = np.full((375, 1242), 20, np.float32)
+            return {"image": np.zeros((375, 1242, 3), np.uint8), "depth": depth,
+                    "valid": depth > 0, "name": "1.png"}  # fmt: skip
+
+    np.save(tmp_path / "1.npy", np.full((352, 1216), 10, np.float32))
+    folders = {"depth": PredictionFolder(tmp_path, target="depth")}
+    options = {"manifest": Manifest(tmp_path), "scale": None, "kind": "metric"}
+    _, found, fault = Pairs(Road(), folders, kb_crop=True, **options)[0]
+    assert fault == ""
+    assert found["depth"].shape == (375, 1242)
+    assert found["depth"][23:, 13:1229].min() == 10
+    assert found["depth"].sum() == 10 * 352 * 1216
+    _, _, fault = Pairs(Road(), folders, kb_crop=False, **options)[0]
+    assert "1216x352 pixels" in fault
+
+
+@pytest.fixture
+def mistake(score_files, tmp_path, capsys):
+    """mistake(predictions, *overrides): the one line that is printed."""
+
+    def call(predictions, *overrides, **options):
+        with pytest.raises(SystemExit) as stop:
+            score_files(tmp_path / "run", predictions, *overrides, **options)
+        assert stop.value.code == 1
+        error = capsys.readouterr().err.strip()
+        assert "\n" not in error
+        assert "Traceback" not in error
+        return error
+
+    return call
+
+
+def test_missing_and_misshapen_files_are_named(mistake, files, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(files, broken)
+    (broken / "depth/0.npy").unlink()
+    np.save(broken / "depth/2.npy", np.ones((7, 9), np.float32))
+    error = mistake(broken)
+    assert re.search(r"val/0\.png: no file 0\.\* in \S+depth", error)
+    assert re.search(r"2\.npy: 9x7 pixels \(width x height\), but its truth has 48x32", error)
+
+
+def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, tmp_path):
+    assert "no such folder" in mistake(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    flat = mistake(tmp_path / "empty")
+    assert "put predicted depth into" in flat
+    only_depth = ("data=folder", f"data.root={dense_folder}", "data.depth=depth",
+                  "data.max_depth=10", "data.missing=skip")  # fmt: skip
+    assert "no file with a suffix of .png" in mistake(tmp_path / "empty", data=only_depth)
+    (tmp_path / "png/depth").mkdir(parents=True)
+    for path in (files / "depth").iterdir():
+        Image.fromarray(np.ones(np.load(path).shape, np.uint16)).save(
+            tmp_path / f"png/depth/{path.stem}.png"
+        )
+    assert "predictions_scale=0.001 for millimetres" in mistake(tmp_path / "png")
+    photos = ("data=imagefolder", f"data.root={image_folder}")
+    assert "scores depth maps and class masks" in mistake(files, data=photos)
+    assert "'metric' or 'relative'" in mistake(files, "predictions_kind=disparity")
+    assert "no unit" in mistake(files, "predictions_kind=relative", "protocol.alignment=none")
+    assert "both given" in mistake(files, "checkpoint=some.ckpt")
+    assert "eigen_nyu is of maps of 480x640" in mistake(files, "protocol=nyu_eigen")
+    assert "protocol.crop" in mistake(files, "protocol.crop=middle")
+
+
+# -------------------------------------------------------------------------------- pictures
+
+
+def test_a_gallery_keeps_the_extremes_and_draws_no_others():
+    gallery, drawn = Gallery(keep=2), []
+    for index, score in enumerate([5.0, 1.0, float("nan"), 3.0, 9.0, 4.0, 0.5, 3.5]):
+
+        def draw(index=index):
+            drawn.append(index)
+            return np.zeros((1, 1, 3), np.uint8)
+
+        gallery.offer(score, index, str(index), draw)
+    low, high = gallery.extremes()
+    assert [p.score for p in low] == [0.5, 1.0]
+    assert [p.score for p in high] == [9.0, 5.0]
+    assert 7 not in drawn
+    assert 2 not in drawn
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7, 8, 20])
+def test_no_image_is_both_best_and_worst(count):
+    gallery = Gallery(keep=4)
+    for index in range(count):
+        gallery.add(Picture(float(index), index, "", np.zeros((1, 1, 3), np.uint8)))
+    low, high = ([p.index for p in side] for side in gallery.extremes())
+    assert not set(low) & set(high)
+    assert len(low) + len(high) == min(count, 8)
+    assert low == sorted(low)
+    assert high == sorted(high, reverse=True)
+
+
+def test_the_log_says_what_a_protocol_cannot_see(evaluate, checkpoint, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    run = evaluate(tmp_path, checkpoint, "protocol.max_depth=500")
+    assert "the data leaves out depths beyond" in (run / "log.txt").read_text()

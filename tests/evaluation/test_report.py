@@ -1,0 +1,76 @@
+"""The log, the table and metrics.json."""
+
+import json
+import logging
+import math
+
+import pytest
+
+from dpt.run_log import log_table, start_log, write_json
+
+
+@pytest.fixture(autouse=True)
+def log():
+    """The project's log, as it was afterwards."""
+    log = logging.getLogger("dpt")
+    before = log.level, log.propagate, log.handlers[:], log.disabled
+    yield log
+    for handler in log.handlers:
+        handler.close()
+    log.setLevel(before[0])
+    log.propagate, log.handlers[:], log.disabled = before[1:]
+
+
+def test_metrics_are_flat_sorted_and_valid_json(tmp_path):
+    write_json(tmp_path / "metrics.json", {"val/b": 1.5, "val/a": math.nan})
+    text = (tmp_path / "metrics.json").read_text()
+    assert "NaN" not in text  # which is no JSON
+    assert list(json.loads(text).items()) == [("val/a", None), ("val/b", 1.5)]
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def test_an_unwritable_value_leaves_the_file_before_alone(tmp_path):
+    write_json(tmp_path / "metrics.json", {"a": 1.0})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "metrics.json", {"a": object()})
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {"a": 1.0}
+
+
+def test_the_log_goes_to_the_terminal_and_to_the_run(tmp_path, capsys, log):
+    log.disabled = True  # as Hydra leaves it in the second run of a process
+    start_log(tmp_path / "run")
+    log.info("hello %d", 3)
+    assert capsys.readouterr().out == "hello 3\n"
+    assert (tmp_path / "run/log.txt").read_text().endswith("INFO hello 3\n")
+    start_log(None)
+    log.info("again")
+    assert capsys.readouterr().out == "again\n"  # once: earlier handlers are gone
+    assert "again" not in (tmp_path / "run/log.txt").read_text()
+
+
+def lines_of(capsys, rows):
+    start_log(None)
+    log_table(rows, title="Scores")
+    out = capsys.readouterr().out
+    return {line.split()[0]: line for line in out.splitlines() if "is better" in line}
+
+
+def test_the_table_marks_the_best_of_each_line(capsys):
+    rows = {
+        "constant": {"val/miou": 0.1, "val/abs_rel": 0.5, "val/iou/sky": 0.0},
+        "model": {"val/miou": 0.4, "val/abs_rel": 0.7, "val/iou/sky": 0.3},
+    }
+    lines = lines_of(capsys, rows)
+    assert set(lines) == {"val/miou", "val/abs_rel"}  # classes would fill the screen
+    assert "higher is better" in lines["val/miou"]
+    assert lines["val/miou"].rstrip().endswith("0.4000 *")
+    assert "lower is better" in lines["val/abs_rel"]
+    assert "0.5000 *" in lines["val/abs_rel"]
+    assert "0.7000 *" not in lines["val/abs_rel"]
+
+
+def test_the_table_of_one_column_or_with_gaps_has_no_star_for_nothing(capsys):
+    lines = lines_of(capsys, {"model": {"val/miou": 0.4, "val/mae": math.nan}})
+    assert not any("*" in line for line in lines.values())
+    lines = lines_of(capsys, {"constant": {}, "model": {"val/miou": 0.4}})
+    assert "0.4000" in lines["val/miou"]

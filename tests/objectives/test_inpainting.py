@@ -1,0 +1,137 @@
+"""Masked image inpainting: what is hidden, and what is learned from it."""
+
+import pytest
+import torch
+
+import dpt
+from dpt.objectives import InpaintingObjective
+from dpt.objectives.inpainting import draw_hidden
+from dpt.training.task import Task
+
+pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+
+SIZE = (32, 48)
+VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_size": SIZE}
+ENCODERS = {
+    "vit": VIT,
+    "hybrid": {**VIT, "kind": "hybrid", "out_indices": [1, 3]},
+    "timm ViT": {"kind": "timm", "name": "test_vit"},
+    "timm ConvNeXt": {"kind": "timm", "name": "test_convnext"},
+}
+
+
+def task_of(encoder="vit", **options):
+    torch.manual_seed(0)
+    objective = InpaintingObjective(**{"mask_size": 16, **options})
+    name = "dpt_hybrid" if encoder == "hybrid" else "dpt_tiny"
+    heads = {"inpainting": objective.head_options()}
+    model = dpt.create_model(name, heads=heads, encoder=ENCODERS[encoder])
+    return Task(model=model, objectives={"inpainting": objective})
+
+
+def batch_of(count=2, size=SIZE):
+    random = torch.Generator().manual_seed(0)
+    image = torch.randint(256, (count, 3, *size), generator=random, dtype=torch.uint8)
+    return {"image": image, "index": torch.arange(count), "name": ["x"] * count}
+
+
+# ------------------------------------------------------------------------ what is hidden
+
+
+@pytest.mark.parametrize(("ratio", "patches"), [(0.6, 14), (0.25, 6), (0.01, 1)])
+def test_the_share_of_hidden_patches(ratio, patches):
+    hidden = draw_hidden(range(5), (64, 96), step=3, ratio=ratio, patch=16)
+    assert hidden.shape == (5, 64, 96)
+    cells = hidden.unflatten(2, (6, 16)).unflatten(1, (4, 16)).float().mean((2, 4))
+    assert set(cells.unique().tolist()) == {0.0, 1.0}  # whole patches
+    assert cells.sum((1, 2)).tolist() == [patches] * 5  # of 24
+
+
+def test_patches_at_the_edge_are_cut_off():
+    hidden = draw_hidden([0], (40, 50), step=0, ratio=0.99, patch=32)
+    assert hidden.shape == (1, 40, 50)
+    assert hidden.all()  # 4 of 2 x 2
+
+
+def test_what_is_hidden_is_a_function_of_step_and_image():
+    def hidden(indices, step):
+        return draw_hidden(indices, (64, 96), step=step, ratio=0.5, patch=16)
+
+    torch.manual_seed(1)
+    together = hidden([4, 7, 9], 2)
+    torch.manual_seed(2)
+    apart = torch.cat([hidden([4], 2), hidden([7, 9], 2)])  # as on two processes
+    assert torch.equal(together, apart)
+    assert not torch.equal(together[0], together[1])
+    assert not torch.equal(together, hidden([4, 7, 9], 3))
+
+
+def test_the_model_sees_nothing_of_what_is_hidden():
+    task, batch = task_of(), batch_of()
+    _, prepared = task._prepare(batch, step=5)
+    other = {**batch, "image": torch.where(prepared["hidden"][:, None], 7, batch["image"])}
+    assert torch.equal(task._prepare(batch, step=5)[0], task._prepare(other, step=5)[0])
+    assert not torch.equal(other["image"], batch["image"])
+
+
+@pytest.mark.parametrize("options", [{"mask_ratio": 0.0}, {"mask_ratio": 1.0}, {"mask_size": 0}])
+def test_wrong_settings(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        InpaintingObjective(**options)
+
+
+# ------------------------------------------------------------------------ what is learned
+
+
+def test_only_hidden_pixels_teach_and_are_scored():
+    objective = InpaintingObjective(mask_size=16)
+    batch = batch_of()
+    _, batch = objective.prepare(torch.zeros(2, 3, *SIZE), batch, step=0)
+    hidden = batch["hidden"][:, None].expand(-1, 3, -1, -1)
+    output = torch.rand(2, 3, *SIZE, requires_grad=True)
+    (loss,) = objective.losses({"inpainting": output}, batch).values()
+    loss.backward()
+    assert (output.grad[~hidden] == 0).all()
+    assert (output.grad[hidden] != 0).all()
+    truth = batch["image"] / 255
+    assert float(loss.detach()) == pytest.approx(
+        float((output.detach() - truth).abs()[hidden].mean())
+    )
+    objective.update({"inpainting": torch.where(hidden, truth + 0.25, -9.0)}, batch)
+    scores = objective.compute()
+    assert (scores["rmse"], scores["mae"]) == pytest.approx((0.25, 0.25))
+    objective.reset()
+    grey = truth[hidden].mean()
+    objective.update({"inpainting": grey.expand_as(truth)}, batch)
+    assert objective.compute()["r2"] == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_every_parameter_of_every_encoder_learns(encoder):
+    """Registered with DDP: none may be without a gradient."""
+    task = task_of(encoder)
+    size = (64, 96) if "timm" in encoder else SIZE
+    task.training_step(batch_of(size=size), 0).backward()
+    assert [n for n, p in task.named_parameters() if p.grad is None] == []
+    assert task.model.decoder is None
+
+
+def test_images_off_the_grid_are_padded_and_cropped_back():
+    task = task_of().eval()
+    outputs, labels = next(task.evaluate_batch(batch_of(size=(41, 50))))
+    assert outputs["inpainting"].shape == (2, 3, 41, 50)
+    assert labels["hidden"].shape == (2, 41, 50)
+
+
+def test_one_batch_is_learned():
+    task, batch = task_of(mask_ratio=0.3), batch_of()
+    batch["image"] = torch.nn.functional.interpolate(batch["image"][:, :, :4, :6], SIZE)
+    optimizer = torch.optim.AdamW(task.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = task.training_step(batch, 0)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.3 * losses[0]

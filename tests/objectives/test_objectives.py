@@ -1,0 +1,212 @@
+"""What each head learns and how it is scored."""
+
+import pytest
+import torch
+
+from dpt.losses import ScaleShiftInvariantLoss, SILogLoss
+from dpt.objectives import (
+    OBJECTIVES,
+    ClassificationObjective,
+    DepthObjective,
+    RegressionObjective,
+    SegmentationObjective,
+)
+from dpt.objectives.depth import default_loss
+from dpt.types import IGNORE_INDEX, NO_CLASS
+
+
+def test_objectives_are_found_by_their_heads_name():
+    assert {name: cls.target for name, cls in OBJECTIVES.items()} == {
+        "depth": "depth", "segmentation": "labels", "classification": "class_id",
+        "regression": "value", "inpainting": None,
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ depth
+
+
+def depth_batch(sizes=((6, 8), (9, 5))):
+    """Evaluation labels: maps in a list, each at its own size."""
+    random = torch.Generator().manual_seed(0)
+    depth = [torch.rand(size, generator=random) * 5 + 1 for size in sizes]
+    return {"depth": depth, "valid": [d > 1.5 for d in depth]}
+
+
+def scores(objective, outputs, batch):
+    objective.reset()
+    objective.update(outputs, batch)
+    return objective.compute()
+
+
+def test_metric_depth_is_scored_as_it_is():
+    batch = depth_batch(((6, 8), (6, 8)))
+    truth = torch.stack(batch["depth"])
+    objective = DepthObjective(max_depth=10.0)
+    assert scores(objective, {"depth": truth}, batch)["abs_rel"] == pytest.approx(0, abs=1e-6)
+    found = scores(objective, {"depth": 1.1 * truth}, batch)
+    assert found["abs_rel"] == pytest.approx(0.1, abs=1e-5)
+    assert found["delta1"] == 1
+    # invalid pixels do not count, whatever is predicted there
+    spoilt = torch.where(torch.stack(batch["valid"]), truth, 9.0)
+    assert scores(objective, {"depth": spoilt}, batch)["abs_rel"] == pytest.approx(0, abs=1e-6)
+
+
+def test_relative_depth_is_scored_after_alignment():
+    batch = depth_batch(((6, 8), (6, 8)))
+    inverse = 1 / torch.stack(batch["depth"])
+    objective = DepthObjective(kind="relative", max_depth=10.0)
+    # another scale and shift for each image
+    outputs = {"depth": inverse * torch.tensor([3.0, 0.2])[:, None, None] + 0.7}
+    assert scores(objective, outputs, batch)["abs_rel"] == pytest.approx(0, abs=1e-4)
+    assert scores(objective, {"depth": inverse**3}, batch)["abs_rel"] > 0.01
+
+
+def test_depth_is_scored_at_the_labels_own_size():
+    batch = depth_batch()
+    constant = {"depth": torch.full((2, 4, 4), 3.0)}
+    expected = sum(
+        float(((3 - d[v]).abs() / d[v]).mean())
+        for d, v in zip(batch["depth"], batch["valid"], strict=True)
+    )
+    found = scores(DepthObjective(max_depth=10.0), constant, batch)
+    assert found["abs_rel"] == pytest.approx(expected / 2, rel=1e-5)
+
+
+def test_an_image_without_valid_depth_does_not_count():
+    batch = depth_batch(((6, 8), (6, 8)))
+    objective = DepthObjective(max_depth=10.0)
+    outputs = {"depth": torch.full((2, 6, 8), 3.0)}
+    batch["valid"][1] = torch.zeros(6, 8, dtype=torch.bool)
+    alone = {key: value[:1] for key, value in batch.items()}
+    first = scores(objective, {"depth": outputs["depth"][:1]}, alone)
+    assert scores(objective, outputs, batch) == pytest.approx(first)
+
+
+def test_the_range_bounds_what_counts():
+    truth = torch.tensor([[1.0, 5.0, 9.0]])
+    batch = {"depth": [truth], "valid": [truth > 0]}
+    objective = DepthObjective(max_depth=6.0, min_depth=2.0)
+    outputs = {"depth": torch.tensor([[[99.0, 5.0, 99.0]]])}
+    assert scores(objective, outputs, batch)["abs_rel"] == pytest.approx(0, abs=1e-6)
+
+
+def test_depth_losses_follow_the_kind_and_the_weight():
+    assert isinstance(default_loss(kind="metric"), SILogLoss)
+    assert isinstance(default_loss(kind="relative"), ScaleShiftInvariantLoss)
+    assert isinstance(DepthObjective(max_depth=5.0, kind="relative").loss, ScaleShiftInvariantLoss)
+    depth = torch.rand(2, 8, 8) + 1
+    batch = {"depth": depth, "valid": depth > 0}
+    outputs = {"depth": torch.rand(2, 8, 8) + 1}
+    one = DepthObjective(max_depth=5.0).losses(outputs, batch)["loss_depth"]
+    half = DepthObjective(max_depth=5.0, weight=0.5).losses(outputs, batch)["loss_depth"]
+    assert half == pytest.approx(float(one) / 2)
+    with pytest.raises(ValueError, match="'absolute': choose metric or relative"):
+        DepthObjective(max_depth=5.0, kind="absolute")
+
+
+def test_the_depth_head_is_asked_for_the_range():
+    options = DepthObjective(max_depth=5.0, activation="softplus").head_options()
+    assert options == {"kind": "metric", "max_depth": 5.0, "activation": "softplus"}
+    assert DepthObjective(max_depth=5.0, kind="relative").head_options() == {"kind": "relative"}
+
+
+# ------------------------------------------------------------------------------ segmentation
+
+
+def one_hot(labels, classes=3):
+    return torch.nn.functional.one_hot(labels, classes).permute(0, 3, 1, 2).float()
+
+
+def test_segmentation_scores():
+    labels = torch.tensor([[[0, 0, 1, 1], [2, 2, 255, 255]]], dtype=torch.uint8)
+    outputs = {"segmentation": one_hot(torch.tensor([[[0, 0, 1, 0], [2, 2, 1, 0]]]))}
+    objective = SegmentationObjective(num_classes=3, class_names=("a", "b", "c"))
+    found = scores(objective, outputs, {"labels": [labels[0]]})
+    assert found["pixel_accuracy"] == pytest.approx(5 / 6)
+    assert found["iou/a"] == pytest.approx(2 / 3)
+    assert found["miou"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+
+
+def test_segmentation_is_scored_at_the_labels_own_size():
+    outputs = {"segmentation": one_hot(torch.tensor([[[0, 1], [0, 1]], [[2, 2], [2, 2]]]))}
+    labels = [torch.tensor([0, 0, 0, 1, 1, 1]).repeat(5, 1).to(torch.uint8),
+              torch.full((3, 7), 2, dtype=torch.uint8)]  # fmt: skip
+    found = scores(SegmentationObjective(num_classes=3), outputs, {"labels": labels})
+    assert found["miou"] == 1
+
+
+def test_logits_are_resized_before_the_best_is_taken():
+    logits = torch.tensor([[[[1.0, 0.0]], [[0.0, 9.0]]]])  # (1, 2, 1, 2): the right one is sure
+    objective = SegmentationObjective(num_classes=2)
+    classes = objective.predict(logits, (1, 8))
+    assert classes.shape == (1, 1, 8)
+    assert int(classes.sum()) > 4
+
+
+def test_the_auxiliary_loss_is_a_fifth():
+    labels = torch.randint(3, (2, 8, 8))
+    logits = torch.randn(2, 3, 8, 8)
+    outputs = {"segmentation": logits, "segmentation_auxiliary": logits}
+    terms = SegmentationObjective(num_classes=3).losses(outputs, {"labels": labels})
+    assert terms["loss_auxiliary"] == pytest.approx(0.2 * float(terms["loss_segmentation"]))
+    terms = SegmentationObjective(num_classes=3, weight=2.0).losses(outputs, {"labels": labels})
+    assert terms["loss_auxiliary"] == pytest.approx(0.2 * float(terms["loss_segmentation"]))
+    evaluated = {"segmentation": logits}
+    assert set(SegmentationObjective(num_classes=3).losses(evaluated, {"labels": labels})) == {
+        "loss_segmentation"
+    }
+
+
+def test_the_segmentation_head_is_asked_for():
+    assert SegmentationObjective(num_classes=3).head_options() == {
+        "num_classes": 3, "dropout": 0.1, "auxiliary": True,
+    }  # fmt: skip
+    options = SegmentationObjective(num_classes=3, auxiliary_weight=0.0).head_options()
+    assert options["auxiliary"] is False
+
+
+def test_ignored_pixels_teach_nothing():
+    labels = torch.randint(3, (1, 8, 8))
+    labels[:, 4:] = IGNORE_INDEX
+    logits = torch.randn(1, 3, 8, 8, requires_grad=True)
+    objective = SegmentationObjective(num_classes=3)
+    objective.losses({"segmentation": logits}, {"labels": labels})["loss_segmentation"].backward()
+    assert logits.grad[:, :, 4:].abs().sum() == 0
+    assert logits.grad[:, :, :4].abs().sum() > 0
+
+
+# ------------------------------------------------------------------------------ whole images
+
+
+def test_classification():
+    objective = ClassificationObjective(num_classes=3)
+    logits = torch.tensor([[5.0, 0, 0], [0, 5.0, 0], [0, 5.0, 0]])
+    batch = {"class_id": torch.tensor([0, 2, NO_CLASS])}
+    assert scores(objective, {"classification": logits}, batch)["accuracy"] == 0.5
+    logits = logits.requires_grad_()
+    objective.losses({"classification": logits}, batch)["loss_classification"].backward()
+    assert logits.grad[2].abs().sum() == 0
+    assert logits.grad[1].abs().sum() > 0
+    assert objective.head_options() == {
+        "num_classes": 3, "dropout": 0.0, "distillation_token": False,
+    }  # fmt: skip
+
+
+def test_regression():
+    objective = RegressionObjective(weight=2.0)
+    values = torch.tensor([1.0, 2.0, 7.0], requires_grad=True)
+    batch = {"value": torch.tensor([1.0, 4.0, float("nan")])}
+    assert scores(objective, {"regression": values.detach()}, batch)["mae"] == 1.0
+    loss = objective.losses({"regression": values}, batch)["loss_regression"]
+    assert float(loss.detach()) == pytest.approx(2 * (0 + 4) / 3)
+    loss.backward()
+    assert values.grad.isfinite().all()
+    assert values.grad[2] == 0
+
+
+def test_a_loss_of_ones_own_gets_logits_of_the_labels_size():
+    loss = torch.nn.CrossEntropyLoss(ignore_index=255)
+    objective = SegmentationObjective(num_classes=3, loss=loss)
+    labels = torch.randint(3, (2, 8, 12))
+    terms = objective.losses({"segmentation": torch.randn(2, 3, 4, 6)}, {"labels": labels})
+    assert terms["loss_segmentation"].isfinite()

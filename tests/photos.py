@@ -1,0 +1,38 @@
+"""Tiny models and photos."""
+
+import numpy as np
+import torch
+from PIL import Image
+
+import dpt
+
+TINY = {
+    "encoder": {"embed_dim": 32, "num_heads": 2, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
+                "image_size": [48, 64]},
+    "decoder": {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
+}  # fmt: skip
+
+
+def tiny(heads, *, seed=0):
+    """A model whose random weights tell places and classes apart."""
+    torch.manual_seed(seed)
+    model = dpt.create_model("dpt_tiny", heads=heads, **TINY).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.startswith("heads.segmentation") and parameter.ndim > 1:
+                parameter.mul_(20)
+    return model
+
+
+def photo_of(height, width, *, seed=0):
+    """Smooth colours, a little noise: uint8 (H, W, 3)."""
+    random = np.random.default_rng(seed)
+    coarse = Image.fromarray(random.integers(0, 256, (5, 6, 3), np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    return np.clip(smooth + random.integers(-9, 10, smooth.shape), 0, 255).astype(np.uint8)
+
+
+def save_photo(path, height=40, width=57, *, seed=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(photo_of(height, width, seed=seed)).save(path)
+    return path

@@ -1,0 +1,98 @@
+"""best.ckpt is the best of all validations, however the run was stopped, moved and resumed."""
+
+import math
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_resume import resume_it
+
+from dpt.training.checkpoints import BestCheckpoint
+from dpt.training.task import Task
+
+
+class Trainer:
+    """What the callback asks of a trainer."""
+
+    sanity_checking = False
+    strategy = SimpleNamespace(broadcast=lambda value: value)
+
+    def __init__(self, callback):
+        self.callback = callback
+        self.global_step = 0
+
+    def save_checkpoint(self, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        state = {self.callback.state_key: self.callback.state_dict()}
+        torch.save({"global_step": self.global_step, "callbacks": state}, path)
+
+
+def validate(callback, score, *, step, trainer=None):
+    """Whether a validation at ``step`` with this score writes the file."""
+    trainer = trainer or Trainer(callback)
+    trainer.global_step = step
+    task = Task(model=torch.nn.Identity(), objectives={})
+    task.scores = {"val/x": score}
+    before = callback.score
+    callback.on_validation_end(trainer, task)
+    return callback.score is not before
+
+
+def best(folder, mode="max"):
+    return BestCheckpoint(dirpath=str(folder), monitor="val/x", mode=mode)
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("max", [0.3, 0.5]), ("min", [0.3, 0.1])])
+def test_the_best_is_kept(tmp_path, mode, kept):
+    callback = best(tmp_path, mode)
+    scores = [math.nan, 0.3, math.nan, 0.3, 0.5, 0.1, 0.2]
+    written = [s for i, s in enumerate(scores) if validate(callback, s, step=i)]
+    assert math.isnan(written[0])  # better than none
+    assert written[1:] == kept
+    assert torch.load(callback.path)["callbacks"]["BestCheckpoint"]["score"] == kept[-1]
+
+
+def test_a_metric_that_does_not_exist_is_named(tmp_path):
+    callback = BestCheckpoint(dirpath=str(tmp_path), monitor="val/y", mode="max")
+    with pytest.raises(ValueError, match=r"task\.monitor=val/y.*choose from val/x"):
+        validate(callback, 1.0, step=0)
+
+
+@pytest.mark.parametrize(
+    ("resumed_at", "known"),
+    [(20, 0.9), (30, 0.9), (19, 0.4)],  # the last comes to step 20 again, and writes it again
+)
+def test_the_file_is_believed_but_not_about_the_future(tmp_path, resumed_at, known):
+    first = best(tmp_path / "old")
+    validate(first, 0.4, step=10)
+    last = {"global_step": resumed_at, "callbacks": {first.state_key: first.state_dict()}}
+    validate(first, 0.9, step=20)  # after the last checkpoint was written
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    again = best(tmp_path / "new")
+    again.on_load_checkpoint(None, None, last)
+    again.load_state_dict(last["callbacks"][again.state_key])
+    assert again.score == known
+
+
+def test_a_validation_after_the_last_step_counts(train, metrics, tmp_path):
+    run = train(tmp_path, "task=regression", "trainer.max_steps=3", "trainer.val_check_interval=5")
+    content = torch.load(run / "checkpoints/best.ckpt", weights_only=True)
+    assert content["global_step"] == 3
+    assert content["callbacks"]["BestCheckpoint"]["score"] == metrics(run)["val/mae"]
+
+
+def test_a_moved_and_extended_run_keeps_its_best(train, tmp_path):
+    """At a rate of 1e3 every later validation is worse."""
+    rate = ("schedule=constant", "schedule.warmup=0", "trainer.val_check_interval=1")
+    train(tmp_path / "old", "task=regression", "optim.lr=0", *rate).rename(tmp_path / "new")
+    before = torch.load(tmp_path / "new/checkpoints/best.ckpt", weights_only=True)
+    resume_it(f"resume={tmp_path / 'new'}", "optim.lr=1e3", "trainer.max_steps=4")
+    after = torch.load(tmp_path / "new/checkpoints/best.ckpt", weights_only=True)
+    assert after["global_step"] == before["global_step"]
+    last = torch.load(tmp_path / "new/checkpoints/last.ckpt", weights_only=True)
+    assert last["global_step"] == 4
+    changed = [
+        k for k, v in before["state_dict"].items() if not torch.equal(v, last["state_dict"][k])
+    ]
+    assert changed  # the new rate counts

@@ -1,0 +1,238 @@
+"""Pictures, progress, throughput and an orderly end."""
+
+import os
+import re
+import shutil
+import signal
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from tiny import call
+
+from dpt.evaluation.callbacks import panel_rows, spread
+from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
+from dpt.training.callbacks import Progress, StopOnSignal, Throughput, make_progress
+from dpt.types import DatasetInfo
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "expected"),
+    [(3, 11, {0, 5, 10}), (8, 3, {0, 1, 2}), (1, 5, {0}), (0, 5, set())],
+)
+def test_pictures_are_spread_over_the_data_set(count, length, expected):
+    assert spread(count, length) == expected
+
+
+def fake_trainer(**values):
+    usual = {"world_size": 1, "global_step": 3, "should_stop": False, "is_last_batch": False,
+             "accumulate_grad_batches": 1, "_accelerator_connector": None}  # fmt: skip
+    return SimpleNamespace(**usual | values)
+
+
+@pytest.fixture
+def stop():
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    callback = StopOnSignal()
+    callback.on_train_start(fake_trainer(), None)
+    yield callback
+    callback.on_train_end(fake_trainer(), None)
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_the_run_after_the_step(stop, number):
+    trainer = fake_trainer()
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert not trainer.should_stop
+    os.kill(os.getpid(), number)
+    assert stop.received == number
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert trainer.should_stop
+
+
+def test_a_second_ctrl_c_interrupts_at_once(stop):
+    os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_gradients_on_their_way_are_waited_for(stop):
+    os.kill(os.getpid(), signal.SIGTERM)
+    trainer = fake_trainer(accumulate_grad_batches=2)
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert not trainer.should_stop
+    stop.on_train_batch_end(trainer, None, None, {}, 1)
+    assert trainer.should_stop
+
+
+def test_ranks_stop_together(stop):
+    """Only between steps, and if any of them was told to: then all know by what."""
+    asked = []
+
+    def reduce(number, reduce_op):
+        asked.append((int(number), reduce_op))
+        return torch.tensor(signal.SIGUSR1)  # another rank's
+
+    strategy = SimpleNamespace(reduce=reduce, root_device=torch.device("cpu"))
+    trainer = fake_trainer(world_size=2, strategy=strategy, accumulate_grad_batches=2)
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert not asked
+    stop.on_train_batch_end(trainer, None, None, {}, 1)
+    assert asked == [(0, "max")]
+    assert trainer.should_stop
+    assert stop.received == signal.SIGUSR1
+
+
+def test_every_rank_saves_for_slurm_though_one_alone_was_told(stop):
+    called = []
+    stop.before[signal.SIGUSR1] = lambda number, frame: called.append(number)
+    strategy = SimpleNamespace(
+        reduce=lambda number, reduce_op: torch.tensor(signal.SIGUSR1),
+        root_device=torch.device("cpu"),
+    )
+    slurm = SimpleNamespace(requeue_signal=signal.SIGUSR1, auto_requeue=True)
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace())
+    connector = SimpleNamespace(cluster_environment=slurm)
+    trainer = fake_trainer(
+        world_size=2,
+        strategy=strategy,
+        global_step=10,
+        fit_loop=loop,
+        _accelerator_connector=connector,
+    )
+    stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert called == [signal.SIGUSR1]
+    assert stop.requeued
+    stop.before[signal.SIGUSR1] = signal.SIG_DFL
+
+
+def test_ctrl_c_in_a_run_validates_and_saves(train, metrics, monkeypatch, tmp_path):
+    def press(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Throughput, "on_train_batch_end", press)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as stop:
+        train(tmp_path, "task=regression", "trainer.max_steps=1000",
+              "trainer.val_check_interval=1000")  # fmt: skip
+    assert stop.value.code == 128 + signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) == before
+    assert "val/mae" in metrics(tmp_path)
+    assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] <= 4
+    assert (tmp_path / "checkpoints/best.ckpt").is_file()
+
+
+def test_throughput_counts_the_images_of_all_ranks(monkeypatch):
+    clock = iter([100.0, 110.0])
+    monkeypatch.setattr("dpt.training.callbacks.time.monotonic", lambda: next(clock))
+    logged = {}
+    module = SimpleNamespace(log=lambda name, value, **options: logged.update({name: value}))
+    callback = Throughput()
+    callback.on_train_start(fake_trainer(), module)
+    for step in range(1, 11):
+        trainer = fake_trainer(world_size=2, global_step=step)
+        callback.on_train_batch_end(trainer, module, None, {"image": torch.zeros(4, 3, 1, 1)}, step)
+    assert logged == {"train/images_per_s": 10 * 4 * 2 / 10.0}
+
+
+def test_progress_without_a_terminal_is_lines(capsys):
+    assert isinstance(make_progress(), Progress)
+
+
+# ------------------------------------------------------------------------------ pictures
+
+
+def rows_for(objectives, outputs, labels, size=(24, 32)):
+    task = SimpleNamespace(objectives=objectives)
+    photo = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
+    info = DatasetInfo(targets=("depth", "labels"), palette=((255, 0, 0), (0, 255, 0)))
+    dataset = SimpleNamespace(dataset=SimpleNamespace(info=info))
+    return panel_rows(task.objectives, photo, outputs, labels, dataset)
+
+
+def test_a_row_for_each_dense_head():
+    objectives = {"depth": DepthObjective(max_depth=10.0), "regression": RegressionObjective(),
+                  "segmentation": SegmentationObjective(num_classes=2)}  # fmt: skip
+    depth = torch.rand(30, 40) * 5 + 1
+    labels = {"depth": [depth], "valid": [depth > 2],
+              "labels": [torch.ones(30, 40, dtype=torch.uint8)]}  # fmt: skip
+    outputs = {"depth": torch.rand(1, 24, 32) * 5, "segmentation": torch.randn(1, 2, 24, 32)}
+    rows = rows_for(objectives, outputs, labels)
+    assert len(rows) == 2
+    for row in rows:
+        assert row.dtype == np.uint8
+        assert row.shape[0] >= 30
+        assert row.shape[1] >= 4 * 40
+    assert (rows[1] == (0, 255, 0)).all(axis=2).any()  # the data's own colours
+
+
+@pytest.mark.parametrize("kind", ["metric", "relative"])
+def test_an_image_without_any_label_has_a_row_too(kind):
+    objectives = {"depth": DepthObjective(max_depth=10.0, kind=kind),
+                  "segmentation": SegmentationObjective(num_classes=2)}  # fmt: skip
+    labels = {"depth": [torch.zeros(24, 32)], "valid": [torch.zeros(24, 32, dtype=torch.bool)],
+              "labels": [torch.full((24, 32), 255, dtype=torch.uint8)]}  # fmt: skip
+    outputs = {"depth": torch.rand(1, 24, 32), "segmentation": torch.randn(1, 2, 24, 32)}
+    assert len(rows_for(objectives, outputs, labels)) == 2
+
+
+def test_a_relative_prediction_is_shown_in_metres():
+    """An affine copy of the true inverse depth gives a picture without error."""
+    depth = torch.rand(24, 32) * 5 + 1
+    labels = {"depth": [depth], "valid": [torch.ones(24, 32, dtype=torch.bool)]}
+    relative = {"depth": DepthObjective(max_depth=10.0, kind="relative")}
+    metric = {"depth": DepthObjective(max_depth=10.0)}
+    (row,) = rows_for(relative, {"depth": 3 / depth[None] + 0.5}, labels)
+    (same,) = rows_for(metric, {"depth": depth[None]}, labels)
+    assert np.abs(row.astype(int) - same).max() <= 2
+
+
+def test_the_number_of_pictures_can_be_set(train, tmp_path):
+    run = train(tmp_path, "task=depth", "callbacks.panels.count=2")
+    assert sorted(p.name for p in (run / "panels").iterdir()) == ["00000.png", "00004.png"]
+    assert cv2.imread(str(run / "panels/00004.png")) is not None
+
+
+def test_callbacks_can_be_left_out(train, tmp_path):
+    run = train(tmp_path, "task=depth", "callbacks.panels=null", "callbacks.progress=null")
+    assert not (run / "panels").exists()
+    assert (run / "metrics.json").is_file()
+
+
+def test_a_file_that_breaks_in_mid_run_is_named_and_counted(train, dense_folder, tmp_path):
+    """Truncated after the checks before the run; it stands in every epoch, and is named once."""
+    root = tmp_path / "data"
+    shutil.copytree(dense_folder, root)
+    victim = root / "images/train/5.png"
+    arguments = ("task=segmentation", "data=folder", f"data.root={root}", "data.labels=masks",
+                 "data.num_classes=3", "data.missing=skip", "trainer.max_steps=4")  # fmt: skip
+    victim.write_bytes(victim.read_bytes()[:100])
+    with pytest.raises(SystemExit):
+        train(tmp_path / "strict", *arguments)
+    run = train(tmp_path / "run", *arguments, "data.on_error=skip")
+    text = (run / "log.txt").read_text()
+    assert text.count("skipped (") == 1
+    assert "5.png: the file is truncated" in text
+
+    call("train", f"resume={run}", "trainer.max_steps=8")
+    resumed = (run / "log.txt").read_text()[len(text) :]
+    (count,) = re.findall(r"skipped \((\d+) so far\)", resumed)
+    assert int(count) > 1  # it went on counting
+
+
+def test_an_average_leaves_training_alone_and_has_statistics_of_its_own(train, tmp_path):
+    common = ("task=segmentation", "trainer.max_steps=6")
+    plain = train(tmp_path / "plain", *common)
+    averaged = train(tmp_path / "ema", *common, "callbacks=ema", "callbacks.ema.decay=0.5")
+    expected, found = (
+        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+        for folder in (plain, averaged)
+    )
+    for name, value in expected["state_dict"].items():
+        assert torch.equal(found["current_model_state"][name], value), name
+    (name, *_) = [k for k in expected["state_dict"] if k.endswith("running_mean")]
+    assert not torch.equal(found["state_dict"][name], found["current_model_state"][name])

@@ -1,0 +1,139 @@
+"""What a kill, a full disk or a damaged file leaves of a run."""
+
+import json
+import os
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging
+
+from dpt.training import resume
+from dpt.training.checkpoints import AtomicCheckpointIO, LastCheckpoint
+from dpt.training.trainer import make_trainer
+
+
+def checkpoint(step):
+    return {"global_step": step, "state_dict": {"weight": torch.full((1000,), float(step))}}
+
+
+def test_a_full_disk_is_said_and_leaves_the_file_before_it(tmp_path):
+    path = tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint(checkpoint(1), path)
+    (tmp_path / ".last.ckpt.tmp").symlink_to("/dev/full")  # where every write finds a full disk
+    with pytest.raises(OSError, match=r"last\.ckpt: cannot be written, the disk is full.*unharmed"):
+        AtomicCheckpointIO().save_checkpoint(checkpoint(2), path)
+    assert resume.step_of(path) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "checkpoints").write_text("a file")
+    with pytest.raises(OSError, match="check the folder's rights"):
+        AtomicCheckpointIO().save_checkpoint(checkpoint(1), tmp_path / "checkpoints/last.ckpt")
+
+
+def run_of(folder, **steps):
+    for name, step in steps.items():
+        AtomicCheckpointIO().save_checkpoint(checkpoint(step), folder / f"checkpoints/{name}.ckpt")
+    (folder / "config.yaml").write_text("run_dir: x\n")
+    return folder
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_best(tmp_path, caplog):
+    run = run_of(tmp_path, last=8, best=5)
+    last = run / "checkpoints/last.ckpt"
+    assert resume.checkpoint_of(run) == last
+    last.write_bytes(last.read_bytes()[:2000])
+    (run / "checkpoints/.last.ckpt.tmp").write_bytes(b"cut off")
+    assert resume.checkpoint_of(run) == run / "checkpoints/best.ckpt"
+    assert "last.ckpt cannot be read" in caplog.text
+    assert not (run / "checkpoints/.last.ckpt.tmp").exists()
+    (run / "checkpoints/best.ckpt").write_bytes(b"")
+    with pytest.raises(ValueError, match="damaged, and there is no other"):
+        resume.checkpoint_of(run)
+
+
+def test_the_newest_of_what_slurm_left_counts(tmp_path):
+    run = run_of(tmp_path, last=8)
+    for name, step in (("hpc_ckpt_1", 6), ("hpc_ckpt_2", 9)):
+        AtomicCheckpointIO().save_checkpoint(checkpoint(step), run / f"{name}.ckpt")
+    assert resume.step_of(resume.checkpoint_of(run)) == 9
+    assert not list(run.glob("hpc_ckpt_*"))
+    AtomicCheckpointIO().save_checkpoint(checkpoint(4), run / "hpc_ckpt_1.ckpt")
+    assert resume.step_of(resume.checkpoint_of(run)) == 9
+
+
+def test_another_process_may_have_moved_what_slurm_left(tmp_path, monkeypatch):
+    """All of them look for it at once, and one is the first."""
+    run, replace = run_of(tmp_path, last=8), os.replace
+    AtomicCheckpointIO().save_checkpoint(checkpoint(9), run / "hpc_ckpt_1.ckpt")
+
+    def replaced_by_another(source, target):
+        replace(source, target)
+        replace(source, target)
+
+    monkeypatch.setattr(resume.os, "replace", replaced_by_another)
+    assert resume.step_of(resume.checkpoint_of(run)) == 9
+
+
+def test_a_finished_run_that_goes_on_is_not_finished(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    run_of(run, last=8)
+    (run / "metrics.json").write_text(json.dumps({resume.ENDED: resume.FINISHED, "val/x": None}))
+    assert resume.find_run("auto", None, tmp_path) is None
+    resume.mark_going_on(run)
+    assert resume.find_run("auto", None, tmp_path) == run
+    assert json.loads((run / "metrics.json").read_text())["val/x"] is None
+    (run / "metrics.json").unlink()
+    resume.mark_going_on(run)
+    assert not (run / "metrics.json").exists()
+
+
+def test_auto_takes_the_newest_run_that_did_not_finish(tmp_path):
+    assert resume.find_run("auto", None, tmp_path) is None
+    for i, ended in enumerate(("stopped by SIGTERM", resume.FINISHED)):
+        run = tmp_path / str(i)
+        run.mkdir()
+        run_of(run, last=i)
+        (run / "metrics.json").write_text(json.dumps({resume.ENDED: ended}))
+        os.utime(run / "config.yaml", (i, i))
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2/config.yaml").write_text("killed before its first checkpoint")
+    assert resume.find_run("auto", None, tmp_path) == tmp_path / "0"
+    assert resume.find_run("auto", tmp_path / "1", tmp_path) == tmp_path / "1"
+    assert resume.find_run("auto", tmp_path / "new", tmp_path) is None
+    assert resume.find_run(str(tmp_path / "1/checkpoints/last.ckpt"), None, tmp_path).name == "1"
+    with pytest.raises(ValueError, match="not a run's folder"):
+        resume.find_run(str(tmp_path / "nowhere"), None, tmp_path)
+
+
+def test_random_states_come_back(tmp_path):
+    import random
+
+    import numpy as np
+
+    path = tmp_path / "state.pt"
+    torch.save(resume.random_state(), path)
+    drawn = torch.rand(3), np.random.rand(), random.random()
+    torch.rand(7)
+    resume.set_random_state(torch.load(path, weights_only=True))
+    again = torch.rand(3), np.random.rand(), random.random()
+    assert torch.equal(drawn[0], again[0])
+    assert drawn[1:] == again[1:]
+
+
+@pytest.mark.parametrize("name", ["every_n_train_steps", "every_n_minutes"])
+def test_intervals_are_positive(name, tmp_path):
+    with pytest.raises(ValueError, match=rf"callbacks\.checkpoint\.{name}=0 must be above 0"):
+        LastCheckpoint(dirpath=str(tmp_path), **{name: 0})
+
+
+def test_averages_need_whole_weights():
+    trainer = {"strategy": "fsdp", "max_steps": 1, "max_epochs": None, "max_time": None,
+               "val_check_interval": None, "check_val_every_n_epoch": None, "precision": "32-true",
+               "accumulate_grad_batches": 1, "enable_progress_bar": False}  # fmt: skip
+    target = f"{EMAWeightAveraging.__module__}.EMAWeightAveraging"
+    cfg = {"trainer": trainer, "logger": {}, "callbacks": {"ema": {"_target_": target}}}
+    with pytest.raises(ValueError, match=r"callbacks\.ema needs whole weights"):
+        make_trainer(cfg, 1)

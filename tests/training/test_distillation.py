@@ -1,0 +1,233 @@
+"""A teacher: what it adds to the loss, and where it must not be found."""
+
+import copy
+
+import pytest
+import torch
+
+import dpt
+from dpt.losses.distillation import pairwise_likeness, softened_divergence
+from dpt.objectives import (
+    ClassificationObjective,
+    DepthObjective,
+    RegressionObjective,
+    SegmentationObjective,
+)
+from dpt.training.task import Task
+from dpt.training.teacher import Teacher
+from dpt.types import IGNORE_INDEX, NO_CLASS
+
+pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+
+SIZE = (32, 48)
+VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_size": SIZE}
+DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
+OBJECTIVES = {
+    "depth": lambda: DepthObjective(max_depth=10.0),
+    "relative": lambda: DepthObjective(max_depth=10.0, kind="relative"),
+    "segmentation": lambda: SegmentationObjective(num_classes=3, dropout=0.0),
+    "classification": lambda: ClassificationObjective(num_classes=4),
+    "token": lambda: ClassificationObjective(num_classes=4, distillation_token=True),
+    "joint": lambda: (DepthObjective(max_depth=10.0), SegmentationObjective(num_classes=3)),
+}
+
+
+def objectives_of(name):
+    made = OBJECTIVES[name]()
+    return {o.head: o for o in (made if isinstance(made, tuple) else (made,))}
+
+
+def model_of(objectives, seed=0, **encoder):
+    torch.manual_seed(seed)
+    heads = {head: o.head_options() for head, o in objectives.items()}
+    return dpt.create_model("dpt_tiny", heads=heads, encoder={**VIT, **encoder}, decoder=DECODER)
+
+
+def task_of(name, *, teacher="", teacher_seed=0, **settings):
+    """A task and its teacher, of the same architecture; of equal weights if seeds are equal."""
+    objectives = objectives_of(name)
+    registers = {"num_register_tokens": 1} if name == "token" else {}
+    model = model_of(objectives, **registers)
+    taught = model_of(objectives_of(teacher or name), seed=teacher_seed, **registers)
+    return Task(
+        model=model,
+        objectives=objectives,
+        teacher=Teacher(model=taught, objectives=objectives, **settings),
+    )
+
+
+def unlabelled(count=2):
+    random = torch.Generator().manual_seed(0)
+    return {
+        "image": torch.randint(256, (count, 3, *SIZE), generator=random, dtype=torch.uint8),
+        "depth": torch.zeros(count, *SIZE),
+        "valid": torch.zeros(count, *SIZE, dtype=torch.bool),
+        "labels": torch.full((count, *SIZE), IGNORE_INDEX, dtype=torch.uint8),
+        "class_id": torch.full((count,), NO_CLASS),
+        "index": torch.arange(count),
+    }
+
+
+@pytest.mark.parametrize("name", ["depth", "relative", "segmentation", "joint"])
+def test_who_is_like_the_teacher_has_nothing_to_learn(name):
+    task = task_of(name, feature_weight=1.0)
+    task.model.eval()  # dropout and BatchNorm off, as in the teacher
+    same = task.training_step(unlabelled(), 0)
+    assert float(same.detach()) == pytest.approx(0, abs=2e-5)
+    task = task_of(name, teacher_seed=1, feature_weight=1.0)
+    task.model.eval()
+    assert float(task.training_step(unlabelled(), 0).detach()) > 1e-3
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_images_without_labels_teach_every_part(name):
+    task = task_of(name, teacher_seed=1, feature_weight=1.0)
+    loss = task.training_step(unlabelled(), 0)
+    loss.backward()
+    assert float(loss.detach()) > 0
+    gradients = {n: p.grad for n, p in task.named_parameters()}
+    assert [n for n, g in gradients.items() if g is None] == []  # DDP looks for no unused one
+    for part in ("model.encoder.", "model.heads."):
+        assert any(float(g.abs().sum()) > 0 for n, g in gradients.items() if n.startswith(part))
+
+
+def test_a_relative_student_may_have_a_metric_teacher_but_not_the_reverse():
+    loss = task_of("relative", teacher="depth").training_step(unlabelled(), 0)
+    assert float(loss.detach()) > 0
+    with pytest.raises(ValueError, match=r"cannot teach depth: .*task\.kind=relative"):
+        task_of("depth", teacher="relative")
+
+
+def test_heads_that_the_teacher_lacks_go_without():
+    task = task_of("joint", teacher="segmentation")
+    assert [o.head for o in task.teacher.objectives] == ["segmentation"]
+    task.training_step(unlabelled(), 0).backward()
+    with pytest.raises(ValueError, match="predicts segmentation: nothing to learn depth"):
+        task_of("depth", teacher="segmentation")
+
+
+def test_classes_must_agree():
+    objectives = {"segmentation": SegmentationObjective(num_classes=5)}
+    with pytest.raises(ValueError, match="3 classes apart, this run 5"):
+        Teacher(model=model_of(objectives_of("segmentation")), objectives=objectives)
+    model = model_of({"regression": RegressionObjective()})
+    with pytest.raises(ValueError, match="regression cannot be taught"):
+        Teacher(model=model, objectives={"regression": RegressionObjective()})
+
+
+@pytest.mark.parametrize(
+    "settings", [{"weight": -1.0}, {"feature_weight": -1.0}, {"temperature": 0.0}]
+)
+def test_wrong_settings(settings):
+    with pytest.raises(ValueError, match=f"teacher_{next(iter(settings))}"):
+        task_of("depth", **settings)
+
+
+def test_the_teacher_is_no_part_of_the_task():
+    task = task_of("joint", teacher_seed=1)
+    before = copy.deepcopy(task.teacher.model.state_dict())
+    own = {id(p) for p in task.teacher.model.parameters()}
+    assert not own & {id(p) for p in task.parameters()}
+    assert set(task.state_dict()) == set(task_of("joint").state_dict())
+    assert all(n.startswith(("model.", "objectives.")) for n in task.state_dict())
+    optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
+    task.train().training_step(unlabelled(), 0).backward()
+    optimizer.step()
+    assert not task.teacher.model.training
+    assert all(p.grad is None for p in task.teacher.model.parameters())
+    for name, tensor in task.teacher.model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert copy.deepcopy(task).teacher is task.teacher  # as an average of weights copies it
+
+
+@pytest.mark.parametrize("name", ["depth", "segmentation", "classification", "token"])
+def test_training_towards_a_teacher_lowers_the_disagreement(name):
+    task = task_of(name, teacher_seed=1)
+    batch = unlabelled(4)
+    optimizer = torch.optim.AdamW(task.parameters(), lr=2e-3)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = task.training_step(batch, 0)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_two_processes_follow_the_gradient_of_one():
+    def gradient(positions):
+        task = task_of("joint", teacher_seed=1, feature_weight=1.0)
+        task.model.eval()
+        batch = {k: v[positions] for k, v in unlabelled(4).items()}
+        task.training_step(batch, 0).backward()
+        return {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
+
+    whole, first, second = (gradient(p) for p in ([0, 1, 2, 3], [0, 1], [2, 3]))
+    assert whole
+    for name, expected in whole.items():
+        found = (first[name] + second[name]) / 2
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_the_teacher_normalises_for_itself():
+    task = task_of("depth")
+    images = unlabelled()["image"]
+    before = task.teacher.predict(images)["depth"]
+    taught = task.teacher.model
+    taught.preprocessing = dpt.types.Preprocessing.from_dict(
+        {**taught.preprocessing.to_dict(), "mean": [0.2] * 3}
+    )
+    assert not torch.equal(task.teacher.predict(images)["depth"], before)
+    expected = taught(taught.preprocessing.normalize(images))["depth"]
+    assert torch.equal(task.teacher.predict(images)["depth"], expected)
+
+
+# ----------------------------------------------------------------------- distillation token
+
+
+def test_the_distillation_token_has_a_classifier_of_its_own():
+    task = task_of("token", teacher_seed=1)
+    model, images = task.model, torch.rand(2, 3, *SIZE)
+    head = model.heads["classification"]
+    model.train()
+    both = model(images)
+    model.eval()
+    mean = (both["classification"] + both["classification_auxiliary"]) / 2
+    torch.testing.assert_close(model(images)["classification"], mean)
+    task.train().training_step(unlabelled(), 0).backward()
+    assert float(head.linear_distilled.weight.grad.abs().sum()) > 0
+    assert float(head.linear.weight.grad.abs().sum()) == 0  # no label: its own has nothing to learn
+
+
+def test_it_needs_a_second_prefix_token():
+    with pytest.raises(ValueError, match=r"model\.encoder\.num_register_tokens=1"):
+        model_of(objectives_of("token"))
+
+
+# ----------------------------------------------------------------------------------- losses
+
+
+def test_softened_divergence_by_hand():
+    """One pixel: teacher (3/4, 1/4), student (1/2, 1/2), at T = 1."""
+    teacher = torch.tensor([[[[3.0]], [[1.0]]]]).log()
+    student = torch.zeros(1, 2, 1, 1)
+    expected = 0.75 * torch.tensor(1.5).log() + 0.25 * torch.tensor(0.5).log()
+    assert float(softened_divergence(student, teacher)) == pytest.approx(float(expected))
+    # logits twice as large at twice the temperature: the same probabilities, times 4
+    softened = softened_divergence(student, 2 * teacher, temperature=2.0)
+    assert float(softened) == pytest.approx(4 * float(expected))
+
+
+def test_pairwise_likeness_asks_for_no_common_channels():
+    torch.manual_seed(0)
+    student = torch.randn(2, 8, 3, 4)
+    turned = torch.einsum("de,behw->bdhw", torch.linalg.qr(torch.randn(8, 8)).Q, student)
+    wider = torch.cat((3 * turned, torch.zeros(2, 5, 3, 4)), dim=1)
+    assert float(pairwise_likeness(student, wider)) == pytest.approx(0, abs=1e-10)
+    assert float(pairwise_likeness(student, torch.randn(2, 8, 3, 4))) > 0.01
+    assert pairwise_likeness(student, torch.randn(2, 5, 6, 8)).isfinite()
+    # two patches, alike for the one and at a right angle for the other: ((0-1)² + (0-1)²) / 4
+    alike = torch.ones(1, 2, 1, 2)
+    apart = torch.eye(2).view(1, 2, 1, 2)
+    assert float(pairwise_likeness(alike, apart)) == pytest.approx(0.5)

@@ -1,0 +1,173 @@
+"""dpt data download, from a server in this process to a data set that can be trained on."""
+
+import hashlib
+import http.server
+import io
+import logging
+import sys
+import threading
+import zipfile
+from functools import partial
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from PIL import Image
+
+from dpt.cli import config_dir, main
+from dpt.commands.data_download import Source
+from dpt.config.objects import check_arguments
+from dpt.types import IGNORE_INDEX
+
+OWN = """
+defaults:
+  - ade20k
+  - _self_
+
+download:
+  page: http://example.org/home
+  terms: for tests
+  steps: log in and fetch the masks
+  files:
+    - url: {url}/photos.zip
+      checksum: sha256:{checksum}
+      unpack: {{ADEChallengeData2016: .}}
+    - name: masks.zip
+      unpack: {{ADEChallengeData2016: .}}
+"""
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """call(*arguments): what ``dpt ARGUMENTS`` does."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dpt", *arguments])
+        main()
+
+    log = logging.getLogger("dpt")
+    before = log.level, log.propagate, log.handlers[:]
+    yield run
+    for handler in log.handlers:
+        handler.close()
+    log.setLevel(before[0])
+    log.propagate, log.handlers[:] = before[1:]
+
+
+def png(array):
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, "png")
+    return file.getvalue()
+
+
+def archive(path, files):
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in files.items():
+            file.writestr(f"ADEChallengeData2016/{name}", content)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A folder with photos.zip and masks.zip, and the address of its server."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    photo, mask = np.zeros((8, 8, 3), np.uint8), np.full((8, 8), 2, np.uint8)
+    mask[0] = 0
+    splits = ("training", "validation")
+    archive(folder / "photos.zip", {f"images/{s}/a.png": png(photo) for s in splits})
+    archive(folder / "masks.zip", {f"annotations/{s}/a.png": png(mask) for s in splits})
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    handler = partial(Handler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_what_is_free_is_fetched_and_the_rest_is_asked_for(call, source, tmp_path, capsys):
+    folder, url = source
+    checksum = hashlib.sha256((folder / "photos.zip").read_bytes()).hexdigest()
+    (tmp_path / "mine/data").mkdir(parents=True)
+    (tmp_path / "mine/data/own.yaml").write_text(OWN.format(url=url, checksum=checksum))
+    root = tmp_path / "data"
+
+    def download():
+        call("data", "download", f"--config-dir={tmp_path / 'mine'}", "data=own",
+             f"data.root={root}", f"run_dir={tmp_path / 'run'}")  # fmt: skip
+
+    with pytest.raises(SystemExit):
+        download()
+    out, err = capsys.readouterr()
+    assert "terms: for tests" in out
+    assert "by hand: log in" in out
+    (message,) = [line for line in err.splitlines() if line.startswith("error")]
+    assert message == (
+        f"error: masks.zip must be fetched by hand, from http://example.org/home: save in {root} "
+        "and run the same command again"
+    )
+    assert (root / "images/training/a.png").is_file()
+
+    (root / "photos.zip").unlink()  # no longer needed, and no longer there to fetch
+    (folder / "photos.zip").unlink()
+    (folder / "masks.zip").rename(root / "masks.zip")
+    download()
+    out, _ = capsys.readouterr()
+    assert "train: 1 images" in out
+    assert "val: 1 images" in out
+    assert f"not needed any more in {root}: masks.zip" in out
+
+
+def test_the_result_is_the_data_set(source, tmp_path):
+    from dpt.data import FolderDataset
+    from dpt.data.datasets.archive import extract
+
+    folder, _ = source
+    for name in ("photos", "masks"):
+        extract(folder / f"{name}.zip", tmp_path / "x", unpack={"ADEChallengeData2016": "."})
+    dataset = FolderDataset(root=tmp_path / "x", split="val", split_names={"val": "validation"},
+                            labels="annotations", label_map="1-150")  # fmt: skip
+    assert np.unique(dataset[0]["labels"]).tolist() == [1, IGNORE_INDEX]
+
+
+def test_data_without_a_source(call, tmp_path, capsys):
+    for arguments, says in {
+        (): "which data set?",
+        ("data=scenes",): "has no source to download from",
+        ("data=folder",): "data.root must be given",
+        ("data=nothing",): "choose from",
+    }.items():
+        with pytest.raises(SystemExit):
+            call("data", "download", *arguments, f"run_dir={tmp_path / 'run'}")
+        err = capsys.readouterr().err
+        assert err.startswith("error: ")
+        assert says in err
+
+
+def test_every_source_is_described_well():
+    """Types, and addresses that agree with what the archives are called."""
+    described = 0
+    for path in (config_dir() / "data").glob("*.yaml"):
+        download = OmegaConf.to_container(OmegaConf.load(path)).get("download")
+        if not download:
+            continue
+        source = Source(**check_arguments(Source, download, "data.download"))
+        described += 1
+        assert source.page.startswith("http")
+        assert source.files or source.steps
+        for file in source.files:
+            assert file.file_name
+            assert file.url is None or file.url.startswith("http")
+            assert file.url is not None or source.steps
+            if file.checksum is not None:
+                algorithm, _, digest = file.checksum.partition(":")
+                assert len(digest) == 2 * hashlib.new(algorithm).digest_size
+            if file.unpack is not None:
+                suffixes = (".zip", ".tar", ".tgz", ".tar.gz")
+                assert file.file_name.endswith(suffixes)
+    assert described >= 10

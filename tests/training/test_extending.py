@@ -1,0 +1,140 @@
+"""The page on parts of one's own, block by block: written where it says, trained as it says."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny import call
+
+from dpt.data import ScenesDataset
+from dpt.objectives import OBJECTIVES
+from dpt.zoo import ENCODERS, HEADS
+
+PAGE = Path(__file__).parents[2] / ".github/guide/extending.md"
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(), re.S)
+FILES = {
+    block.partition("\n")[0].removeprefix("# "): block
+    for language, block in BLOCKS
+    if language in ("python", "yaml")
+}
+COMMANDS = [line for language, block in BLOCKS if language == "bash" for line in block.splitlines()]
+SHORT = ("steps=2", "data.num_workers=0", "data.batch_size=2", "data.image_size=[32,64]",
+         "trainer.accelerator=cpu", "logger=none")  # fmt: skip
+FEW_SCENES = ("data.train.length=4", "data.val.length=2")
+SMALL = ("model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
+         "model.encoder.embed_dim=48")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What a reader of the page has: the folder ``mine``, and pictures for its data set."""
+    root = tmp_path_factory.mktemp("extending")
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    for split in ("train", "val"):
+        (root / "pairs" / split).mkdir(parents=True)
+        scenes = ScenesDataset(split=split, length=3, size=(32, 64))
+        for i, scene in enumerate(scenes[k] for k in range(3)):
+            mask = np.repeat(scene["labels"][..., None], 3, axis=2)
+            both = np.hstack([scene["image"], mask])
+            Image.fromarray(both).save(root / f"pairs/{split}/{i}.png")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _plugins(folder, monkeypatch):
+    """As the page's ``export`` has it; afterwards nothing of it is known."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("DPT_PLUGINS", "mine")
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    before = [(table, dict(table)) for table in (ENCODERS, HEADS, OBJECTIVES)]
+    yield
+    for table, content in before:
+        table.clear()
+        table.update(content)
+    for name in [n for n in sys.modules if n == "mine" or n.startswith("mine.")]:
+        del sys.modules[name]
+
+
+def arguments(line, run_dir):
+    """What a command of the page is called with, made short."""
+    words = shlex.split(line.partition("#")[0].replace("DIR", "pairs"))
+    words = ["train", *words[2:]] if words[0] == "python" else words[1:]
+    scenes = () if any(w.startswith("data=") for w in words) else FEW_SCENES
+    if words[0] == "data":
+        return [*words, "data.num_workers=0", f"run_dir={run_dir}"]
+    small = () if "model/encoder=cnn" in words else SMALL
+    return [*words, *SHORT, *scenes, *small, f"run_dir={run_dir}"]
+
+
+@pytest.mark.parametrize("line", [c for c in COMMANDS if not c.startswith("export")])
+def test_every_command_of_the_page_runs(line, tmp_path, metrics):
+    call(*arguments(line, tmp_path / "run"))
+    if "train.py" in line:
+        assert (tmp_path / "run/checkpoints/last.ckpt").is_file()
+        assert metrics(tmp_path / "run")["ended"] == "finished"
+
+
+def test_the_page_shows_one_of_each():
+    assert "export DPT_PLUGINS=mine " in "\n".join(COMMANDS)
+    text = "\n".join(COMMANDS)
+    for part in ("task/depth_loss=", "data=side_by_side", "model/encoder=", "task=seen"):
+        assert part in text
+
+
+@pytest.mark.parametrize("part", ["berhu", "side_by_side", "cnn", "seen"])
+def test_an_example_has_at_most_thirty_lines(part):
+    """Of code, over its Python and its YAML; empty lines and the file's name aside."""
+    blocks = [block for name, block in FILES.items() if Path(name).stem == part]
+    lines = [line for block in blocks for line in block.splitlines()[1:] if line.strip()]
+    assert len(blocks) == 2
+    assert len(lines) <= 30
+
+
+def test_two_heads_in_one_run_and_what_reads_its_checkpoint(folder, tmp_path, metrics):
+    run = tmp_path / "run"
+    call(*arguments("python train.py --config-dir=mine model/encoder=cnn task=depth_and_seen", run))
+    scores = metrics(run)
+    assert {"val/abs_rel", "val/mae"} <= set(scores)
+    checkpoint = run / "checkpoints/last.ckpt"
+
+    call("evaluate", f"checkpoint={checkpoint}", f"run_dir={tmp_path / 'scores'}", *FEW_SCENES,
+         "data.image_size=[32,64]", "data.num_workers=0", "trainer.accelerator=cpu")  # fmt: skip
+    again = metrics(tmp_path / "scores")
+    assert again["val/mae"] == pytest.approx(scores["val/mae"], abs=1e-5)
+    assert again["val/abs_rel"] == pytest.approx(scores["val/abs_rel"], rel=1e-4)
+
+    photo = str(folder / "pairs/val/0.png")
+    call("predict", str(checkpoint), photo, "--out", str(tmp_path / "maps"))
+    assert (tmp_path / "maps/depth/0.png").is_file()
+    call("inspect", str(checkpoint), photo, "--out", str(tmp_path / "sheet.png"))
+    call("train", "--config-dir=mine", f"resume={run}", "trainer.max_steps=3")
+    assert metrics(run)["ended"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ("task/depth_loss=berhu", "DPT_PLUGINS"),
+        ("model/encoder=cnn", "encoder kind 'cnn': choose from vit.*DPT_PLUGINS"),
+    ],
+)
+def test_without_the_variable_nothing_of_it_is_called(changed, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("DPT_PLUGINS")
+    with pytest.raises(SystemExit) as stop:
+        call("train", "--config-dir=mine", "task=depth", changed, *SHORT, *FEW_SCENES,
+             f"run_dir={tmp_path / 'run'}")  # fmt: skip
+    assert stop.value.code == 1
+    assert re.search(says, capsys.readouterr().err)
+    assert "mine" not in sys.modules
+
+
+def test_a_run_with_own_configuration_files_begins_with_resume_auto(tmp_path, metrics):
+    line = "python train.py --config-dir mine task=depth model/encoder=cnn resume=auto"
+    call(*arguments(line, tmp_path / "run"))
+    assert metrics(tmp_path / "run")["ended"] == "finished"

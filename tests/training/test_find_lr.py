@@ -1,0 +1,128 @@
+"""The sweep of the learning rate."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from tiny import ON_CPU, TINY_DATA, TINY_MODEL, call
+from torch import nn
+
+from dpt.training.find_lr import follow, suggest, table
+
+TINY = (*TINY_MODEL, *TINY_DATA, *ON_CPU, "data=scenes", "data.train.length=8", "task=depth")
+
+
+def sweep(folder, *overrides):
+    call("find-lr", *TINY, f"run_dir={folder}", *overrides)
+    return json.loads((folder / "lr.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lr") / "run"
+    return folder, sweep(folder, "optim.encoder_lr=1e-4", "find.steps=30", "find.lr_min=1e-5")
+
+
+def test_a_sweep_writes_what_it_found(swept):
+    folder, found = swept
+    assert found["optim.lr"] == pytest.approx(found["lowest_loss_at"] / 3)
+    assert found["optim.encoder_lr"] == pytest.approx(found["optim.lr"] / 10)  # as 1e-4 of 1e-3
+    assert found["rates"][0] == pytest.approx(1e-5)
+    assert len(found["rates"]) == len(found["losses"]) <= 30
+    ratios = np.diff(np.log(found["rates"]))
+    assert ratios == pytest.approx(np.full(len(ratios), math.log(1e5) / 29))
+    picture = cv2.imread(str(folder / "lr.png"))
+    assert picture.shape == (400, 640, 3)
+    assert "try a third of it: optim.lr=" in (folder / "log.txt").read_text()
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_stopped_says_so(tmp_path):
+    command = [sys.executable, "-m", "dpt", "find-lr", *TINY, "find.steps=100000"]
+    process = subprocess.Popen([*command, f"run_dir={tmp_path}"], start_new_session=True)
+    log, deadline = tmp_path / "log.txt", time.monotonic() + 120
+    while not (log.is_file() and "steps from" in log.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    time.sleep(1.5)  # the handler is set when the first step begins
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM after" in log.read_text()
+    assert not (tmp_path / "lr.json").exists()
+
+
+def test_a_sweep_can_be_repeated(swept, tmp_path):
+    again = sweep(tmp_path, "optim.encoder_lr=1e-4", "find.steps=30", "find.lr_min=1e-5")
+    assert again == swept[1]
+
+
+def test_accumulated_batches_are_one_step(tmp_path):
+    found = sweep(tmp_path, "trainer.accumulate_grad_batches=2", "find.steps=12",
+                  "find.lr_min=1e-5", "find.lr_max=1e-3")  # fmt: skip
+    assert len(found["losses"]) == 12
+    assert max(found["losses"]) < 3 * min(found["losses"])  # of whole size, not halves
+
+
+def test_groups_keep_their_ratio():
+    layers = [nn.Linear(1, 1), nn.Linear(1, 1)]
+    optimizer = torch.optim.SGD([{"params": layers[0].parameters(), "lr": 0.2},
+                                 {"params": layers[1].parameters(), "lr": 0.05}])  # fmt: skip
+    rates = [1e-3, 1e-2, 1e-1]
+    schedule = follow(optimizer, total_steps=3, rates=rates, base=0.2)
+    for rate in rates:
+        found = [group["lr"] for group in optimizer.param_groups]
+        assert found == pytest.approx([rate, rate / 4])
+        optimizer.step()
+        schedule.step()
+
+
+RATES = [10 ** (-6 + 6 * i / 99) for i in range(100)]
+
+
+def test_the_suggestion_of_a_noisy_valley():
+    """A loss that is lowest at 1e-3, with noise of a tenth of its fall."""
+    noise = np.random.default_rng(0).normal(0, 0.1, 100)
+    losses = [(math.log10(rate) + 3) ** 2 / 9 + 2 + n for rate, n in zip(RATES, noise, strict=True)]
+    found = suggest(RATES, losses)
+    assert 3e-4 < found.lowest < 3e-3
+    assert found.rate == pytest.approx(found.lowest / 3)
+
+
+def test_a_loss_that_only_rises():
+    with pytest.raises(ValueError, match=r"does not fall from find\.lr_min=1\.0e-06 on"):
+        suggest(RATES, [float(i) for i in range(100)])
+    with pytest.raises(ValueError, match="does not fall"):
+        suggest(RATES, [math.nan])
+
+
+def test_the_table_shows_both_ends():
+    lines = table(RATES, [100.0 - i for i in range(100)]).splitlines()
+    assert lines[1].split()[:2] == ["1.0e-06", "100"]
+    assert lines[-1].split()[0] == "1.0e+00"
+    assert lines[1].count("#") > lines[-1].count("#") == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("find.lr_min=2", "needs 0 < lr_min < lr_max"),
+        ("find.steps=3", "at least 10 steps"),
+        ("find.steps=x", "find.steps='x'"),
+        ("optim.lr=0", "optim.lr=0: must be above 0"),
+        ("trainer.devices=2", "find-lr runs on one device"),
+    ],
+)
+def test_wrong_settings(tmp_path, capsys, override, says):
+    with pytest.raises(SystemExit):
+        sweep(tmp_path, override)
+    assert says in capsys.readouterr().err

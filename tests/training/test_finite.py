@@ -1,0 +1,161 @@
+"""Steps that are not finite leave no trace in the weights, and a line for each sample."""
+
+import csv
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_task import batch_of, task_of
+
+from dpt.training.finite import SkippedSteps, forget_later
+
+NAMES = ["a.jpg", "b, c.jpg"]
+
+
+class Trainer:
+    """What a step asks of its trainer."""
+
+    global_step = 3
+    strategy = None
+    precision_plugin = None
+
+    def __init__(self, folder):
+        self.default_root_dir = str(folder)
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    task = task_of("depth")
+    task._trainer = Trainer(tmp_path)
+    monkeypatch.setattr(task, "log", lambda *a, **k: None)
+    monkeypatch.setattr(type(task), "global_rank", 0)
+    return task
+
+
+def step(task, optimizer, *, factor=1.0):
+    optimizer.zero_grad()
+    loss = task.training_step({**batch_of(2), "name": NAMES}, 0) * factor
+    loss.backward()
+    task.configure_gradient_clipping(optimizer, 1.0, "norm")
+    optimizer.step()
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+def test_such_a_step_moves_nothing_and_is_written_down(task, tmp_path, factor):
+    optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-3, fused=True)
+    step(task, optimizer)
+    weights = {k: v.clone() for k, v in task.model.state_dict().items()}
+    moments = {i: {k: v.clone() for k, v in s.items()} for i, s in
+               optimizer.state_dict()["state"].items()}  # fmt: skip
+    step(task, optimizer, factor=factor)
+    assert all(torch.equal(v, weights[k]) for k, v in task.model.state_dict().items())
+    for i, state in optimizer.state_dict()["state"].items():
+        assert all(torch.equal(v, moments[i][k]) for k, v in state.items())
+    rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
+    assert [row["sample"] for row in rows] == NAMES
+    assert {row["step"] for row in rows} == {"3"}
+    step(task, optimizer)
+    assert any(not torch.equal(v, weights[k]) for k, v in task.model.state_dict().items())
+    assert (task.skipped.total, task.skipped.in_a_row) == (1, 0)
+
+
+def test_every_batch_of_an_accumulated_step_is_written_down(task, tmp_path):
+    """The fault may lie in the first of them, which the gradient does not tell."""
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+    for i, factor in enumerate((float("nan"), 1.0)):
+        loss = task.training_step({**batch_of(2), "name": [f"{i}a", f"{i}b"]}, i) * factor
+        loss.backward()
+    task.configure_gradient_clipping(optimizer, 1.0, "norm")
+    rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
+    assert [row["sample"] for row in rows] == ["0a", "0b", "1a", "1b"]
+    step(task, optimizer, factor=float("nan"))  # the next one knows nothing of them
+    assert len(list(csv.DictReader((tmp_path / "nonfinite.csv").open()))) == 4 + len(NAMES)
+
+
+def test_statistics_of_such_a_step_are_forgotten(tmp_path, monkeypatch):
+    """BatchNorm has seen the images before their loss is known, and would keep a NaN for ever."""
+    task = task_of("segmentation")
+    task._trainer = Trainer(tmp_path)
+    monkeypatch.setattr(task, "log", lambda *a, **k: None)
+    monkeypatch.setattr(type(task), "global_rank", 0)
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+    step(task, optimizer)
+    kept = {k: v.clone() for k, v in task.model.state_dict().items()}
+    assert any("running_var" in k for k in kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "_normalize", lambda images: torch.full(images.shape, float("nan")))
+        step(task, optimizer)
+    assert task.skipped.total == 1
+    assert all(torch.equal(v, kept[k]) for k, v in task.model.state_dict().items())
+    step(task, optimizer)
+    name = next(k for k in kept if "running_var" in k)
+    assert not torch.equal(task.model.state_dict()[name], kept[name])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_float16_unscales_once(task, fused):
+    """Lightning unscales for optimisers that do not do it in their own step."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    task.trainer.precision_plugin = SimpleNamespace(scaler=scaler)
+    weights = list(task.model.parameters())
+    optimizer = torch.optim.AdamW(weights, fused=fused)
+    loss = task.training_step({**batch_of(2), "name": NAMES}, 0)
+    scaler.scale(loss).backward()
+    if not fused:  # as its precision plugin does
+        scaler.unscale_(optimizer)
+    task.configure_gradient_clipping(optimizer, 1e-3, "norm")
+    norm = torch.nn.utils.get_total_norm([p.grad for p in weights if p.grad is not None])
+    assert float(norm) == pytest.approx(1e-3, rel=1e-3)
+    scaler.step(optimizer)
+
+
+@pytest.mark.parametrize(("scale", "skipped"), [(2.0, 0), (0.5, 1)])
+def test_a_scale_below_one_helps_against_no_overflow(task, scale, skipped):
+    """So a float16 run that can learn nothing ends like any other."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    task.trainer.precision_plugin = SimpleNamespace(scaler=scaler)
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+    loss = task.training_step({**batch_of(2), "name": NAMES}, 0) * float("inf")
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)  # as Lightning does under SGD
+    task.configure_gradient_clipping(optimizer, 1.0, "norm")
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == scale / 2
+    assert task.skipped.total == skipped
+
+
+def test_what_will_be_done_again_is_forgotten(task, tmp_path):
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+    for number in (3, 5, 12):
+        task.trainer.global_step = number
+        step(task, optimizer, factor=float("nan"))
+    forget_later(tmp_path, 5)
+    rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
+    assert [(row["step"], row["sample"]) for row in rows] == [("3", name) for name in NAMES]
+    forget_later(tmp_path / "nowhere", 5)
+
+
+def test_too_many_in_a_row_end_the_run(task, tmp_path):
+    task.skipped = SkippedSteps(limit=3)
+    optimizer = torch.optim.AdamW(task.model.parameters(), fused=True)
+    for factor in (float("nan"), float("nan"), 1.0, float("nan"), float("nan")):
+        step(task, optimizer, factor=factor)
+    with pytest.raises(ValueError, match=r"not finite in 3 steps in a row.*nonfinite\.csv"):
+        step(task, optimizer, factor=float("nan"))
+    state = task.run_state()
+    other = task_of("depth")
+    other.set_run_state(state)
+    assert other.run_state() == state
+
+
+def test_the_limit_is_positive():
+    with pytest.raises(ValueError, match="max_skipped_steps=0"):
+        SkippedSteps(limit=0)
+
+
+def test_two_ranks_may_both_have_begun_the_file(task, tmp_path):
+    header, rows = "step,rank,loss,gradient_norm,sample", ["3,1,nan,nan,b", "3,0,nan,nan,a"]
+    (tmp_path / "nonfinite.csv").write_text("\n".join([rows[0], header, rows[1], header, ""]))
+    forget_later(tmp_path, 4)
+    assert (tmp_path / "nonfinite.csv").read_text().splitlines() == [header, *rows]

@@ -1,0 +1,408 @@
+"""Training runs from the command line to what lies in the run's folder."""
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import dpt
+from dpt.data.scenes.dataset import CLASS_NAMES
+
+ROOT = Path(__file__).parents[2]
+DEPTH = {"val/abs_rel", "val/rmse", "val/sq_rel", "val/rmse_log", "val/log10", "val/silog",
+         "val/delta1", "val/delta2", "val/delta3"}  # fmt: skip
+SEGMENTATION = {"val/miou", "val/pixel_accuracy", "val/mean_accuracy", "val/iou/ground"}
+RUNS = {
+    # overrides, metrics, heads, whether there are pictures
+    "joint": (["task=joint"], DEPTH | SEGMENTATION, {"depth", "segmentation"}, True),
+    "depth": (["task=depth"], DEPTH, {"depth"}, True),
+    "relative": (["task=depth", "task.kind=relative"], DEPTH, {"depth"}, True),
+    "segmentation": (["task=segmentation"], SEGMENTATION, {"segmentation"}, True),
+    "classification": (["task=classification"], {"val/accuracy"}, {"classification"}, False),
+    "regression": (["task=regression"], {"val/mae", "val/rmse", "val/r2"}, {"regression"}, False),
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def run(kind, train, joint_run, tmp_path_factory):
+    if kind == "joint":
+        return joint_run
+    return train(tmp_path_factory.mktemp(kind) / "run", *RUNS[kind][0])
+
+
+def log_of(folder):
+    return (folder / "log.txt").read_text()
+
+
+def checkpoint_of(folder, name="last"):
+    return torch.load(folder / f"checkpoints/{name}.ckpt", weights_only=True)
+
+
+# ------------------------------------------------------------------------------ every task
+
+
+def test_the_folder_is_complete(kind, run):
+    files = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
+    pictures = {f for f in files if f.startswith("panels/")}
+    assert files - pictures == {"config.yaml", "log.txt", "metrics.json", "checkpoints/last.ckpt",
+                                "checkpoints/best.ckpt"}  # fmt: skip
+    wanted = {f"panels/{i:05d}.png" for i in range(5)} if RUNS[kind][3] else set()
+    assert pictures == wanted
+    assert "Scores on val" in log_of(run)
+    assert str(run / "checkpoints") in log_of(run)
+
+
+def test_the_configuration_is_resolved(run):
+    text = (run / "config.yaml").read_text()
+    assert "${" not in text
+    cfg = OmegaConf.load(run / "config.yaml")
+    assert cfg.run_dir == str(run)
+    assert cfg.data.batch_size == 4
+    assert cfg.trainer.max_steps == 2
+    assert cfg.callbacks.checkpoint.dirpath == f"{run}/checkpoints"
+
+
+def test_metrics_are_flat_and_named_as_documented(kind, run, metrics):
+    found = metrics(run)
+    assert RUNS[kind][1] <= set(found)
+    assert all(v is None or isinstance(v, float | int | str) for v in found.values())
+    assert all(isinstance(found[k], float) for k in RUNS[kind][1])
+    for key in RUNS[kind][1] - {"val/r2"}:
+        assert f"constant/{key}" in found
+    for key, value in found.items():
+        if key.rpartition("/")[2] in ("miou", "accuracy", "delta1", "pixel_accuracy"):
+            assert 0 <= value <= 1
+
+
+def test_a_relative_run_says_that_its_scores_are_aligned(kind, run, metrics):
+    words = [v for v in metrics(run).values() if isinstance(v, str)]
+    assert any("scale" in w for w in words) == (kind == "relative")
+
+
+def test_the_checkpoint_is_plain_data_and_a_model(kind, run):
+    content = checkpoint_of(run)
+    assert content["global_step"] == 2
+    model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
+    assert set(model.heads) == RUNS[kind][2]
+    assert model.preprocessing.image_size == (32, 48)
+    outputs = model(torch.zeros(1, 3, 40, 50))
+    assert set(outputs) == RUNS[kind][2]
+    for name, value in outputs.items():
+        dense = name in ("depth", "segmentation")
+        assert value.shape[-2:] == (40, 50) if dense else value.shape[0] == 1
+    best = dpt.DPT.from_pretrained(run / "checkpoints/best.ckpt")
+    assert best.spec == model.spec
+    if kind == "joint":
+        assert model.spec["class_names"] == list(CLASS_NAMES)
+
+
+def test_training_changed_the_weights(run):
+    trained = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
+    for name, parameter in trained.named_parameters():
+        assert parameter.isfinite().all(), name
+    norms = [m for m in trained.modules() if isinstance(m, torch.nn.LayerNorm)]
+    assert norms
+    assert any((m.weight != 1).any() for m in norms)  # they start at one
+
+
+def test_pictures_show_what_was_predicted(kind, run):
+    if not RUNS[kind][3]:
+        pytest.skip("image-level tasks have no pictures")
+    picture = cv2.imread(str(run / "panels/00000.png"))
+    assert picture.shape[2] == 3
+    assert picture.shape[1] >= 4 * 48  # photo, truth, prediction, error
+    assert picture.std() > 10
+    rows = picture.shape[0]
+    assert rows >= 32 * len(RUNS[kind][2])
+
+
+def test_evaluating_the_checkpoint_gives_the_same_numbers(run, evaluate, scores, tmp_path):
+    found = scores(evaluate(tmp_path, run / "checkpoints/last.ckpt"))
+    expected = scores(run)
+    assert found.keys() >= expected.keys()  # and errors by range, boundaries, ...
+    for key, value in expected.items():
+        if isinstance(value, float):
+            assert found[key] == pytest.approx(value, rel=1e-6, abs=1e-6), key
+        else:
+            assert found[key] == value
+
+
+# ------------------------------------------------------------------------------ repeatability
+
+
+def test_the_same_seed_gives_the_same_numbers_with_and_without_workers(
+    train, metrics, joint_run, tmp_path
+):
+    same = train(tmp_path / "same", "task=joint", "data.num_workers=1")
+    other = train(tmp_path / "other", "task=joint", "seed=1")
+    assert metrics(same) == metrics(joint_run)
+    assert metrics(other) != metrics(joint_run)
+
+
+# ------------------------------------------------------------------------------ length of a run
+
+
+def steps_of(folder):
+    return checkpoint_of(folder)["global_step"]
+
+
+def test_epochs(train, tmp_path):
+    run = train(tmp_path, "task=regression", "trainer.max_steps=-1", "trainer.max_epochs=3")
+    assert steps_of(run) == 6
+    assert (run / "checkpoints/best.ckpt").is_file()
+
+
+def test_the_default_length(train, tmp_path):
+    run = train(tmp_path, "task=regression", "trainer.max_steps=-1", "steps=3")
+    assert steps_of(run) == 3
+
+
+def test_time_ends_a_run_in_order(train, tmp_path, metrics):
+    run = train(tmp_path, "task=regression", "trainer.max_steps=100000",
+                "trainer.max_time=00:00:00:01", "trainer.val_check_interval=100000")  # fmt: skip
+    assert 1 <= steps_of(run) < 100000
+    assert "val/mae" in metrics(run)
+    assert (run / "checkpoints/best.ckpt").is_file()
+
+
+def test_a_limit_on_batches_leaves_a_best_checkpoint(train, tmp_path):
+    run = train(tmp_path, "task=regression", "data.train.length=400", "trainer.max_steps=-1",
+                "trainer.max_epochs=1", "trainer.limit_train_batches=3")  # fmt: skip
+    assert steps_of(run) == 3
+    assert (run / "checkpoints/best.ckpt").is_file()
+    dpt.DPT.from_pretrained(run / "checkpoints/best.ckpt")
+
+
+def test_accumulated_batches(train, tmp_path):
+    run = train(tmp_path, "task=regression", "trainer.accumulate_grad_batches=2")
+    assert steps_of(run) == 2
+    assert checkpoint_of(run)["epoch"] >= 1  # two epochs of two batches
+
+
+def test_validation_as_a_share_of_an_epoch(train, tmp_path):
+    run = train(tmp_path, "task=regression", "trainer.val_check_interval=0.5")
+    assert re.findall(r"step (\d+): val/mae", log_of(run)) == ["1", "2"]  # two batches an epoch
+
+
+@pytest.mark.parametrize("debug", ["tiny", "overfit"])
+def test_debugging_runs(train, tmp_path, debug):
+    run = train(tmp_path, "task=joint", f"debug={debug}")
+    assert (run / "metrics.json").is_file()
+
+
+def test_overfitting_repeats_one_batch(train, tmp_path):
+    run = train(tmp_path, "task=segmentation", "debug=overfit", "trainer.max_steps=4",
+                "optim.lr=0", "logger=csv", "trainer.log_every_n_steps=1",
+                "task.objectives.segmentation.dropout=0")  # fmt: skip
+    losses = [float(row["train/loss"]) for row in rows_of(run) if row.get("train/loss")]
+    assert len(losses) == 4
+    assert max(losses) - min(losses) < 1e-5
+
+
+def test_a_fast_development_run(train, tmp_path):
+    train(tmp_path, "task=joint", "trainer.fast_dev_run=true")
+
+
+# ------------------------------------------------------------------------------ own folders
+
+
+def test_a_folder_with_partial_labels_and_several_sizes(
+    train, evaluate, scores, dense_data, tmp_path
+):
+    run = train(tmp_path / "run", "task=joint", *dense_data)
+    found = scores(run)
+    assert {"val/miou", "val/abs_rel", "val/iou/class_2"} <= set(found)
+    assert all(isinstance(found[k], float) for k in ("val/miou", "val/abs_rel"))
+    assert len(list((run / "panels").glob("*.png"))) == 5
+    # how images are batched makes no difference, though only those of one size are stacked
+    alone = scores(evaluate(tmp_path / "alone", run / "checkpoints/last.ckpt", *dense_data,
+                            "data.batch_size=1"))  # fmt: skip
+    for key, value in found.items():
+        if isinstance(value, float):
+            assert alone[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
+
+
+def test_one_label_of_a_folder(train, dense_data, tmp_path, metrics):
+    no_depth = [d for d in dense_data if not d.startswith("data.depth")]
+    run = train(tmp_path, "task=segmentation", *no_depth, "data.missing=skip")
+    assert "val/miou" in metrics(run)
+    assert "(4 train, 3 val images)" in log_of(run)
+
+
+def test_image_folder(train, image_folder, tmp_path, metrics):
+    run = train(tmp_path, "task=classification", "data=imagefolder", f"data.root={image_folder}")
+    assert "val/accuracy" in metrics(run)
+    assert (
+        dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").heads.classification.num_classes == 2
+    )
+
+
+def test_image_table(train, image_folder, tmp_path, metrics):
+    run = train(tmp_path, "task=regression", "data=imagetable", f"data.root={image_folder}")
+    found = metrics(run)
+    assert "val/mae" in found
+    # train values 0.5..3.5 have the mean 2; those of val are 0.5, 1.5, 2.5
+    assert found["constant/val/mae"] == pytest.approx((1.5 + 0.5 + 0.5) / 3)
+
+
+def test_fewer_images_than_a_batch(train, image_folder, tmp_path):
+    run = train(tmp_path, "task=classification", "data=imagefolder", f"data.root={image_folder}",
+                "data.batch_size=64")  # fmt: skip
+    assert steps_of(run) == 2
+
+
+# ------------------------------------------------------------------------------ first weights
+
+
+def test_an_encoder_starts_from_a_classification_run(train, tmp_path):
+    source = train(tmp_path / "classes", "task=classification")
+    weights = source / "checkpoints/last.ckpt"
+    scratch = train(tmp_path / "scratch", "task=segmentation", "optim.lr=0")
+    started = train(tmp_path / "started", "task=segmentation", "optim.lr=0",
+                    f"model.encoder.weights={weights}")  # fmt: skip
+    wanted = dpt.DPT.from_pretrained(weights).encoder.state_dict()
+    found = dpt.DPT.from_pretrained(started / "checkpoints/last.ckpt").encoder.state_dict()
+    random = dpt.DPT.from_pretrained(scratch / "checkpoints/last.ckpt").encoder.state_dict()
+    assert all(torch.equal(found[k], wanted[k]) for k in wanted)
+    assert not torch.equal(random["patch_embed.proj.weight"], wanted["patch_embed.proj.weight"])
+    assert f"{weights}: {len(wanted)} encoder tensors loaded" in log_of(started)
+    assert "encoder tensors loaded" not in log_of(scratch)
+
+
+def test_an_encoder_of_another_image_size_is_resized(train, tmp_path):
+    source = train(tmp_path / "classes", "task=classification", "data.image_size=[32,32]")
+    run = train(tmp_path / "run", "task=depth", "data.image_size=[48,48]",
+                f"model.encoder.weights={source / 'checkpoints/last.ckpt'}")  # fmt: skip
+    assert "pos_embed 2x2 to 3x3" in log_of(run)
+
+
+# ------------------------------------------------------------------------------ several runs
+
+
+def test_a_sweep_numbers_its_runs(train, tmp_path):
+    train(tmp_path / "sweep", "-m", "task=regression", "optim.lr=0.01,0.02")
+    assert sorted(p.name for p in (tmp_path / "sweep").iterdir() if p.is_dir()) == ["0", "1"]
+    for number, rate in (("0", 0.01), ("1", 0.02)):
+        folder = tmp_path / "sweep" / number
+        cfg = OmegaConf.load(folder / "config.yaml")
+        assert (cfg.optim.lr, cfg.run_dir) == (rate, str(folder))
+        assert (folder / "metrics.json").is_file()
+        assert (folder / "checkpoints/last.ckpt").is_file()
+        assert log_of(folder).count("Scores on val") == 1
+
+
+# ------------------------------------------------------------------------------ loggers
+
+
+def rows_of(folder):
+    with (folder / "csv/metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_logger(train, tmp_path):
+    run = train(tmp_path, "task=joint", "logger=csv", "trainer.log_every_n_steps=1")
+    columns = {key for row in rows_of(run) for key, value in row.items() if value}
+    assert {"train/loss", "train/loss_depth", "train/loss_segmentation", "val/miou",
+            "val/abs_rel"} <= columns  # fmt: skip
+    assert any(column.startswith("lr-") for column in columns)
+    first = next(row for row in rows_of(run) if row["train/loss"])
+    terms = ("train/loss_depth", "train/loss_segmentation", "train/loss_auxiliary")
+    assert float(first["train/loss"]) == pytest.approx(
+        sum(float(first[t]) for t in terms), rel=1e-4
+    )
+
+
+def test_tensorboard_logger(train, tmp_path):
+    pytest.importorskip("tensorboard")
+    run = train(tmp_path, "task=regression", "logger=tensorboard")
+    assert list((run / "tensorboard").rglob("events.out.tfevents.*"))
+
+
+def test_wandb_without_an_account(train, tmp_path, monkeypatch):
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # no stored key
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    run = train(tmp_path / "run", "task=joint", "logger=wandb")
+    assert "not logged in" in log_of(run)
+    assert list((run / "wandb").glob("offline-run-*/*.wandb"))
+    pictures = list((run / "wandb").rglob("*.jpg"))
+    assert len(pictures) == 10  # five at each of two validations
+    assert (run / "metrics.json").is_file()
+
+
+# ------------------------------------------------------------------------------ an early end
+
+
+def test_sigterm_saves_and_scores(tmp_path):
+    arguments = ["task=regression", "logger=none", "data.image_size=[32,32]", "data.batch_size=2",
+                 "data.num_workers=1", "data.val.length=3", "model.encoder.num_blocks=4",
+                 "model.encoder.out_indices=[0,1,2,3]", "trainer.accelerator=cpu",
+                 "trainer.max_steps=2000000", "trainer.val_check_interval=1000000",
+                 "data.train.length=64", f"run_dir={tmp_path}"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "train.py", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        log, deadline = tmp_path / "log.txt", time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if log.is_file() and "regression on" in log.read_text():
+                break
+            time.sleep(0.2)
+        time.sleep(1.5)  # the handler is set when the first step begins
+        assert process.poll() is None
+        os.killpg(process.pid, signal.SIGTERM)  # its loaders' workers, too, as SLURM does
+        _, err = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert b"Traceback" not in err
+    text = log_of(tmp_path)
+    assert "stopped by SIGTERM" in text
+    assert (tmp_path / "metrics.json").is_file()
+    assert 0 < steps_of(tmp_path) < 2000000
+    assert (tmp_path / "checkpoints/best.ckpt").is_file()
+    dpt.DPT.from_pretrained(tmp_path / "checkpoints/last.ckpt")
+
+
+def test_double_precision_is_double_throughout(train, metrics, tmp_path):
+    folder = train(tmp_path / "run", "task=joint", "trainer.precision=64-true")
+    checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    weights = [v for v in checkpoint["state_dict"].values() if v.is_floating_point()]
+    assert {v.dtype for v in weights} == {torch.float64}
+    assert metrics(folder)["val/abs_rel"] > 0
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_precisions_that_would_round_labels_are_refused(train, tmp_path, capsys, precision):
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", "task=joint", f"trainer.precision={precision}")
+    assert re.search(f"error: trainer.precision={precision} .*16-mixed", capsys.readouterr().err)
+
+
+def test_precision_auto_is_what_the_machine_can(train, metrics, tmp_path):
+    folder = train(tmp_path / "run", "task=joint", "trainer.precision=auto")
+    picked = re.search(r"trainer.precision=auto: (\S+) on this machine", log_of(folder))
+    assert picked is not None
+    assert picked[1] in ("bf16-mixed", "32-true")
+    assert metrics(folder)["val/abs_rel"] > 0

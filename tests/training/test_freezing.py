@@ -1,0 +1,114 @@
+"""Frozen parts stay bit for bit as they were, and the rest learns."""
+
+import re
+
+import pytest
+import torch
+from test_ddp import train as train_two_ranks
+
+import dpt
+from dpt.training.freezing import Freeze
+
+ENCODER = "callbacks.freeze.parts=[encoder]"
+RUN = ("task=segmentation", "data.train.length=12", "trainer.val_check_interval=1")
+
+
+@pytest.fixture(scope="module")
+def start(train, tmp_path_factory):
+    """The tensors that every run of this seed begins with."""
+    return tensors(train(tmp_path_factory.mktemp("start") / "run", *RUN, "optim.lr=0"))
+
+
+def content(run):
+    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+
+
+def tensors(run):
+    return dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").state_dict()
+
+
+def changed(run, start):
+    """Names of parameters that differ from the start's; batch statistics moved at rate 0 too."""
+    found, buffers = tensors(run), ("running_mean", "running_var", "num_batches_tracked")
+    return {k for k, v in start.items() if not torch.equal(found[k], v) and not k.endswith(buffers)}
+
+
+def groups_with_state(run):
+    """Names of the optimiser's groups, and of those with momenta."""
+    (optimizer,) = content(run)["optimizer_states"]
+    groups = optimizer["param_groups"]
+    known = {g["name"] for g in groups}
+    return known, {g["name"] for g in groups if set(g["params"]) & set(optimizer["state"])}
+
+
+def test_a_frozen_encoder_for_a_whole_run(train, start, tmp_path):
+    run = train(tmp_path / "run", *RUN, ENCODER, "trainer.max_steps=3", "optim.weight_decay=0.5")
+    names = changed(run, start)
+    assert not [n for n in names if n.startswith("encoder.")]
+    assert {"decoder.layer_rn.0.weight", "heads.segmentation.layers.4.weight"} <= names
+    assert groups_with_state(run) == ({"decoder", "decoder_no_decay"},) * 2
+    assert "frozen until the whole run: encoder (0." in (run / "log.txt").read_text()
+
+
+def test_an_encoder_frozen_until_a_step(train, start, tmp_path):
+    until = (*RUN, ENCODER, "callbacks.freeze.until_step=2", "optim.weight_decay=0.5")
+    before = train(tmp_path / "before", *until, "trainer.max_steps=2", "schedule=constant")
+    assert not [n for n in changed(before, start) if n.startswith("encoder.")]
+    known, used = groups_with_state(before)
+    assert {"encoder", "encoder_no_decay"} == known - used  # known, but without momenta
+    after = train(tmp_path / "after", *until, "trainer.max_steps=3", "schedule=constant")
+    names = changed(after, start)
+    assert "encoder.blocks.0.attn.qkv.weight" in names
+    assert "heads.segmentation.layers.4.weight" in names
+    (optimizer,) = content(after)["optimizer_states"]
+    steps = {g["name"]: {float(optimizer["state"][p]["step"]) for p in g["params"]}
+             for g in optimizer["param_groups"]}  # fmt: skip
+    assert steps["encoder"] == {1.0}
+    assert steps["decoder"] == {3.0}
+
+
+def test_what_is_frozen_does_not_count_in_the_norm_that_is_clipped(train, start, tmp_path):
+    """Clipped or not, a frozen encoder's gradients tell the rest nothing: both ways are one run."""
+    whole = train(tmp_path / "whole", *RUN, ENCODER, "trainer.max_steps=2")
+    until = train(tmp_path / "until", *RUN, ENCODER, "callbacks.freeze.until_step=9",
+                  "trainer.max_steps=2")  # fmt: skip
+    first, second = tensors(whole), tensors(until)
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    assert changed(whole, start)
+
+
+def test_batch_statistics_are_frozen_too(train, start, tmp_path):
+    run = train(tmp_path / "run", *RUN, "callbacks.freeze.parts=[decoder]", "trainer.max_steps=3")
+    assert not [n for n in changed(run, start) if n.startswith("decoder.")]
+    moved = {k: bool(v.any()) for k, v in tensors(run).items() if k.endswith("running_mean")}
+    assert len(moved) > 2
+    assert all(value == k.startswith("heads.") for k, value in moved.items())
+
+
+def test_a_linear_probe(train, tmp_path):
+    run = train(tmp_path / "run", "task=classification", ENCODER)
+    (optimizer,) = content(run)["optimizer_states"]
+    assert sum(len(g["params"]) for g in optimizer["param_groups"]) == 4  # a norm and a linear map
+
+
+@pytest.mark.parametrize("until", ["", "callbacks.freeze.until_step=1"])
+@pytest.mark.slow
+def test_several_processes(tmp_path, until):
+    folder, _ = train_two_ranks(tmp_path, "task=segmentation", ENCODER, "trainer.max_steps=3",
+                                *filter(None, [until]))  # fmt: skip
+    known, used = groups_with_state(folder)
+    assert used == known
+    assert ("encoder" in used) == bool(until)
+
+
+def test_a_part_that_the_model_has_not(train, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", "task=depth", "callbacks.freeze.parts=[encodr]")
+    message = capsys.readouterr().err
+    assert re.search(r"callbacks\.freeze\.parts: the model has no 'encodr'; there are encoder, "
+                     r"decoder, heads\.depth", message)  # fmt: skip
+
+
+def test_a_negative_step():
+    with pytest.raises(ValueError, match=r"until_step=-1"):
+        Freeze(parts=["encoder"], until_step=-1)

@@ -1,0 +1,165 @@
+"""Parameter groups: each parameter in one, rates by part and depth, who is decayed."""
+
+import pytest
+import torch
+from torch import nn
+
+import dpt
+from dpt.training.groups import layer_depths, parameter_groups
+from dpt.zoo import HEADS
+
+SMALL = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
+ENCODERS = {
+    "vit": {**SMALL, "num_register_tokens": 2, "layer_scale": 0.1, "final_norm": True},
+    "beit": {**SMALL, "kind": "beit", "layer_scale": 0.1},
+    "timm": {"kind": "timm", "name": "test_vit"},
+}
+TIMM = ("vit_small_patch14_reg4_dinov2", "vit_small_patch16_dinov3", "beit_base_patch16_224",
+        "deit_tiny_distilled_patch16_224", "swin_tiny_patch4_window7_224", "convnext_atto",
+        "swinv2_tiny_window8_256", "resnet18")  # fmt: skip
+ALL_HEADS = {
+    "depth": {"kind": "metric", "max_depth": 10.0},
+    "segmentation": {"num_classes": 3},
+    "classification": {"num_classes": 4},
+    "regression": {},
+    "inpainting": {},
+}
+
+
+def model_of(size="dpt_tiny", **encoder):
+    decoder = {} if size != "dpt_tiny" else {"reassemble_channels": [8] * 4, "fusion_channels": 8}
+    with torch.device("meta"):
+        return dpt.create_model(size, heads=ALL_HEADS, encoder=encoder, decoder=decoder)
+
+
+def groups_of(model, **options):
+    options = {"lr": 1.0, "encoder_lr": 0.1, "weight_decay": 0.5, **options}
+    return parameter_groups(model, **options)
+
+
+def by_name(model, groups, key):
+    """{parameter's name: value of its group}"""
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {names[id(p)]: group[key] for group in groups for p in group["params"]}
+
+
+# ------------------------------------------------------------------------------ one group each
+
+
+@pytest.mark.parametrize("layer_decay", [None, 0.8])
+@pytest.mark.parametrize(
+    ("size", "encoder"),
+    [(name, {}) for name in dpt.list_models()]
+    + [("dpt_tiny", e) for e in ENCODERS.values()]
+    + [("dpt_tiny", {"kind": "timm", "name": name}) for name in TIMM],
+    ids=lambda value: value if isinstance(value, str) else value.get("name", value.get("kind")),
+)
+def test_every_parameter_of_every_model_is_in_exactly_one_group(size, encoder, layer_decay):
+    assert set(ALL_HEADS) == set(HEADS)
+    model = model_of(size, **encoder)
+    groups = groups_of(model, layer_decay=layer_decay)
+    found = [id(p) for group in groups for p in group["params"]]
+    assert len(found) == len(set(found))
+    assert set(found) == {id(p) for p in model.parameters()}
+    labels = [group["name"] for group in groups]
+    assert len(labels) == len(set(labels))  # or the monitor of learning rates refuses them
+    assert (len(groups) == 4) == (layer_decay is None)
+
+
+def test_frozen_parameters_are_left_out():
+    model = model_of(**ENCODERS["vit"])
+    model.encoder.requires_grad_(False)
+    for layer_decay in (None, 0.8):
+        labels = {group["name"] for group in groups_of(model, layer_decay=layer_decay)}
+        assert labels == {"decoder", "decoder_no_decay"}
+
+
+# ------------------------------------------------------------------------------ weight decay
+
+UNDECAYED = (".bias", "cls_token", "reg_token", "dist_token", "pos_embed", ".gamma", "gamma_1",
+             "gamma_2", "position_bias_table", "q_bias", "v_bias", "logit_scale")  # fmt: skip
+
+
+@pytest.mark.parametrize("encoder", [*ENCODERS, *TIMM])
+def test_norms_biases_tokens_codes_and_gains_are_not_decayed(encoder):
+    model = model_of(**ENCODERS.get(encoder, {"kind": "timm", "name": encoder}))
+    decay = by_name(model, groups_of(model), "weight_decay")
+    norms = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
+    spared = {f"{name}.{p}" for name, module in model.named_modules() if isinstance(module, norms)
+              for p, _ in module.named_parameters(recurse=False)}  # fmt: skip
+    spared |= {name for name in decay if name.endswith(UNDECAYED) or ".cpb_mlp." in name}
+    for name, value in decay.items():
+        assert value == (0.0 if name in spared else 0.5), name
+    if encoder == "vit":
+        assert {"encoder.cls_token", "encoder.reg_token", "encoder.pos_embed",
+                "encoder.blocks.0.ls1.gamma"} <= spared  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ layer decay
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_rates_fall_from_block_to_block(encoder):
+    """BEiT's and MAE's rule: embeddings at depth 0, block i at i + 1, the decoder at the top."""
+    model = model_of(**ENCODERS[encoder])
+    blocks = len(getattr(model.encoder, "model", model.encoder).blocks)
+    rates = by_name(model, groups_of(model, layer_decay=0.5), "lr")
+    prefix = "encoder.model." if encoder == "timm" else "encoder."
+    for name, rate in rates.items():
+        where = name.removeprefix(prefix)
+        if not name.startswith("encoder."):
+            expected = 1.0
+        elif where.startswith("blocks."):
+            expected = 0.1 * 0.5 ** (blocks - int(where.split(".")[1]))
+        elif where.startswith("norm."):
+            expected = 0.1 * 0.5
+        else:
+            assert where.startswith(("patch_embed.", "cls_token", "reg_token", "pos_embed")), where
+            expected = 0.1 * 0.5 ** (blocks + 1)
+        assert rate == pytest.approx(expected), name
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "convnext_atto"]
+)
+def test_rates_are_timms(name):
+    import timm
+    from timm.optim import param_groups_layer_decay
+
+    with torch.device("meta"):
+        peer = timm.create_model(name, num_classes=7)
+    scales = {id(p): group["lr_scale"] for group in param_groups_layer_decay(peer, layer_decay=0.7)
+              for p in group["params"]}  # fmt: skip
+    model = model_of(kind="timm", name=name)
+    rates = by_name(model, groups_of(model, layer_decay=0.7, encoder_lr=1.0), "lr")
+    compared = 0
+    for part, parameter in peer.named_parameters():
+        if (ours := rates.get(f"encoder.model.{part}")) is not None:
+            assert ours == pytest.approx(scales[id(parameter)]), part
+            compared += 1
+    assert compared == sum(n.startswith("encoder.") for n in rates)
+
+
+def test_the_cnn_of_a_hybrid_counts_as_embedding():
+    depths = layer_depths(model_of("dpt_hybrid").encoder)
+    assert {d for name, d in depths.items() if name.startswith("patch_embed.backbone")} == {0}
+    assert max(depths.values()) == 12
+
+
+def test_without_a_rate_of_its_own_the_encoder_falls_from_the_common_one():
+    model = model_of(**ENCODERS["vit"])
+    rates = by_name(model, groups_of(model, encoder_lr=None, layer_decay=0.5), "lr")
+    assert rates["encoder.blocks.3.attn.qkv.weight"] == pytest.approx(0.5)
+
+
+def test_an_encoder_without_an_order_is_refused():
+    model = nn.ModuleDict({"encoder": nn.Linear(3, 3), "heads": nn.Linear(3, 3)})
+    with pytest.raises(ValueError, match=r"optim\.layer_decay: Linear does not say"):
+        groups_of(model, layer_decay=0.8)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, 1.5])
+def test_layer_decay_out_of_range(value):
+    with pytest.raises(ValueError, match=rf"optim\.layer_decay={value}"):
+        groups_of(model_of(**ENCODERS["vit"]), layer_decay=value)

@@ -1,0 +1,137 @@
+"""Loggers: their faults end no training, and a resumed run goes on where it was."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger
+
+from dpt.training.loggers import OneFileCSVLogger, make_wandb, never_fatal
+
+
+class Unreachable(CSVLogger):
+    def log_metrics(self, metrics, step=None):
+        raise ConnectionError("no route\nto host")
+
+
+def test_a_fault_is_said_once_and_passes(tmp_path, caplog):
+    logger = never_fatal(Unreachable(tmp_path))
+    for step in range(3):
+        logger.log_metrics({"train/loss": 1.0}, step=step)
+    logger.log_hyperparams({"seed": 0})
+    (message,) = [r.message for r in caplog.records]
+    assert "log_metrics failed (ConnectionError: no route to host); training goes on" in message
+    assert isinstance(logger, CSVLogger)
+
+
+def rows(folder):
+    with (folder / "csv/metrics.csv").open(newline="") as file:
+        return [(int(r["step"]), r.get("loss"), r.get("miou")) for r in csv.DictReader(file)]
+
+
+def csv_logger(folder):
+    return OneFileCSVLogger(save_dir=str(folder), name="csv", version="")
+
+
+def test_a_resumed_run_goes_on_in_its_file(tmp_path):
+    first = csv_logger(tmp_path)
+    for step in range(5):
+        first.log_metrics({"loss": float(step)}, step=step)
+    first.log_metrics({"miou": 0.5}, step=2)
+    first.save()
+    second = csv_logger(tmp_path)
+    second.resume_at(3)  # three steps are done; what was logged of later ones is done again
+    second.log_metrics({"loss": 30.0}, step=3)
+    second.save()
+    assert rows(tmp_path) == [(0, "0.0", ""), (1, "1.0", ""), (2, "2.0", ""), (2, "", "0.5"),
+                              (3, "30.0", "")]  # fmt: skip
+
+
+def test_a_torn_line_is_left_out(tmp_path):
+    """What a full disk leaves: a row cut off before its step."""
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv/metrics.csv").write_text("epoch,loss,step\n0,1.5,0\n0,1.2,\n0,1.")
+    logger = csv_logger(tmp_path)
+    logger.resume_at(3)
+    assert rows(tmp_path) == [(0, "1.5", None)]
+
+
+def test_resuming_without_a_file_is_nothing(tmp_path):
+    csv_logger(tmp_path).resume_at(3)
+    assert not (tmp_path / "csv/metrics.csv").exists()
+
+
+def test_wandb_keeps_the_id_of_a_run(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    ids = {make_wandb(save_dir=str(tmp_path / "run")).version for _ in range(2)}
+    assert len(ids) == 1
+    assert make_wandb(save_dir=str(tmp_path / "other")).version not in ids
+
+
+@pytest.mark.slow
+def test_wandb_begins_without_a_word(tmp_path):
+    """In a process of its own: W&B reads how loud it may be once."""
+    code = "import sys; from dpt.training.loggers import make_wandb; "
+    code += "make_wandb(save_dir=sys.argv[1]).experiment"
+    quiet = {"WANDB_MODE": "offline", "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=quiet, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_unreachable_service_leaves_the_run_offline(tmp_path, monkeypatch, caplog):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "online")
+    init, asked = wandb.init, []
+
+    def unreachable(**options):
+        asked.append(options["mode"])
+        if options["mode"] == "online":
+            raise wandb.errors.CommError("no route to host")
+        return init(**options)
+
+    monkeypatch.setattr(wandb, "init", unreachable)
+    logger = never_fatal(make_wandb(save_dir=str(tmp_path)))
+    for step in range(3):
+        logger.log_metrics({"loss": 1.0}, step=step)
+    wandb.finish()
+    assert asked == ["online", "offline"]
+    assert "no route to host, so this run is kept in" in caplog.text
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_where_wandb_cannot_even_write_it_is_asked_once(tmp_path, monkeypatch, caplog):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    asked = []
+
+    def broken(**options):
+        asked.append(options["mode"])
+        raise OSError("disk full")
+
+    monkeypatch.setattr(wandb, "init", broken)
+    logger = never_fatal(make_wandb(save_dir=str(tmp_path)))
+    for step in range(3):
+        logger.log_metrics({"loss": 1.0}, step=step)
+    assert asked == ["offline", "offline"]
+    assert "OSError: disk full; training goes on without it" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_key_that_cannot_be_checked_leaves_the_run_offline(tmp_path):
+    code = "import logging, sys; logging.basicConfig(level='INFO', stream=sys.stdout);"
+    code += (
+        "from dpt.training.loggers import make_wandb; make_wandb(save_dir=sys.argv[1]).experiment"
+    )
+    place = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True,
+        env=place | {"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "AuthenticationError" in done.stdout
+    assert "`wandb sync` uploads it" in done.stdout

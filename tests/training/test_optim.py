@@ -1,0 +1,222 @@
+"""Optimisers and learning rates over a run."""
+
+import math
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import dpt
+from dpt.training.optim import adamw, one_cycle, sgd, warmup_then_decay
+
+
+def model_of():
+    return dpt.create_model(
+        "dpt_tiny",
+        heads={"depth": {"kind": "relative"}, "segmentation": {"num_classes": 3}},
+        encoder={"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]},
+        decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return model_of()
+
+
+def names_of(model, groups):
+    """{group's name: names of its parameters}"""
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {g["name"]: {names[id(p)] for p in g["params"]} for g in groups}
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize(("encoder_lr", "expected"), [(0.01, 0.01), (None, 0.1), (0.0, 0.0)])
+def test_the_encoder_has_its_own_rate(model, make, encoder_lr, expected):
+    optimizer = make(model, lr=0.1, encoder_lr=encoder_lr)
+    for group in optimizer.param_groups:
+        names = names_of(model, [group])[group["name"]]
+        inside = [name.startswith("encoder.") for name in names]
+        assert all(inside) or not any(inside)
+        assert group["lr"] == (expected if inside[0] else 0.1)
+
+
+def test_an_encoder_at_rate_zero_stays(model):
+    model = model_of()
+    before = {k: v.clone() for k, v in model.named_parameters()}
+    optimizer = adamw(model, lr=0.1, encoder_lr=0.0)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]) == name.startswith("encoder."), name
+
+
+def test_options_reach_the_optimisers(model):
+    assert adamw(model, lr=0.1, betas=(0.8, 0.95)).param_groups[0]["betas"] == (0.8, 0.95)
+    assert sgd(model, lr=0.1, momentum=0.7).param_groups[0]["momentum"] == 0.7
+
+
+# ------------------------------------------------------------------------------ schedules
+
+
+def rates(total, **options):
+    """The rate of each optimiser step of a run, and the one after its end; the full rate is 1."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = warmup_then_decay(optimizer, total_steps=total, **options)
+    values = []
+    for _ in range(total + 1):
+        values.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return values
+
+
+def test_cosine():
+    values = rates(12, decay="cosine", warmup=2)
+    assert values[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert values[7] == pytest.approx(0.5)  # halfway from step 2 to step 12
+    assert values[4] == pytest.approx(0.5 * (1 + math.cos(math.pi * 0.2)))
+    assert values[12] == pytest.approx(0.0, abs=1e-12)
+    assert values[11] > 0  # the last step still learns
+
+
+def test_poly():
+    values = rates(10, decay="poly", warmup=0, power=0.9)
+    assert values == pytest.approx([(1 - t / 10) ** 0.9 for t in range(11)])
+    assert rates(10, decay="poly", warmup=0, power=2)[5] == pytest.approx(0.25)
+
+
+def test_constant():
+    assert rates(10, decay="constant", warmup=2) == pytest.approx([1 / 3, 2 / 3] + [1.0] * 9)
+
+
+@pytest.mark.parametrize("decay", ["poly", "cosine"])
+def test_final_is_a_factor_of_the_full_rate(decay):
+    values = rates(10, decay=decay, warmup=0, final=0.2)
+    assert values[0] == 1.0
+    assert values[10] == pytest.approx(0.2)
+    assert all(a > b for a, b in pairwise(values))
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [(0.25, 5), (0.0, 0), (5, 5), (1, 1)])
+def test_warmup_is_a_share_or_a_number_of_steps(warmup, steps):
+    values = rates(20, decay="constant", warmup=warmup)
+    assert sum(v < 1 for v in values) == steps
+
+
+def test_rates_keep_their_ratio():
+    parameters = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": parameters[:1], "lr": 0.1},
+                                 {"params": parameters[1:], "lr": 0.4}])  # fmt: skip
+    schedule = warmup_then_decay(optimizer, total_steps=8, decay="cosine")
+    for _ in range(4):
+        optimizer.step()
+        schedule.step()
+    small, large = (group["lr"] for group in optimizer.param_groups)
+    assert 0 < small < 0.1
+    assert large == pytest.approx(4 * small)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"decay": "linear"}, r"schedule\.decay='linear': choose poly, cosine or constant"),
+        ({"decay": "poly", "warmup": -1}, "warmup=-1"),
+    ],
+)
+def test_wrong_schedules(options, says):
+    with pytest.raises(ValueError, match=says):
+        rates(10, **options)
+
+
+# ------------------------------------------------------------------------------ one cycle
+
+
+def cycle(total, **options):
+    """The rates of two groups at each step of a run."""
+    parameters = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizer = torch.optim.AdamW([{"params": parameters[:1], "lr": 0.1},
+                                   {"params": parameters[1:], "lr": 0.4}])  # fmt: skip
+    schedule = one_cycle(optimizer, total_steps=total, **options)
+    values = []
+    for _ in range(total):
+        values.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        schedule.step()
+    return values
+
+
+def test_one_cycle_peaks_at_each_groups_own_rate():
+    values = cycle(40, warmup=10, div_factor=25, final_div_factor=100)
+    assert values[0] == pytest.approx([0.1 / 25, 0.4 / 25])
+    assert values[10] == pytest.approx([0.1, 0.4])
+    assert values[39] == pytest.approx([0.1 / 2500, 0.4 / 2500])
+    small = [v[0] for v in values]
+    assert all(a < b for a, b in pairwise(small[:11]))
+    assert all(a > b for a, b in pairwise(small[10:]))
+    assert all(b == pytest.approx(4 * a) for a, b in values)
+
+
+def test_a_share_of_one_cycle():
+    assert max(v[0] for v in cycle(20, warmup=0.25)) == cycle(20, warmup=0.25)[5][0]
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 10])
+@pytest.mark.parametrize("warmup", [0, 0.1, 0.3, 1, 50])
+def test_one_cycle_of_any_length(total, warmup):
+    values = [v[0] for v in cycle(total, warmup=warmup)]
+    assert all(0 < v <= 0.1 * (1 + 1e-9) for v in values)
+
+
+# ------------------------------------------------------------------------------ resume
+
+SCHEDULES = {
+    "one_cycle": one_cycle,
+    "poly": partial(warmup_then_decay, decay="poly", warmup=3),
+    "cosine": partial(warmup_then_decay, decay="cosine"),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_a_restored_run_goes_on_as_if_nothing_had_happened(make, schedule, tmp_path):
+    """Rates, momenta and weights after 6 + 6 steps, with a file between, are those of 12 steps."""
+
+    def start():
+        torch.manual_seed(0)
+        model = model_of()
+        optimizer = make(model, lr=1e-2, encoder_lr=1e-3, layer_decay=0.8)
+        return model, optimizer, SCHEDULES[schedule](optimizer, total_steps=12)
+
+    def run(model, optimizer, scheduler, steps):
+        rates = []
+        for step in steps:
+            for i, parameter in enumerate(model.parameters()):
+                random = torch.Generator().manual_seed(1000 * step + i)
+                parameter.grad = torch.randn(parameter.shape, generator=random)
+            rates.append([(g["lr"], g.get("betas"), g.get("momentum"))
+                          for g in optimizer.param_groups])  # fmt: skip
+            optimizer.step()
+            scheduler.step()
+        return rates
+
+    whole = start()
+    expected = run(*whole, range(12))
+    first = start()
+    run(*first, range(6))
+    torch.save([part.state_dict() for part in first], tmp_path / "state.pt")
+    second = start()
+    for part, state in zip(second, torch.load(tmp_path / "state.pt"), strict=True):
+        part.load_state_dict(state)
+    assert run(*second, range(6, 12)) == expected[6:]
+    assert second[2].state_dict() == whole[2].state_dict()
+    ours, theirs = (part[1].state_dict() for part in (second, whole))
+    assert ours["param_groups"] == theirs["param_groups"]
+    for i, state in theirs["state"].items():
+        for key, value in state.items():
+            assert torch.equal(ours["state"][i][key], value), (i, key)
+    for name, value in whole[0].state_dict().items():
+        assert torch.equal(second[0].state_dict()[name], value), name

@@ -1,0 +1,107 @@
+"""dpt data pack on the command line, and runs on what it wrote: here, from a server, resumed."""
+
+import http.server
+import json
+import threading
+from functools import partial
+
+import pytest
+import torch
+from tiny import call
+
+from dpt.training import resume
+
+STEADY = ("schedule=constant", "callbacks.checkpoint.every_n_train_steps=1", "data.batch_size=1",
+          "task=joint", "data.window=2")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def packed(dense_data, tmp_path_factory):
+    """``dense_folder`` in shards of two samples or so."""
+    folder = tmp_path_factory.mktemp("packed")
+    call("data", "pack", *dense_data, f"out={folder}", "shard_mb=0.02", "data.num_workers=0",
+         f"run_dir={folder}/run")  # fmt: skip
+    assert len(json.loads((folder / "train.json").read_text())["shards"]) >= 2
+    return folder
+
+
+def data(root, cache):
+    return "data=packed", f"data.root={root}", f"data.cache_dir={cache}"
+
+
+def weights(run):
+    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+
+
+def assert_same(run, other):
+    found, expected = weights(run), weights(other)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.fixture(scope="module")
+def whole(train, packed, tmp_path_factory):
+    """Eight steps, of which an epoch has six, that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    return train(folder / "run", *data(packed, folder / "cache"), *STEADY, "trainer.max_steps=8")
+
+
+@pytest.fixture
+def url(packed):
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    handler = partial(Handler, directory=packed)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_resumed_run_equals_an_undisturbed_one_wherever_the_shards_lie(
+    train, whole, url, tmp_path, scores
+):
+    there, run = data(url, tmp_path / "cache"), tmp_path / "run"
+    for steps in (4, 8):  # stopped inside the first epoch
+        train(run, *there, *STEADY, "resume=auto", f"trainer.max_steps={steps}",
+              "data.num_workers=1")  # fmt: skip
+        assert resume.step_of(run / "checkpoints/last.ckpt") == steps
+    assert_same(run, whole)
+    assert scores(run) == scores(whole)
+
+
+def test_a_packed_set_scores_as_the_files_it_was_packed_from(
+    evaluate, whole, dense_data, packed, tmp_path, metrics
+):
+    checkpoint = whole / "checkpoints/last.ckpt"
+    files = evaluate(tmp_path / "a", checkpoint, *dense_data)
+    shards = evaluate(tmp_path / "b", checkpoint, *data(packed, tmp_path / "cache"))
+    assert metrics(shards) == metrics(files)
+
+
+def test_the_doctor_reads_packed_data(data_check, packed, tmp_path):
+    assert data_check(tmp_path, *data(packed, tmp_path / "cache"), "data.num_workers=0") in (0, 1)
+    assert "unreadable" not in (tmp_path / "report.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("out=x",), "which data set?"),
+        (("data=camvid",), "out must be given"),
+        (("data=camvid", "out=x", "data.root=/nowhere"), "/nowhere does not exist"),
+        (("data=scenes", "out=x", "shard_mb=0"), "shard_mb=0: must be above 0"),
+        (("data=scenes", "out=x", "shuffle=perhaps"), "shuffle='perhaps'"),
+        (("data=packed", "out=x", "data.root=/nowhere"), "/nowhere does not exist"),
+        (("data=packed", "out=x"), "data.root must be given"),
+    ],
+)
+def test_mistakes_in_packing_get_one_line(tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        call("data", "pack", *arguments, f"run_dir={tmp_path}")
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert message in err

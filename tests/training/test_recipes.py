@@ -1,0 +1,122 @@
+"""The recipes of ``conf/experiment``: each at full size without weights, and two tiny steps."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import depth_trees
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from PIL import Image
+from tiny import ON_CPU, TINY_MODEL, call
+
+import dpt
+from dpt.cli import config_dir
+from dpt.config import build
+
+RECIPES = sorted(p.stem for p in (config_dir() / "experiment").glob("*.yaml"))
+NO_DOWNLOADS = ("model.encoder.weights=null",)
+HYBRID = ("model.encoder.out_indices=[2,3]", "model.decoder.reassemble_channels=[null,null,16,16]")
+DEFAULT = ("mmseg_dpt_b_ade20k", "nyu_metric", "dinov2_linear", "midas_mix")
+"""Recipes that run by default; between them every task, optimiser, schedule and kind of data."""
+
+
+@pytest.fixture(scope="session")
+def trees(tmp_path_factory) -> Path:
+    """Stand-ins of every data set that a recipe names, laid out as ``paths.data_dir``."""
+    root = tmp_path_factory.mktemp("trees")
+    random = np.random.default_rng(0)
+
+    def save(path: str, array: np.ndarray) -> None:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(array).save(root / path)
+
+    def photo(path: str, size: tuple[int, int] = (40, 48)) -> None:
+        save(path, random.integers(0, 255, (*size, 3), np.uint8))
+
+    depth_trees.nyuv2_bts(root / "nyuv2_bts")
+    depth_trees.hypersim(root / "hypersim")
+    depth_trees.vkitti2(root / "vkitti2")
+    for scene in ("Scene02", "Scene06", "Scene18"):
+        shutil.copytree(root / "vkitti2/Scene01", root / "vkitti2" / scene)
+    depth_trees.sunrgbd(root / "sunrgbd", toolbox=False)
+    depth_trees.tum(root / "tum", tuple(f"freiburg{i}" for i in range(12)))
+    for split, name in (("training", "train"), ("validation", "val")):
+        for i in range(3):
+            ade = "ADEChallengeData2016"
+            photo(f"{ade}/images/{split}/ADE_{name}_{i}.jpg")
+            save(f"{ade}/annotations/{split}/ADE_{name}_{i}.png",
+                 random.integers(0, 151, (40, 48)).astype(np.uint8))  # fmt: skip
+            photo(f"camvid/images/{name}/{i}.png")
+            save(f"camvid/masks/{name}/{i}.png", random.integers(0, 12, (40, 48)).astype(np.uint8))
+            photo(f"rgbd/images/{name}/{i}.png")
+            depth = random.integers(500, 9000, (40, 48)).astype(np.uint16)
+            save(f"rgbd/depth/{name}/{i}.png", depth)
+            for wordnet in ("n01440764", "n01443537"):
+                photo(f"imagenet/{name}/{wordnet}/{i}.JPEG")
+    for split, drive in (("train", "0001"), ("test", "0002")):
+        lines = []
+        for i in range(2):
+            drive_name = f"2011_09_26_drive_{drive}_sync"
+            photo_name = f"2011_09_26/{drive_name}/image_02/data/{i:010d}.png"
+            depth_name = f"{drive_name}/proj_depth/groundtruth/image_02/{i:010d}.png"
+            photo(f"kitti/raw/{photo_name}", (360, 1220))
+            folder = "train" if split == "train" else "val"
+            save(f"kitti/data_depth_annotated/{folder}/{depth_name}",
+                 random.integers(256, 20000, (360, 1220)).astype(np.uint16))  # fmt: skip
+            lines.append(f"{photo_name} {depth_name} 721.5377")
+        (root / f"kitti/eigen_{split}_files_with_gt.txt").write_text("\n".join(lines) + "\n")
+    return root
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_builds_its_model_at_full_size(recipe, trees):
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        cfg = compose("train", [f"experiment={recipe}", f"paths.data_dir={trees}", "run_dir=x",
+                                *NO_DOWNLOADS])  # fmt: skip
+    values = OmegaConf.to_container(cfg, resolve=True)
+    settings = build.loader_settings(values["data"])
+    objectives = build.make_objectives(values["task"], build.make_dataset(values["data"], "train"))
+    with torch.device("meta"):
+        model = build.make_model(values["model"], objectives, settings)
+        shape = (2, 3, *settings.image_size)
+        outputs = model(torch.zeros(shape))
+    assert {k: v.shape[0] for k, v in outputs.items()}.keys() >= set(objectives)
+    assert model.preprocessing.image_size == settings.eval_size
+    if recipe.startswith("dinov2"):  # whose codes are resized as they were in pretraining
+        assert model.encoder.grid == (37, 37)
+
+
+@pytest.mark.parametrize(
+    "recipe", [r if r in DEFAULT else pytest.param(r, marks=pytest.mark.slow) for r in RECIPES]
+)
+def test_every_recipe_runs_two_steps(recipe, trees, tmp_path):
+    size = "[28,42]" if "dinov2" in recipe or "anything" in recipe else "[32,48]"
+    tiny = (*TINY_MODEL, *(HYBRID if recipe == "dpt_ade20k" else ()))
+    folder = tmp_path / "run"
+    call("train", f"experiment={recipe}", "debug=tiny", f"paths.data_dir={trees}",
+         f"run_dir={folder}", *tiny, *ON_CPU, *NO_DOWNLOADS, f"data.image_size={size}",
+         f"data.eval_size={size}", "trainer.precision=32-true")  # fmt: skip
+    content = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    assert content["global_step"] == 2
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert any(k.startswith("val/") for k in metrics)
+    model = dpt.DPT.from_pretrained(folder / "checkpoints/last.ckpt")
+    assert all(p.isfinite().all() for p in model.parameters())
+    parts = {g["name"].partition("_")[0] for g in content["optimizer_states"][0]["param_groups"]}
+    assert parts == ({"decoder"} if recipe.startswith("dinov2") else {"encoder", "decoder"})
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_says_what_it_costs_and_what_to_expect(recipe):
+    head = (config_dir() / f"experiment/{recipe}.yaml").read_text().partition("defaults:")[0]
+    assert f"python train.py experiment={recipe} " in head
+    if recipe not in ("camvid", "rgbd"):  # which were trained here, on a laptop's CPU
+        assert "# Published" in head
+        assert re.search(r"[Nn]ot\s(#\s)?trained\shere", head)
+        assert re.search(r"\d GPUs?: ", head) or recipe == "dinov2_linear"
+    assert max(len(line) for line in head.splitlines()) <= 101

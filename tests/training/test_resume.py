@@ -1,0 +1,255 @@
+"""A run that was killed and resumed is the run that nobody disturbed, bit for bit."""
+
+import csv
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpt.cli import main, run_to_resume
+from dpt.training import resume
+
+ROOT = Path(__file__).parents[2]
+MODEL = ("model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
+         "model.encoder.embed_dim=48", "model.decoder.reassemble_channels=[8,8,16,16]",
+         "model.decoder.fusion_channels=16", "model.encoder.drop_path=0.1")  # fmt: skip
+RUN = (*MODEL, "task=joint", "data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0",
+       "data.train.length=14", "data.val.length=3", "logger=csv", "trainer.accelerator=cpu",
+       "trainer.log_every_n_steps=1", "trainer.val_check_interval=9",
+       "callbacks.checkpoint.every_n_train_steps=1", "optim.lr=1e-3")  # fmt: skip
+STEPS = "trainer.max_steps=40"
+
+
+def start(*overrides):
+    return subprocess.Popen(
+        [sys.executable, "train.py", *RUN, STEPS, *overrides],
+        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+def finish(process, code=0):
+    out, _ = process.communicate(timeout=400)
+    assert process.returncode == code, out[-3000:]
+    return out
+
+
+def kill_at(process, folder, step):
+    """Ends every process of the run at once, some time after ``step`` was saved."""
+    last, deadline = folder / "checkpoints/last.ckpt", time.monotonic() + 300
+    while time.monotonic() < deadline and process.poll() is None:
+        if last.is_file() and (resume.step_of(last) or 0) >= step:
+            break
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return resume.step_of(last)
+
+
+def state_of(folder):
+    checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    return {k: checkpoint.get(k) for k in ("state_dict", "optimizer_states", "lr_schedulers",
+            "global_step", "current_model_state", "averaging_state", resume.KEY)}  # fmt: skip
+
+
+def logged(folder):
+    """Values by (step, key); times and speeds, which no two runs share, left out."""
+    values = {}
+    with (folder / "csv/metrics.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            for key, value in row.items():
+                if value and key not in ("step", "epoch", "train/images_per_s"):
+                    values[int(row["step"]), key] = float(value)
+    return values
+
+
+def assert_same(found, expected, where=""):
+    """Equality of nested containers, tensors bit for bit."""
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected), where
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for key in expected:
+            assert_same(found[key], expected[key], f"{where}.{key}")
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected), where
+        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+            assert_same(a, b, f"{where}[{i}]")
+    else:
+        assert found == expected or (found != found and expected != expected), where
+
+
+def assert_same_run(found, expected):
+    assert_same(state_of(found), state_of(expected))
+    losses = logged(expected)
+    assert sum(key == "train/loss" for _, key in losses) == 40
+    assert_same(logged(found), losses)
+
+
+def killed_and_resumed(folder, steps, *overrides):
+    """A run killed after each of ``steps``, resumed each time, at last to its end."""
+    process = start(f"run_dir={folder}", *overrides)
+    for step in steps:
+        reached = kill_at(process, folder, step)
+        assert reached is not None
+        assert reached < 40, "it was over before it could be killed"
+        process = start(f"resume={folder}")
+    out = finish(process)
+    assert f"resume: from {folder}/checkpoints/last.ckpt" in out
+    return folder
+
+
+CASES = {
+    "one rank": (),
+    "two workers": ("data.num_workers=2",),
+    "two ranks": ("trainer.devices=2", "trainer.strategy=ddp"),
+    "two ranks, two workers": ("trainer.devices=2", "trainer.strategy=ddp", "data.num_workers=2"),
+    "average": ("callbacks=ema", "callbacks.checkpoint.every_n_train_steps=1"),
+    "accumulated": ("trainer.accumulate_grad_batches=3",),
+}
+
+
+@pytest.mark.parametrize("case", ["one rank", *(pytest.param(c, marks=pytest.mark.slow)
+                                                for c in CASES if c != "one rank")])  # fmt: skip
+def test_a_killed_run_continues_bit_for_bit(tmp_path, case):
+    """Seven batches an epoch, a validation every nine steps: kills fall on all sorts of places."""
+    whole = tmp_path / "whole"
+    finish(start(f"run_dir={whole}", *CASES[case]))
+    seed = int(os.environ.get("DPT_KILL_SEED", time.time_ns() % 10**6))
+    steps = random.Random(seed).sample(range(1, 37), 1)
+    print(f"killed after {steps}, DPT_KILL_SEED={seed}")
+    assert_same_run(killed_and_resumed(tmp_path / "killed", steps, *CASES[case]), whole)
+
+
+@pytest.mark.slow
+def test_twenty_kills_in_a_row(tmp_path):
+    """Every resumed run, killed at a random moment, equals the one that nobody disturbed."""
+    whole = tmp_path / "whole"
+    finish(start(f"run_dir={whole}"))
+    draw = random.Random(seed := int(os.environ.get("DPT_KILL_SEED", time.time_ns() % 10**6)))
+    for i in range(20):
+        steps = [draw.randrange(1, 38)]
+        print(f"kill {i + 1} after step {steps}, DPT_KILL_SEED={seed}", flush=True)
+        assert_same_run(killed_and_resumed(tmp_path / str(i), steps), whole)
+
+
+# ------------------------------------------------------------------------------ on the command line
+
+
+def test_a_finished_run_is_extended_and_what_changes_is_said(train, tmp_path):
+    run = train(tmp_path / "run", "task=regression")
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 2
+    resume_it("trainer.max_steps=3", "optim.lr=0.002", f"resume={run}")
+    text = (run / "log.txt").read_text()
+    assert "resume: changes trainer.max_steps: 2 -> 3" in text
+    assert re.search(r"resume: changes optim.lr: \S+ -> 0.002", text)
+    assert "last.ckpt, step 2" in text
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+    assert "embed_dim: 48" in (run / "config.yaml").read_text()  # of the first start
+
+
+def test_a_moved_run_stays_in_its_new_place(train, tmp_path):
+    train(tmp_path / "old", "task=regression").rename(tmp_path / "new")
+    resume_it("trainer.max_steps=3", f"resume={tmp_path / 'new'}")
+    assert resume.step_of(tmp_path / "new/checkpoints/last.ckpt") == 3
+    assert not (tmp_path / "old").exists()
+
+
+def test_auto_starts_where_there_is_nothing_and_then_goes_on(train, tmp_path):
+    for steps in (2, 4):
+        train(tmp_path, "task=regression", "resume=auto", f"trainer.max_steps={steps}")
+    assert "last.ckpt, step 2" in (tmp_path / "log.txt").read_text()
+    assert resume.step_of(tmp_path / "checkpoints/last.ckpt") == 4
+
+
+def test_a_job_of_slurm_goes_on_with_no_run_but_its_own(train, tmp_path, monkeypatch):
+    """Another job's run lies beside it, unfinished: it may still be training."""
+    train(tmp_path / "regression/slurm_7", "task=regression")
+    (tmp_path / "regression/slurm_7/metrics.json").unlink()
+    arguments = ["resume=auto", "task=regression", f"paths.runs={tmp_path}"]
+    assert run_to_resume("train", arguments) == tmp_path / "regression/slurm_7"
+    for job, expected in (("7", tmp_path / "regression/slurm_7"), ("8", None)):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        assert run_to_resume("train", [*arguments, "trainer=slurm"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["resume=/nowhere"], "resume=/nowhere: not a run's folder"),
+        (["-m", "resume=auto"], "resume goes on with one run"),
+        (["resume=RUN", "data.batch_size=3", "trainer.max_steps=9"],
+         "the run had batch_size 4 and now has 3"),
+        (["resume=RUN", "trainer.max_steps=9", "callbacks.freeze.parts=[encoder]"],
+         "optim.layer_decay or callbacks.freeze.parts"),
+        (["resume=RUN", "trainer.max_steps=9", "optim.layer_decay=0.8"],
+         "parameters in 4 groups, and is now to train"),
+        (["resume=RUN", "trainer.max_steps=9", "model.encoder.num_register_tokens=2"],
+         "tensors that differ: 1, such as model.encoder.reg_token"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_resumed(finished_run, capsys, change, message):
+    before = (finished_run / "config.yaml").read_text()
+    with pytest.raises(SystemExit):
+        resume_it(*(c.replace("RUN", str(finished_run)) for c in change))
+    err = capsys.readouterr().err
+    assert message in err
+    assert "Traceback" not in err
+    # else resume=RUN alone would meet the same fault again
+    assert (finished_run / "config.yaml").read_text() == before
+
+
+@pytest.fixture(scope="module")
+def finished_run(train, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("finished") / "run", "task=regression")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["one rank", "average"])
+def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path, case):
+    """Lightning's SLURM support with a stand-in for scontrol, which notes how it was called."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "scontrol").write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/called\n")
+    (tools / "scontrol").chmod(0o755)
+    slurm = {"NTASKS": 1, "NTASKS_PER_NODE": 1, "JOB_ID": 7, "JOB_NAME": "train", "LOCALID": 0,
+             "NODEID": 0, "PROCID": 0}  # fmt: skip
+    job = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+    job |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "train.py", *RUN, STEPS, "trainer=slurm", "trainer.strategy=auto",
+               "trainer.accelerator=cpu", f"paths.runs={tmp_path}", "resume=auto",
+               *CASES[case]]  # fmt: skip
+    folder = tmp_path / "joint/slurm_7"
+
+    def begin():
+        return subprocess.Popen(command, cwd=ROOT, env=os.environ | job, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+
+    process, last = begin(), folder / "checkpoints/last.ckpt"
+    while process.poll() is None and (resume.step_of(last) or 0) < 5:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGUSR1)
+    assert "SLURM starts the job again" in finish(process, 128 + signal.SIGUSR1)
+    assert (tmp_path / "called").read_text() == "requeue 7\n"
+    stopped = resume.step_of(resume.checkpoint_of(folder))
+    assert 5 <= stopped < 40
+    assert f"last.ckpt, step {stopped}" in finish(begin())
+    whole = tmp_path / "whole"
+    finish(start(f"run_dir={whole}", *CASES[case]))
+    assert_same_run(folder, whole)
+
+
+def resume_it(*arguments):
+    """``python train.py ARGUMENTS`` in this process."""
+    typed, sys.argv = sys.argv, ["train.py", *arguments]
+    try:
+        main("train")
+    finally:
+        sys.argv = typed

@@ -1,0 +1,133 @@
+"""Runs that ended, changed or lost something before they go on."""
+
+import csv
+import shutil
+
+import pytest
+import torch
+from test_resume import assert_same, resume_it, state_of
+
+import dpt
+from dpt.evaluation.callbacks import FailedFiles
+from dpt.training import resume
+
+RUN = ("task=regression", "trainer.max_steps=4", "trainer.val_check_interval=3")
+
+
+def test_a_finished_run_that_lost_its_metrics_finds_them_again(train, metrics, tmp_path):
+    """As if it had been killed in its last validation; a step was skipped before."""
+    run = train(tmp_path, *RUN)
+    state, expected = state_of(run), metrics(run)
+    (run / "metrics.json").unlink()
+    resume_it(f"resume={run}")
+    assert metrics(run) == expected
+    assert "train/loss_since_validation" in expected
+    assert_same(state_of(run), state)
+
+
+def test_best_goes_on_where_last_is_lost(train, tmp_path):
+    """It was written inside of a validation, which no later one excels at a rate of 0."""
+    same = ("schedule=constant", "optim.lr=0", "model.encoder.drop_path=0.1")
+    whole = train(tmp_path / "whole", *RUN, *same, "trainer.max_steps=6")
+    run = train(tmp_path / "run", *RUN, *same)
+    (run / "checkpoints/last.ckpt").unlink()
+    assert resume.step_of(run / "checkpoints/best.ckpt") == 3
+    resume_it(f"resume={run}", "trainer.max_steps=6")
+    assert_same(state_of(run), state_of(whole))
+
+
+# ------------------------------------------------------------------------------ other rates
+
+
+def rates(folder):
+    with (folder / "csv/metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["lr-AdamW/decoder"]]
+    return [float(row["lr-AdamW/decoder"]) for row in rows]
+
+
+@pytest.mark.parametrize("schedule", ["one_cycle", "cosine"])
+def test_what_is_configured_anew_counts(train, tmp_path, schedule):
+    """Twice as long, at another rate: the second half is that of such a run from the start."""
+    common = ("task=regression", f"schedule={schedule}", "logger=csv", "optim.weight_decay=0.1",
+              "trainer.log_every_n_steps=1", "trainer.val_check_interval=100")  # fmt: skip
+    new = ("trainer.max_steps=6", "optim.lr=0.002", "optim.weight_decay=0.3")
+    whole = train(tmp_path / "whole", *common, *new)
+    run = train(tmp_path / "run", *common, "trainer.max_steps=3", "optim.lr=0.001")
+    before = rates(run)
+    resume_it(f"resume={run}", *new)
+    assert rates(run) == [*before, *rates(whole)[3:]]
+    found, expected = (state_of(folder)["optimizer_states"][0] for folder in (run, whole))
+    assert found["param_groups"] == expected["param_groups"]
+    assert all(float(s["step"]) == 6 for s in found["state"].values())
+
+
+@pytest.mark.parametrize(("first", "second"), [("one_cycle", "cosine"), ("cosine", "one_cycle")])
+def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, second):
+    common = ("task=regression", "logger=csv", "trainer.log_every_n_steps=1",
+              "trainer.val_check_interval=100")  # fmt: skip
+    whole = train(tmp_path / "whole", *common, f"schedule={second}", "trainer.max_steps=6")
+    run = train(tmp_path / "run", *common, f"schedule={first}", "trainer.max_steps=3")
+    before = rates(run)
+    resume_it(f"resume={run}", f"schedule={second}", "trainer.max_steps=6")
+    assert rates(run) == [*before, *rates(whole)[3:]]
+
+
+def test_a_data_set_that_grew_is_remarked(train, tmp_path):
+    run = train(tmp_path, *RUN)
+    resume_it(f"resume={run}", "data.train.length=9", "trainer.max_steps=6")
+    assert "had 8 training samples and now has 9" in (run / "log.txt").read_text()
+
+
+# ------------------------------------------------------------------------------ accumulation
+
+
+@pytest.mark.parametrize("batch", [3, 4])
+def test_a_wish_to_stop_waits_for_the_gradients(train, tmp_path, monkeypatch, batch):
+    """Lightning's timer wishes so after any batch; of three a step, those before would be lost."""
+    run = ("task=regression", "data.train.length=20", "data.batch_size=2", "trainer.max_steps=4",
+           "trainer.accumulate_grad_batches=3", "trainer.val_check_interval=100")  # fmt: skip
+    whole = train(tmp_path / "whole", *run)
+
+    def stop(self, trainer, pl_module, data, batch_idx):
+        trainer.should_stop = trainer.should_stop or batch_idx == batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FailedFiles, "on_train_batch_start", stop)
+        cut = train(tmp_path / "cut", *run)
+    assert torch.load(cut / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
+    resume_it(f"resume={cut}")
+    assert_same(state_of(cut), state_of(whole))
+
+
+def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train, tmp_path):
+    name = "lightning.pytorch.callbacks.EarlyStopping"
+    stopping = (f"+callbacks.stop._target_={name}", "+callbacks.stop.monitor=val/mae",
+                "+callbacks.stop.divergence_threshold=-1")  # fmt: skip
+    run = train(tmp_path, "task=regression", "trainer.max_steps=9", "data.train.length=40",
+                "trainer.val_check_interval=3", *stopping)  # fmt: skip
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
+
+
+# ------------------------------------------------------------------------------ first weights
+
+
+@pytest.mark.parametrize("key", ["model.weights", "model.encoder.weights"])
+def test_a_resumed_run_does_without_the_weights_it_began_with(train, tmp_path, key):
+    """Which are of other sizes than the table's, where they are a whole model's."""
+    encoder = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
+               "num_register_tokens": 1}  # fmt: skip
+    source = tmp_path / "source"
+    heads = {"depth": {"kind": "metric", "max_depth": 10.0}}
+    dpt.create_model("dpt_tiny", heads=heads, encoder=encoder, image_size=(32, 48),
+                     decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
+                     ).save_pretrained(source)  # fmt: skip
+    first = (f"{key}={source}", "model.encoder.num_register_tokens=1")
+    run = ("task=depth", *first, "trainer.max_steps=4", "schedule=constant")
+    whole = train(tmp_path / "whole", *run)
+    cut = train(tmp_path / "cut", *run, "trainer.max_steps=2")
+    assert f"{source}" in (cut / "log.txt").read_text()
+    shutil.rmtree(source)
+    resume_it(f"resume={cut}", "trainer.max_steps=4")
+    found, expected = state_of(cut), state_of(whole)
+    assert_same(found["state_dict"], expected["state_dict"])
+    assert_same(found["optimizer_states"], expected["optimizer_states"])

@@ -1,0 +1,62 @@
+"""Switches that change what a step costs, and not what it gives."""
+
+import shutil
+
+import pytest
+import torch
+from benchmarks.models import saved_bytes
+
+import dpt
+
+
+def weights(run):
+    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.fixture(scope="module")
+def plain(train, tmp_path_factory):
+    return weights(train(tmp_path_factory.mktemp("plain") / "run", "task=joint",
+                         "model.encoder.drop_path=0.2"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "switch",
+    [
+        "checkpoint_activations",
+        "channels_last",
+        pytest.param("compile", marks=[pytest.mark.slow, pytest.mark.skipif(
+            shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")]),
+    ],
+)  # fmt: skip
+def test_a_switch_changes_nothing_but_the_cost(train, tmp_path, plain, switch):
+    """Two steps with dropped paths: the random numbers are drawn alike, too."""
+    run = train(tmp_path, "task=joint", "model.encoder.drop_path=0.2", f"model.{switch}=true")
+    found = weights(run)
+    assert found.keys() == plain.keys()
+    # two steps of Adam, whose first steps have the learning rate's size in whatever direction
+    scale = 1e-3
+    for name, value in plain.items():
+        if value.is_floating_point():
+            assert (found[name] - value).abs().mean() < 0.02 * scale, name
+
+
+@pytest.mark.parametrize("kind", ["vit", "beit"])
+def test_checkpointed_activations_are_fewer_and_gradients_the_same(kind):
+    torch.manual_seed(0)
+    model = dpt.create_model(
+        "dpt_tiny", heads={"depth": {"kind": "relative"}}, num_blocks=4, out_indices=[0, 1, 2, 3],
+        embed_dim=48, num_heads=3, encoder={"kind": kind},
+    ).double()  # fmt: skip
+    images = torch.randn(2, 3, 64, 96, dtype=torch.double)
+
+    def gradients():
+        model.zero_grad()
+        model(images)["depth"].square().sum().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    expected = gradients()
+    before = saved_bytes(lambda: model(images), model)
+    model.encoder.set_grad_checkpointing()
+    assert saved_bytes(lambda: model(images), model) < before
+    for found, wanted in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(found, wanted)

@@ -1,0 +1,288 @@
+"""One training step of every task: all parameters take part, labelled or not."""
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import dpt
+from dpt.objectives import (
+    ClassificationObjective,
+    DepthObjective,
+    RegressionObjective,
+    SegmentationObjective,
+)
+from dpt.objectives.base import same_size_groups, take
+from dpt.training.task import Task
+from dpt.types import IGNORE_INDEX, NO_CLASS
+
+pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+
+SIZE = (32, 48)
+TASKS = {
+    "depth": lambda: [DepthObjective(max_depth=10.0)],
+    "softplus": lambda: [DepthObjective(max_depth=10.0, activation="softplus")],
+    "relative": lambda: [DepthObjective(max_depth=10.0, kind="relative")],
+    "segmentation": lambda: [SegmentationObjective(num_classes=3)],
+    "linear": lambda: [SegmentationObjective(num_classes=3, kind="linear", levels=4)],
+    "no auxiliary": lambda: [SegmentationObjective(num_classes=3, auxiliary_weight=0.0)],
+    "classification": lambda: [ClassificationObjective(num_classes=4)],
+    "regression": lambda: [RegressionObjective()],
+    "joint": lambda: [DepthObjective(max_depth=10.0), SegmentationObjective(num_classes=3)],
+    "everything": lambda: [DepthObjective(max_depth=10.0), SegmentationObjective(num_classes=3),
+                           ClassificationObjective(num_classes=4), RegressionObjective()],
+}  # fmt: skip
+VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_size": SIZE,
+       "num_register_tokens": 1}  # fmt: skip
+ENCODERS = {
+    "vit": VIT,
+    "early": {**VIT, "num_blocks": 6},  # blocks after the last that is read
+    "hybrid": {**VIT, "kind": "hybrid", "out_indices": [1, 3], "num_register_tokens": 0},
+    "timm ViT": {"kind": "timm", "name": "test_vit"},
+    "timm ConvNeXt": {"kind": "timm", "name": "test_convnext"},
+}
+
+
+def task_of(name, encoder="vit", *, without_randomness=False):
+    torch.manual_seed(0)
+    objectives = {o.head: o for o in TASKS[name]()}
+    heads = {head: objective.head_options() for head, objective in objectives.items()}
+    if without_randomness:
+        for options in heads.values():
+            if "dropout" in options:
+                options["dropout"] = 0.0
+    channels = [8, 8, 16, 16]
+    model = dpt.create_model(
+        "dpt_hybrid" if encoder == "hybrid" else "dpt_tiny",
+        heads=heads,
+        encoder=ENCODERS[encoder],
+        decoder={
+            "reassemble_channels": [None, None, 16, 16] if encoder == "hybrid" else channels,
+            "fusion_channels": 16,
+        },
+    )
+    return Task(model=model, objectives=objectives)
+
+
+def batch_of(count, *, labelled=True, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    image = torch.randint(256, (count, 3, *SIZE), generator=random, dtype=torch.uint8)
+    if not labelled:
+        return {
+            "image": image,
+            "depth": torch.zeros(count, *SIZE),
+            "valid": torch.zeros(count, *SIZE, dtype=torch.bool),
+            "labels": torch.full((count, *SIZE), IGNORE_INDEX, dtype=torch.uint8),
+            "class_id": torch.full((count,), NO_CLASS),
+            "value": torch.full((count,), float("nan")),
+        }
+    depth = torch.rand(count, *SIZE, generator=random) * 8 + 1
+    return {
+        "image": image,
+        "depth": depth,
+        "valid": depth > 2,
+        "labels": torch.randint(3, (count, *SIZE), generator=random, dtype=torch.uint8),
+        "class_id": torch.randint(4, (count,), generator=random),
+        "value": torch.rand(count, generator=random) * 5,
+    }
+
+
+def step(task, batch):
+    """The loss, and the gradient of each parameter by its name."""
+    task.zero_grad()
+    loss = task.training_step(batch, 0)
+    loss.backward()
+    return float(loss.detach()), {n: p.grad for n, p in task.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "unlabelled"])
+@pytest.mark.parametrize("name", TASKS)
+def test_every_parameter_has_a_gradient(name, labelled):
+    """So DDP needs no find_unused_parameters, whatever labels a rank happens to meet."""
+    task = task_of(name)
+    loss, gradients = step(task, batch_of(2, labelled=labelled))
+    assert gradients
+    assert [n for n, g in gradients.items() if g is None] == []
+    assert all(g.isfinite().all() for g in gradients.values())
+    total = sum(float(g.abs().sum()) for g in gradients.values())
+    if labelled:
+        assert loss > 0
+        for part in ("model.encoder.", "model.heads."):
+            assert sum(float(g.abs().sum()) for n, g in gradients.items() if part in n) > 0
+    else:
+        assert loss == 0
+        assert total == 0
+
+
+@pytest.mark.parametrize("name", ["joint", "classification"])
+@pytest.mark.parametrize("encoder", [e for e in ENCODERS if e != "vit"])
+def test_every_parameter_of_other_encoders_has_one_too(name, encoder):
+    _, gradients = step(task_of(name, encoder), batch_of(2))
+    assert [n for n, g in gradients.items() if g is None] == []
+
+
+@pytest.mark.parametrize("name", ["joint", "relative", "everything"])
+@pytest.mark.parametrize("partial", [False, True])
+def test_two_halves_of_a_batch_teach_what_the_whole_does(name, partial):
+    """The mean over ranks is what one process computes, though one rank's half lacks labels."""
+    task = task_of(name, without_randomness=True)
+    for module in task.modules():
+        if isinstance(module, nn.BatchNorm2d):  # its statistics are those of the half
+            module.eval()
+    halves = [batch_of(2, seed=1), batch_of(2, seed=2, labelled=not partial)]
+    halves[0]["valid"][1] = False  # an image without depth among images with
+    whole = {key: torch.cat([half[key] for half in halves]) for key in halves[0]}
+    loss, gradients = step(task, whole)
+    parts = []
+    for half in halves:
+        value, gradient = step(task, half)
+        parts.append((value, {n: g.clone() for n, g in gradient.items()}))
+    assert loss == pytest.approx(sum(value for value, _ in parts) / 2, rel=1e-5)
+    _, gradients = step(task, whole)
+    scale = max(float(g.abs().max()) for g in gradients.values())
+    for key, gradient in gradients.items():
+        mean = sum(part[key] for _, part in parts) / 2
+        assert (mean - gradient).abs().max() <= 1e-4 * scale, key
+
+
+def dead_starts():
+    """Seeds of twelve with which a relative model starts at zero everywhere."""
+    dead = []
+    for seed in range(12):
+        torch.manual_seed(seed)
+        heads = {"depth": {"kind": "relative"}}
+        model = dpt.create_model("dpt_tiny", heads=heads, image_size=SIZE)
+        with torch.no_grad():
+            images = model.preprocessing.normalize(batch_of(2)["image"])
+            if float((model(images)["depth"] > 0).float().mean()) < 0.01:
+                dead.append(seed)
+    return dead
+
+
+def test_relative_depth_can_learn_from_every_seed():
+    """Behind a ReLU that passes nothing there is no gradient, for the whole of the run."""
+    assert dead_starts() == []
+
+
+def test_joint_skips_the_head_whose_label_a_sample_lacks():
+    """What depth teaches does not change with masks of images that have none."""
+    task = task_of("joint", without_randomness=True)
+    batch = batch_of(2)
+    both, _ = step(task, batch)
+    no_labels = {**batch, "labels": torch.full_like(batch["labels"], IGNORE_INDEX)}
+    depth_alone, _ = step(task, no_labels)
+    no_depth = {**batch, "valid": torch.zeros_like(batch["valid"])}
+    labels_alone, _ = step(task, no_depth)
+    assert both == pytest.approx(depth_alone + labels_alone, rel=1e-5)
+    assert min(depth_alone, labels_alone) > 0
+
+
+def test_a_step_lowers_the_loss():
+    for name in ("joint", "relative", "classification", "regression"):
+        task, batch = task_of(name, without_randomness=True), batch_of(4)
+        optimizer = torch.optim.AdamW(task.model.parameters(), lr=2e-3)
+        first = step(task, batch)[0]
+        for _ in range(8):
+            step(task, batch)
+            optimizer.step()
+        assert step(task, batch)[0] < first, name
+
+
+def test_images_are_normalised_as_the_model_says():
+    task = task_of("depth").eval()
+    images = batch_of(2)["image"]
+    with torch.no_grad():
+        expected = task.model(task.model.preprocessing.normalize(images))
+        assert torch.equal(task(images)["depth"], expected["depth"])
+
+
+class NormBeforeStep(L.Callback):
+    """Norm of all gradients as the optimiser finds them."""
+
+    def on_before_zero_grad(self, trainer, pl_module, optimizer):
+        grads = [p.grad for p in pl_module.parameters() if p.grad is not None]
+        self.norm = float(torch.nn.utils.get_total_norm(grads)) if grads else None
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_gradients_are_clipped_in_every_precision(tmp_path, precision, fused):
+    task, seen = task_of("depth"), NormBeforeStep()
+    task.optimizer_factory = lambda m: torch.optim.AdamW(m.parameters(), fused=fused)
+    trainer = L.Trainer(
+        precision=precision, gradient_clip_val=1e-3, max_steps=2, callbacks=[seen], logger=False,
+        accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(task, DataLoader([batch_of(2), batch_of(2, seed=1)], batch_size=None))
+    assert seen.norm == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_rates_follow_what_a_step_sees(tmp_path):
+    """Two batches a step, each half the batch that the rate was chosen for: the rate itself."""
+    rates = []
+    for scale, accumulate in ((None, 2), (0.5, 2), (0.5, 1)):
+        task = task_of("depth")
+        task.lr_scale = scale
+        task.optimizer_factory = lambda m: torch.optim.SGD(m.parameters(), lr=0.01)
+        task._trainer = type("", (), {"world_size": 1, "accumulate_grad_batches": accumulate})()
+        rates.append(task.configure_optimizers().param_groups[0]["lr"])
+    assert rates == [0.01, 0.01, 0.005]
+
+
+# ------------------------------------------------------------------------------ evaluation
+
+
+def evaluation_batch(sizes):
+    images = [torch.full((3, *size), i, dtype=torch.uint8) for i, size in enumerate(sizes)]
+    return {
+        "image": torch.stack(images) if len(set(sizes)) == 1 else images,
+        "labels": [torch.full((4, 4), i, dtype=torch.uint8) for i in range(len(sizes))],
+        "index": torch.arange(len(sizes)),
+        "name": [f"n{i}" for i in range(len(sizes))],
+    }
+
+
+def test_images_of_one_size_stay_together():
+    groups = list(same_size_groups(evaluation_batch([(8, 8)] * 3)))
+    assert [(tuple(images.shape), where) for images, where in groups] == [((3, 3, 8, 8), [0, 1, 2])]
+
+
+def test_images_of_several_sizes_are_grouped():
+    batch = evaluation_batch([(8, 8), (8, 16), (8, 8)])
+    groups = {tuple(images.shape): where for images, where in same_size_groups(batch)}
+    assert groups == {(2, 3, 8, 8): [0, 2], (1, 3, 8, 16): [1]}
+    picked = take(batch, [0, 2])
+    assert "image" not in picked
+    assert picked["index"].tolist() == [0, 2]
+    assert picked["name"] == ["n0", "n2"]
+    assert [int(labels[0, 0]) for labels in picked["labels"]] == [0, 2]
+
+
+def test_labels_stay_with_their_images():
+    """Each image's own number comes back at its own label, however the batch is grouped."""
+    task = task_of("segmentation").eval()
+    batch = evaluation_batch([(16, 16), (16, 32), (16, 16), (32, 16)])
+    with torch.no_grad():
+        for outputs, labels in task.evaluate_batch(batch):
+            assert len(outputs["segmentation"]) == len(labels["labels"])
+            for output, index in zip(outputs["segmentation"], labels["index"], strict=True):
+                alone = task(batch["image"][int(index)][None])["segmentation"][0]
+                assert torch.allclose(output, alone, atol=1e-5)
+
+
+def test_lists_and_tensors_move_to_the_device_and_names_stay():
+    moved = task_of("depth").transfer_batch_to_device(
+        evaluation_batch([(8, 8), (8, 16)]), torch.device("meta"), 0
+    )
+    assert moved["name"] == ["n0", "n1"]
+    assert {t.device.type for key in ("image", "labels") for t in moved[key]} == {"meta"}
+    assert moved["index"].device.type == "meta"
+
+
+def test_the_checkpoint_holds_what_the_model_is_made_of():
+    task = task_of("joint")
+    checkpoint = {}
+    task.on_save_checkpoint(checkpoint)
+    assert checkpoint == {"dpt_spec": task.model.spec}

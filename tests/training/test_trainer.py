@@ -1,0 +1,44 @@
+"""What is filled in where the trainer's settings leave it open, on one rank and on several."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpt.config.trainer import require_batches
+from dpt.training.trainer import make_trainer
+
+CONF = Path(__file__).parents[2] / "conf"
+TWO_RANKS = {"strategy": "ddp", "devices": 2}
+
+
+def trainer_of(batches_per_epoch=1, **settings):
+    node = yaml.safe_load((CONF / "trainer/default.yaml").read_text())
+    node |= {"accelerator": "cpu", "default_root_dir": "."} | settings
+    cfg = {"trainer": node, "logger": {}, "callbacks": {}, "steps": 400}
+    return make_trainer(cfg, batches_per_epoch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 40),  # 400 steps
+        ({"accumulate_grad_batches": 3}, 120),
+        ({"max_steps": 25, "accumulate_grad_batches": 2}, 6),  # 5 would lie amid a step
+        ({"max_epochs": 24}, 192),  # of 80 batches
+        ({"max_epochs": 24, **TWO_RANKS}, 96),  # each sees 40 of them
+        ({"max_epochs": 24, "max_steps": 100}, 10),
+        ({"max_epochs": 24, "max_time": "00:08:00:00"}, 100),
+        ({"max_epochs": 24, "val_check_interval": 7}, 7),
+        ({"max_epochs": 24, "check_val_every_n_epoch": 2}, 1.0),
+    ],
+)
+def test_a_run_validates_ten_times_unless_told_otherwise(settings, expected):
+    assert trainer_of(80, **settings).val_check_interval == expected
+
+
+def test_every_rank_needs_a_batch():
+    require_batches(trainer_of(), 5, 8)  # one process learns from a batch that is not whole
+    require_batches(trainer_of(**TWO_RANKS), 15, 8)
+    with pytest.raises(ValueError, match=r"14 images .* 2 processes.*lower data\.batch_size"):
+        require_batches(trainer_of(**TWO_RANKS), 14, 8)
