@@ -98,6 +98,48 @@ class Tokens(NamedTuple):
     grids: list[tuple[int, int]]
 
 
+OutputKind = Literal["logits", "depth", "map", "vector", "masks"]
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """What a head predicts, as everything that uses predictions needs to know it.
+
+    Test-time augmentation, sliding windows, panels, :class:`dpt.Predictor`, ``dpt predict``, export
+    and the demo read this and nothing else about a head.
+
+    Attributes:
+        name: key of the output in the dictionary that the model returns.
+        kind: ``logits`` are class scores, averaged as probabilities; ``depth`` is one value for
+            each pixel, depth or inverse depth as ``unit`` says; ``map`` and ``vector`` are real
+            values, averaged as they are; ``masks`` is reserved for mask queries.
+        channels: length of the channel axis; None if the output has none.
+        dense: True if there is a value for each pixel, (B, [channels], H, W); False if for each
+            image, (B, [channels]).
+        unit: of the values, as shown to people: ``m``, ``relative inverse depth``, or empty.
+        value_range: smallest and largest possible value; None if unbounded.
+        flip_signs: factor of each channel when the image is mirrored, such as (-1, 1, 1) for
+            surface normals; None if mirroring only mirrors the map.
+        class_names: names of the classes of ``logits``; empty if unknown.
+        palette: an RGB row (0..255) for each class; empty for the default colours.
+    """
+
+    name: str
+    kind: OutputKind
+    channels: int | None = None
+    dense: bool = True
+    unit: str = ""
+    value_range: tuple[float, float] | None = None
+    flip_signs: tuple[float, ...] | None = None
+    class_names: tuple[str, ...] = ()
+    palette: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def is_inverse_depth(self) -> bool:
+        """Whether larger values are nearer."""
+        return self.kind == "depth" and self.unit != "m"
+
+
 ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]
 Interpolation = Literal["bilinear", "cubic", "area"]
 

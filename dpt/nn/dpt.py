@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import EllipsisType
-from typing import Any
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from dpt.nn.heads import ClassMapHead, DenseHead, TokenHead
 from dpt.nn.inpainting import InpaintingHead
 from dpt.nn.tracing import same_size
 from dpt.rowwise import enlarged_argmax
-from dpt.types import Tokens
+from dpt.types import OutputSpec, Tokens
 
 Window = tuple[EllipsisType, slice, slice]
 
@@ -66,6 +66,11 @@ class DPT(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.heads = nn.ModuleDict(heads)
+
+    @property
+    def outputs(self) -> dict[str, OutputSpec]:
+        """What each head predicts, by its name."""
+        return {name: cast(Any, head).output for name, head in self.heads.items()}
 
     @property
     def pad_multiple(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpt.nn.enlarge import Enlarged, convolve, resize
 from dpt.nn.recompute import conv_of_norm_relu, is_plain
-from dpt.types import Tokens
+from dpt.types import OutputSpec, Tokens
 
 DepthActivation = Literal["sigmoid", "softplus", "inverse", "relu"]
 Upsampling = Literal["image", "double"]
@@ -110,6 +110,12 @@ class DepthHead(DenseHead):
         x = self._activate(self.conv3(torch.relu(convolve(self.conv2, enlarged))))
         return resize(x, size).squeeze(1)
 
+    @property
+    def output(self) -> OutputSpec:
+        if self.kind == "relative":
+            return OutputSpec("depth", "depth", unit="relative inverse depth")
+        return OutputSpec("depth", "depth", unit="m")
+
     def _activate(self, x: Tensor) -> Tensor:
         if self.activation == "sigmoid":
             assert self.max_depth is not None
@@ -129,6 +135,10 @@ class ClassMapHead(DenseHead):
         if num_classes < 1:
             raise ValueError(f"a segmentation head needs num_classes >= 1, not {num_classes}")
         self.num_classes = num_classes
+
+    @property
+    def output(self) -> OutputSpec:
+        return OutputSpec("segmentation", "logits", channels=self.num_classes)
 
     def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
         return self.logits(features, size).full()
@@ -270,6 +280,10 @@ class ClassificationHead(TokenHead):
             nn.init.trunc_normal_(self.linear_distilled.weight, std=0.02)
             nn.init.zeros_(self.linear_distilled.bias)
 
+    @property
+    def output(self) -> OutputSpec:
+        return OutputSpec("classification", "logits", channels=self.num_classes, dense=False)
+
     def forward(self, tokens: Tensor) -> Tensor:
         logits = super().forward(tokens)
         if self.training or self.linear_distilled is None:
@@ -299,6 +313,10 @@ class RegressionHead(TokenHead):
             dropout=dropout,
             norm_eps=norm_eps,
         )
+
+    @property
+    def output(self) -> OutputSpec:
+        return OutputSpec("regression", "vector", dense=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return super().forward(tokens).squeeze(-1)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpt.types import OutputSpec
+
 
 class InpaintingHead(nn.Module):
     """RGB of each pixel from the deepest level: one linear map a token (Xie et al. 2022, SimMIM).
@@ -28,6 +30,10 @@ class InpaintingHead(nn.Module):
         self.linear = nn.Linear(dim, 3 * stride**2)
         nn.init.trunc_normal_(self.linear.weight, std=0.02)
         nn.init.constant_(self.linear.bias, 0.5)  # mid-grey
+
+    @property
+    def output(self) -> OutputSpec:
+        return OutputSpec("inpainting", "map", channels=3, value_range=(0.0, 1.0))
 
     def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         """(B, P + h·w, D) to colours (B, 3, s·h, s·w), 0..1 but for the network's mistakes."""
