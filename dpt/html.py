@@ -1,16 +1,75 @@
-"""Reports as one HTML file that needs no network: tables, bars and pictures inside."""
+"""Reports as one HTML file that needs no network: Jinja2 templates with embedded pictures.
+
+The templates are in ``dpt/templates``. ``report.html`` holds the macros ``page``, ``table``,
+``bars`` and ``figures``; each report has a template of its own that imports them.
+"""
 
 from __future__ import annotations
 
 import base64
 import html
+import math
 from collections.abc import Mapping, Sequence
+from functools import cache
+from numbers import Integral
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 
 from dpt.atomic import write_bytes
+
+if TYPE_CHECKING:
+    import jinja2
+
+Cell = str | float | int | None
+"""A cell of a table: numbers are shown with four digits, None and NaN as a dash."""
+
+
+def write_report(path: Path, template: str, **values: Any) -> None:
+    """Renders a template of ``dpt/templates`` to a file. Text is escaped.
+
+    Args:
+        path: of the page; written whole or not at all.
+        template: a file name, such as ``data_check.html``.
+        values: the template's variables; all that it uses must be given.
+    """
+    write_bytes(path, _environment().get_template(template).render(values).encode())
+
+
+def data_uri(rgb: np.ndarray) -> str:
+    """A uint8 (H, W, 3) RGB picture as the address of an embedded JPEG."""
+    _, data = cv2.imencode(
+        ".jpg", np.ascontiguousarray(rgb[..., ::-1]), [cv2.IMWRITE_JPEG_QUALITY, 88]
+    )
+    return f"data:image/jpeg;base64,{base64.b64encode(data.tobytes()).decode()}"
+
+
+def number(value: Cell) -> str:
+    """The text of a table's cell."""
+    if value is None or value != value:
+        return "-"
+    return str(value) if isinstance(value, (str, Integral)) else f"{value:.4g}"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("dpt"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "data_uri": data_uri}
+    environment.tests["finite"] = math.isfinite
+    return environment
+
+
+# The functions below are replaced by templates and go as soon as the evaluation report uses one.
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; }
@@ -24,8 +83,6 @@ figcaption { color: #555; font-size: 13px; }
 .bad { color: #a00; font-weight: 600; }
 .good { color: #070; font-weight: 600; }
 """
-
-Cell = str | float | int | None
 
 
 def escape(text: str) -> str:

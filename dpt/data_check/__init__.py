@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from dpt import html
 from dpt.config import build
 from dpt.config.objects import convert
 from dpt.data_check.examination import Examination, examine, quick_findings
 from dpt.data_check.findings import Finding, count_line, has_errors, write_findings
-from dpt.data_check.page import Row, page, terminal_table
+from dpt.data_check.page import Row, terminal_table, write_page
 from dpt.data_check.photo_checks import moves
 from dpt.data_check.pictures import augmented_rows, example_rows, move_rows
 
@@ -48,15 +47,13 @@ def check(cfg: Mapping[str, Any]) -> list[Finding]:
     done = examine(data, splits=convert(splits, list[str], "split"))
     write_findings(folder / "report.json", done.findings)
     samples, augmented = _samples(done, cfg)
-    html.write_page(
+    write_page(
         folder / "report.html",
         title=f"Data check of {data.get('root', data['_target_'])}",
-        parts=page(
-            findings=[(finding, _pictures(finding, done)) for finding in done.findings],
-            scans=list(done.scans.values()),
-            samples=samples,
-            augmented=augmented,
-        ),
+        findings=[(finding, _pictures(finding, done)) for finding in done.findings],
+        scans=list(done.scans.values()),
+        samples=samples,
+        augmented=augmented,
     )
     if done.findings:
         log.info("%s", terminal_table(done.findings))

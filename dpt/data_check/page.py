@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from io import StringIO
+from pathlib import Path
 from statistics import mean
+from typing import NamedTuple
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -42,39 +44,47 @@ def terminal_table(findings: Sequence[Finding]) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def page(
+class PageTable(NamedTuple):
+    """A table of the page, with a heading and a note above it."""
+
+    heading: str
+    note: str
+    header: list[str]
+    rows: list[list[html.Cell]]
+
+
+def write_page(
+    path: Path,
     *,
+    title: str,
     findings: Sequence[tuple[Finding, Sequence[Row]]],
     scans: Sequence[Scan],
     samples: Sequence[Row],
     augmented: Sequence[Row],
-) -> list[str]:
-    """The parts of the page, for :func:`dpt.html.write_page`.
+) -> None:
+    """Writes the HTML page.
 
     Args:
+        path: of the page.
+        title: of the page.
         findings: in the order to show them, with pictures of some samples that have them.
         scans: of all splits.
         samples: of the first split, as they are read.
         augmented: of the first split, as training gets them.
     """
     only = [finding for finding, _ in findings]
-    verdict = "Failed" if has_errors(only) else "Passed"
-    kind = "bad" if has_errors(only) else "good"
-    parts = [html.paragraph(f"{verdict}: {count_line(only)}", kind), _overview(scans)]
-    for finding, rows in findings:
-        parts += _finding(finding, rows)
-    parts += [*_classes(scans), *_depth(scans), *_sizes(scans)]
-    if samples:
-        parts += [html.heading("Samples as they are read"), *_pictures(samples)]
-    if augmented:
-        parts += [
-            html.heading("What training gets"),
-            html.paragraph(
-                "The photo, then what the first epochs make of it with this augmentation."
-            ),
-            *_pictures(augmented),
-        ]
-    return parts
+    html.write_report(
+        path,
+        "data_check.html",
+        title=title,
+        failed=has_errors(only),
+        summary=count_line(only),
+        overview=_overview(scans),
+        findings=[(f, _few(f.examples, _EXAMPLES["page"]), rows) for f, rows in findings],
+        tables=[*_classes(scans), *_depth(scans), _sizes(scans)],
+        samples=samples,
+        augmented=augmented,
+    )
 
 
 def _few(examples: Sequence[str], most: int) -> list[str]:
@@ -82,22 +92,7 @@ def _few(examples: Sequence[str], most: int) -> list[str]:
     return [*examples[:most], *([f"... and {rest} more in report.json"] if rest > 0 else [])]
 
 
-def _pictures(rows: Sequence[Row]) -> Iterator[str]:
-    for caption, picture in rows:
-        yield html.picture(picture, caption)
-
-
-def _finding(finding: Finding, rows: Sequence[Row]) -> Iterator[str]:
-    yield html.heading(f"{finding.severity}: {finding.code} ({finding.split})", 3)
-    yield html.paragraph(finding.message, "bad" if finding.severity == "error" else "")
-    if finding.remedy:
-        yield html.paragraph(f"Remedy: {finding.remedy}.")
-    if finding.examples:
-        yield html.listing(_few(finding.examples, _EXAMPLES["page"]))
-    yield from _pictures(rows)
-
-
-def _overview(scans: Sequence[Scan]) -> str:
+def _overview(scans: Sequence[Scan]) -> tuple[list[str], list[list[html.Cell]]]:
     rows: list[list[html.Cell]] = []
     for scan in scans:
         good = [record for record in scan.records if not record.faults]
@@ -113,10 +108,10 @@ def _overview(scans: Sequence[Scan]) -> str:
             ]
         )
     header = ["split", "samples", "unusable", "with mask", "with depth", "with class", "with value"]
-    return html.table(header, rows)
+    return header, rows
 
 
-def _classes(scans: Sequence[Scan]) -> Iterator[str]:
+def _classes(scans: Sequence[Scan]) -> Iterator[PageTable]:
     """How often each class occurs in each split: in pixels and images, or in images alone."""
     shares: dict[str, dict[str, list[html.Cell]]] = {"pixels": {}, "images": {}}
     header: dict[str, list[str]] = {"pixels": ["class"], "images": ["class"]}
@@ -140,11 +135,11 @@ def _classes(scans: Sequence[Scan]) -> Iterator[str]:
                 shares["images"].setdefault(name, [name]).extend(cells)
     for unit, rows in shares.items():
         if rows:
-            yield html.heading("Classes" if unit == "pixels" else "Classes of whole images")
-            yield html.table(header[unit], list(rows.values()))
+            title = "Classes" if unit == "pixels" else "Classes of whole images"
+            yield PageTable(title, "", header[unit], list(rows.values()))
 
 
-def _depth(scans: Sequence[Scan]) -> Iterator[str]:
+def _depth(scans: Sequence[Scan]) -> Iterator[PageTable]:
     rows: list[list[html.Cell]] = []
     for scan in scans:
         maps = [record.depth for record in scan.records if record.depth]
@@ -162,13 +157,12 @@ def _depth(scans: Sequence[Scan]) -> Iterator[str]:
                 ]
             )
     if rows:
-        yield html.heading("Depth")
-        yield html.paragraph("Quantiles are those of each map's valid pixels, in metres, averaged.")
+        note = "Quantiles of each map's valid depths in metres, averaged over the maps."
         header = ["split", "maps", "invalid, %", "of a map, %", "1 %", "median", "99 %", "numbers"]
-        yield html.table(header, rows)
+        yield PageTable("Depth", note, header, rows)
 
 
-def _sizes(scans: Sequence[Scan]) -> Iterator[str]:
+def _sizes(scans: Sequence[Scan]) -> PageTable:
     rows: list[list[html.Cell]] = []
     for scan in scans:
         sizes = Counter(record.photo.size for record in scan.records if record.photo)
@@ -177,5 +171,4 @@ def _sizes(scans: Sequence[Scan]) -> Iterator[str]:
         if len(sizes) > 10:
             rest = sizes.total() - sum(count for _, count in sizes.most_common(10))
             rows.append([scan.split, f"{len(sizes) - 10} others", rest, None])
-    yield html.heading("Sizes")
-    yield html.table(["split", "width x height", "photos", "aspect"], rows)
+    return PageTable("Sizes", "", ["split", "width x height", "photos", "aspect"], rows)

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from dpt.atomic import replacing
 from dpt.config import build
 from dpt.config.objects import convert
 from dpt.run_log import write_json
@@ -21,7 +22,6 @@ from dpt.training.build import make_task
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.trainer import make_trainer
 from dpt.types import Batch
-from dpt.viz import log_curve, save_png
 
 log = logging.getLogger("dpt")
 
@@ -87,20 +87,37 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
         wanted["optim.encoder_lr"] = found.rate * cfg["optim"]["encoder_lr"] / base
     curve: dict[str, Any] = {"rates": rates[: len(losses)], "losses": losses}
     write_json(folder / "lr.json", {**wanted, "lowest_loss_at": found.lowest, **curve})
-    picture = log_curve(
-        curve["rates"],
-        found.smooth,
-        faint=losses,
-        mark=found.rate,
-        labels=("optim.lr", "loss"),
-        top=2 * found.smooth[0] - min(found.smooth),
-    )
-    save_png(folder / "lr.png", picture)
+    _plot(folder / "lr.png", curve["rates"], losses, found.smooth, chosen=found.rate)
     log.info("%s", table(curve["rates"], found.smooth))
     words = " ".join(f"{key}={value:.1e}" for key, value in wanted.items())
     log.info("the loss is lowest at %.1e; try a third of it: %s", found.lowest, words)
     log.info("curve: %s", folder / "lr.png")
     return wanted
+
+
+def _plot(
+    path: Path,
+    rates: Sequence[float],
+    losses: Sequence[float],
+    smooth: Sequence[float],
+    *,
+    chosen: float,
+) -> None:
+    """Draws the losses, the smoothed losses and the chosen rate; a diverging loss is cut off."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    axes.semilogx(rates, losses, color="lightsteelblue", linewidth=1, label="loss")
+    axes.semilogx(rates, smooth, color="tab:blue", label="smoothed loss")
+    axes.axvline(chosen, color="tab:red", linewidth=1, label=f"suggested rate {chosen:.1e}")
+    low, high = min(smooth), min(max(smooth), 2 * smooth[0] - min(smooth))
+    margin = 0.05 * (high - low) or 1.0
+    axes.set(xlabel="optim.lr", ylabel="loss", ylim=(low - margin, high + margin))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with replacing(path) as temporary:
+        figure.savefig(temporary)
 
 
 def _only_steps(cfg: Mapping[str, Any], steps: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Pictures of depth and labels. Everything here takes NumPy and gives uint8 RGB (H, W, 3)."""
 
 from dpt.viz.color import COLORMAPS, colorize_depth, colorize_labels, default_palette, overlay
-from dpt.viz.curve import log_curve
 from dpt.viz.panel import (
     depth_panel,
     inpainting_panel,
@@ -18,7 +17,6 @@ __all__ = [
     "default_palette",
     "depth_panel",
     "inpainting_panel",
-    "log_curve",
     "overlay",
     "save_png",
     "segmentation_panel",

@@ -195,20 +195,3 @@ def test_mistakes_are_named(tmp_path, image):
     with pytest.raises(ValueError, match="uint8"):
         viz.overlay(image, image[:2])
     assert not list(tmp_path.iterdir())
-
-
-# ------------------------------------------------------------------------------ curves
-
-
-def test_a_curve_over_a_logarithmic_axis():
-    """The line's pixels, read back: y is proportional to the height, log x to the width."""
-    x = [10.0 ** (-4 + i / 10) for i in range(41)]
-    picture = viz.log_curve(x, [float(i) for i in range(41)])
-    assert picture.shape == (400, 640, 3)
-    assert picture.dtype == np.uint8
-    rows, columns = np.nonzero((picture == (40, 90, 160)).all(axis=2))
-    assert np.corrcoef(columns, rows)[0, 1] < -0.999
-    flat = viz.log_curve(x, [1.0] * 41, faint=[0.0, np.nan, 1e9] * 13, mark=1e-2)
-    assert (flat != picture).any()
-    low = viz.log_curve(x, [0.0] * 40 + [1e6], top=1.0)
-    assert len(np.unique(np.nonzero((low == (40, 90, 160)).all(axis=2))[0])) > 200
