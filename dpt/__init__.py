@@ -1,25 +1,33 @@
-"""Dense Prediction Transformers: train, evaluate and ship depth and segmentation models."""
+"""Dense Prediction Transformers: train, evaluate and use depth and segmentation models."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dpt.model import DPT, create_model
-from dpt.zoo import list_models
-
 if TYPE_CHECKING:
+    from dpt.model import DPT, create_model
     from dpt.predict import Prediction, Predictor
+    from dpt.zoo import list_models
 
 __version__ = "0.1.0"
 
 __all__ = ["DPT", "Prediction", "Predictor", "create_model", "list_models"]
 
-_ON_DEMAND = {"Prediction": "dpt.predict", "Predictor": "dpt.predict"}
-"""Names that need OpenCV: imported when first asked for."""
+_MODULES = {
+    "DPT": "dpt.model",
+    "create_model": "dpt.model",
+    "list_models": "dpt.zoo",
+    "Prediction": "dpt.predict",
+    "Predictor": "dpt.predict",
+}
+"""Where the public names are: imported at first use, so that ``dpt --help`` does not load torch."""
+_SUBMODULES = ("data", "losses", "metrics", "model", "nn", "types", "viz", "weights", "zoo")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ON_DEMAND:
-        return getattr(import_module(_ON_DEMAND[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    if name in _SUBMODULES:
+        return import_module(f"dpt.{name}")
     raise AttributeError(f"module 'dpt' has no attribute {name!r}")
 
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from dpt.cli import HELP, config_dir, main
+import dpt
+from dpt.cli import HELP, main
+from dpt.config.compose import config_dir
 
 TINY = (
     "model.encoder.num_blocks=4",
@@ -83,6 +85,10 @@ def mistake(run, tmp_path):
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
 def test_help_of_the_command_line(run, arguments):
     assert run(*arguments) == (0, HELP, "")
+
+
+def test_version(run):
+    assert run("--version") == (0, f"dpt {dpt.__version__}\n", "")
 
 
 def test_unknown_command(run):
@@ -255,7 +261,7 @@ def test_a_full_gpu_is_answered_with_what_takes_less(mistake, tmp_path, monkeypa
     monkeypatch.setenv("DPT_PLUGINS", str(tmp_path / "greedy_loss.py"))
     message = mistake("train", "task=depth", "task.depth_loss._target_=greedy_loss.Loss",
                       *TINY, *SCENES)  # fmt: skip
-    assert message.startswith("error: CUDA out of memory: take a smaller data.batch_size")
+    assert message.startswith("error: CUDA out of memory: reduce data.batch_size")
     assert "model.checkpoint_activations=true" in message
 
 
@@ -426,8 +432,6 @@ def test_class_counts_that_disagree(mistake, folder):
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A folder with a segmentation model of five classes."""
-    import dpt
-
     model = dpt.create_model(
         "dpt_tiny",
         heads={"segmentation": {"num_classes": 5}},

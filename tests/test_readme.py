@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from dpt.cli import COMMANDS, FILE_COMMANDS, config_dir, config_name
+from dpt.cli import COMMANDS, FILE_COMMANDS
+from dpt.config.compose import config_dir, config_name
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = sorted((ROOT / ".github/guide").glob("*.md"))

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from dpt.config import build
+from dpt.config.compose import ENDED, FINISHED
 from dpt.config.objects import convert
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
@@ -27,8 +28,6 @@ from dpt.training.callbacks import StopOnSignal
 from dpt.training.finite import forget_later
 from dpt.training.loggers import OneFileCSVLogger
 from dpt.training.resume import (
-    ENDED,
-    FINISHED,
     RunState,
     checkpoint_of,
     mark_going_on,

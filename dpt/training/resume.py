@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 
+from dpt.config.compose import ENDED
 from dpt.data import EpochSampler
 from dpt.run_log import write_json
 from dpt.training.checkpoints import read_checkpoint
@@ -26,9 +27,8 @@ from dpt.types import Batch
 log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
-ENDED = "ended"
-"""In metrics.json: how the run ended."""
-FINISHED, GOES_ON = "finished", "goes on"
+GOES_ON = "goes on"
+"""In metrics.json, in place of FINISHED."""
 
 
 class RunState(Callback):
@@ -209,41 +209,8 @@ def without_weight_files(model: Mapping[str, Any], checkpoint: Path) -> dict[str
     return {**model, "encoder": encoder, "weights": weights}
 
 
-def find_run(resume: str, run_dir: Path | None, siblings: Path) -> Path | None:
-    """The folder of the run that ``resume`` means; None: start a new one.
-
-    Args:
-        resume: a run's folder, one of its checkpoints, or ``auto``.
-        run_dir: the folder that was asked for, which ``auto`` continues if it holds a run.
-        siblings: where runs of the task lie; ``auto`` without a ``run_dir`` takes the newest of
-            them that has a checkpoint and did not finish.
-    """
-    if resume == "auto":
-        if run_dir is not None:
-            return run_dir if (run_dir / "config.yaml").is_file() else None
-        runs = sorted(siblings.glob("*/config.yaml"), key=lambda p: p.stat().st_mtime)
-        return next((p.parent for p in reversed(runs) if _is_unfinished(p.parent)), None)
-    folder = Path(resume)
-    if folder.suffix == ".ckpt" and folder.is_file():
-        folder = folder.parent.parent
-    if not (folder / "config.yaml").is_file():
-        raise ValueError(
-            f"resume={resume}: not a run's folder (it would hold config.yaml and checkpoints/)"
-        )
-    return folder
-
-
 def mark_going_on(folder: Path) -> None:
     """Takes back what metrics.json says of the end of a run that is continued."""
     path = folder / "metrics.json"
     with suppress(FileNotFoundError, json.JSONDecodeError):
         write_json(path, {**json.loads(path.read_text()), ENDED: GOES_ON})
-
-
-def _is_unfinished(folder: Path) -> bool:
-    if not any((folder / "checkpoints").glob("*.ckpt")) and not any(folder.glob("hpc_ckpt_*")):
-        return False
-    try:
-        return json.loads((folder / "metrics.json").read_text()).get(ENDED) != FINISHED
-    except (OSError, ValueError):
-        return True

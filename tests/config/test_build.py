@@ -4,8 +4,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from dpt.cli import config_dir
 from dpt.config import build
+from dpt.config.compose import config_dir
 from dpt.data import FolderDataset, ScenesDataset
 from dpt.evaluation.objectives import objectives_of
 from dpt.evaluation.protocol import read_protocol

@@ -13,8 +13,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from torch import nn
 
-from dpt.cli import config_dir
 from dpt.config.build import LOADER_KEYS
+from dpt.config.compose import config_dir
 from dpt.config.objects import check_arguments, convert, find, make
 from dpt.data import TrainTransform
 from dpt.losses import CombinedLoss, SILogLoss

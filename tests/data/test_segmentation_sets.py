@@ -9,8 +9,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from PIL import Image
 
-from dpt.cli import config_dir
 from dpt.config.build import make_dataset
+from dpt.config.compose import config_dir
 from dpt.data import DataError
 from dpt.data.datasets.nyuv2 import NYU40_CLASSES
 from dpt.types import IGNORE_INDEX

@@ -11,8 +11,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from PIL import Image
 
-from dpt.cli import config_dir
 from dpt.config.build import make_dataset
+from dpt.config.compose import config_dir
 from dpt.data import ScenesDataset
 from dpt.data_check import quick_findings
 from dpt.data_check.depth_checks import UNITS, check_depth, likely_scale

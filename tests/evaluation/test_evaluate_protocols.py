@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 import dpt
-from dpt.cli import config_dir
+from dpt.config.compose import config_dir
 from dpt.data.transforms import EvalTransform
 from dpt.evaluation.pictures import panel_row
 from dpt.evaluation.predictions import Manifest, Pairs, PredictionFolder

@@ -7,6 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
+from dpt.config import compose
 from dpt.training import resume
 from dpt.training.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from dpt.training.trainer import make_trainer
@@ -80,10 +81,10 @@ def test_a_finished_run_that_goes_on_is_not_finished(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     run_of(run, last=8)
-    (run / "metrics.json").write_text(json.dumps({resume.ENDED: resume.FINISHED, "val/x": None}))
-    assert resume.find_run("auto", None, tmp_path) is None
+    (run / "metrics.json").write_text(json.dumps({compose.ENDED: compose.FINISHED, "val/x": None}))
+    assert compose.find_run("auto", None, tmp_path) is None
     resume.mark_going_on(run)
-    assert resume.find_run("auto", None, tmp_path) == run
+    assert compose.find_run("auto", None, tmp_path) == run
     assert json.loads((run / "metrics.json").read_text())["val/x"] is None
     (run / "metrics.json").unlink()
     resume.mark_going_on(run)
@@ -91,21 +92,21 @@ def test_a_finished_run_that_goes_on_is_not_finished(tmp_path):
 
 
 def test_auto_takes_the_newest_run_that_did_not_finish(tmp_path):
-    assert resume.find_run("auto", None, tmp_path) is None
-    for i, ended in enumerate(("stopped by SIGTERM", resume.FINISHED)):
+    assert compose.find_run("auto", None, tmp_path) is None
+    for i, ended in enumerate(("stopped by SIGTERM", compose.FINISHED)):
         run = tmp_path / str(i)
         run.mkdir()
         run_of(run, last=i)
-        (run / "metrics.json").write_text(json.dumps({resume.ENDED: ended}))
+        (run / "metrics.json").write_text(json.dumps({compose.ENDED: ended}))
         os.utime(run / "config.yaml", (i, i))
     (tmp_path / "2").mkdir()
     (tmp_path / "2/config.yaml").write_text("killed before its first checkpoint")
-    assert resume.find_run("auto", None, tmp_path) == tmp_path / "0"
-    assert resume.find_run("auto", tmp_path / "1", tmp_path) == tmp_path / "1"
-    assert resume.find_run("auto", tmp_path / "new", tmp_path) is None
-    assert resume.find_run(str(tmp_path / "1/checkpoints/last.ckpt"), None, tmp_path).name == "1"
+    assert compose.find_run("auto", None, tmp_path) == tmp_path / "0"
+    assert compose.find_run("auto", tmp_path / "1", tmp_path) == tmp_path / "1"
+    assert compose.find_run("auto", tmp_path / "new", tmp_path) is None
+    assert compose.find_run(str(tmp_path / "1/checkpoints/last.ckpt"), None, tmp_path).name == "1"
     with pytest.raises(ValueError, match="not a run's folder"):
-        resume.find_run(str(tmp_path / "nowhere"), None, tmp_path)
+        compose.find_run(str(tmp_path / "nowhere"), None, tmp_path)
 
 
 def test_random_states_come_back(tmp_path):

@@ -14,8 +14,9 @@ import pytest
 from omegaconf import OmegaConf
 from PIL import Image
 
-from dpt.cli import config_dir, main
+from dpt.cli import main
 from dpt.commands.data_download import Source
+from dpt.config.compose import config_dir
 from dpt.config.objects import check_arguments
 from dpt.types import IGNORE_INDEX
 

@@ -15,8 +15,8 @@ from PIL import Image
 from tiny import ON_CPU, TINY_MODEL, call
 
 import dpt
-from dpt.cli import config_dir
 from dpt.config import build
+from dpt.config.compose import config_dir
 
 RECIPES = sorted(p.stem for p in (config_dir() / "experiment").glob("*.yaml"))
 NO_DOWNLOADS = ("model.encoder.weights=null",)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpt.cli import main, run_to_resume
+from dpt.cli import main
+from dpt.config.compose import run_to_resume
 from dpt.training import resume
 
 ROOT = Path(__file__).parents[2]
