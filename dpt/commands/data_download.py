@@ -1,4 +1,4 @@
-"""``dpt data download data=NAME``: fetches and unpacks a data set, as far as its terms permit."""
+"""``dpt data download data=NAME``: fetches and unpacks a data set, as far as its terms allow."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ log = logging.getLogger("dpt")
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """One file of a data set, at its source. ``data.download.files`` lists them.
+    """One file of a data set, an entry of ``data.download.files``.
 
     Attributes:
-        url: where it is fetched from; None if a person must, behind a login.
-        name: what it is called below ``data.root``; None takes the last part of ``url``.
-        checksum: ``sha256:HEX``, ``sha1:HEX`` or ``md5:HEX``, where a source states one.
-        size: in bytes, where a source states it.
-        unpack: which folders of the archive go where below ``data.root``; None keeps the file
-            as it is.
+        url: where it is fetched from; None if it needs a login and must be fetched by hand.
+        name: file name below ``data.root``; None takes the last part of ``url``.
+        checksum: ``sha256:HEX``, ``sha1:HEX`` or ``md5:HEX``, if known.
+        size: in bytes, if known.
+        unpack: maps folders of the archive to folders below ``data.root``; None keeps the file.
     """
 
     url: str | None = None
@@ -46,10 +45,10 @@ class Source:
     """Where a data set comes from: ``data.download``.
 
     Attributes:
-        page: its home.
-        terms: on what terms it is given, in a few words.
-        steps: what a person has to do beyond, or instead; None if nothing.
-        files: what is fetched, or, where it was fetched by hand, unpacked.
+        page: its home page.
+        terms: its licence or terms of use, in a few words.
+        steps: what has to be done by hand; None if nothing.
+        files: files to fetch, or to unpack after they were fetched by hand.
     """
 
     page: str
@@ -61,43 +60,40 @@ class Source:
 def download(cfg: Mapping[str, Any]) -> None:
     """Completes the data set below ``data.root`` and counts its images.
 
-    Files that are there already are verified and not fetched again; archives that were unpacked
-    are not needed any more. Files behind a login are unpacked once a person has put them there.
+    Existing files are verified and not fetched again; archives that were unpacked may be removed.
 
     Args:
-        cfg: as plain data (``conf/data_download.yaml``).
+        cfg: plain data (``conf/data_download.yaml``).
 
     Raises:
-        ValueError: no known source, a failed transfer, or files that a person must fetch.
+        ValueError: the data set has no source, a transfer failed, or files must be fetched by hand.
     """
     data = cfg.get("data")
     if data is None:
-        raise ValueError("which data set? dpt data download data=NAME; see dpt data download -h")
+        raise ValueError("data must be given: dpt data download data=NAME (see -h)")
     if not data.get("download"):
-        raise ValueError(
-            "this data has no source to download from: put your files where data/README.md says"
-        )
+        raise ValueError("this data set has no source to download from: see data/README.md")
     source = Source(**check_arguments(Source, data["download"], "data.download"))
     root = Path(data["root"]).expanduser()
     root.mkdir(parents=True, exist_ok=True)
     log.info("%s\nterms: %s", source.page, source.terms)
-    absent = [file.file_name for file in source.files if not _complete(file, root)]
-    if source.steps and (absent or not source.files):
+    missing = [file.file_name for file in source.files if not _complete(file, root)]
+    if source.steps and (missing or not source.files):
         log.info("by hand: %s", source.steps)
-    if absent:
+    if missing:
         raise ValueError(
-            f"{', '.join(absent)} must be fetched by hand, from {source.page}: save in {root} and "
+            f"{', '.join(missing)} must be fetched by hand from {source.page}: save in {root} and "
             "run the same command again"
         )
     for split in ("train", "val"):
         log.info("%s: %d images", split, len(build.make_dataset(data, split)))
     archives = [f.file_name for f in source.files if f.unpack and (root / f.file_name).exists()]
     if archives:
-        log.info("not needed any more in %s: %s", root, ", ".join(archives))
+        log.info("no longer needed in %s: %s", root, ", ".join(archives))
 
 
 def _complete(file: SourceFile, root: Path) -> bool:
-    """Fetches and unpacks a file where that is possible, and says whether it is there."""
+    """Fetches and unpacks a file; returns False if it has to be fetched by hand first."""
     path = root / file.file_name
     if file.unpack and is_unpacked(path, root):
         return True

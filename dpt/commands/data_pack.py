@@ -23,14 +23,14 @@ def pack(cfg: Mapping[str, Any]) -> None:
     """Packs splits of a data set into ``out``.
 
     Args:
-        cfg: as plain data (``conf/data_pack.yaml``).
+        cfg: plain data (``conf/data_pack.yaml``).
 
     Raises:
-        ValueError: a file that cannot be read, or an ``out`` that holds other data or is full.
+        ValueError: a sample cannot be read, or ``out`` holds other data or is full.
     """
     data = cfg.get("data")
     if data is None:
-        raise ValueError("which data set? dpt data pack data=NAME out=DIR; see dpt data pack -h")
+        raise ValueError("data must be given: dpt data pack data=NAME out=DIR (see -h)")
     settings = build.loader_settings(data)
     splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
     size = convert(cfg["shard_mb"], float, "shard_mb")
@@ -39,14 +39,14 @@ def pack(cfg: Mapping[str, Any]) -> None:
     shuffle = convert(cfg["shuffle"], bool, "shuffle")
     folder = Path(convert(cfg["out"], str, "out")).expanduser()
     if "cache" in data:
-        data = {**data, "cache": False}  # which may scale photos down
+        data = {**data, "cache": False}  # a cache may scale images down
     for split in convert(splits, list[str], "split"):
-        dataset = build.make_dataset(data, split)
+        own = {k: v for k, v in data.items() if k not in build.LOADER_KEYS}
         index = pack_split(
-            dataset,
+            build.make_dataset(data, split),
             folder,
             split=split,
-            source=_what(data, split),
+            source=json.loads(json.dumps(own | (data.get(split) or {}), default=str)),
             shard_size=int(size * MEGABYTE),
             shuffle_seed=0 if shuffle and split == "train" else None,
             num_workers=settings.num_workers,
@@ -55,12 +55,8 @@ def pack(cfg: Mapping[str, Any]) -> None:
         )
         megabytes = sum(shard.size for shard in index.shards) / MEGABYTE
         left_out = f", {len(index.skipped)} left out" if index.skipped else ""
-        log.info("%s: %d samples in %d shards, %.1f MB%s",
-                 split, index.samples, len(index.shards), megabytes, left_out)  # fmt: skip
-    log.info("train from it with data=packed data.root=%s", folder)
-
-
-def _what(data: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """The settings that decide what the samples are."""
-    own = {k: v for k, v in data.items() if k not in build.LOADER_KEYS} | (data.get(split) or {})
-    return json.loads(json.dumps(own, default=str))
+        log.info(
+            f"{split}: {index.samples} samples in {len(index.shards)} shards, "
+            f"{megabytes:.1f} MB{left_out}"
+        )
+    log.info("train with data=packed data.root=%s", folder)

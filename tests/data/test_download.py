@@ -1,7 +1,8 @@
-"""Downloads from a server in this process that can resume, refuse, cut and lie."""
+"""Downloads from a local server that resumes, refuses, interrupts and sends wrong data."""
 
 import hashlib
 import re
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -109,7 +110,7 @@ def test_fetches_verifies_and_does_not_fetch_again(server, tmp_path):
 
 
 @pytest.mark.parametrize("validator", [("ETag", '"one"'), ("Last-Modified", "Fri, 30 Sep 2011")])
-def test_goes_on_after_cuts_in_one_call(server, tmp_path, validator):
+def test_resumes_within_one_call(server, tmp_path, validator):
     server.validator = validator
     server.cuts = [300_000, 1, 200_000]
     assert get(server, tmp_path).read_bytes() == CONTENT
@@ -122,60 +123,60 @@ def test_goes_on_after_cuts_in_one_call(server, tmp_path, validator):
     assert names(tmp_path) == ["file.zip"]
 
 
-def test_goes_on_in_a_later_call(server, tmp_path):
+def test_resumes_in_a_later_call(server, tmp_path):
     server.cuts = [300_000] + [0] * ATTEMPTS
-    with pytest.raises(DataError, match=r"cut at 300000 of 1000000 bytes.*run the same command"):
-        get(server, tmp_path)
-    assert names(tmp_path) == ["file.zip.part", "file.zip.part.version"]
+    with pytest.raises(DataError, match=r"ended at 300000 of 1000000 bytes.*run the same command"):
+        get(server, tmp_path, checksum=SHA256)
+    assert names(tmp_path) == ["file.zip.part"]
     server.requests.clear()
     assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
-    assert server.requests == [("bytes=300000-", '"one"')]
+    assert server.requests == [("bytes=300000-", None)]
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_anew(server, tmp_path):
+@pytest.mark.parametrize("validator", [("ETag", '"one"'), (None, None)])
+def test_a_file_that_changed_or_may_have_changed_is_fetched_from_its_start(
+    server, tmp_path, validator
+):
+    server.validator = validator
     server.cuts = [300_000] + [0] * ATTEMPTS
     with pytest.raises(DataError):
         get(server, tmp_path)
-    server.content, server.validator = CONTENT[::-1], ("ETag", '"two"')
+    server.content = CONTENT[::-1]
     assert get(server, tmp_path).read_bytes() == CONTENT[::-1]
+    (tmp_path / "file.zip").unlink()
+    server.cuts, server.requests = [300_000], []
+    assert get(server, tmp_path).read_bytes() == CONTENT[::-1]
+    assert len(server.requests) == 2
 
 
-def test_a_complete_part_is_only_renamed(server, tmp_path):
-    (tmp_path / "file.zip.part").write_bytes(CONTENT)
+@pytest.mark.parametrize("more", [b"", b"more"])
+def test_a_partial_file_that_is_complete_or_too_long(server, tmp_path, more):
+    (tmp_path / "file.zip.part").write_bytes(CONTENT + more)
     assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
-    assert server.requests == [("bytes=1000000-", None)]
+    assert len(server.requests) == (2 if more else 1)
 
 
-def test_a_part_too_long_is_dropped(server, tmp_path):
-    (tmp_path / "file.zip.part").write_bytes(CONTENT + b"more")
-    assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
-
-
-def test_a_part_that_nothing_vouches_for_is_not_continued(server, tmp_path):
-    (tmp_path / "file.zip.part").write_bytes(b"of another file")
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.requests == [(None, None)]
-
-
-def test_server_without_ranges(server, tmp_path):
+def test_a_server_without_ranges(server, tmp_path):
     server.ranges = False
     server.cuts = [300_000]
     assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
 
 
-def test_server_that_does_not_tell_the_length(server, tmp_path):
+def test_a_server_that_does_not_state_the_length(server, tmp_path):
     server.with_length = False
     assert get(server, tmp_path).read_bytes() == CONTENT
     server.cuts = [10]
     other = tmp_path / "other"
-    with pytest.raises(DataError, match="has 10 bytes, must have 1000000"):
+    with pytest.raises(DataError, match="has 10 bytes, expected 1000000"):
         get(server, other, size=len(CONTENT))
     assert names(other) == []
 
 
-def test_wrong_checksum_leaves_nothing_behind(server, tmp_path):
-    with pytest.raises(DataError, match=r"sha256 is \w{64}, must be beef.*has changed"):
+def test_a_wrong_checksum_or_size_leaves_nothing_behind(server, tmp_path):
+    with pytest.raises(DataError, match=r"sha256 is \w{64}, expected beef.*has changed"):
         get(server, tmp_path, checksum="sha256:beef")
+    with pytest.raises(DataError, match="server has 1000000 bytes, expected 5"):
+        get(server, tmp_path, size=5)
     assert names(tmp_path) == []
 
 
@@ -195,42 +196,34 @@ def test_an_existing_file_that_is_wrong_is_kept(server, tmp_path):
     assert server.requests == []
 
 
-def test_another_size_than_stated(server, tmp_path):
-    with pytest.raises(DataError, match="server has 1000000 bytes, expected 5"):
-        get(server, tmp_path, size=5)
-
-
-def test_answers_that_another_try_cannot_mend(server, tmp_path):
+def test_error_statuses(server, tmp_path):
     server.statuses = [404]
     with pytest.raises(DataError, match=r"404 Not Found.*by hand.*file\.zip$"):
         get(server, tmp_path)
     assert len(server.requests) == 1
-
-
-def test_answers_that_another_try_may_mend(server, tmp_path):
+    assert names(tmp_path) == []
     server.statuses = [503, 429]
     assert get(server, tmp_path).read_bytes() == CONTENT
     server.statuses = [503] * 20
     with pytest.raises(DataError, match="503"):
         get(server, tmp_path / "other")
-    assert len(server.requests) == 3 + ATTEMPTS
+    assert len(server.requests) == 4 + ATTEMPTS
 
 
-def test_nobody_listens(tmp_path):
+def test_no_server(tmp_path):
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/x: .*refused.*check the network"):
         fetch("http://127.0.0.1:9/x", tmp_path / "x", pause=0.0)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "/etc/passwd"])
-def test_only_the_web_is_fetched(tmp_path, url):
+def test_only_http_addresses(tmp_path, url):
     with pytest.raises(DataError, match="only http and https"):
         fetch(url, tmp_path / "x")
 
 
-def test_disk_without_room(server, tmp_path, monkeypatch):
-    import shutil
-
+def test_a_full_disk(server, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(DataError, match=r"to come.*free.*data\.root"):
+    with pytest.raises(DataError, match=r"needs .* GB, has .*free.*data\.root"):
         get(server, tmp_path)
+    assert names(tmp_path) == []

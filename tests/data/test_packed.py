@@ -1,4 +1,4 @@
-"""Packed samples are the originals; what was cut goes on; what is damaged is named."""
+"""Packed samples equal the originals; packing resumes; damage is reported."""
 
 import io
 import json
@@ -8,7 +8,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import webdataset
 from PIL import Image
 
 from dpt.data import (
@@ -86,9 +85,10 @@ def assert_equal(found, expected, *, but=()):
 # --------------------------------------------------------------------------- equal samples
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("units", [{}, {"depth": "metres", "depth_scale": 1.0}])
-def test_every_sample_is_the_original(tree, tmp_path, units, num_workers):
+@pytest.mark.parametrize(
+    ("units", "num_workers"), [({}, 2), ({"depth": "metres", "depth_scale": 1.0}, 0)]
+)
+def test_every_sample_equals_the_original(tree, tmp_path, units, num_workers):
     original = folder_set(tree, **units)
     index = pack(original, tmp_path, num_workers=num_workers)
     copy = packed(tmp_path)
@@ -97,7 +97,6 @@ def test_every_sample_is_the_original(tree, tmp_path, units, num_workers):
     assert len(copy) == len(original) == COUNT
     for i in range(COUNT):
         assert_equal(copy[i], original[i])
-    assert_equal(copy[0], original[0])  # back in the first shard
     assert copy.validate() == []
     for outside in (-1, COUNT):
         with pytest.raises(IndexError):
@@ -161,7 +160,7 @@ class Cropped:
         return {"image": sample["image"][3:20, 5:], "name": sample["name"], "index": index}
 
 
-def test_a_crop_is_packed_and_not_its_file(tree, tmp_path):
+def test_a_cropped_image_is_packed_as_pixels(tree, tmp_path):
     original = Cropped(folder_set(tree))
     pack(original, tmp_path)
     for i in range(COUNT):
@@ -179,8 +178,8 @@ def test_shuffled_shards_hold_the_same_samples(tree, tmp_path):
         assert_equal(by_name[original[i]["name"]], original[i], but=("index",))
 
 
-def test_other_programs_can_read_the_shards(tree, tmp_path):
-    """webdataset's own pipeline, decoding as it does by itself."""
+def test_webdataset_reads_the_shards(tree, tmp_path):
+    webdataset = pytest.importorskip("webdataset")
     original = folder_set(tree)
     index = pack(original, tmp_path)
     urls = [str(tmp_path / shard.name) for shard in index.shards]
@@ -286,8 +285,8 @@ def contents(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
-@pytest.mark.parametrize("cut_at", [0, 1, 9, COUNT - 1])
-def test_what_was_cut_ends_with_the_very_same_files(tree, tmp_path, cut_at):
+@pytest.mark.parametrize("cut_at", [1, COUNT - 1])
+def test_a_resumed_run_writes_the_same_bytes(tree, tmp_path, cut_at):
     original = folder_set(tree)
     broken = {"broken": (4, 10)}
     pack(Broken(original, **broken), tmp_path / "whole", skip_broken=True)
@@ -299,13 +298,13 @@ def test_what_was_cut_ends_with_the_very_same_files(tree, tmp_path, cut_at):
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
-def test_what_is_packed_is_not_packed_again(tree, tmp_path):
+def test_packed_data_is_verified_and_not_packed_again(tree, tmp_path):
     original = folder_set(tree)
     index = pack(original, tmp_path)
     before = contents(tmp_path)
     assert pack(Broken(original, broken=range(COUNT)), tmp_path) == index  # nothing is read
     assert contents(tmp_path) == before
-    with pytest.raises(DataError, match=r"val\.json is of other data.*choose another folder"):
+    with pytest.raises(DataError, match=r"val\.json belongs to other data.*another folder"):
         pack(original, tmp_path, source={"root": "y"})
     shard = tmp_path / index.shards[1].name
     data = shard.read_bytes()
@@ -313,12 +312,12 @@ def test_what_is_packed_is_not_packed_again(tree, tmp_path):
     with pytest.raises(DataError, match=r"val-000001\.tar: its sha256 is .*remove .*val\.json"):
         pack(original, tmp_path)
     shard.unlink()
-    with pytest.raises(DataError, match=r"val-000001\.tar: is gone"):
+    with pytest.raises(DataError, match=r"val-000001\.tar: does not exist: copy it again"):
         pack(original, tmp_path)
     assert contents(tmp_path).keys() == before.keys() - {shard.name}
 
 
-def test_what_cannot_be_read_is_named(tree, tmp_path, caplog):
+def test_samples_that_cannot_be_read(tree, tmp_path, caplog):
     original = folder_set(tree)
     with pytest.raises(DataError, match=r"10\.png: the file is truncated"):
         pack(Broken(original, broken=(10,)), tmp_path / "raise", num_workers=1)
@@ -335,26 +334,18 @@ def test_what_cannot_be_read_is_named(tree, tmp_path, caplog):
 
 def test_a_mix_is_not_packed(tree, tmp_path):
     mix = MixDataset(sets={"a": lambda split: folder_set(tree)}, split="train")
-    with pytest.raises(DataError, match="a mix is drawn anew every epoch"):
+    with pytest.raises(DataError, match="a mix is drawn again in every epoch"):
         pack(mix, tmp_path)
 
 
 def test_a_full_disk(tree, tmp_path, monkeypatch):
-    def full(self, item):
+    def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(webdataset.TarWriter, "write", full)
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
     with pytest.raises(DataError, match=r"val-000000\.tar: cannot be written \(No space left"):
         pack(folder_set(tree), tmp_path)
     assert contents(tmp_path) == {}
-
-
-def test_without_the_library(tree, tmp_path, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "webdataset", None)
-    with pytest.raises(DataError, match=r"needs webdataset: pip install .*\[stream\]"):
-        pack(folder_set(tree), tmp_path)
 
 
 def changed(folder, shards, change):
@@ -377,33 +368,32 @@ def changed(folder, shards, change):
         lambda v: v["shards"][0].update(sha256="../../x"),
         lambda v: v["shards"][0].update(samples="many"),
         lambda v: v["shards"].clear(),
-        lambda v: v.update(samples=1),
         lambda v: v.update(format="dpt-packed-99"),
         lambda v: v["info"].update(targets=["everything"]),
         lambda v: v.pop("info"),
     ],
 )
-def test_an_index_that_is_not_ours(tmp_path, shards, change):
+def test_an_invalid_index(tmp_path, shards, change):
     folder = changed(tmp_path / "x", shards, change)
     with pytest.raises(DataError, match=r"val\.json: not an index that dpt data pack wrote"):
         packed(folder)
 
 
-def test_shards_that_are_not_what_the_index_says(tmp_path, shards):
+def test_shards_that_differ_from_the_index(tmp_path, shards):
     folder = changed(tmp_path / "x", shards, lambda v: None)
     first = folder / "val-000000.tar"
     whole = first.read_bytes()
     first.write_bytes(whole[:-1000])
-    with pytest.raises(DataError, match=r"val-000000\.tar: has \d+ bytes, must have \d+: copy it"):
+    with pytest.raises(DataError, match=r"val-000000\.tar: has \d+ bytes, expected \d+: copy it"):
         packed(folder)[0]
     first.write_bytes(b"\1" * len(whole))
-    with pytest.raises(DataError, match=r"val-000000\.tar: not a shard that can be read"):
+    with pytest.raises(DataError, match=r"val-000000\.tar: not a readable shard"):
         packed(folder)[0]
     first.write_bytes(tar_of({"1.jpg": b"x"}, size=len(whole)))
-    with pytest.raises(DataError, match=r"val-000000\.tar: holds 1 samples, must hold"):
+    with pytest.raises(DataError, match=r"val-000000\.tar: has 1 samples, expected"):
         packed(folder)[0]
     first.unlink()
-    with pytest.raises(DataError, match=r"shard .*val-000000\.tar does not exist"):
+    with pytest.raises(DataError, match=r"val-000000\.tar: does not exist: copy it again"):
         packed(folder)[0]
     with pytest.raises(DataError, match=r"index .*test\.json does not exist; .*dpt data pack"):
         PackedDataset(root=str(folder), split="test")
@@ -412,15 +402,15 @@ def test_shards_that_are_not_what_the_index_says(tmp_path, shards):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"json": b"{}"}, r"s: holds 0 photos"),
+        ({"json": b"{}"}, r"s: has 0 images"),
         ({"jpg": b"x", "json": b"{}"}, r"s\.jpg: not a picture"),
         ({"png": None}, r"s\.json: missing or damaged"),
-        ({"png": None, "json": b"[]"}, r"s\.json: missing or damaged"),
+        ({"png": None, "json": b"3"}, r"s\.json: missing or damaged"),
         ({"png": None, "json": b"{}", "depth.npz": b"PK\3\4"}, r"s\.depth\.npz: cannot be read"),
         ({"png": None, "json": b'{"depth_divisor": 0}', "depth.png": None}, r"units of 1/0 m"),
     ],
 )
-def test_damaged_samples_are_named(parts, message):
+def test_damaged_samples(parts, message):
     png = encode_sample({"image": np.zeros((4, 5, 3), np.uint8)})["png"]
     parts = {name: data or png for name, data in parts.items()}
     with pytest.raises(DataError, match=message):
@@ -433,7 +423,7 @@ def test_links_in_a_shard_are_refused(tmp_path, shards):
     link = tarfile.TarInfo("000000000.jpg")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     path.write_bytes(tar_of({}, link, size=path.stat().st_size))
-    with pytest.raises(DataError, match=r"000000000\.jpg is no plain file"):
+    with pytest.raises(DataError, match=r"000000000\.jpg is not a plain file"):
         packed(folder)[0]
 
 

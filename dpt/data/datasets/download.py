@@ -1,11 +1,13 @@
-"""Fetches a file over HTTP: goes on where it stopped, and never leaves a wrong file behind.
+"""Downloads over HTTP that resume after an interruption and verify what they fetched.
 
-``torch.hub.download_url_to_file`` and pooch verify what they fetch but begin again after every cut,
-which files of several gigabytes do not survive on many lines.
+Own code, because pooch and ``torch.hub.download_url_to_file`` start again after every interruption,
+which is not acceptable for files of several gigabytes, and the function of huggingface_hub that
+resumes is not public.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import os
@@ -16,20 +18,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-from rich.progress import TransferSpeedColumn as SpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from dpt.data.base import DataError
 
 ATTEMPTS = 6
-"""Tries in a row that bring nothing new before a download is given up."""
-_BLOCK = 1 << 18
+"""Requests in a row without any new byte before a download is given up."""
 _ALGORITHMS = ("sha256", "sha1", "md5")
 
 
@@ -46,215 +52,190 @@ def fetch(
 ) -> Path:
     """Downloads ``url`` to ``target``; an existing target is only verified.
 
-    What has arrived is kept in ``target`` + ``.part``: another try, in this call or a later one,
-    asks for the rest (HTTP Range, guarded by If-Range, so that a file that changed meanwhile is
-    fetched anew). The target appears in one step, complete and verified.
+    The data is written to ``target`` + ``.part`` and renamed when it is complete and verified. An
+    interrupted transfer resumes (HTTP Range): within a call if the server states a version of the
+    file (If-Range) or a checksum is given, in a later call only with a checksum.
 
     Args:
-        url: http or https.
-        target: the file to write; its folder is made.
-        checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. Without it the length alone is
-            checked.
-        size: of the file in bytes, where it is known.
-        timeout: seconds without a byte that count as a cut connection.
-        pause: seconds before the second try; they double with each further one.
-        remedy: what to do where the server does not give the file; None: fetch it by hand.
-        quiet: no progress bar, for what is fetched in passing.
+        url: an http or https address.
+        target: the file to write; its folder is created.
+        checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. None checks the length only.
+        size: size of the file in bytes, if known.
+        timeout: seconds without data after which a connection counts as interrupted.
+        pause: seconds before the second request; doubled after each further failure.
+        remedy: what to do if the server refuses; None suggests fetching the file by hand.
+        quiet: show no progress bar.
 
     Raises:
-        DataError: one line that says what failed and what to do.
+        DataError: the transfer failed, or the file is not the expected one.
     """
     target = Path(target)
     if urlsplit(url).scheme not in ("http", "https"):
-        raise DataError(f"{url}: only http and https addresses are fetched")
+        raise DataError(f"{url}: only http and https addresses can be downloaded")
     if target.exists():
         verify(target, checksum=checksum, size=size, remedy="remove it and download it again")
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    columns = ("{task.description}", BarColumn(), DownloadColumn(), SpeedColumn(),
-               TimeRemainingColumn())  # fmt: skip
+    remedy = remedy or f"fetch the file by hand and save it as {target}"
+    columns = (
+        "{task.description}",
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(file=sys.stderr), disable=quiet) as progress:
         bar = progress.add_task(target.name, total=size)
 
         def show(done: int, total: int | None) -> None:
             progress.update(bar, completed=done, total=total)
 
-        vouched = checksum is not None
-        refused = remedy or f"fetch the file by hand and save it as {target}"
-        _Transfer(url, part, size, timeout, vouched, refused, show).run(pause)
+        transfer = _Transfer(url, part, size, timeout, remedy, show, checksum is not None)
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("ab") as file:
+                transfer.run(file, pause)
+        except DataError:
+            if part.stat().st_size == 0:
+                part.unlink()
+            raise
+        except OSError as error:
+            raise DataError(
+                f"{part}: cannot be written ({error.strerror}): free some space or check the "
+                "permissions, and run the same command again to resume"
+            ) from None
     try:
-        again = f"it was removed; run again, or see whether {url} has changed"
-        verify(part, checksum=checksum, size=size, remedy=again)
+        remedy = f"it was removed; run again, or check whether {url} has changed"
+        verify(part, checksum=checksum, size=size, remedy=remedy)
     except DataError:
-        _remove(part)  # or every later try would find it complete
+        part.unlink()
         raise
     os.replace(part, target)
-    _validator_file(part).unlink(missing_ok=True)
     return target
 
 
 def verify(
     path: Path, *, checksum: str | None = None, size: int | None = None, remedy: str
 ) -> None:
-    """Raises DataError, with ``remedy``, unless a file has the size and checksum given."""
+    """Raises DataError, with ``remedy``, unless a file has the given size and checksum."""
+    if not path.is_file():
+        raise DataError(f"{path}: does not exist: {remedy}")
     found = path.stat().st_size
     if size is not None and found != size:
-        raise DataError(f"{path}: has {found} bytes, must have {size}: {remedy}")
+        raise DataError(f"{path}: has {found} bytes, expected {size}: {remedy}")
     if checksum is None:
         return
-    algorithm, _, wanted = checksum.partition(":")
-    if algorithm not in _ALGORITHMS or not wanted:
+    algorithm, _, expected = checksum.partition(":")
+    if algorithm not in _ALGORITHMS or not expected:
         raise DataError(f"checksum {checksum}: write ALGORITHM:HEX with {', '.join(_ALGORITHMS)}")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, algorithm).hexdigest()
-    if digest != wanted.lower():
-        raise DataError(f"{path}: its {algorithm} is {digest}, must be {wanted}: {remedy}")
+    if digest != expected.lower():
+        raise DataError(f"{path}: its {algorithm} is {digest}, expected {expected}: {remedy}")
 
 
-class _CutError(Exception):
-    """A try that another one may go on from."""
+class _InterruptedError(Exception):
+    """A failure after which another request may succeed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Transfer:
-    """The way of one file from ``url`` to ``part``.
+    """Requests for one file.
 
     Attributes:
-        vouched: a checksum will tell whether what was there before and what comes now are of one
-            file; else the server's word is needed (ETag or Last-Modified).
-        remedy: what to do where the server refuses.
+        has_checksum: whether a checksum will prove that all pieces belong to one file.
+        validator: version of the file to which the data so far belongs, as the server stated it.
     """
 
     url: str
     part: Path
     size: int | None
     timeout: float
-    vouched: bool
     remedy: str
     show: Callable[[int, int | None], None]
+    has_checksum: bool
+    validator: str = ""
 
-    def run(self, pause: float) -> None:
-        """Tries until ``part`` is complete."""
-        furthest, idle = _length(self.part), 0
+    def run(self, file: BinaryIO, pause: float) -> None:
+        """Sends requests until ``file``, opened for appending, is complete."""
+        furthest, failures = file.tell(), 0
         while True:
             try:
-                self._try()
+                self._request(file)
                 return
-            except _CutError as error:
-                idle = 0 if _length(self.part) > furthest else idle + 1
-                furthest = max(furthest, _length(self.part))
-                if idle >= ATTEMPTS:
+            except _InterruptedError as error:
+                done = file.tell()
+                failures = 0 if done > furthest else failures + 1
+                furthest = max(furthest, done)
+                if failures >= ATTEMPTS:
                     raise DataError(
-                        f"{self.url}: {error}, {_length(self.part)} bytes have arrived: check the "
-                        "network and run the same command again; it goes on from there"
+                        f"{self.url}: {error} ({done} bytes received): check the network and run "
+                        "the same command again"
                     ) from None
-            time.sleep(pause * 2**idle)
+            time.sleep(pause * 2**failures)
 
-    def _try(self) -> None:
-        """One request; raises _CutError where another may help."""
-        start, known = _length(self.part), _validator_file(self.part)
+    def _request(self, file: BinaryIO) -> None:
+        if not (self.validator or self.has_checksum):
+            _clear(file)
+        start = file.seek(0, os.SEEK_END)
         headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
-        validator = known.read_text() if known.exists() else ""
-        if start and (validator or self.vouched):
+        if start:
             headers["Range"] = f"bytes={start}-"
-            if validator:
-                headers["If-Range"] = validator
+            if self.validator:
+                headers["If-Range"] = self.validator
         try:
             with urlopen(Request(self.url, headers=headers), timeout=self.timeout) as response:
-                self._receive(response, start, validator)
+                self._receive(response, file, start)
         except HTTPError as error:
-            self._refused(error, start)
+            if error.code == 416:  # nothing lies after ``start``
+                if error.headers["Content-Range"] == f"bytes */{start}":
+                    return
+                _clear(file)
+                raise _InterruptedError("the file has changed on the server") from None
+            reason = f"the server answers {error.code} {error.reason}"
+            if error.code in (408, 425, 429) or error.code >= 500:
+                raise _InterruptedError(reason) from None
+            raise DataError(f"{self.url}: {reason}: {self.remedy}") from None
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
             cause = getattr(error, "reason", error)
             text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-            raise _CutError(text) from None
+            raise _InterruptedError(text) from None
 
-    def _receive(self, response: http.client.HTTPResponse, start: int, validator: str) -> None:
-        """Appends the answer to ``part``, or begins it anew."""
+    def _receive(self, response: http.client.HTTPResponse, file: BinaryIO, start: int) -> None:
+        """Appends a response to ``file``, from the beginning if the server sends the whole file."""
         if response.status == 206:
-            found = re.match(r"bytes (\d+)-\d+/(\d+)", response.headers["Content-Range"] or "")
-            if found is None or int(found[1]) != start:
-                _remove(self.part)
-                raise _CutError("the server sent another part than asked for")
-            total: int | None = int(found[2])
+            content_range = response.headers["Content-Range"] or ""
+            match = re.match(rf"bytes {start}-\d+/(\d+)", content_range)
+            if match is None:
+                _clear(file)
+                raise _InterruptedError(f"the server sent {content_range}, not from byte {start}")
+            total = int(match[1])
         else:
-            start, validator = 0, _validator(response.headers)
-            length = response.headers["Content-Length"]
-            total = int(length) if length else None
-        if self.size is not None and total is not None and total != self.size:
+            _clear(file)
+            start = 0
+            etag = response.headers["ETag"] or ""  # If-Range takes strong ones (without W/) only
+            self.validator = etag if etag[:1] == '"' else response.headers["Last-Modified"] or ""
+            total = int(response.headers["Content-Length"] or 0)
+        if self.size and total and total != self.size:
             raise DataError(
                 f"{self.url}: the server has {total} bytes, expected {self.size}: the file was "
-                "replaced at its source; look for its new description"
+                "replaced; look for its new description"
             )
-        _check_space(self.part, (total or self.size or 0) - start)
-        done = start
-        with self._open(start, validator) as file:
-            self.show(done, total)
-            while block := response.read1(_BLOCK):
-                try:
-                    file.write(block)
-                    file.flush()
-                except OSError as error:
-                    raise self._not_written(error) from None
-                done += len(block)
-                self.show(done, total)
-        if total is not None and done != total:
-            raise _CutError(f"the connection was cut at {done} of {total} bytes")
-
-    def _refused(self, error: HTTPError, start: int) -> None:
-        """What an error status means; returns where ``part`` is complete already."""
-        if error.code == 416:
-            whole = re.match(r"bytes \*/(\d+)", error.headers["Content-Range"] or "")
-            if whole is not None and int(whole[1]) == start:
-                return
-            _remove(self.part)
-            raise _CutError("the file at the source has changed")
-        reason = f"the server answers {error.code} {error.reason}"
-        if error.code in (408, 425, 429) or error.code >= 500:
-            raise _CutError(reason)
-        raise DataError(f"{self.url}: {reason}: {self.remedy}")
-
-    def _open(self, start: int, validator: str) -> IO[bytes]:
-        """``part``, to be written from byte ``start`` on."""
-        try:
-            _validator_file(self.part).write_text(validator)
-            file = self.part.open("r+b" if start else "wb")
-            file.seek(start)
-            return file
-        except OSError as error:
-            raise self._not_written(error) from None
-
-    def _not_written(self, error: OSError) -> DataError:
-        return DataError(
-            f"{self.part}: cannot be written ({error.strerror}): make room, or check the rights, "
-            "and run the same command again; it goes on from there"
-        )
+        needed, free = (total or self.size or 0) - start, shutil.disk_usage(self.part.parent).free
+        if needed > free:
+            raise DataError(
+                f"{self.part.parent}: needs {needed / 1e9:.1f} GB, has {free / 1e9:.1f} GB free: "
+                "free some space, or set data.root to another disk"
+            )
+        while block := response.read1(1 << 18):
+            file.write(block)
+            self.show(file.tell(), total or None)
+        if total and file.tell() != total:
+            raise _InterruptedError(f"the connection ended at {file.tell()} of {total} bytes")
 
 
-def _check_space(part: Path, needed: int) -> None:
-    free = shutil.disk_usage(part.parent).free
-    if needed > free:
-        raise DataError(
-            f"{part.parent}: {needed / 1e9:.1f} GB are to come, {free / 1e9:.1f} GB are free: "
-            "make room, or set data.root to another disk"
-        )
-
-
-def _validator(headers: http.client.HTTPMessage) -> str:
-    """What If-Range may hold: a strong ETag, else the date of the last change."""
-    etag = headers["ETag"] or ""
-    return etag if etag.startswith('"') else headers["Last-Modified"] or ""
-
-
-def _validator_file(part: Path) -> Path:
-    return part.with_name(f"{part.name}.version")
-
-
-def _length(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0
-
-
-def _remove(part: Path) -> None:
-    part.unlink(missing_ok=True)
-    _validator_file(part).unlink(missing_ok=True)
+def _clear(file: BinaryIO) -> None:
+    file.seek(0)
+    file.truncate()

@@ -1,17 +1,9 @@
-"""Data sets beyond one machine's disk: shards that ``dpt data pack`` wrote, here or at an address.
+"""``data=packed``: the shards that ``dpt data pack`` wrote, in a folder or at a remote address.
 
-The shards are tar files as webdataset's: its own writer writes them, and webdataset, tar and
-whatever else knows that layout can read them. They are read by position rather than through
-webdataset's iterable pipeline, since the guarantees of this project rest on indices: each sample
-exactly once an epoch on any number of ranks and workers, batches that do not depend on the workers,
-a run that goes on in mid-epoch as if it had never stopped. A pipeline deals out shards to ranks and
-workers, whose numbers of samples then differ, and its place inside an epoch is not kept. webdataset
-had a reader by position once (wids, up to 0.2.111); 1.0 no longer has it. litdata (0.2.76) has one
-for its own chunks, but no checksums of them and no http addresses, goes on in mid-epoch only with a
-loader of its own, and brings boto3, obstore and requests along.
-
-What remains is little: a tar's headers say where every file in it starts, ``EpochSampler`` draws an
-order that needs few shards at a time, and ``ShardCache`` keeps those on disk.
+The tar files have the layout of webdataset, whose pipeline can read them too. They are read by
+index here, because that pipeline cannot keep the guarantees of ``EpochSampler``: it assigns whole
+shards to ranks and workers, so that their numbers of samples differ, and its position inside an
+epoch is not saved. litdata resumes only with a loader of its own and checks no checksums.
 """
 
 from __future__ import annotations
@@ -26,25 +18,24 @@ import numpy as np
 
 from dpt.data.base import DataError, validate_samples
 from dpt.data.samplers import nearby_permutation
-from dpt.data.shards.index import Shard
 from dpt.data.shards.samples import decode_sample
-from dpt.data.shards.store import GIGABYTE, ShardFolder, make_store
+from dpt.data.shards.store import GIGABYTE, ShardCache, ShardFolder
 from dpt.types import Sample
 
-Places = dict[str, tuple[int, int]]
-"""Where each part of a sample lies in its shard: first byte and length."""
+Table = list[tuple[str, dict[str, tuple[int, int]]]]
+"""Key and files of each sample of a shard; a file is its first byte and its length."""
 
 
 class PackedDataset:
-    """The samples of a split, as the data set gave them that was packed.
+    """The samples of a packed split, equal to those of the original data set.
 
     Args:
-        root: the folder of the shards; or its address, ``https://...``, ``http://...``,
-            ``s3://...``, ``gs://...``, whatever fsspec has a file system for.
+        root: folder of the shards, or its address: ``https://``, ``http://``, or any that fsspec
+            supports (``s3://``, ``gs://``).
         split: ``train``, ``val``, ...
-        window: shards that training draws from at a time, see ``samplers.nearby_permutation``. The
-            order is the same wherever the shards lie.
-        cache_dir: where shards from an address are kept; all processes of a machine share it.
+        window: number of shards from which training draws at a time, see
+            :func:`dpt.data.samplers.nearby_permutation`; the order does not depend on ``root``.
+        cache_dir: folder for shards of a remote address, shared by all processes of a machine.
         cache_gb: gigabytes that they may take there.
     """
 
@@ -59,16 +50,24 @@ class PackedDataset:
     ) -> None:
         if window < 1:
             raise DataError(f"data.window={window}: must be at least 1 shard")
-        self.root = root
-        self.store = make_store(root, cache_dir=cache_dir, cache_gb=cache_gb)
+        self.root = str(root).rstrip("/")
+        self.store = (
+            ShardCache(self.root, cache_dir, limit=int(cache_gb * GIGABYTE))
+            if "://" in self.root
+            else ShardFolder(root)
+        )
         index = self.store.index(split)
         self.info, self.class_id_names = index.info, index.class_id_names
         self.shards, self.window = index.shards, window
-        self._is_local = isinstance(self.store, ShardFolder)
         self._ends = list(accumulate(shard.samples for shard in self.shards))
-        self._tables: OrderedDict[int, list[tuple[str, Places]]] = OrderedDict()
-        if not self._is_local:
-            self._check_cache(cache_gb)
+        self._tables: OrderedDict[int, Table] = OrderedDict()
+        count = min(window + 1, len(self.shards))
+        needed = count * max(shard.size for shard in self.shards) / GIGABYTE
+        if not self.store.is_local and needed > cache_gb:
+            raise DataError(
+                f"data.cache_gb={cache_gb:g} cannot hold the {count} shards that data.window needs "
+                f"at a time, {needed:.3g} GB: raise it, or lower data.window"
+            )
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -77,19 +76,20 @@ class PackedDataset:
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
         number = bisect_right(self._ends, index)
-        shard = self.shards[number]
-        with self.store.open(shard) as file:
-            table = self._table(number, file)
-            key, places = table[index - (self._ends[number] - shard.samples)]
-            parts = {name: _read(file, *place) for name, place in places.items()}
-        sample = decode_sample(parts, source=f"{self._name(shard)}#{key}")
+        with self.store.open(self.shards[number]) as file:
+            key, places = self._table(number, file)[index - self._ends[number]]  # from the end
+            parts = {}
+            for name, (start, length) in places.items():
+                file.seek(start)
+                parts[name] = file.read(length)
+        sample = decode_sample(parts, source=f"{self._name(number)}#{key}")
         sample["index"] = index
         return sample
 
     @property
     def at_hand(self) -> range:
-        """What can be read without fetching much, see ``base.at_hand``: the first shard."""
-        return range(len(self) if self._is_local else self.shards[0].samples)
+        """Indices that can be read without fetching much: the first shard of a remote address."""
+        return range(len(self) if self.store.is_local else self.shards[0].samples)
 
     def order(self, random: np.random.Generator) -> np.ndarray:
         """A random order that reads from ``window`` shards at a time."""
@@ -97,18 +97,17 @@ class PackedDataset:
         return nearby_permutation(sizes, window=self.window, random=random)
 
     def validate(self, *, limit: int = 16, seed: int = 0) -> list[str]:
-        """Reads some samples and raises DataError for what would spoil a run; returns remarks."""
+        """Reads some samples; see :func:`dpt.data.validate_samples`."""
         return validate_samples(self, limit=limit, seed=seed)
 
-    def _table(self, number: int, file: BinaryIO) -> list[tuple[str, Places]]:
-        """Key and places of each sample of a shard; those of the shards used last are kept."""
+    def _table(self, number: int, file: BinaryIO) -> Table:
+        """The table of a shard; those of the shards used last are kept."""
         if number not in self._tables:
-            shard = self.shards[number]
-            table = _places(file, source=self._name(shard))
-            if len(table) != shard.samples:
+            table = _read_table(file, source=self._name(number))
+            if len(table) != self.shards[number].samples:
                 raise DataError(
-                    f"{self._name(shard)}: holds {len(table)} samples, must hold {shard.samples}: "
-                    "pack the data again"
+                    f"{self._name(number)}: has {len(table)} samples, expected "
+                    f"{self.shards[number].samples}: pack the data again"
                 )
             self._tables[number] = table
             if len(self._tables) > 2 * self.window + 1:
@@ -116,38 +115,22 @@ class PackedDataset:
         self._tables.move_to_end(number)
         return self._tables[number]
 
-    def _name(self, shard: Shard) -> str:
-        return f"{str(self.root).rstrip('/')}/{shard.name}"
-
-    def _check_cache(self, cache_gb: float) -> None:
-        count = min(self.window + 1, len(self.shards))
-        needed = count * max(shard.size for shard in self.shards) / GIGABYTE
-        if needed > cache_gb:
-            raise DataError(
-                f"data.cache_gb={cache_gb:g} cannot hold the {count} shards that are in use at a "
-                f"time (data.window), {needed:.3g} GB: raise it, or lower data.window"
-            )
+    def _name(self, number: int) -> str:
+        return f"{self.root}/{self.shards[number].name}"
 
 
-def _places(file: BinaryIO, *, source: str) -> list[tuple[str, Places]]:
-    """Where every sample of a tar file lies: files in a row whose names agree to the first dot."""
-    table: list[tuple[str, Places]] = []
+def _read_table(file: BinaryIO, *, source: str) -> Table:
+    """Finds the samples of a tar file: consecutive files with the same name up to the first dot."""
+    table: Table = []
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 if not member.isreg() or member.issparse():
-                    raise tarfile.TarError(f"{member.name} is no plain file")
+                    raise tarfile.TarError(f"{member.name} is not a plain file")
                 key, _, part = member.name.partition(".")
                 if not table or table[-1][0] != key:
                     table.append((key, {}))
                 table[-1][1][part] = member.offset_data, member.size
     except tarfile.TarError as error:
-        raise DataError(
-            f"{source}: not a shard that can be read ({error}): copy it again"
-        ) from None
+        raise DataError(f"{source}: not a readable shard ({error}): copy it again") from None
     return table
-
-
-def _read(file: BinaryIO, start: int, length: int) -> bytes:
-    file.seek(start)
-    return file.read(length)

@@ -1,4 +1,4 @@
-"""Where shards come from: a folder, or an address of which a folder on this machine keeps some."""
+"""The index of a packed split, and where its shards are read from: a folder or a remote address."""
 
 from __future__ import annotations
 
@@ -7,166 +7,196 @@ import re
 import shutil
 import tempfile
 import time
-from contextlib import AbstractContextManager
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Annotated, BinaryIO, Literal
 
-from dpt.data.base import DataError, data_root, missing_path, require
+import filelock
+import fsspec
+from pydantic import Field, TypeAdapter, ValidationError
+
+from dpt import atomic
+from dpt.data.base import DataError, data_root, missing_path
 from dpt.data.datasets.download import fetch, verify
-from dpt.data.formats import io
-from dpt.data.shards.index import Shard, ShardIndex
+from dpt.types import DatasetInfo
 
 GIGABYTE = 10**9
 _LOCKS = 256
-_ABANDONED = 3600.0
-"""Seconds after which what has arrived of a shard, and grows no more, may go."""
-_KEPT = re.compile(r"[0-9a-f]{64}-(\d+)\.tar(\.part)?")
+_STALE = 3600.0
+"""Seconds without new data after which a partial shard counts as left by a killed process."""
+_CACHED = re.compile(r"[0-9a-f]{64}-(\d+)\.tar(\.part)?")
 
 
-class ShardStore(Protocol):
-    """The shards and indices of one packed data set."""
+@dataclass(frozen=True)
+class Shard:
+    """A tar file of samples.
 
-    def index(self, split: str) -> ShardIndex: ...
+    Attributes:
+        name: file name, in the folder of the index.
+        samples: number of samples in it.
+        size: in bytes.
+        sha256: checksum of the file, hexadecimal.
+    """
 
-    def open(self, shard: Shard) -> BinaryIO:
-        """The shard's file, of the right size, to be closed by the caller."""
-        ...
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.tar$")]
+    samples: Annotated[int, Field(ge=1)]
+    size: Annotated[int, Field(ge=1)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-def make_store(root: str | Path, *, cache_dir: str | Path, cache_gb: float) -> ShardStore:
-    """The store at ``root``: a folder, or an address with ``://``."""
-    if "://" in str(root):
-        return ShardCache(str(root), Path(cache_dir).expanduser(), limit=int(cache_gb * GIGABYTE))
-    return ShardFolder(data_root(root))
+@dataclass(frozen=True, kw_only=True)
+class ShardIndex:
+    """The JSON file of a packed split.
+
+    Attributes:
+        info: that of the original data set.
+        shards: in the order of the samples.
+        class_id_names: names of the classes in ``class_id``.
+        skipped: messages about the samples that could not be read and were left out.
+        fingerprint: hash of the settings that decide what the shards contain.
+        done: samples of the original data set that were packed or skipped.
+    """
+
+    info: DatasetInfo
+    shards: Annotated[tuple[Shard, ...], Field(min_length=1)] = ()
+    class_id_names: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    fingerprint: str
+    done: int = 0
+    format: Literal["dpt-packed-2"] = "dpt-packed-2"
+
+    @property
+    def samples(self) -> int:
+        return sum(shard.samples for shard in self.shards)
+
+    def write(self, path: Path) -> None:
+        atomic.write_bytes(path, _INDEX.dump_json(self, indent=1))
+
+    @classmethod
+    def read(cls, path: Path, *, source: str | None = None) -> ShardIndex:
+        """Reads an index file; a DataError about its content names ``source`` instead of it."""
+        try:
+            return _INDEX.validate_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise DataError(
+                f"{source or path}: not an index that dpt data pack wrote ({key}: {first['msg']}): "
+                "pack the data again"
+            ) from None
+
+
+_INDEX = TypeAdapter(ShardIndex)
 
 
 class ShardFolder:
-    """Shards in a folder of this machine, or of a file system that it mounts."""
+    """Shards in a folder of this machine or of a mounted file system."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    is_local = True
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = data_root(root)
 
     def index(self, split: str) -> ShardIndex:
         path = self.root / f"{split}.json"
         if not path.is_file():
             remedy = f"check data.root, or pack the split: dpt data pack data=... split={split}"
             raise missing_path(path, what="index", remedy=remedy)
-        return ShardIndex.parse(io.read_text(path), source=str(path))
+        return ShardIndex.read(path)
 
     def open(self, shard: Shard) -> BinaryIO:
+        """The file of a shard, whose size is checked."""
         path = self.root / shard.name
-        if not path.is_file():
-            raise missing_path(path, what="shard", remedy="copy it again")
-        file = path.open("rb")
-        if (size := _size(file)) != shard.size:
-            file.close()
-            raise DataError(f"{path}: has {size} bytes, must have {shard.size}: copy it again")
-        return file
+        verify(path, size=shard.size, remedy="copy it again")
+        return path.open("rb")
 
 
 class ShardCache:
-    """Shards at an address; those used last are kept in a folder.
+    """Shards at a remote address, of which a folder keeps the ones used last.
 
-    All processes of a machine share the folder, and any number of data sets: a shard is called by
-    its checksum. It is fetched once, by whoever needs it first, and verified before it appears
-    under its name. Shards that were not used for longest make room for others. One that goes while
-    another process reads it stays readable to that process.
+    All processes of a machine and any number of data sets share the folder: files are named after
+    their checksums. A shard is fetched once, by the first process that needs it, and verified
+    before it appears under its name. The shards that were not used for longest are removed to make
+    room; a process that has one open can go on reading it.
 
     Args:
-        url: of the folder of the shards: ``http://``, ``https://``, or what fsspec knows.
-        folder: where shards are kept; made as needed.
-        limit: bytes that all shards in the folder may take, those that are being fetched included.
+        url: address of the folder of the shards: ``http://``, ``https://`` or one for fsspec.
+        folder: where to keep shards; created.
+        limit: largest size in bytes of all shards in the folder, including those being fetched.
     """
 
-    def __init__(self, url: str, folder: Path, *, limit: int) -> None:
-        self.url, self.folder, self.limit = url.rstrip("/"), folder, limit
+    is_local = False
+
+    def __init__(self, url: str, folder: str | Path, *, limit: int) -> None:
+        self.url, self.folder, self.limit = url.rstrip("/"), Path(folder).expanduser(), limit
 
     def index(self, split: str) -> ShardIndex:
         url = f"{self.url}/{split}.json"
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "index.json"
             _copy(url, path)
-            return ShardIndex.parse(io.read_text(path), source=url)
+            return ShardIndex.read(path, source=url)
 
     def open(self, shard: Shard) -> BinaryIO:
+        """The file of a shard, fetched if necessary."""
         path = self.folder / f"{shard.sha256}-{shard.size}.tar"
         while True:
-            try:
+            with suppress(FileNotFoundError):
+                os.utime(path)  # time of last use
                 file = path.open("rb")
-                os.utime(path)  # used last
-            except FileNotFoundError:  # not here yet, or no longer
-                self._fetch(shard, path)
-                continue
-            if _size(file) == shard.size:
-                return file
-            file.close()
-            path.unlink(missing_ok=True)
+                if os.fstat(file.fileno()).st_size == shard.size:
+                    return file
+                file.close()  # truncated by a crash of the machine
+                path.unlink()
+            self._fetch(shard, path)
 
     def _fetch(self, shard: Shard, path: Path) -> None:
-        with self._lock(str(int(shard.sha256, 16) % _LOCKS)):
-            if path.exists():  # another process was faster
+        locks = self.folder / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(locks / str(int(shard.sha256, 16) % _LOCKS)):
+            if path.exists():  # another process fetched it meanwhile
                 return
-            with self._lock("room"):
+            with filelock.FileLock(locks / "room"):
                 self._make_room(shard, path)
+                path.with_name(f"{path.name}.part").touch()  # reserves the room
             checksum = f"sha256:{shard.sha256}"
             _copy(f"{self.url}/{shard.name}", path, checksum=checksum, size=shard.size)
 
     def _make_room(self, shard: Shard, path: Path) -> None:
-        """Removes shards until this one fits, and claims its place."""
-        kept = [k for k in _kept(self.folder) if k.path.name.partition(".part")[0] != path.name]
-        free = self.limit - sum(item.size for item in kept)
-        for item in sorted(kept, key=lambda item: item.used):
+        """Removes the shards used least recently until another one fits."""
+        found = []
+        for file in self.folder.iterdir():
+            match = _CACHED.fullmatch(file.name)
+            if match is not None and file.name.removesuffix(".part") != path.name:
+                with suppress(FileNotFoundError):
+                    found.append((file.stat().st_mtime, int(match[1]), file))
+        free = self.limit - sum(size for _, size, _ in found)
+        for used, size, file in sorted(found):
             if free >= shard.size:
-                break
-            if item.path.suffix == ".tar" or time.time() - item.used > _ABANDONED:
-                item.path.unlink(missing_ok=True)
-                free += item.size
+                return
+            if file.suffix == ".tar" or time.time() - used > _STALE:
+                file.unlink(missing_ok=True)
+                free += size
         if free < shard.size:
             raise DataError(
                 f"{self.folder}: no room for a shard of {shard.size / GIGABYTE:.3g} GB within "
-                f"data.cache_gb={self.limit / GIGABYTE:g} beside those that are being fetched: "
-                "raise it"
+                f"data.cache_gb={self.limit / GIGABYTE:g} while others are being fetched: raise it"
             )
-        path.with_name(f"{path.name}.part").touch()
-
-    def _lock(self, name: str) -> AbstractContextManager[Any]:
-        folder = self.folder / ".locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        filelock = require("filelock", f"{self.url}: fetching shards", extra="stream")
-        return filelock.FileLock(folder / name)
-
-
-class _Kept(NamedTuple):
-    path: Path
-    size: int  # of the whole shard, also while it arrives
-    used: float  # when, in seconds since 1970
-
-
-def _kept(folder: Path) -> list[_Kept]:
-    found = []
-    for path in folder.iterdir():
-        match = _KEPT.fullmatch(path.name)
-        try:
-            if match is not None:
-                found.append(_Kept(path, int(match[1]), path.stat().st_mtime))
-        except FileNotFoundError:  # it has just been renamed or removed
-            continue
-    return found
 
 
 def _copy(url: str, path: Path, *, checksum: str | None = None, size: int | None = None) -> None:
-    """Brings a file here; what has arrived of it before is kept, and the rest is asked for."""
+    """Fetches a file; resumes a partial one."""
     if url.startswith(("http://", "https://")):
-        remedy = "check data.root, and that all that dpt data pack wrote was copied there"
+        remedy = "check data.root, and that all files that dpt data pack wrote were copied there"
         fetch(url, path, checksum=checksum, size=size, remedy=remedy, quiet=True)
         return
     part = path.with_name(f"{path.name}.part")
-    fsspec = require("fsspec", f"{url}: reading it", extra="stream")
     try:
         with fsspec.open(url, "rb") as source, part.open("ab") as target:
             source.seek(target.tell())
             shutil.copyfileobj(source, target, 1 << 20)
-    except Exception as error:  # each file system has errors of its own
+    except Exception as error:  # every file system has its own exceptions
         raise DataError(f"{url}: cannot be read ({error}): check data.root") from None
     try:
         verify(part, checksum=checksum, size=size, remedy="it was removed; run again")
@@ -174,7 +204,3 @@ def _copy(url: str, path: Path, *, checksum: str | None = None, size: int | None
         part.unlink()
         raise
     os.replace(part, path)
-
-
-def _size(file: BinaryIO) -> int:
-    return os.fstat(file.fileno()).st_size
