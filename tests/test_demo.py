@@ -26,7 +26,7 @@ import torch
 import dpt
 from dpt.commands import demo as command
 from dpt.data import read_depth, read_image, read_labels
-from dpt.data.base import DataError
+from dpt.data.errors import DataError
 from dpt.data.formats.io import read_size
 from dpt.predict import Prediction, Predictor
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpt.data.base import DataError
-from dpt.data.datasets.pairing import few, scan
+from dpt.data.datasets.folder import scan
+from dpt.data.errors import DataError, few
 from dpt.data.formats import io
 
 COLUMNS = ("image", "x", "y", "depth_m")

@@ -85,7 +85,7 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
             )
         cls: Any = find(node["_target_"], f"task.objectives.{name}")
         if cls.target and cls.target not in info.targets:
-            remedy = getattr(data, "remedies", {}).get(
+            remedy = data.remedies.get(
                 cls.target, "data=scenes has all; data=folder: set data.labels or data.depth"
             )
             given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -120,8 +121,9 @@ def unknown_key(path: str, key: str, allowed: list[str]) -> str:
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    own = inspect.isclass(target) and not is_dataclass(target)
     try:
-        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        return get_type_hints(target.__init__ if own else target)
     except NameError:  # a library's hints that exist for type checkers alone
         return {}
 

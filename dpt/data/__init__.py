@@ -1,8 +1,10 @@
 """Data sets, transforms, sampling and loading: from files to batches."""
 
-from dpt.data.base import Augmented, DataError, Dataset, Transform, check_sample, validate_samples
+from dpt.data.base import Augmented, Dataset, Files, Transform, check_sample
+from dpt.data.datasets.files import FileDataset
 from dpt.data.datasets.folder import FolderDataset
 from dpt.data.datasets.imagefolder import ImageFolderDataset, ImageTableDataset
+from dpt.data.errors import DataError
 from dpt.data.formats.io import read_depth, read_image, read_labels
 from dpt.data.loading import collate_eval, collate_train, make_loader
 from dpt.data.mix import MixDataset
@@ -17,6 +19,8 @@ __all__ = [
     "Dataset",
     "EpochSampler",
     "EvalTransform",
+    "FileDataset",
+    "Files",
     "FolderDataset",
     "ImageFolderDataset",
     "ImageTableDataset",
@@ -32,5 +36,4 @@ __all__ = [
     "read_depth",
     "read_image",
     "read_labels",
-    "validate_samples",
 ]

@@ -1,80 +1,184 @@
-"""What every data set is, and the wrapper that turns its samples into training samples."""
+"""The base class of data sets, and the wrapper that applies a transform to their samples."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch.utils.data
 
-from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
+from dpt.data.errors import DataError
+from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.labels import LabelRule
+from dpt.types import IGNORE_INDEX, DatasetInfo, Sample, Target
 
 
-class DataError(ValueError):
-    """A mistake in the data or in how it was described: one line naming the file and the remedy.
+class Files(NamedTuple):
+    """The files and image-level labels of one sample; None where it has none."""
 
-    A DataLoader re-raises what happened in a worker process as ``type(error)("Caught ...
-    Original Traceback ...")``. That text is cut back to the original message, so that a user
-    reads the same line with and without workers.
+    image: Path
+    labels: Path | None = None
+    depth: Path | None = None
+    class_id: int | None = None
+    value: float | None = None
+
+
+class Unpaired(NamedTuple):
+    """Files that no sample uses."""
+
+    images: Sequence[Path] = ()
+    """Photos with neither labels nor depth."""
+    maps: Sequence[Path] = ()
+    """Label and depth files without a photo."""
+
+
+class Dataset(torch.utils.data.Dataset[Sample], ABC):
+    """Raw samples of one split, at the size of their files and without augmentation.
+
+    To add a data set:
+
+    1. If its files can be paired by folders and names, write only ``conf/data/NAME.yaml`` with
+       ``defaults: [folder, _self_]`` (``conf/data/cityscapes.yaml`` is an example).
+    2. If only the search for files is special, derive from
+       :class:`dpt.data.datasets.files.FileDataset` and write ``list_files``
+       (``dpt/data/datasets/tum.py`` is an example).
+    3. Otherwise derive from this class and write ``info``, ``__len__`` and ``__getitem__``.
+
+    In the last two cases ``conf/data/NAME.yaml`` names the class in ``_target_``; its other keys
+    are the constructor's keyword arguments and are checked against their type hints. ``split`` is
+    always passed.
+
+    The same index must always give the same sample (but see :meth:`draw`). Its keys are those of
+    :class:`dpt.types.Sample`; a missing label is a missing key. Raise :class:`DataError` with the
+    file's name where a file cannot be read, so that ``data.on_error=skip`` works. All members but
+    the three named above have defaults.
     """
 
-    def __init__(self, message: str) -> None:
-        if message.startswith(f"Caught {type(self).__name__} in ") and "Traceback" in message:
-            own_name = f"{type(self).__module__}.{type(self).__qualname__}: "
-            message = message.rpartition(own_name)[2].strip()
-        super().__init__(message)
+    info: DatasetInfo
+    """Targets, class names, palette and depth range; known before any file is read."""
+    class_id_names: tuple[str, ...] = ()
+    """Names of the image-level classes, if ``class_id`` is a target."""
+    root: str | Path | None = None
+    """Folder or address of the data; messages and reports shorten file names by it."""
+    remedies: Mapping[Target, str] = {}
+    """How to get targets that the data set could have and has not, for messages."""
+    depth_rule: DepthRule | None = None
+    """How the values of depth files become metres, if there are depth files."""
+    label_rule: LabelRule | None = None
+    """How the values of label files become classes, if there are label files."""
+    depth_key: str | None = None
+    """Name of the depth array in files that hold several."""
+    reads_files: bool = True
+    """False where samples are computed, so that there are no files to check."""
+    changes_every_epoch: bool = False
+    """True if the sample of an index depends on the epoch, see :meth:`draw`."""
+    is_sharded: bool = False
+    """True if neighbouring indices share a large file. Ranks then take contiguous parts of
+    :meth:`epoch_order`, so that they read different files."""
 
-
-@runtime_checkable
-class Dataset(Protocol):
-    """Raw samples at the files' own size, every time the same for the same index.
-
-    One whose samples change from epoch to epoch (a mix) has ``draw(epoch, index)`` too; its
-    ``self[index]`` is then that of epoch 0.
-    """
-
-    @property
-    def info(self) -> DatasetInfo: ...
-
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def __getitem__(self, index: int) -> Sample: ...
 
+    def draw(self, epoch: int, index: int) -> Sample:
+        """The raw sample of ``index`` in ``epoch``; ``self[index]`` is that of epoch 0."""
+        return self[index]
 
-def draw(dataset: Dataset, epoch: int, index: int) -> Sample:
-    """The raw sample of an epoch, for data sets of either kind."""
-    own = getattr(dataset, "draw", None)
-    return dataset[index] if own is None else own(epoch, index)
+    def epoch_order(self, random: np.random.Generator) -> np.ndarray:
+        """A random permutation of all indices, int (len(self),), for one training epoch."""
+        return random.permutation(len(self))
+
+    @property
+    def available_indices(self) -> Sequence[int]:
+        """Indices of the samples that are cheap to read: all, unless the data is remote."""
+        return range(len(self))
+
+    def preload(self) -> None:
+        """Fills the caches, if there are any, before worker processes are forked."""
+
+    def files(self, index: int) -> Files | None:
+        """The files of a sample; None if they are unknown or one file holds several samples."""
+        return None
+
+    def unpaired(self) -> Unpaired:
+        """The files below ``root`` that no sample uses, for the data check."""
+        return Unpaired()
+
+    def explain_invalid_depth(self, index: int) -> str:
+        """Why the depth of a sample has no valid pixel."""
+        return f"every depth pixel of {self[index].get('name', f'sample {index}')} is invalid"
+
+    def some_indices(self, *, limit: int, seed: int = 0) -> list[int]:
+        """``limit`` available indices: half are the first, half are drawn at random, in order."""
+        indices = self.available_indices
+        first = min(len(indices), (limit + 1) // 2)
+        rest = np.random.default_rng(seed).permutation(np.arange(first, len(indices)))
+        return [indices[i] for i in [*range(first), *sorted(rest[: limit - first].tolist())]]
+
+    def validate(self, *, limit: int = 16, seed: int = 0) -> list[str]:
+        """Reads ``limit`` samples, see :meth:`some_indices`, before any training time is spent.
+
+        Returns:
+            Remarks that need not stop a run: maps without a usable pixel, if few.
+
+        Raises:
+            DataError: a file cannot be read, sizes differ, class ids are out of range, or more
+                than half of the maps have no usable pixel.
+        """
+        if len(self) == 0:
+            raise DataError("the data set is empty")
+        empty: dict[str, list[str]] = {"depth": [], "labels": []}
+        seen = {"depth": 0, "labels": 0}
+        for index in self.some_indices(limit=limit, seed=seed) if self.reads_files else ():
+            sample = self[index]
+            check_sample(sample)
+            if "valid" in sample:
+                seen["depth"] += 1
+                if not sample["valid"].any():
+                    empty["depth"].append(self.explain_invalid_depth(index))
+            if "labels" in sample:
+                seen["labels"] += 1
+                if (sample["labels"] == IGNORE_INDEX).all():
+                    empty["labels"].append(
+                        f"every label pixel of {sample.get('name', f'sample {index}')} is ignored: "
+                        "check data.ignore_index and data.label_map"
+                    )
+        for key, remarks in empty.items():
+            if 2 * len(remarks) > seen[key]:
+                others = f" (so are {len(remarks)} of {seen[key]} {key} files read)"
+                raise DataError(remarks[0] + (others if seen[key] > 1 else ""))
+        return empty["depth"] + empty["labels"]
 
 
 class Transform(Protocol):
-    """What is done to a sample; all randomness comes from ``seed``."""
+    """Changes a sample; all randomness comes from ``seed``."""
 
     def __call__(self, sample: Sample, *, seed: int) -> Sample: ...
 
 
 MAX_REPLACEMENTS = 20
-"""Samples in a row that may be broken before a run gives up on ``data.on_error=skip``."""
+"""Broken samples in a row after which ``data.on_error=skip`` stops."""
 
 
-class Augmented(torch.utils.data.Dataset):
+class Augmented(torch.utils.data.Dataset[Sample]):
     """A data set and its transform, indexed by (epoch, index).
 
-    The transform's randomness depends on (seed, epoch, index) only: never on the worker that
-    happens to draw the sample, nor on what was drawn before. Batches are therefore bit-identical
-    for any number of workers, and a resumed run continues as an uninterrupted one would.
+    The transform's randomness depends on (seed, epoch, index) only: not on the worker, nor on what
+    was read before. Batches are therefore bit-identical for any number of workers, and a resumed
+    run continues as an uninterrupted one would.
 
     Args:
         dataset: raw samples.
-        transform: applied to each.
+        transform: applied to each sample.
         seed: of the transform.
         on_error: what to do where a file cannot be read: ``raise``; ``next`` takes the next sample
-            of the data set in its place; ``blank`` gives a black image without labels, which no
-            metric counts. Both say in ``failed`` what was wrong.
+            instead; ``blank`` gives a black image without labels, which no metric counts. Both
+            list the errors under ``failed``.
     """
 
     def __init__(
@@ -106,11 +210,11 @@ class Augmented(torch.utils.data.Dataset):
         return out
 
     def _read(self, epoch: int, index: int) -> Sample:
-        """The raw sample, or what stands for it where its files are broken."""
+        """The raw sample, or its replacement if it cannot be read."""
         failed: list[str] = []
         for offset in range(min(MAX_REPLACEMENTS, len(self.dataset))):
             try:
-                sample = draw(self.dataset, epoch, (index + offset) % len(self.dataset))
+                sample = self.dataset.draw(epoch, (index + offset) % len(self.dataset))
                 check_sample(sample)
             except DataError as error:
                 if self.on_error == "raise":
@@ -131,137 +235,35 @@ _DTYPES: dict[str, Any] = {
 }
 
 
-def check_sample(sample: Sample, *, files: Mapping[str, Path] | None = None) -> None:
-    """Raises DataError unless the maps have the image's size and all have their dtypes.
+def check_sample(sample: Sample, *, files: Files | None = None) -> None:
+    """Raises DataError unless all maps have the image's size and all arrays their dtypes.
 
     Args:
         sample: a raw sample.
-        files: the file behind ``labels`` or ``depth``, for the message.
+        files: its files, for the message.
     """
     values = cast(dict[str, np.ndarray], sample)
-    arrays = {k: values[k] for k in _DTYPES if k in values}
     name = sample.get("name", "a sample")
-    height, width = arrays["image"].shape[:2]
-    for key, array in arrays.items():
-        if array.dtype != _DTYPES[key] or array.ndim != (3 if key == "image" else 2):
+    height, width = sample["image"].shape[:2]
+    for key, dtype in _DTYPES.items():
+        array = values.get(key)
+        if array is None:
+            continue
+        if array.dtype != dtype or array.ndim != (3 if key == "image" else 2):
             raise DataError(
                 f"{name}: {key} is {array.dtype} {array.shape}, "
-                f"must be {np.dtype(_DTYPES[key])} of (H, W{', 3' if key == 'image' else ''})"
+                f"must be {np.dtype(dtype)} of (H, W{', 3' if key == 'image' else ''})"
             )
         if array.shape[:2] == (height, width):
             continue
-        where = f" ({files[key]})" if files and key in files else ""
-        turned = array.shape[:2] == (width, height)
+        file = (files.labels if key == "labels" else files.depth) if files else None
         remedy = (
             "one of them was rotated; save both upright, without an EXIF orientation"
-            if turned
+            if array.shape[:2] == (width, height)
             else "pair the right files, or resize them to one size (labels and depth by nearest)"
         )
         what = {"labels": "mask", "valid": "valid mask"}.get(key, key)
         raise DataError(
             f"{name}: image is {width}x{height} but its {what} is "
-            f"{array.shape[1]}x{array.shape[0]}{where}: {remedy}"
+            f"{array.shape[1]}x{array.shape[0]}{f' ({file})' if file else ''}: {remedy}"
         )
-
-
-def validate_samples(
-    dataset: Dataset,
-    *,
-    limit: int = 16,
-    seed: int = 0,
-    explain: Callable[[int], str] | None = None,
-) -> list[str]:
-    """Reads the first few samples and random others, before any training time is spent.
-
-    Args:
-        dataset: what to read from.
-        limit: how many samples to read; half are the first, half are drawn at random.
-        seed: of the draw.
-        explain: says why the depth of a sample is wholly invalid.
-
-    Returns:
-        Remarks that need not stop a run: maps with no usable pixel, where most others have some.
-
-    Raises:
-        DataError: a file cannot be read, sizes differ, ids are out of range, or more than half of
-            the maps read have no usable pixel.
-    """
-    if len(dataset) == 0:
-        raise DataError("the data set is empty")
-    empty: dict[str, list[str]] = {"depth": [], "labels": []}
-    seen = {"depth": 0, "labels": 0}
-    for index in a_few(dataset, limit=limit, seed=seed):
-        sample = dataset[index]
-        check_sample(sample)
-        name = sample.get("name", f"sample {index}")
-        if "valid" in sample:
-            seen["depth"] += 1
-            if not sample["valid"].any():
-                text = explain(index) if explain else f"every depth pixel of {name} is invalid"
-                empty["depth"].append(text)
-        if "labels" in sample:
-            seen["labels"] += 1
-            if (sample["labels"] == IGNORE_INDEX).all():
-                empty["labels"].append(
-                    f"every label pixel of {name} is ignored: check data.ignore_index "
-                    "and data.label_map"
-                )
-    for key, remarks in empty.items():
-        if 2 * len(remarks) > seen[key]:
-            others = f" (so are {len(remarks)} of {seen[key]} {key} files read)"
-            raise DataError(remarks[0] + (others if seen[key] > 1 else ""))
-    return empty["depth"] + empty["labels"]
-
-
-def data_root(root: str | Path) -> Path:
-    """The folder of a data set, once it is known to exist."""
-    path = Path(root).expanduser()
-    if not path.is_dir():
-        raise missing_path(path, what="folder", remedy="check data.root")
-    return path
-
-
-def at_hand(dataset: Dataset) -> Sequence[int]:
-    """The indices of samples that cost little to read: all, unless ``dataset.at_hand`` is others.
-
-    Those of data sets whose shards are fetched as they are needed are few. Who wants some samples
-    to look at, whichever they are, takes them from these.
-    """
-    return getattr(dataset, "at_hand", range(len(dataset)))
-
-
-def a_few(dataset: Dataset, *, limit: int, seed: int = 0) -> list[int]:
-    """``limit`` indices: half are the first, half are drawn at random, in order."""
-    indices = at_hand(dataset)
-    first = min(len(indices), (limit + 1) // 2)
-    rest = np.random.default_rng(seed).permutation(np.arange(first, len(indices)))
-    return [indices[i] for i in [*range(first), *sorted(rest[: limit - first].tolist())]]
-
-
-def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
-    """The error for a path that does not exist, with the names that do, closest first."""
-    if path.is_symlink():
-        return DataError(f"{what} {path} is a link to {path.readlink()}, which is not there")
-    parent = path
-    while not parent.is_dir() and parent != parent.parent:
-        wanted, parent = parent.name, parent.parent
-    if parent == path:
-        return DataError(f"{what} {path} is a folder: {remedy}")
-    names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
-    close = difflib.get_close_matches(wanted, names, n=5, cutoff=0.5) or names[:5]
-    there = ", ".join(close) + (", ..." if len(names) > len(close) else "")
-    return DataError(f"{what} {path} does not exist; {parent} holds {there or 'nothing'}: {remedy}")
-
-
-def require(name: str, purpose: str, *, extra: str) -> Any:
-    """The optional package ``name``; a DataError says what needs it and which extra brings it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        install = f"pip install 'dense-prediction-transformers[{extra}]'"
-        raise DataError(f"{purpose} needs {name}: {install}") from None
-
-
-def few(names: Sequence[str], count: int = 3) -> str:
-    """The first few names, for a message."""
-    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")

@@ -1,4 +1,4 @@
-"""Several data sets as one: mixed training by weights, where each set labels what it labels."""
+"""Several data sets as one: training by weights, where each set has its own targets."""
 
 from __future__ import annotations
 
@@ -6,44 +6,42 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, cast
 
 import numpy as np
 
-from dpt.data.base import DataError, Dataset, at_hand, draw
+from dpt.data.base import Dataset
+from dpt.data.errors import DataError
 from dpt.types import DatasetInfo, Sample, Target
 
 
-class MixDataset:
+class MixDataset(Dataset):
     """Draws from several data sets by weight.
 
-    Training: an epoch has ``length`` places, of which each set owns its share, exact to one place.
-    A set fills its places from a permutation of its samples that goes on from epoch to epoch:
-    each sample is used once before any is used again, whatever the weight. A large set with few
-    places is so seen whole in time, and a small one with many several times an epoch.
-
-    Which sample fills a place depends on (seed, epoch, place) alone. Order, sharding over ranks,
-    augmentation and resuming are those of any other data set, with the same guarantees: ranks get
-    distinct places, and batches do not depend on the number of workers. Sets that are quick in
-    some orders alone (packed ones) are gone through in such an order.
+    Training: an epoch has ``length`` places, of which each set has its share, exact to one place.
+    A set fills its places from a permutation of its samples that continues from epoch to epoch:
+    each sample is used once before any is used again, whatever the weight. Which sample fills a
+    place depends on (seed, epoch, place) only, so order, ranks, augmentation and resuming have
+    the same guarantees as with any other data set.
 
     Other splits: the sets one after the other, each sample once, without weights.
 
-    A sample carries the labels that its set has; the loader fills in the others as ignored.
+    A sample carries the targets of its set; the loader marks the others as ignored.
 
     Args:
         sets: for each set a function from a split's name to the data set.
         split: ``train``, ``val``, ...
-        weights: each set's share of the training samples, in any unit; sets not named weigh 1.
+        weights: each set's share of the training samples, in any unit; the default is 1.
         length: samples of a training epoch; None for as many as the sets have together.
         val_on: the set, or sets, that splits other than ``train`` consist of; None for all.
         seed: of the permutations.
     """
 
+    changes_every_epoch = True
+
     def __init__(
         self,
         *,
-        sets: Mapping[str, Callable[[str], Any]],
+        sets: Mapping[str, Callable[[str], Dataset]],
         split: str,
         weights: Mapping[str, float] | None = None,
         length: int | None = None,
@@ -62,25 +60,23 @@ class MixDataset:
             )
         self.is_training = split == "train"
         names = list(sets) if self.is_training else chosen
-        self.sets: dict[str, Dataset] = {name: _built(name, sets[name], split) for name in names}
-        self._sizes = [len(dataset) for dataset in self.sets.values()]
+        self.sets = [_build(name, sets[name], split) for name in names]
+        self._sizes = [len(dataset) for dataset in self.sets]
         self._counts = self._sizes
         if self.is_training:
             shares = {name: float(weights.get(name, 1.0)) for name in names}
             self._counts = _share_out(shares, sum(self._sizes) if length is None else length)
         self._ends = list(accumulate(self._counts))
         self.seed = seed
-        self.info = _common_info({name: dataset.info for name, dataset in self.sets.items()})
+        by_name = dict(zip(names, self.sets, strict=True))
+        self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})
         self.class_id_names = _agreed(
-            {
-                name: tuple(cast(Any, dataset).class_id_names)  # every set with this target has it
-                for name, dataset in self.sets.items()
-                if "class_id" in dataset.info.targets
-            }
+            {n: d.class_id_names for n, d in by_name.items() if "class_id" in d.info.targets}
         )
-        self.order = self._merged if any(hasattr(d, "order") for d in self.sets.values()) else None
+        self.is_sharded = any(dataset.is_sharded for dataset in self.sets)
+        self.reads_files = any(dataset.reads_files for dataset in self.sets)
         self._orders: dict[tuple[int, int], np.ndarray] = {}
-        self._orders_of = 0  # the epoch they belong to
+        self._orders_epoch = 0
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -89,15 +85,17 @@ class MixDataset:
         return self.draw(0, index)
 
     def draw(self, epoch: int, index: int) -> Sample:
-        """The sample at a place of an epoch."""
         number, turn, own_index = self.locate(epoch, index)
-        sample = draw(list(self.sets.values())[number], turn, own_index)
+        sample = self.sets[number].draw(turn, own_index)
         sample["index"] = index
         return sample
 
     def locate(self, epoch: int, index: int) -> tuple[int, int, int]:
-        """Which sample fills a place: the set's number, how often that set has been gone through
-        before, and the index in the set."""
+        """The sample at a place of an epoch.
+
+        Returns:
+            The set's number, the number of earlier passes through that set, the index in the set.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
         number = bisect_right(self._ends, index)
@@ -107,56 +105,45 @@ class MixDataset:
         turn, place = divmod(epoch * self._counts[number] + place, self._sizes[number])
         return number, turn, int(self._order(epoch, number, turn)[place])
 
-    @property
-    def at_hand(self) -> Sequence[int]:
-        """The first places of each set, as many as it has samples that cost little to read."""
-        starts = [end - count for end, count in zip(self._ends, self._counts, strict=True)]
-        return [
-            start + place
-            for start, count, dataset in zip(starts, self._counts, self.sets.values(), strict=True)
-            for place in range(min(count, len(at_hand(dataset))))
-        ]
-
-    def preload(self) -> None:
-        """Fills the caches of the sets that have one, before workers start."""
-        for dataset in self.sets.values():
-            if hasattr(dataset, "preload"):
-                dataset.preload()
-
-    def validate(self, *, limit: int = 16, seed: int = 0) -> list[str]:
-        """Reads some samples of each set; raises DataError for what would spoil a run."""
-        return [
-            remark
-            for dataset in self.sets.values()
-            if hasattr(dataset, "validate")
-            for remark in dataset.validate(limit=limit, seed=seed)
-        ]
-
-    def _merged(self, random: np.random.Generator) -> np.ndarray:
-        """All places, those of each set in their order, which is one of its own already."""
+    def epoch_order(self, random: np.random.Generator) -> np.ndarray:
+        if not self.is_sharded:
+            return super().epoch_order(random)
+        # the places of each set stay in order: they already follow the set's own random order
         owners = random.permutation(np.repeat(np.arange(len(self._counts)), self._counts))
         order = np.empty(len(self), np.int64)
         order[np.argsort(owners, kind="stable")] = np.arange(len(self))
         return order
 
+    @property
+    def available_indices(self) -> Sequence[int]:
+        return [
+            end - count + place
+            for end, count, dataset in zip(self._ends, self._counts, self.sets, strict=True)
+            for place in range(min(count, len(dataset.available_indices)))
+        ]
+
+    def preload(self) -> None:
+        for dataset in self.sets:
+            dataset.preload()
+
+    def validate(self, *, limit: int = 16, seed: int = 0) -> list[str]:
+        return [line for d in self.sets for line in d.validate(limit=limit, seed=seed)]
+
     def _order(self, epoch: int, number: int, turn: int) -> np.ndarray:
-        """The permutation of a set for one turn through it; those of an epoch are kept."""
-        if epoch != self._orders_of:
+        """The permutation of a set for one pass through it; those of one epoch are kept."""
+        if epoch != self._orders_epoch:
             self._orders.clear()
-            self._orders_of = epoch
+            self._orders_epoch = epoch
         if (number, turn) not in self._orders:
             random = np.random.default_rng(np.random.SeedSequence((self.seed, number, turn)))
-            own = getattr(list(self.sets.values())[number], "order", None)
-            self._orders[number, turn] = (
-                random.permutation(self._sizes[number]) if own is None else own(random)
-            )
+            self._orders[number, turn] = self.sets[number].epoch_order(random)
         return self._orders[number, turn]
 
 
-def _built(name: str, make: Callable[[str], Any], split: str) -> Any:
+def _build(name: str, make: Callable[[str], Dataset], split: str) -> Dataset:
     try:
         dataset = make(split)
-    except DataError as error:  # which speaks of data.root, as if the set were alone
+    except DataError as error:  # its message names data.root, as if the set were alone
         raise DataError(f"data.sets.{name}: {error}") from None
     if len(dataset) == 0:
         raise DataError(f"data.sets.{name}: the data set is empty")
@@ -178,7 +165,7 @@ def _share_out(weights: Mapping[str, float], total: int) -> list[int]:
 
 
 def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
-    """What the mix gives: the labels of any set, one list of classes, the widest depth range."""
+    """The targets of all sets, their common list of classes, and the widest depth range."""
     targets: tuple[Target, ...] = tuple(dict.fromkeys(t for i in infos.values() for t in i.targets))
     named: Target = "labels" if "labels" in targets else "class_id"
     with_names = {name: info for name, info in infos.items() if named in info.targets}
@@ -193,7 +180,7 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
 
 
 def _agreed(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The one list of classes that all have; a DataError names two sets that differ."""
+    """The list of classes of all sets; a DataError names two sets that differ."""
     (first, expected), *others = names.items() or [("", ())]
     for name, found in others:
         if found != expected:

@@ -13,40 +13,30 @@ Order = Callable[[np.random.Generator], np.ndarray]
 
 
 class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
-    """Yields (epoch, index), so that the workers know the epoch too.
+    """Yields (epoch, index), so that workers have the epoch.
 
-    Training (``shuffle``): a permutation drawn from (seed, epoch), the same on every rank, of
-    which each rank takes every world-th entry; it wraps round so that all ranks get the same
-    number. Evaluation: the unpadded shards of 0..length-1, so that each image counts exactly once
-    on any number of ranks, some ranks having one more; always as epoch 0.
+    Training (``shuffle``): a permutation drawn from (seed, epoch), the same on every rank, of which
+    each rank takes every world-th entry; some are repeated so that all ranks get the same number.
+    Evaluation: 0..length-1 shared out without padding, so that each image counts exactly once on
+    any number of ranks; always as epoch 0.
 
-    Rank and world size are read when iterating: the sampler may be built before the processes
-    meet.
+    Rank and world size are read when iterating: the sampler may be built before the process group.
 
     Args:
         length: of the data set.
         seed: of the permutations.
         shuffle: draw a new order every epoch.
-        pad: give every rank the same number of indices by repeating some; None means: as
-            ``shuffle``. Needed where ranks wait for one another at every step.
-        order: draws the permutations where neighbours should lie close together in the data set,
-            see :func:`nearby_permutation`. A rank then takes one stretch of the permutation, so
-            that ranks on several machines read different shards. None: any order is as good.
+        order: draws the permutations if neighbours should stay close together in the data set, see
+            :func:`nearby_permutation`. A rank then takes a contiguous part of the permutation, so
+            that ranks on several machines read different shards. None: a plain permutation.
     """
 
     def __init__(
-        self,
-        length: int,
-        *,
-        seed: int,
-        shuffle: bool,
-        pad: bool | None = None,
-        order: Order | None = None,
+        self, length: int, *, seed: int, shuffle: bool, order: Order | None = None
     ) -> None:
         self.length = length
         self.seed = seed
         self.shuffle = shuffle
-        self.pad = shuffle if pad is None else pad
         self.order = order if shuffle else None
         self.epoch = 0
         self.start = 0  # entries of this rank already used in this epoch, when resuming inside it
@@ -58,7 +48,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """How many indices this rank gets in a whole epoch, wherever in it it starts."""
+        """Indices of this rank in a whole epoch, regardless of ``start``."""
         return len(range(self._total())[self._own()])
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -74,7 +64,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     def _total(self) -> int:
         """Entries of all ranks together."""
         world = _rank_and_world()[1]
-        return -(-self.length // world) * world if self.pad else self.length
+        return -(-self.length // world) * world if self.shuffle else self.length
 
     def _own(self) -> slice:
         """The entries of this rank."""
@@ -91,13 +81,13 @@ def nearby_permutation(
     """A random order of the samples of shards that reads from few shards at a time.
 
     Shards are put in random order, and shard number p of it gives its samples at random moments of
-    p - window/2 .. p + window/2 (cut at both ends). So no more than ``window`` + 1 shards are in
-    use at any moment, each is begun and done with once, one comes in as another goes out, and
-    batches mix about ``window`` shards, half as many at the ends. With a ``window`` of twice the
-    number of shards every order is equally likely, as in a plain permutation.
+    p - window/2 .. p + window/2 (cut at both ends). At most ``window`` + 1 shards are then in use
+    at any moment, each is opened and finished once, and batches mix about ``window`` shards, half
+    as many at the ends. With a ``window`` of twice the number of shards every order is equally
+    likely, as in a plain permutation.
 
     Args:
-        sizes: samples of each shard; the samples are numbered through them.
+        sizes: samples of each shard; indices count through the shards.
         window: shards in use at a time, at least 1.
         random: the only source of randomness.
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from dpt.config import build
 from dpt.data import DataError
-from dpt.data.base import a_few
 from dpt.data_check.depth_checks import check_depth
 from dpt.data_check.file_checks import check_as_training, check_files, check_pairs
 from dpt.data_check.findings import Finding, has_errors
@@ -76,7 +75,7 @@ def quick_findings(dataset: Any, limit: int) -> list[str]:
         A line for each finding.
     """
     scanner = Scanner(dataset, photos=False)
-    few = Scan("", scanner.facts, [scanner[i] for i in a_few(dataset, limit=limit)])
+    few = Scan("", scanner.facts, [scanner[i] for i in dataset.some_indices(limit=limit)])
     findings = [*check_ids(few), *check_borders(few), *check_depth(few)]
     said = ("label_outside", "depth_all_invalid", "depth_out_of_range")
     return [f.line for f in findings if f.severity != "note" and f.code not in said]

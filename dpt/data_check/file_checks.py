@@ -40,12 +40,12 @@ def check_pairs(scan: Scan, dataset: Any, *, missing: str) -> Iterator[Finding]:
 
     Args:
         scan: of the split.
-        dataset: the data set; one with ``unpaired()`` knows what it left out.
+        dataset: the data set.
         missing: what training does about photos without labels: ``raise`` or ``skip``.
     """
-    unpaired = dataset.unpaired() if hasattr(dataset, "unpaired") else None
+    unpaired = dataset.unpaired()
     severity: Severity = "error" if missing == "raise" else "note"
-    if unpaired and unpaired.images:
+    if unpaired.images:
         yield Finding(
             severity=severity,
             code="photo_without_label",
@@ -54,7 +54,7 @@ def check_pairs(scan: Scan, dataset: Any, *, missing: str) -> Iterator[Finding]:
             remedy="add the files, fix the name templates, or set data.missing=skip",
             examples=tuple(scan.facts.short(str(path)) for path in unpaired.images),
         )
-    if unpaired and unpaired.maps:
+    if unpaired.maps:
         yield Finding(
             severity="warning",
             code="label_without_photo",
@@ -84,8 +84,6 @@ def check_pairs(scan: Scan, dataset: Any, *, missing: str) -> Iterator[Finding]:
 
 def check_as_training(scan: Scan, dataset: Any) -> Iterator[Finding]:
     """What the data set's own check, the one that every training run makes, refuses."""
-    if not hasattr(dataset, "validate"):
-        return
     try:
         dataset.validate()
     except DataError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from dpt.data.formats.metres import DepthRule
+from dpt.data.formats.depth_encoding import DepthRule
 from dpt.types import IGNORE_INDEX
 
 THUMBNAIL = 16

@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dpt.data.base import check_sample
-from dpt.data.datasets.paired import PairedDataset
-from dpt.data.datasets.pairing import Files
+from dpt.data.base import Dataset, Files, check_sample
 from dpt.data.formats import io
+from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.data.formats.metres import DepthRule
 from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 
@@ -46,15 +44,15 @@ class Facts:
     root: str = ""
 
     @classmethod
-    def of(cls, dataset: Any) -> Facts:
+    def of(cls, dataset: Dataset) -> Facts:
         # numbers in another encoding are of no unit: the metres are judged instead
-        depth = getattr(dataset, "depth_rule", None)
+        depth = dataset.depth_rule
         return cls(
             info=dataset.info,
-            class_id_names=tuple(getattr(dataset, "class_id_names", ())),
+            class_id_names=dataset.class_id_names,
             depth=depth if depth is not None and depth.encoding == "linear" else None,
-            labels=getattr(dataset, "label_rule", None),
-            root=str(getattr(dataset, "root", "")),
+            labels=dataset.label_rule,
+            root=str(dataset.root or ""),
         )
 
     def short(self, text: str) -> str:
@@ -81,9 +79,9 @@ class Reading:
     photo: Path | None = None
 
 
-def read(dataset: Any, index: int, facts: Facts) -> Reading:
+def read(dataset: Dataset, index: int, facts: Facts) -> Reading:
     """Reads a sample as training does; if that fails, its files one by one to say why."""
-    files = _files(dataset, index)
+    files = dataset.files(index)
     try:
         sample = dataset[index]
         check_sample(sample)
@@ -99,7 +97,7 @@ def read(dataset: Any, index: int, facts: Facts) -> Reading:
     return reading
 
 
-def _read_parts(dataset: PairedDataset, files: Files, facts: Facts, reading: Reading) -> Reading:
+def _read_parts(dataset: Dataset, files: Files, facts: Facts, reading: Reading) -> Reading:
     """What can be read of a sample that is refused, and why it is refused."""
     (refusal,) = reading.faults
     sample, messages = reading.sample, list[str]()
@@ -141,14 +139,6 @@ def _sort_out(raw: np.ndarray, rule: LabelRule) -> tuple[np.ndarray, dict[int, i
     wrong = np.isin(raw, [*outside])
     labels = rule(np.where(wrong, 0, raw), source="")
     return np.where(wrong, np.uint8(IGNORE_INDEX), labels), outside
-
-
-def _files(dataset: Any, index: int) -> Files | None:
-    """The files of a sample; None if they are unknown, or one archive holds them all."""
-    if not isinstance(dataset, PairedDataset):
-        return None
-    files = dataset.files(index)
-    return None if files.image in (files.labels, files.depth) else files
 
 
 def _named(index: int, files: Files) -> Sample:

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.data import DataError
-from dpt.data.base import at_hand
 from dpt.data.loading import as_tensor
 from dpt.objectives import (
     ClassificationObjective,
@@ -42,7 +41,7 @@ def trivial_scores(
     """
     if all(o.target is None for o in objectives.values()):
         return {}
-    indices = at_hand(train)
+    indices = train.available_indices
     places = np.linspace(0, len(indices) - 1, min(len(indices), TRAIN_SAMPLES)).round().astype(int)
     seen = list(_readable(train, [indices[place] for place in places]))
     guesses = {name: _fit(o, seen, size) for name, o in objectives.items()}

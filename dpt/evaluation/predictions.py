@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dpt.data.base import DataError, check_sample
+from dpt.data.base import check_sample
+from dpt.data.errors import DataError
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
 from dpt.metrics.protocols import KB_SIZE, kb_box

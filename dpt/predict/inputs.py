@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpt.data.base import DataError, missing_path
+from dpt.data.errors import DataError, missing_path
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.video import VIDEO_SUFFIXES
 

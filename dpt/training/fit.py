@@ -147,7 +147,7 @@ def first_look(dataset: Any, *, skips_broken: bool) -> list[str]:
     Raises:
         ValueError: a fault that training would meet too; only a remark where ``skips_broken``.
     """
-    if not hasattr(dataset, "validate"):
+    if not dataset.reads_files:
         return []
     try:
         remarks = dataset.validate(limit=CHECKED_FILES)

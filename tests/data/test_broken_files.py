@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from dpt.data import DataError, EvalTransform, TrainTransform, make_loader
+from dpt.data import DataError, Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.types import DatasetInfo, Preprocessing
 
 
-class Photos:
+class Photos(Dataset):
     """Four photos with labels, of which some cannot be read."""
 
     info = DatasetInfo(targets=("labels",), class_names=("a", "b"))

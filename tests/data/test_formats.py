@@ -16,7 +16,7 @@ import tifffile
 
 from dpt.data import DataError, FolderDataset
 from dpt.data.formats import io
-from dpt.data.formats.metres import DepthRule
+from dpt.data.formats.depth_encoding import DepthRule
 
 RNG = np.random.default_rng(0)
 COLOR_AND_DEPTH = {"images": ".", "depth": ".", "images_name": "%stem_color",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpt.data.base import DataError
+from dpt.data.errors import DataError
 from dpt.data.formats import io
 
 RNG = np.random.default_rng(0)

@@ -93,13 +93,13 @@ def test_mistakes(root):
     assert "train.txt does not exist" in message(split="train")
     assert "names no file for split test (it has train, val)" in message(split="test")
     for wrong in ({"images": "rav"}, {"depth": "truth"}):
-        assert "check data.images and data.depth" in message(**wrong)
+        assert "data.images and data.depth" in message(**wrong)
     (root / "data_depth_annotated/val" / truth(3)).unlink()
     found = message()
     assert "val.txt: 1 files of its 7 images do not exist" in found
     assert truth(3) in found
     (root / "val.txt").write_text("0000000001.png\n")
-    assert "write DATE/DRIVE/image_02/data/NUMBER.png" in message()
+    assert "must be DATE/DRIVE/image_02/data/NUMBER.png" in message()
     (root / "val.txt").write_text(f"{frame(0)}\n")
     assert "no image found" in message()
 

@@ -7,14 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from dpt.data import DataError, EpochSampler, MixDataset, TrainTransform, make_loader, samplers
+from dpt.data import (
+    DataError,
+    Dataset,
+    EpochSampler,
+    MixDataset,
+    TrainTransform,
+    make_loader,
+    samplers,
+)
 from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 DEPTH = DatasetInfo(targets=("depth",), max_depth=10.0, min_depth=0.1)
 LABELS = DatasetInfo(targets=("labels",), class_names=("sky", "road"), palette=((1, 2, 3),) * 2)
 
 
-class Numbers:
+class Numbers(Dataset):
     """Grey pictures of brightness ``first + index``, with the labels that ``info`` names."""
 
     def __init__(self, length: int, *, info: DatasetInfo = LABELS, first: int = 0) -> None:

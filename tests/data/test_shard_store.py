@@ -12,7 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from dpt.data import DataError, PackedDataset, TrainTransform, make_loader
+from dpt.data import DataError, Dataset, PackedDataset, TrainTransform, make_loader
 from dpt.data.datasets import download
 from dpt.data.shards.pack import pack_split
 from dpt.data.shards.store import GIGABYTE, ShardCache
@@ -21,7 +21,7 @@ from dpt.types import DatasetInfo
 COUNT = 24
 
 
-class Noise:
+class Noise(Dataset):
     """Samples of random content with depth."""
 
     info = DatasetInfo(targets=("depth",), max_depth=10.0)

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from dpt.data import Augmented, EvalTransform, FolderDataset, TrainTransform
+from dpt.data import Augmented, Dataset, EvalTransform, FolderDataset, TrainTransform
 from dpt.data.resize import resize_image, resize_map
 from dpt.types import IGNORE_INDEX, DatasetInfo, Preprocessing, Sample
 
@@ -236,7 +236,7 @@ def test_evaluation_honours_the_interpolation():
 # ----------------------------------------------------------------------------------- Augmented
 
 
-class Constant:
+class Constant(Dataset):
     info = DatasetInfo(targets=("labels", "depth"))
 
     def __len__(self) -> int:

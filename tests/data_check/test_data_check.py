@@ -13,7 +13,7 @@ from PIL import Image
 
 from dpt.config.build import make_dataset
 from dpt.config.compose import config_dir
-from dpt.data import ScenesDataset
+from dpt.data import Dataset, ScenesDataset
 from dpt.data_check import quick_findings
 from dpt.data_check.depth_checks import UNITS, check_depth, likely_scale
 from dpt.data_check.examination import examine
@@ -441,7 +441,7 @@ def test_a_mix_repeats_photos_without_having_copies(camvid, rgbd):
     assert {"no_labels", "no_depth"} <= found.keys()
 
 
-class Numbers:
+class Numbers(Dataset):
     """Any data set will do: this one knows no files, and fails in ways of its own."""
 
     info = DatasetInfo(targets=("labels", "depth"), class_names=("a", "b"), max_depth=10.0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpt.data import Dataset
 from dpt.evaluation.baselines import trivial_scores
 from dpt.objectives import (
     ClassificationObjective,
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 SIZE = (8, 10)
 
 
-class Listed:
+class Listed(Dataset):
     """Samples from a list."""
 
     info = DatasetInfo(targets=("depth", "labels", "class_id", "value"), max_depth=10.0)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from dpt import atomic
-from dpt.data.base import DataError
+from dpt.data.errors import DataError
 
 MAX_RATIO = 100
 """Largest unpacked size of an archive, relative to its own size."""

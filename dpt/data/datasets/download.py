@@ -32,7 +32,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from dpt.data.base import DataError
+from dpt.data.errors import DataError
 
 ATTEMPTS = 6
 """Requests in a row without any new byte before a download is given up."""

@@ -1,137 +1,281 @@
-"""A folder of photos beside folders of label files and depth files: the generic data set."""
+"""A folder of photos beside folders of label files and depth files, paired by name."""
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
-from dpt.data.base import DataError, data_root
-from dpt.data.datasets.paired import PairedDataset
-from dpt.data.datasets.pairing import Folders, Unpaired, pair_files, unpaired_files
+from dpt.data.base import Files, Unpaired
+from dpt.data.datasets.files import FileDataset, share_out
+from dpt.data.errors import DataError, few, missing_path
+from dpt.data.formats import io
+from dpt.data.formats.depth_encoding import DepthEncoding, DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
-from dpt.data.formats.metres import DepthEncoding, DepthRule
 from dpt.types import IGNORE_INDEX
 
+_SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
 
-class FolderDataset(PairedDataset):
+
+@dataclass(kw_only=True, eq=False)
+class FolderDataset(FileDataset):
     """Pairs files of two or three folders by their names. ``data/README.md`` shows layouts.
 
     Args:
-        root: the folder that the other paths start from.
-        split: ``train``, ``val``, ...
-        images: folder of the photos. Here, in ``labels`` and in ``depth``, ``%split`` stands for
-            the split; without it a sub-folder named after the split is used where it exists.
-        labels: folder of the class id files, or None.
+        root, split, cache, cache_size: see :class:`FileDataset`.
+        images: folder of the photos, relative to ``root``. Here, in ``labels`` and in ``depth``,
+            ``%split`` stands for the split; without it a sub-folder named after the split is used
+            where it exists.
+        labels: folder of the label files, or None.
         depth: folder of the depth files, or None.
-        num_classes: of ``labels``; at most 255. May be left out if ``class_names`` or a
+        num_classes: of ``labels``; at most 255. May be omitted if ``class_names`` or a
             ``label_map`` are given.
         ignore_index: the value, or values, that mean "unlabelled" in the files. In memory they
             become 255.
         label_map: the files' ids of each class, where they are not 0, 1, 2, ...:
             ``[7, 8, [11, 12]]``, or ``"1-150"``. All other ids are then ignored.
-        class_names: one for each class; ``class_0``, ... if left out.
-        label_colors: an RGB row for each id of the files: the palette of pictures, and the key to
-            RGB label files. Rows after the last class are for ignored ids.
+        class_names: one for each class; by default ``class_0``, ...
+        label_colors: an RGB row for each id of the files: the palette of pictures, and the classes
+            of RGB label files. Rows after the last class are for ignored ids.
         depth_scale: metres = value in the file × depth_scale.
-        depth_encoding: what the values are, where they are not proportional to depth; see
-            ``dpt/data/metres.py``. With ``disparity``, ``depth_scale`` is baseline × focal length.
+        depth_encoding: what the values mean if they are not proportional to depth; see
+            ``formats/depth_encoding.py``. With ``disparity``, ``depth_scale`` is baseline × focal
+            length.
         depth_key: name of the depth array in files that hold several: an EXR channel, an HDF5
             data set, a variable of a ``.mat`` or ``.npz`` file.
         invalid_depth: values in the files, before scaling, that mean "not measured".
-        min_depth: smallest depth that counts as valid, in metres.
-        max_depth: largest depth that counts as valid, in metres; required with ``depth``.
-        images_name, labels_name, depth_name: templates in which ``%stem`` is what the files of a
-            pair have in common: ``%stem_leftImg8bit`` beside ``%stem_gtFine_labelIds``.
-        split_names: what a split is called on disk, where it is not its name: ``{val: dev}``.
+        min_depth, max_depth: limits of valid depth in metres; ``max_depth`` is required with
+            ``depth``.
+        images_name, labels_name, depth_name: templates in which ``%stem`` is the common part of a
+            pair's file names: ``%stem_leftImg8bit`` beside ``%stem_gtFine_labelIds``.
+        split_names: the splits' names on disk, where they differ: ``{val: dev}``.
         split_files: for each split a text file with one relative path or stem per line, relative
             to ``root``; folders are then shared by the splits.
         fractions: each split's share where neither folders nor lists tell the splits apart.
             Neighbouring video frames are nearly the same picture: give those split folders.
-        missing: what to do about images that have neither labels nor depth: ``keep`` is for
-            tasks that learn from such, with a teacher or by inpainting.
-        cache: keep decoded samples in memory.
-        cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
-            smallest size that covers this. Other splits are kept at their own size.
+        missing: what to do about images with neither labels nor depth; ``keep`` is for training
+            with a teacher or by inpainting.
     """
 
-    def __init__(
-        self,
-        *,
-        root: str | Path,
-        split: str,
-        images: str = "images",
-        labels: str | None = None,
-        depth: str | None = None,
-        num_classes: int | None = None,
-        ignore_index: int | Sequence[int] | None = IGNORE_INDEX,
-        label_map: LabelMap | None = None,
-        class_names: Sequence[str] = (),
-        label_colors: Sequence[Sequence[int]] = (),
-        depth_scale: float = 0.001,
-        depth_encoding: DepthEncoding = "linear",
-        depth_key: str | None = None,
-        invalid_depth: Sequence[float] = (0,),
-        min_depth: float = 1e-3,
-        max_depth: float | None = None,
-        images_name: str = "%stem",
-        labels_name: str = "%stem",
-        depth_name: str = "%stem",
-        split_names: Mapping[str, str] | None = None,
-        split_files: Mapping[str, str | None] | None = None,
-        fractions: Mapping[str, float] | None = None,
-        missing: Literal["raise", "skip", "keep"] = "raise",
-        cache: bool = False,
-        cache_size: Sequence[int] | None = None,
-    ) -> None:
-        self.root = data_root(root)
-        if missing not in ("raise", "skip", "keep"):
-            raise DataError(f"data.missing={missing} must be raise, skip or keep")
-        depth_rule, label_rule = None, None
-        if depth is not None:
-            if max_depth is None:
-                raise DataError(
-                    "data.max_depth is needed with data.depth: the largest depth that counts as "
-                    "valid, in metres (10 for rooms, 80 for roads)"
-                )
-            depth_rule = DepthRule(
-                encoding=depth_encoding,
-                scale=depth_scale,
-                invalid=tuple(float(v) for v in invalid_depth),
-                min_depth=min_depth,
-                max_depth=max_depth,
+    images: str = "images"
+    labels: str | None = None
+    depth: str | None = None
+    num_classes: int | None = None
+    ignore_index: int | Sequence[int] | None = IGNORE_INDEX
+    label_map: LabelMap | None = None
+    class_names: Sequence[str] = ()
+    label_colors: Sequence[Sequence[int]] = ()
+    depth_scale: float = 0.001
+    depth_encoding: DepthEncoding = "linear"
+    depth_key: str | None = None
+    invalid_depth: Sequence[float] = (0,)
+    min_depth: float = 1e-3
+    max_depth: float | None = None
+    images_name: str = "%stem"
+    labels_name: str = "%stem"
+    depth_name: str = "%stem"
+    split_names: Mapping[str, str] | None = None
+    split_files: Mapping[str, str | None] | None = None
+    fractions: Mapping[str, float] | None = None
+    missing: Literal["raise", "skip", "keep"] = "raise"
+
+    def make_depth_rule(self) -> DepthRule | None:
+        if self.depth is None:
+            return None
+        if self.max_depth is None:
+            raise DataError(
+                "data.max_depth is needed with data.depth: the largest depth that counts as "
+                "valid, in metres (10 for rooms, 80 for roads)"
             )
-        if labels is not None:
-            label_rule = LabelRule(
-                num_classes=num_classes,
-                class_names=class_names,
-                ignore_index=ignore_index,
-                label_map=label_map,
-                colors=label_colors,
-            )
-        folders = Folders(
-            root=self.root,
-            split=split,
-            on_disk=(split_names or {}).get(split, split),
-            split_files={k: v for k, v in (split_files or {}).items() if v} or None,
-            fractions=fractions,
-        )
-        self._where: dict[str, Any] = {
-            "folders": folders,
-            "images": (images, images_name),
-            "labels": (labels, labels_name),
-            "depth": (depth, depth_name),
-        }
-        super().__init__(
-            pair_files(**self._where, missing=missing),
-            split=split,
-            depth=depth_rule,
-            labels=label_rule,
-            depth_key=depth_key,
-            cache=cache,
-            cache_size=cache_size,
+        return DepthRule(
+            encoding=self.depth_encoding,
+            scale=self.depth_scale,
+            invalid=tuple(float(v) for v in self.invalid_depth),
+            min_depth=self.min_depth,
+            max_depth=self.max_depth,
         )
 
+    def make_label_rule(self) -> LabelRule | None:
+        if self.labels is None:
+            return None
+        return LabelRule(
+            num_classes=self.num_classes,
+            class_names=self.class_names,
+            ignore_index=self.ignore_index,
+            label_map=self.label_map,
+            colors=self.label_colors,
+        )
+
+    def list_files(self) -> list[Files]:
+        photos, keys, _ = self._photos()
+        maps = {kind: found for kind, (found, _) in self._maps(photos, keys).items()}
+        bare = [key for key in keys if maps and not any(key in found for found in maps.values())]
+        if bare and self.missing == "raise":
+            raise DataError(
+                f"{len(bare)} of {len(keys)} images in {photos[keys[0]].parent} have no "
+                f"{' and no '.join(maps)} (images without labels: {few(bare)}): add the files, fix "
+                "the name templates, or set data.missing=skip, or keep to learn from a task.teacher"
+            )
+        skipped = set(bare) if self.missing == "skip" else set()
+        labels, depth = maps.get("labels", {}), maps.get("depth", {})
+        return [Files(photos[k], labels.get(k), depth.get(k)) for k in keys if k not in skipped]
+
     def unpaired(self) -> Unpaired:
-        """Photos without labels, and label files without a photo: what ``missing=skip`` skips."""
-        return unpaired_files(**self._where)
+        photos, keys, own_photos = self._photos()
+        maps = self._maps(photos, keys)
+        paired = {key for found, _ in maps.values() for key in found}
+        stray = [
+            path
+            for found, own_maps in maps.values()
+            if own_maps or not own_photos  # otherwise they may belong to another split's photos
+            for key, path in found.items()
+            if key not in photos
+        ]
+        return Unpaired([photos[key] for key in keys if maps and key not in paired], stray)
+
+    def _photos(self) -> tuple[dict[str, Path], list[str], bool]:
+        """All photos of the folder, the keys of this split's, and whether it holds only those."""
+        folder, own = self._find(self.images, option="data.images")
+        # arrays are photos only if the template says so: beside photos they are depth
+        suffixes = (".npy",) if self.images_name.endswith(".npy") else io.IMAGE_SUFFIXES
+        found = scan(folder, name=self.images_name, suffixes=suffixes, option="data.images_name")
+        lists = self._lists
+        if lists:
+            if self.split not in lists:
+                raise DataError(
+                    f"data.split_files names no list for split {self.split} "
+                    f"(it has {', '.join(lists)}): add it"
+                )
+            path = self.folder / lists[self.split]
+            return found, select_listed(found, list_file=path, bases=(folder, self.folder)), own
+        if own:
+            return found, list(found), own
+        return found, share_out(found, split=self.split, fractions=self.fractions), own
+
+    def _maps(
+        self, photos: Mapping[str, Path], keys: Sequence[str]
+    ) -> dict[str, tuple[dict[str, Path], bool]]:
+        """Label and depth files by key, and whether their folder holds only this split's."""
+        kinds = {
+            "labels": (self.labels, self.labels_name, io.LABEL_SUFFIXES),
+            "depth": (self.depth, self.depth_name, io.DEPTH_SUFFIXES),
+        }
+        maps = {}
+        for kind, (template, name, suffixes) in kinds.items():
+            if template is None:
+                continue
+            folder, own = self._find(template, option=f"data.{kind}")
+            found = scan(folder, name=name, suffixes=suffixes, option=f"data.{kind}_name")
+            if found.keys().isdisjoint(keys):
+                closest = difflib.get_close_matches(keys[0], list(found)[:1000], n=1, cutoff=0)[0]
+                raise DataError(
+                    f"no image pairs with a file of {folder}: after the templates their names are "
+                    f"{keys[0]} and {closest}: set data.images_name and data.{kind}_name so that "
+                    "%stem is what they have in common"
+                )
+            maps[kind] = found, own
+        return maps
+
+    @property
+    def _lists(self) -> dict[str, str]:
+        return {split: name for split, name in (self.split_files or {}).items() if name}
+
+    def _find(self, template: str, *, option: str) -> tuple[Path, bool]:
+        """The folder of a template, and whether it holds only files of this split."""
+        on_disk = (self.split_names or {}).get(self.split, self.split)
+        folder = self.folder / template.replace("%split", on_disk)
+        if not folder.is_dir():
+            raise missing_path(folder, what="folder", remedy=f"check data.root and {option}")
+        if "%split" in template or self._lists:
+            return folder, "%split" in template
+        if (folder / on_disk).is_dir():
+            return folder / on_disk, True
+        others = [name for name in _SPLIT_FOLDERS if (folder / name).is_dir()]
+        if others:  # using the folder for all splits would mix their files
+            raise DataError(
+                f"folder {folder / on_disk} does not exist, but {folder} holds "
+                f"{', '.join(others)}: make it, or name it with "
+                f"data.split_names.{on_disk}={others[-1]}, or set "
+                f"{option}={template.rstrip('/')}/{others[0]} to share one folder out by "
+                "data.fractions"
+            )
+        return folder, False
+
+
+def scan(folder: Path, *, name: str, suffixes: Sequence[str], option: str) -> dict[str, Path]:
+    """The files below a folder by key: their relative path, its last part reduced to the stem.
+
+    Args:
+        folder: searched with its sub-folders; hidden files are skipped.
+        name: a template with ``%stem``, matched against the file's name without suffix, or with
+            it if the template has one: ``%stem_leftImg8bit``, ``sync_depth_%stem``, ``%stem.png``.
+        suffixes: which files are searched for.
+        option: the setting of ``name``, for messages.
+    """
+    if name.count("%stem") != 1:
+        raise DataError(f"{option}={name} must hold %stem once, as in %stem_leftImg8bit")
+    before, after = name.split("%stem")
+    with_suffix = PurePosixPath("x" + after).suffix.lower() in suffixes
+    pattern = re.compile(re.escape(before) + "(.*)" + re.escape(after))
+    found: dict[str, Path] = {}
+    other: Path | None = None
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        relative = Path(parent).relative_to(folder)
+        for file in sorted(f for f in files if not f.startswith(".")):
+            stem, suffix = os.path.splitext(file)
+            match = pattern.fullmatch(file if with_suffix else stem)
+            if match is None or suffix.lower() not in suffixes:
+                other = other or Path(parent, file)
+                continue
+            key = (relative / match[1]).as_posix()
+            if key in found:
+                raise DataError(
+                    f"{found[key]} and {Path(parent, file)} have one name: remove one, or tell "
+                    f"them apart by {option} (such as %stem{found[key].suffix})"
+                )
+            found[key] = Path(parent, file)
+    if not found:
+        raise DataError(
+            f"no file in {folder} fits {option}={name} with a suffix of {' '.join(suffixes)}; "
+            f"{f'found {other}' if other else 'it is empty'}: set {option}, or check the folder"
+        )
+    return dict(sorted(found.items()))
+
+
+def select_listed(
+    files: Mapping[str, Path], *, list_file: Path, bases: Sequence[Path]
+) -> list[str]:
+    """The keys that a text file names, one per line, in its order.
+
+    A line is a path from one of ``bases``, with or without suffix, or a bare stem if only one file
+    has it. Blank lines and lines that begin with ``#`` are skipped.
+    """
+    known: dict[str, str] = {}
+    ambiguous: set[str] = set()
+    for key, path in files.items():
+        for base in bases:
+            if path.is_relative_to(base):
+                relative = path.relative_to(base)
+                known[relative.as_posix()] = known[relative.with_suffix("").as_posix()] = key
+        for short in {PurePosixPath(key).name, path.stem, path.name}:
+            if known.setdefault(short, key) != key:
+                ambiguous.add(short)
+    known.update((key, key) for key in files)
+    ambiguous -= files.keys()
+    lines = [line.strip().replace("\\", "/") for line in io.read_text(list_file).splitlines()]
+    wanted = [line.removeprefix("./") for line in lines if line and not line.startswith("#")]
+    unknown = [line for line in wanted if line not in known or line in ambiguous]
+    if unknown or not wanted:
+        fault = (
+            f"{len(unknown)} of {len(wanted)} lines name no single file in {bases[0]} "
+            f"({few(unknown)})"
+            if unknown
+            else "the list is empty"
+        )
+        raise DataError(f"{list_file}: {fault}: write one relative path or stem per line")
+    return list(dict.fromkeys(known[line] for line in wanted))

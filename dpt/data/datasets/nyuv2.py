@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from dpt.data.base import DataError, check_sample, data_root, few, missing_path
-from dpt.data.datasets.paired import PairedDataset
-from dpt.data.datasets.pairing import Files
+from dpt.data.base import Files
+from dpt.data.datasets.files import FileDataset
+from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
+from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.data.formats.metres import DepthRule
-from dpt.types import Sample
 
 NYU40_CLASSES = (
     "wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf",
@@ -30,7 +29,8 @@ _MAPPING = "classMapping40.mat"
 _SOURCE = "https://cs.nyu.edu/~fergus/datasets/nyu_depth_v2.html"
 
 
-class NYUv2Dataset(PairedDataset):
+@dataclass(kw_only=True, eq=False)
+class NYUv2Dataset(FileDataset):
     """Reads ``nyu_depth_v2_labeled.mat`` frame by frame, as it was downloaded.
 
     The official split (795 for training, 654 for testing) is read from ``splits.mat``, or from
@@ -41,68 +41,54 @@ class NYUv2Dataset(PairedDataset):
         split: ``train``; ``val`` or ``test`` for the test frames.
         depth: ``filled`` for the in-painted maps that benchmarks score, ``raw`` for the measured
             pixels alone.
-        labels: also read the 40 classes, which needs ``classMapping40.mat``: the frames' own 894
-            classes are too many and too rare to learn. None: if that file is there.
-        max_depth: largest depth that counts as valid, in metres.
-        min_depth: smallest depth that counts as valid, in metres.
-        cache, cache_size: see ``PairedDataset``.
+        labels: also read the 40 classes, which needs ``classMapping40.mat``: most of the frames'
+            own 894 classes are too rare to train on. None: if that file exists.
+        min_depth, max_depth: limits of valid depth in metres.
+        cache, cache_size: see :class:`FileDataset`.
     """
 
-    def __init__(
-        self,
-        *,
-        root: str | Path,
-        split: str,
-        depth: Literal["filled", "raw"] = "filled",
-        labels: bool | None = None,
-        max_depth: float = 10.0,
-        min_depth: float = 1e-3,
-        cache: bool = False,
-        cache_size: Sequence[int] | None = None,
-    ) -> None:
-        self.root = data_root(root)
-        self._mat = self.root / _MAT
-        if not self._mat.is_file():
-            raise missing_path(self._mat, what="file", remedy=f"it comes from {_SOURCE}")
-        self._depth_name = {"filled": "depths", "raw": "rawDepths"}[depth]
-        self._numbers = _split_numbers(self.root, split)
-        mapping = self.root / _MAPPING
-        self.remedies = {"labels": f"put {_MAPPING} into {self.root}; see data/README.md"}
-        if labels and not mapping.is_file():
+    depth: Literal["filled", "raw"] = "filled"
+    labels: bool | None = None
+    max_depth: float = 10.0
+    min_depth: float = 1e-3
+
+    def make_depth_rule(self) -> DepthRule:
+        return DepthRule(scale=1.0, min_depth=self.min_depth, max_depth=self.max_depth)
+
+    def make_label_rule(self) -> LabelRule | None:
+        mapping = self.folder / _MAPPING
+        self.remedies = {"labels": f"put {_MAPPING} into {self.folder}; see data/README.md"}
+        if self.labels is False or (self.labels is None and not mapping.is_file()):
+            return None
+        if not mapping.is_file():
             remedy = "it maps the 894 raw classes to 40: see data/README.md, or data.labels=false"
             raise missing_path(mapping, what="file", remedy=remedy)
-        with_labels = mapping.is_file() if labels is None else labels
-        super().__init__(
-            [Files(self._mat, self._mat if with_labels else None, self._mat)] * len(self._numbers),
-            split=split,
-            depth=DepthRule(scale=1.0, min_depth=min_depth, max_depth=max_depth),
-            labels=_nyu40_rule(mapping) if with_labels else None,
-            cache=cache,
-            cache_size=cache_size,
-        )
+        return _nyu40_rule(mapping)
 
-    def _read(self, index: int) -> Sample:
-        number = self._numbers[index]
-        sample: Sample = {
-            "image": np.ascontiguousarray(self._array("images", number)),
-            "index": index,
-            "name": f"{self._mat}#{number}",
-        }
-        if self.label_rule is not None:
-            sample["labels"] = self.label_rule(self._array("labels", number), source=self._mat)
-        assert self.depth_rule is not None
-        sample["depth"], sample["valid"] = self.depth_rule(self._array(self._depth_name, number))
-        check_sample(sample)
-        return sample
+    def list_files(self) -> list[Files]:
+        self._mat = self.folder / _MAT
+        if not self._mat.is_file():
+            raise missing_path(self._mat, what="file", remedy=f"download it from {_SOURCE}")
+        self._numbers = _split_numbers(self.folder, self.split)
+        return [Files(self._mat)] * len(self._numbers)
 
-    def _array(self, name: str, number: int) -> np.ndarray:
-        return io.read_array(self._mat, name, index=number - 1)
+    def files(self, index: int) -> None:
+        return None
 
-    def _explain_depth(self, index: int) -> str:
-        assert self.depth_rule is not None
-        number = self._numbers[index]
-        why = self.depth_rule.explain(self._array(self._depth_name, number))
-        return f"every pixel of {self._mat}#{number} is invalid: {why}"
+    def name(self, index: int) -> str:
+        return f"{self._mat}#{self._numbers[index]}"
+
+    def read_image(self, index: int) -> np.ndarray:
+        return np.ascontiguousarray(self._array("images", index))
+
+    def read_raw_labels(self, index: int) -> np.ndarray:
+        return self._array("labels", index)
+
+    def read_raw_depth(self, index: int) -> np.ndarray:
+        return self._array("depths" if self.depth == "filled" else "rawDepths", index)
+
+    def _array(self, name: str, index: int) -> np.ndarray:
+        return io.read_array(self._mat, name, index=self._numbers[index] - 1)
 
 
 def _split_numbers(root: Path, split: str) -> list[int]:
@@ -114,7 +100,7 @@ def _split_numbers(root: Path, split: str) -> list[int]:
     if official.is_file():
         return [int(n) for n in io.read_array(official, f"{on_disk}Ndxs").ravel()]
     if not listed.is_file():
-        raise missing_path(official, what="file", remedy=f"it comes from {_SOURCE}")
+        raise missing_path(official, what="file", remedy=f"download it from {_SOURCE}")
     words = io.read_text(listed).split()
     wrong = [word for word in words if not word.isdecimal() or int(word) < 1]
     if wrong or not words:
@@ -125,7 +111,7 @@ def _split_numbers(root: Path, split: str) -> list[int]:
 
 
 def _nyu40_rule(path: Path) -> LabelRule:
-    """The 40 classes by the file that says which of them each of the 894 raw classes is."""
+    """The 40 classes, by the file that maps each of the 894 raw classes to one of them."""
     class_of_id = io.read_array(path, "mapClass").ravel().tolist()
     if set(class_of_id) != set(range(1, 41)):
         raise DataError(

@@ -4,58 +4,50 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from dpt.data.base import DataError, data_root
-from dpt.data.datasets.paired import PairedDataset, check_files
-from dpt.data.datasets.pairing import Files
-from dpt.data.datasets.splits import DEFAULT_FRACTIONS, share_out_sequences
+from dpt.data.base import Files
+from dpt.data.datasets.files import FileDataset, existing, share_out_sequences
+from dpt.data.errors import DataError
 from dpt.data.formats import io
-from dpt.data.formats.metres import DepthRule
+from dpt.data.formats.depth_encoding import DepthRule
 
 MAX_DIFFERENCE = 0.02
 """Seconds by which a photo and its depth map may differ, as in the benchmark's ``associate.py``."""
 
 
-class TumDataset(PairedDataset):
+@dataclass(kw_only=True, eq=False)
+class TumDataset(FileDataset):
     """Every folder below ``root`` with ``rgb.txt`` and ``depth.txt`` is a sequence.
 
     Args:
-        root: the folder of the sequences.
-        split: ``train``, ``val``, ...
-        sequences: the sequences of each split. Where a split names none, those that no split names
-            are dealt out whole by ``fractions``.
-        max_depth: largest depth that counts as valid, in metres.
-        min_depth: smallest depth that counts as valid, in metres.
+        root, split, cache, cache_size: see :class:`FileDataset`.
+        sequences: the sequences of each split. A split without any gets its share, by
+            ``fractions``, of the sequences that no split names.
+        min_depth, max_depth: limits of valid depth in metres.
         fractions: each split's share of the sequences.
-        cache, cache_size: see ``PairedDataset``.
     """
 
-    def __init__(
-        self,
-        *,
-        root: str | Path,
-        split: str,
-        sequences: Mapping[str, Sequence[str] | None] | None = None,
-        max_depth: float = 10.0,
-        min_depth: float = 1e-3,
-        fractions: Mapping[str, float] | None = None,
-        cache: bool = False,
-        cache_size: Sequence[int] | None = None,
-    ) -> None:
-        self.root = data_root(root)
+    sequences: Mapping[str, Sequence[str] | None] | None = None
+    max_depth: float = 10.0
+    min_depth: float = 1e-3
+    fractions: Mapping[str, float] | None = None
+
+    def make_depth_rule(self) -> DepthRule:
+        return DepthRule(scale=1 / 5000, min_depth=self.min_depth, max_depth=self.max_depth)
+
+    def list_files(self) -> list[Files]:
         names = share_out_sequences(
-            sorted(path.parent.name for path in self.root.glob("*/rgb.txt")),
-            split=split,
-            chosen=sequences or {},
-            fractions=fractions or DEFAULT_FRACTIONS,
-            root=self.root,
+            sorted(path.parent.name for path in self.folder.glob("*/rgb.txt")),
+            split=self.split,
+            chosen=self.sequences,
+            fractions=self.fractions,
+            source=self.folder,
             option="data.sequences",
         )
-        files = [pair for name in names for pair in read_sequence(self.root / name)]
-        check_files(files, source=self.root, remedy="unpack the sequences again")
-        rule = DepthRule(scale=1 / 5000, min_depth=min_depth, max_depth=max_depth)
-        super().__init__(files, split=split, depth=rule, cache=cache, cache_size=cache_size)
+        files = [pair for name in names for pair in read_sequence(self.folder / name)]
+        return existing(files, source=self.folder, remedy="unpack the sequences again")
 
 
 def read_sequence(folder: Path) -> list[Files]:
@@ -67,29 +59,26 @@ def read_sequence(folder: Path) -> list[Files]:
             f"{folder}: no photo lies within {MAX_DIFFERENCE} s of a depth map: check rgb.txt and "
             "depth.txt"
         )
-    return [Files(folder / photos[i][1], None, folder / maps[j][1]) for i, j in pairs]
+    return [Files(folder / photos[i][1], depth=folder / maps[j][1]) for i, j in pairs]
 
 
-def associate(
-    photos: Sequence[float], maps: Sequence[float], *, max_difference: float = MAX_DIFFERENCE
-) -> list[tuple[int, int]]:
-    """Index pairs of times that belong together: closest first, and each used once.
+def associate(photos: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:
+    """Index pairs of times less than ``MAX_DIFFERENCE`` apart, closest first, each used once.
 
     Args:
         photos: times in seconds.
         maps: times in seconds, ascending.
-        max_difference: pairs that differ by this much or more are none.
     """
     near: list[tuple[float, int, int]] = []
     for i, time in enumerate(photos):
-        j = bisect_left(maps, time - max_difference)
-        while j < len(maps) and maps[j] < time + max_difference:
+        j = bisect_left(maps, time - MAX_DIFFERENCE)
+        while j < len(maps) and maps[j] < time + MAX_DIFFERENCE:
             near.append((abs(maps[j] - time), i, j))
             j += 1
     partner: dict[int, int] = {}
     taken: set[int] = set()
     for difference, i, j in sorted(near):
-        if difference < max_difference and i not in partner and j not in taken:
+        if difference < MAX_DIFFERENCE and i not in partner and j not in taken:
             partner[i] = j
             taken.add(j)
     return sorted(partner.items())

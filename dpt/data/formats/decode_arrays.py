@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpt.data.base import DataError, few, missing_path, require
+from dpt.data.errors import DataError, few, missing_path, require
 from dpt.data.formats.decode_pictures import AGAIN, read_bytes
 
 _HDF5_START = b"\x89HDF\r\n\x1a\n"

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from dpt.data.base import DataError, missing_path
+from dpt.data.errors import DataError, missing_path
 
 # Every failure is raised with the file's name; OpenCV's own lines would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)

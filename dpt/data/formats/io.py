@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from dpt.data.base import DataError
+from dpt.data.errors import DataError
 from dpt.data.formats.decode_arrays import decode_numpy, read_exr, read_hdf5, read_mat, read_numpy
 from dpt.data.formats.decode_pictures import (
     decode_picture,
@@ -22,7 +22,7 @@ from dpt.data.formats.decode_pictures import (
 from dpt.data.formats.decode_pictures import exif_orientation as exif_orientation
 from dpt.data.formats.decode_pictures import read_bytes as read_bytes
 from dpt.data.formats.decode_pictures import read_size as read_size
-from dpt.data.formats.metres import DepthEncoding, DepthRule
+from dpt.data.formats.depth_encoding import DepthEncoding, DepthRule
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".npz", ".h5", ".hdf5",
@@ -107,7 +107,7 @@ def read_depth(
         invalid: values in the file, before scaling, that mean "not measured".
         min_depth: smallest depth that counts as valid, in metres.
         max_depth: largest depth that counts as valid, in metres; None for no limit.
-        encoding: what the numbers are, where they do not grow with depth; see ``metres.DepthRule``.
+        encoding: what the numbers are, where they do not grow with depth; see ``DepthRule``.
         key: name of the array in files that hold several.
 
     Returns:

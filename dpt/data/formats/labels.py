@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from dpt.data.base import DataError, few
+from dpt.data.errors import DataError, few
 from dpt.data.formats import io
 from dpt.types import IGNORE_INDEX
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from dpt.data.base import DataError, missing_path
+from dpt.data.errors import DataError, missing_path
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
 _USUAL_FPS = 25.0

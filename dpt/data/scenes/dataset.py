@@ -11,6 +11,7 @@ from typing import get_args
 
 import numpy as np
 
+from dpt.data.base import Dataset
 from dpt.data.scenes import layouts as scene_layouts
 from dpt.data.scenes import shading as scene_shading
 from dpt.data.scenes.layouts import SCENE_NAMES
@@ -44,7 +45,7 @@ SPLITS = {"train": 0, "val": 1, "test": 2}
 MAX_DEPTH = 20.0
 
 
-class ScenesDataset:
+class ScenesDataset(Dataset):
     """Rendered scenes with depth, labels, a scene kind and a free distance.
 
     ``depth`` is exact z-depth in metres at the pixel centres, invalid in the sky and beyond 20 m.
@@ -60,8 +61,8 @@ class ScenesDataset:
         targets: what the samples carry, of ``depth``, ``labels``, ``class_id`` and ``value``.
     """
 
-    info: DatasetInfo
-    class_id_names: tuple[str, ...] = SCENE_NAMES
+    class_id_names = SCENE_NAMES
+    reads_files = False
 
     def __init__(
         self,

@@ -23,8 +23,9 @@ import torch.utils.data
 from torch.utils.data import DataLoader
 
 from dpt import atomic
-from dpt.data.base import DataError, Dataset, check_sample
+from dpt.data.base import Dataset, check_sample
 from dpt.data.datasets.download import verify
+from dpt.data.errors import DataError
 from dpt.data.loading import init_worker
 from dpt.data.shards.samples import encode_sample
 from dpt.data.shards.store import Shard, ShardIndex
@@ -65,7 +66,7 @@ def pack_split(
     Raises:
         DataError: a sample cannot be read, the folder holds other data, or the disk is full.
     """
-    if hasattr(dataset, "draw"):
+    if dataset.changes_every_epoch:
         raise DataError(
             f"split {split}: a mix is drawn again in every epoch and cannot be packed: pack its "
             "data sets one by one and mix those (data=mix with packed sets)"
@@ -84,7 +85,7 @@ def pack_split(
         return finished
     index = _existing(partial, fingerprint) or ShardIndex(
         info=dataset.info,
-        class_id_names=tuple(getattr(dataset, "class_id_names", ())),
+        class_id_names=dataset.class_id_names,
         fingerprint=fingerprint,
     )
     if index.done:

@@ -16,7 +16,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dpt.data.base import DataError, validate_samples
+from dpt.data.base import Dataset
+from dpt.data.errors import DataError
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
 from dpt.data.shards.store import GIGABYTE, ShardCache, ShardFolder
@@ -26,7 +27,7 @@ Table = list[tuple[str, dict[str, tuple[int, int]]]]
 """Key and files of each sample of a shard; a file is its first byte and its length."""
 
 
-class PackedDataset:
+class PackedDataset(Dataset):
     """The samples of a packed split, equal to those of the original data set.
 
     Args:
@@ -38,6 +39,8 @@ class PackedDataset:
         cache_dir: folder for shards of a remote address, shared by all processes of a machine.
         cache_gb: gigabytes that they may take there.
     """
+
+    is_sharded = True
 
     def __init__(
         self,
@@ -87,18 +90,14 @@ class PackedDataset:
         return sample
 
     @property
-    def at_hand(self) -> range:
+    def available_indices(self) -> range:
         """Indices that can be read without fetching much: the first shard of a remote address."""
         return range(len(self) if self.store.is_local else self.shards[0].samples)
 
-    def order(self, random: np.random.Generator) -> np.ndarray:
+    def epoch_order(self, random: np.random.Generator) -> np.ndarray:
         """A random order that reads from ``window`` shards at a time."""
         sizes = [shard.samples for shard in self.shards]
         return nearby_permutation(sizes, window=self.window, random=random)
-
-    def validate(self, *, limit: int = 16, seed: int = 0) -> list[str]:
-        """Reads some samples; see :func:`dpt.data.validate_samples`."""
-        return validate_samples(self, limit=limit, seed=seed)
 
     def _table(self, number: int, file: BinaryIO) -> Table:
         """The table of a shard; those of the shards used last are kept."""

@@ -16,7 +16,8 @@ from typing import Any, cast
 import cv2
 import numpy as np
 
-from dpt.data.base import DataError, check_sample
+from dpt.data.base import check_sample
+from dpt.data.errors import DataError
 from dpt.data.formats import io
 from dpt.types import Sample
 

@@ -17,8 +17,8 @@ import fsspec
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dpt import atomic
-from dpt.data.base import DataError, data_root, missing_path
 from dpt.data.datasets.download import fetch, verify
+from dpt.data.errors import DataError, data_root, missing_path
 from dpt.types import DatasetInfo
 
 GIGABYTE = 10**9

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from dpt.data.base import DataError
+from dpt.data.errors import DataError
 
 DepthEncoding = Literal["linear", "sunrgbd", "kinect", "disparity", "hypersim"]
 

@@ -1,0 +1,233 @@
+"""The base class of data sets on disk: a list of samples with their files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dpt.data.base import Dataset, Files, check_sample
+from dpt.data.errors import DataError, data_root, few
+from dpt.data.formats import io
+from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.labels import LabelRule
+from dpt.data.resize import shrink_sample
+from dpt.types import DatasetInfo, Sample, Target
+
+
+@dataclass(kw_only=True, eq=False)
+class FileDataset(Dataset):
+    """Reads images with their depth files, label files and image-level labels.
+
+    A subclass is a dataclass whose fields are its options. It writes :meth:`list_files`, and
+    :meth:`make_depth_rule` and :meth:`make_label_rule` if it has depth and labels. Where several
+    samples share a file, it overrides :meth:`read_image`, :meth:`read_raw_depth` or
+    :meth:`read_raw_labels`.
+
+    Args:
+        root: the folder of the data set.
+        split: ``train``, ``val``, ...
+        cache: keep decoded samples in memory.
+        cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
+            smallest size that covers this. Other splits are kept at their own size.
+    """
+
+    root: str | Path = field()  # without a default: the base class has None
+    split: str
+    cache: bool = False
+    cache_size: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        self.root = self.folder = data_root(self.root)
+        self.depth_rule = self.make_depth_rule()
+        self.label_rule = self.make_label_rule()
+        self._files = self.list_files()
+        self.info = self.make_info()
+        self._cache: dict[int, Sample] = {}
+
+    def list_files(self) -> list[Files]:
+        """The samples of the split in order; called last, when the rules are known."""
+        raise NotImplementedError
+
+    def make_depth_rule(self) -> DepthRule | None:
+        """How depth files become metres; None if there are none. Needs a ``max_depth``."""
+        return None
+
+    def make_label_rule(self) -> LabelRule | None:
+        """How label files become classes; None if there are none."""
+        return None
+
+    def make_info(self) -> DatasetInfo:
+        depth, labels = self.depth_rule, self.label_rule
+        given: dict[Target, object] = {"depth": depth, "labels": labels}
+        return DatasetInfo(
+            targets=tuple(target for target, rule in given.items() if rule is not None),
+            class_names=() if labels is None else labels.class_names,
+            palette=() if labels is None else labels.palette,
+            min_depth=1e-3 if depth is None else depth.min_depth,
+            max_depth=None if depth is None else depth.max_depth,
+        )
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> Sample:
+        """The sample as it is on disk. A cached sample's arrays are read-only."""
+        if not self.cache:
+            return self.read_sample(index)
+        if index not in self._cache:
+            sample = self.read_sample(index)
+            if self.cache_size is not None and self.split == "train":
+                sample = shrink_sample(sample, (self.cache_size[0], self.cache_size[1]))
+            for value in sample.values():
+                if isinstance(value, np.ndarray):
+                    value.setflags(write=False)
+            self._cache[index] = sample
+        return self._cache[index].copy()
+
+    def preload(self) -> None:
+        if self.cache:
+            for index in range(len(self)):
+                self[index]
+
+    def files(self, index: int) -> Files | None:
+        return self._files[index]
+
+    def read_sample(self, index: int) -> Sample:
+        """The decoded sample, never from the cache."""
+        files = self._files[index]
+        sample = Sample(image=self.read_image(index), index=index, name=self.name(index))
+        if self.label_rule is not None:
+            raw = self.read_raw_labels(index)
+            if raw is not None:
+                sample["labels"] = self.label_rule(raw, source=files.labels or self.name(index))
+        if self.depth_rule is not None:
+            raw = self.read_raw_depth(index)
+            if raw is not None:
+                sample["depth"], sample["valid"] = self.depth_rule(raw)
+        if files.class_id is not None:
+            sample["class_id"] = files.class_id
+        if files.value is not None:
+            sample["value"] = files.value
+        check_sample(sample, files=files)
+        return sample
+
+    def name(self, index: int) -> str:
+        """What messages call the sample."""
+        return str(self._files[index].image)
+
+    def read_image(self, index: int) -> np.ndarray:
+        """uint8 (H, W, 3), RGB."""
+        return io.read_image(self._files[index].image)
+
+    def read_raw_labels(self, index: int) -> np.ndarray | None:
+        """Ids as stored, integers (H, W); None if the sample has no labels."""
+        path = self._files[index].labels
+        if path is None or self.label_rule is None:
+            return None
+        return io.read_labels(path, colors=self.label_rule.colors)
+
+    def read_raw_depth(self, index: int) -> np.ndarray | None:
+        """Depth values as stored, (H, W); None if the sample has no depth."""
+        path = self._files[index].depth
+        return None if path is None else io.read_raw_depth(path, key=self.depth_key)
+
+    def explain_invalid_depth(self, index: int) -> str:
+        raw = self.read_raw_depth(index)
+        assert raw is not None
+        assert self.depth_rule is not None
+        source = self._files[index].depth if self.files(index) else self.name(index)
+        return f"every pixel of {source} is invalid: {self.depth_rule.explain(raw)}"
+
+
+def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files]:
+    """``files``; DataError if there are none or one does not exist.
+
+    Args:
+        files: samples that a list or table names.
+        source: the list, table or folder, for messages.
+        remedy: what to check.
+    """
+    paths = [path for item in files for path in (item.image, item.labels, item.depth) if path]
+    absent = [str(path) for path in paths if not path.is_file()]
+    if absent:
+        raise DataError(
+            f"{source}: {len(absent)} files of its {len(files)} images do not exist "
+            f"({few(absent)}): {remedy}"
+        )
+    if not files:
+        raise DataError(f"{source}: no image found: {remedy}")
+    return list(files)
+
+
+def share_out(
+    keys: Iterable[str], *, split: str, fractions: Mapping[str, float] | None
+) -> list[str]:
+    """The keys of one split where no folder or list tells the splits apart.
+
+    Keys are ranked by a hash of their name and dealt out in the order of ``fractions`` (None: 0.9
+    to train, 0.1 to val): the same on every machine, and new files hardly move the others.
+    """
+    fractions = fractions or {"train": 0.9, "val": 0.1}
+    if split not in fractions:
+        raise DataError(
+            f"split {split} has no folder of its own and no share in data.fractions "
+            f"({', '.join(fractions)}): make the folder or add the share"
+        )
+    if min(fractions.values()) <= 0 or sum(fractions.values()) > 1 + 1e-6:
+        raise DataError(f"data.fractions={dict(fractions)} must be above 0 and sum to at most 1")
+    ranked = sorted(keys, key=lambda key: hashlib.sha256(key.encode()).hexdigest())
+    counts = {name: max(1, int(len(ranked) * f + 1e-6)) for name, f in fractions.items()}
+    left = len(ranked) - sum(counts.values())
+    if left < 0 or sum(fractions.values()) > 1 - 1e-6:
+        counts[max(counts, key=lambda name: counts[name])] += left
+    if min(counts.values()) < 1:
+        raise DataError(
+            f"{len(ranked)} files are too few for data.fractions={dict(fractions)}: "
+            "add files, or make split folders"
+        )
+    names = list(counts)
+    start = sum(counts[name] for name in names[: names.index(split)])
+    return sorted(ranked[start : start + counts[split]])
+
+
+def share_out_sequences(
+    found: Sequence[str],
+    *,
+    split: str,
+    chosen: Mapping[str, Sequence[str] | None] | None,
+    fractions: Mapping[str, float] | None,
+    source: Path,
+    option: str,
+) -> list[str]:
+    """The videos or scenes of one split; none is divided, since its frames are similar.
+
+    Args:
+        found: names of all sequences on disk.
+        split: of which the names are returned.
+        chosen: names by split; a split without names gets a share of those of no split.
+        fractions: see :func:`share_out`.
+        source: the folder of the sequences, for messages.
+        option: the setting of ``chosen``, for messages.
+    """
+    chosen = chosen or {}
+    names = chosen.get(split)
+    if names is None:
+        taken = {name for others in chosen.values() for name in others or ()}
+        left = [name for name in found if name not in taken]
+        if len(left) < len(fractions or (1, 1)):
+            raise DataError(
+                f"{source} holds {len(left)} sequences, too few for data.fractions: add some, "
+                f"check data.root, or name those of {split} in {option}.{split}"
+            )
+        return share_out(left, split=split, fractions=fractions)
+    absent = [name for name in names if name not in found]
+    if absent or not names:
+        raise DataError(
+            f"{source} holds no {few(absent) or f'sequence for {split}'}, but "
+            f"{few(list(found), 8) or 'nothing'}: check data.root and {option}.{split}"
+        )
+    return list(names)
