@@ -29,13 +29,14 @@ from dpt.data import read_depth, read_image, read_labels
 from dpt.data.errors import DataError
 from dpt.data.formats.io import read_size
 from dpt.predict import Prediction, Predictor
+from dpt.types import OutputSpec
 
 pytest.importorskip("gradio")
 from browser import open_browser
 
-from dpt.demo.answer import classes_legend, depth_legend, depth_note, make_view, whole_note
 from dpt.demo.page import Answers, build_page
 from dpt.demo.server import free_port, is_local, launch, private_folder
+from dpt.demo.views import View, note
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*no_silent_downcasting"),  # Gradio's use of pandas
@@ -90,45 +91,54 @@ def answers(predictor, tmp_path_factory):
 
 def test_a_photo_is_answered_with_pictures_and_files_of_its_own_size(answers, predictor, tmp_path):
     path = save_photo(tmp_path / "my photo.png")
-    values = answers.photo(str(path), "turbo")
+    values = answers.image(str(path), "turbo")
     before, after = values["depth"]
     assert np.array_equal(before, read_image(path))
     assert after.shape == before.shape
     assert not np.array_equal(after, before)
-    assert np.array_equal(values["classes"][0], before)
+    assert np.array_equal(values["segmentation"][0], before)
 
     expected = predictor(path)
     files = {k: Path(v.value["path"]) for k, v in values.items() if k.startswith("file_")}
     assert [f.name for f in files.values()] == [
-        "my photo_depth.png", "my photo_labels.png", "my photo_depth.npy",
+        "my photo_depth.png", "my photo_labels.png", "my photo_depth.npy", "my photo_labels.npy",
     ]  # fmt: skip
     depth, _ = read_depth(files["file_depth"], scale=0.001)
     np.testing.assert_allclose(depth, expected.depth, atol=0.0006)  # half a millimetre, rounded
-    assert "metres = value × 0.001" in values["depth_note"]
+    assert "metres = value × 0.001" in values["note"]
     assert np.array_equal(np.load(files["file_depth_npy"]), expected.depth)
     assert np.array_equal(read_labels(files["file_labels"]), expected.labels)
 
 
 def test_another_colour_map_paints_the_same_photo_again(answers, tmp_path):
-    values = answers.photo(str(save_photo(tmp_path / "photo.png")), "turbo")
-    again = answers.colors(values["view"], "gray")
+    values = answers.image(str(save_photo(tmp_path / "photo.png")), "turbo")
+    again = answers.paint(values["view"], "gray")
     assert not np.array_equal(again["depth"][1], values["depth"][1])
-    assert np.array_equal(answers.colors(values["view"], "turbo")["depth"][1], values["depth"][1])
-    assert again["depth_legend"] != values["depth_legend"]
-    assert answers.colors(None, "gray") == {}
+    assert np.array_equal(answers.paint(values["view"], "turbo")["depth"][1], values["depth"][1])
+    assert again["legend_depth"] != values["legend_depth"]
+    assert answers.paint(None, "gray") == {}
 
 
 def test_taking_the_photo_away_empties_the_page(answers):
-    values = answers.photo(None, "turbo")
-    assert values["depth"] is values["classes"] is values["view"] is None
+    values = answers.image(None, "turbo")
+    assert values["depth"] is values["segmentation"] is values["view"] is None
     assert not values["file_depth"].interactive
 
 
-def test_what_is_shown_is_small_and_what_is_downloaded_is_not(predictor):
-    photo = np.zeros((30, 2560, 3), np.uint8)
-    prediction = Prediction(depth=np.ones((30, 2560), np.float32), unit="metres")
-    view = make_view(photo, prediction)
-    assert view.photo.shape == (15, 1280, 3)
+def prediction_of(**outputs):
+    """A prediction from (array, declaration) by name."""
+    arrays = {name: array for name, (array, _) in outputs.items()}
+    return Prediction(arrays, {name: spec for name, (_, spec) in outputs.items()})
+
+
+METRIC = OutputSpec("depth", "depth", unit="m", value_range=(0.0, 10.0))
+RELATIVE = OutputSpec("depth", "depth", unit="relative inverse depth")
+
+
+def test_what_is_shown_is_small_and_what_is_downloaded_is_not():
+    prediction = prediction_of(depth=(np.ones((30, 2560), np.float32), METRIC))
+    view = View.of(np.zeros((30, 2560, 3), np.uint8), prediction)
+    assert view.image.shape == (15, 1280, 3)
     assert view.prediction.depth.shape == (15, 1280)
 
 
@@ -138,7 +148,7 @@ def test_the_size_is_refused_before_anything_is_decoded(answers, tmp_path):
     bomb.write_bytes(png_header(10_000, 9_000))
     assert read_size(bomb) == (9_000, 10_000)
     with pytest.raises(ValueError, match=r"bomb\.png: 10000 x 9000 = 90,000,000 pixels"):
-        answers.photo(str(bomb), "turbo")
+        answers.image(str(bomb), "turbo")
     bomb.write_bytes(png_header(100_000, 100_000))
     with pytest.raises(DataError, match=r"more than \d+ pixels"):
         read_size(bomb)
@@ -150,31 +160,31 @@ def test_what_is_no_picture_is_said_in_one_line_without_the_folder(answers, tmp_
     path = tmp_path / "odd.png"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"^odd\.png: .+") as refused:
-        answers.photo(str(path), "turbo")
+        answers.image(str(path), "turbo")
     assert str(tmp_path) not in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_notes_say_unit_and_range():
     depth = np.array([[1.0, 2.0], [np.inf, 4.0]], np.float32)
-    metric = Prediction(depth=depth, unit="metres", valid_range=(0.0, 10.0))
-    assert "<b>1.00 to 4.00 m</b>, metric" in depth_note(metric)
-    relative = Prediction(depth=depth, unit="relative inverse depth")
-    assert "no unit, larger is nearer" in depth_note(relative)
     photo = np.zeros((2, 2, 3), np.uint8)
-    assert "m (near)" in depth_legend(make_view(photo, metric), "turbo")
-    assert "m (near)" not in depth_legend(make_view(photo, relative), "turbo")
+    metric, relative = (prediction_of(depth=(depth, spec)) for spec in (METRIC, RELATIVE))
+    assert "<b>1.00 to 4.00 m</b>, metric" in note(metric)
+    assert "no unit, larger is nearer" in note(relative)
+    assert "m (near)" in View.of(photo, metric).legend("depth", "turbo")
+    assert "m (near)" not in View.of(photo, relative).legend("depth", "turbo")
 
 
 def test_legends_name_classes_by_share_and_escape_them():
-    labels = np.array([[1, 1, 1, 0]], np.uint8)
-    prediction = Prediction(labels=labels, class_names=("road", "<script>"))
-    legend = classes_legend(make_view(np.zeros((1, 4, 3), np.uint8), prediction))
+    parts = OutputSpec("parts", "logits", 2, class_names=("road", "<script>"))
+    prediction = prediction_of(parts=(np.array([[1, 1, 1, 0]], np.uint8), parts))
+    legend = View.of(np.zeros((1, 4, 3), np.uint8), prediction).legend("parts", "turbo")
     assert re.findall(r"[\w&;]+ \d+\.\d%", legend) == ["&lt;script&gt; 75.0%", "road 25.0%"]
-    whole = Prediction(class_id=1, probabilities=np.array([0.2, 0.8]), class_names=("a", "<i>"))
-    assert "&lt;i&gt;" in whole_note(whole)
-    assert "80.0% sure" in whole_note(whole)
-    assert whole_note(Prediction()) == ""
+    scene = OutputSpec("scene", "logits", 2, dense=False, class_names=("a", "<i>"))
+    whole = note(prediction_of(scene=(np.array([0.2, 0.8]), scene)))
+    assert "&lt;i&gt;" in whole
+    assert "80.0%" in whole
+    assert note(Prediction({}, {})) == ""
 
 
 # What the server lets in
@@ -395,16 +405,16 @@ def test_a_photo_dropped_in_a_browser(server, tmp_path):
     with open_browser(tmp_path / "browser", port=free_port("127.0.0.1", 0)) as browser:
         browser.requests()  # of the tab that was there before
         browser.open(process.address)
-        browser.wait("return document.querySelector('#photo input[type=file]') !== null")
+        browser.wait("return document.querySelector('#image input[type=file]') !== null")
         assert browser.run("return document.querySelector('h1').innerText") == (
             "Depth and segmentation"
         )
-        browser.type("#photo input[type=file]", str(photo))
+        browser.type("#image input[type=file]", str(photo))
         depth = browser.wait(SHOWN, "#depth")
-        classes = browser.wait(SHOWN, "#classes")
+        classes = browser.wait(SHOWN, "#segmentation")
         assert {tuple(size) for _, *size in depth + classes} == {(320, 240)}
-        assert "metric" in browser.run("return document.querySelector('#depth_note').innerText")
-        assert "%" in browser.run("return document.querySelector('#classes_legend').innerText")
+        assert "metric" in browser.run("return document.querySelector('#note').innerText")
+        assert "%" in browser.run("return document.querySelector('#legend_segmentation').innerText")
         names = {browser.download(f"#file_{k}").name for k in ("depth", "depth_npy", "labels")}
         assert names == {"photo_depth.png", "photo_depth.npy", "photo_labels.png"}
         browser.screenshot(tmp_path / "page.png")
@@ -417,9 +427,9 @@ def test_a_photo_dropped_in_a_browser(server, tmp_path):
             f"const i = document.querySelectorAll('#depth img'); return i[1].src != '{old}'"
         )
 
-        browser.click("#photo button[aria-label='Remove Image']")
-        browser.wait("return document.querySelector('#photo input[type=file]') !== null")
-        browser.type("#photo input[type=file]", str(large))
+        browser.click("#image button[aria-label='Remove Image']")
+        browser.wait("return document.querySelector('#image input[type=file]') !== null")
+        browser.type("#image input[type=file]", str(large))
         browser.wait("return document.body.innerText.includes('240,000 pixels')")
         asked = [url for url in browser.requests() if url.startswith("http")]
         assert asked

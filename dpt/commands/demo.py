@@ -1,37 +1,37 @@
-"""``dpt demo``: a page in the browser for one checkpoint."""
+"""``dpt demo``: a web page for one checkpoint."""
 
 from __future__ import annotations
 
 import argparse
 
 MOST_PIXELS = 178_000_000
-"""Pillow reads no larger header: it takes the file for a decompression bomb."""
+"""Pillow refuses larger images as decompression bombs."""
 
 
 def run(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="dpt demo",
-        description="Serves a page: drop a photo, see its depth and segmentation beside it, "
-        "download them. Needs the extra: pip install 'dense-prediction-transformers[demo]'.",
+        description="Serves a web page: upload an image, see the predictions beside it, "
+        "download them. Needs: pip install 'dense-prediction-transformers[demo]'.",
     )
     parser.add_argument("checkpoint", help="a file or folder in any format that is read")
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on; the default lets this computer alone in, 0.0.0.0 anyone",
+        help="address to listen on (default: 127.0.0.1, this computer only; 0.0.0.0: anyone)",
     )
-    parser.add_argument("--port", type=int, default=7860, help="0 takes a free one; default: 7860")
+    parser.add_argument("--port", type=int, default=7860, help="0 uses a free one (default: 7860)")
     parser.add_argument(
         "--max-pixels",
         type=int,
         default=50_000_000,
         metavar="N",
-        help="of a photo, known before it is decoded; default: 50000000",
+        help="of an image, checked before it is decoded (default: 50000000)",
     )
     parser.add_argument(
-        "--max-mb", type=float, default=30, metavar="MB", help="of an uploaded file; default: 30"
+        "--max-mb", type=float, default=30, metavar="MB", help="of an uploaded file (default: 30)"
     )
-    parser.add_argument("--device", help="default: a GPU where there is one")
+    parser.add_argument("--device", help="default: a GPU if there is one")
     options = parser.parse_args(arguments)
     if not 1 <= options.max_pixels <= MOST_PIXELS:
         raise ValueError(f"--max-pixels {options.max_pixels}: must be 1 to {MOST_PIXELS}")

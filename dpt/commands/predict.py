@@ -1,10 +1,12 @@
-"""``dpt predict``: depth and labels of pictures, folders and videos."""
+"""``dpt predict``: predictions for images, folders and videos."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +17,22 @@ STOPPED = 128 + 2
 """Exit code after Ctrl-C."""
 
 DETAILS = """\
-Formats (--format, several with commas; default png, and color or overlay as the model has heads)
-  png       depth/NAME.png, 16 bits: metres as millimetres (as 1/256 m for models that see beyond
-            65 m), 0 where invalid; relative depth from each picture's smallest value to its largest
-            labels/NAME.png: class ids with a palette
-  npy, exr  depth as float32 (exr: pip install "dense-prediction-transformers[exr]")
+Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
+npy for other maps)
+  png       depth/NAME.png, 16 bits: metres in millimetres (in 1/256 m for models that predict more
+            than 65 m), 0 is invalid; relative depth from the smallest to the largest value of each
+            image. labels/NAME.png: class ids with a palette. HEAD/NAME.png: other maps of 1 or 3
+            channels, 8 bits, scaled from the value range that the head declares
+  npy, exr  arrays as they are; depth (exr: pip install "dense-prediction-transformers[exr]")
   color     depth_color/NAME.png: near is bright
-  overlay   overlay/NAME.png: classes over the photo
-  panel     panel/NAME.png: photo, depth and classes side by side
-Videos become MP4 files of color, overlay or panel, whose range of colours follows slowly.
+  overlay   overlay/NAME.png: classes over the image
+  panel     panel/NAME.png: the image and a picture of each output side by side
+Videos become MP4 files of the formats that are pictures; their colour range changes slowly.
 
-Beside them: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
-input with the scale and offset of its 16-bit PNG: depth = value * scale + offset; image-level
-classes and values too). Sub-folders are kept. Finished inputs are skipped when the command is given
-again. Exit codes: 0 done, 1 some inputs failed (listed at the end), 130 stopped by Ctrl-C.
+Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
+input with the scale and offset of its 16-bit PNG: depth = value * scale + offset; and outputs for
+the whole image). Sub-folders are kept. The same command again skips finished inputs. Exit codes:
+0 success, 1 some inputs failed (listed at the end), 130 stopped by Ctrl-C.
 """
 
 
@@ -37,7 +41,7 @@ def run(arguments: list[str]) -> None:
     try:
         failed = _predict(options)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; the same command continues from here", file=sys.stderr)
         raise SystemExit(STOPPED) from None
     if failed:
         raise SystemExit(1)
@@ -46,63 +50,50 @@ def run(arguments: list[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dpt predict",
-        description="Depth and labels of pictures, folders and videos, at their own size.",
+        description="Predicts for images, folders and videos, at their own size.",
         epilog=DETAILS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("checkpoint", metavar="CKPT", help="a file, folder or hub id in any known format")
-    add("inputs", nargs="+", metavar="INPUTS", help="pictures, videos, folders, 'globs/**/*.jpg'")
+    add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders, 'globs/**/*.jpg'")
     add("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
-    add("--format", default="", metavar="A,B", help="what to write, see below")
-    add("--batch-size", default=1, type=int, metavar="N", help="pictures of one size at once")
-    add(
-        "--workers",
-        default=min(4, os.cpu_count() or 1),
-        type=int,
-        metavar="N",
-        help="threads that read, and as many that write (default %(default)s)",
-    )
+    add("--format", default="", metavar="A,B", help="formats to write, see below")
+    add("--batch-size", default=1, type=int, metavar="N", help="images of one size in one pass")
+    threads = min(4, os.cpu_count() or 1)
+    add("--workers", default=threads, type=int, metavar="N",
+        help="threads that read, and as many that write (default: %(default)s)")  # fmt: skip
     add("--colormap", default="inferno", metavar="NAME", help="inferno, turbo, spectral, ...")
-    add(
-        "--range",
-        nargs=2,
-        type=float,
-        metavar=("MIN", "MAX"),
-        help="depths at the ends of the colours, in the prediction's unit (default: each "
-        "picture's own)",
-    )
-    add("--tile", type=int, metavar="N", help="see larger pictures as tiles of N x N pixels")
-    add("--flip", action="store_true", help="average with the mirror image")
+    add("--range", nargs=2, type=float, metavar=("MIN", "MAX"),
+        help="depth range of the colours, in the unit of the prediction (default: each image's "
+        "own)")  # fmt: skip
+    add("--tile", type=int, metavar="N", help="predict larger images by tiles of N x N pixels")
+    add("--flip", action="store_true", help="average with the mirrored image")
     add("--scales", default="1", metavar="A,B", help="average over input sizes, as 0.75,1,1.25")
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
-    add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
-    add("--overwrite", action="store_true", help="predict everything anew")
+    add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
+    add("--overwrite", action="store_true", help="predict finished inputs again")
     return parser
 
 
 def _predict(options: argparse.Namespace) -> bool:
-    """Whether some input failed."""
+    """Whether an input failed."""
     import cv2
 
+    from dpt.data.formats.video import VideoReader
     from dpt.model import DPT
-    from dpt.predict.files import predict_pictures
     from dpt.predict.folder import CannotWriteError, OutputFolder
-    from dpt.predict.inputs import find_sources
-    from dpt.predict.outputs import FOLDERS, products_of, videos_of
-    from dpt.predict.paint import Style
+    from dpt.predict.inputs import Source, find_sources
+    from dpt.predict.outputs import Style, all_products, products_of, videos_of
+    from dpt.predict.pipeline import predict_images, predict_video
     from dpt.predict.predictor import Predictor
-    from dpt.predict.progress import ProgressMeter
-    from dpt.predict.videos import predict_video
+    from dpt.run_log import start_log, tracked
 
     _check(options)
-    cv2.setNumThreads(1)  # there are threads of our own
-    sources = find_sources(options.inputs, skip=[options.out / name for name in FOLDERS])
+    cv2.setNumThreads(1)  # the pipeline has threads of its own
+    start_log(None)
+    find_sources(options.inputs)  # a wrong path is reported before a large model is read
     model = DPT.from_pretrained(options.checkpoint)
-    formats = [name for name in options.format.split(",") if name]
-    heads = list(model.spec["heads"])
-    products = products_of(formats, heads)
-    videos = videos_of(products, heads)
     settings = _settings(options, model)
     predictor = Predictor(
         model,
@@ -114,47 +105,56 @@ def _predict(options: argparse.Namespace) -> bool:
         tile=options.tile,
     )
     del model
+    outputs = predictor.outputs
     settings["unit"] = predictor.unit
+    products = products_of([name for name in options.format.split(",") if name], outputs)
+    videos = videos_of(products, outputs)
     if options.range is not None and predictor.unit == "metres" and options.range[0] <= 0:
         low, high = options.range
         raise ValueError(
-            f"--range {low:g} {high:g}: of metres the first must be above 0, as 0.5 10: colours "
-            "are even in 1 / depth"
+            f"--range {low:g} {high:g}: the first value in metres must be above 0, as in 0.5 10: "
+            "colours are proportional to 1 / depth"
         )
-    folder = OutputFolder(options.out, settings=settings, overwrite=options.overwrite)
+    folders = [p.folder for group in all_products(outputs).values() for p in group]
+    sources = find_sources(options.inputs, skip=[options.out / name for name in folders])
+    folder = OutputFolder(
+        options.out, settings=settings, folders=folders, overwrite=options.overwrite
+    )
     style = Style(colormap=options.colormap, depth_range=settings["range"])
     todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]
-    with ProgressMeter(len(todo)) as meter:
-        predict_pictures(
-            predictor,
-            [s for s in todo if not s.is_video],
-            folder,
-            products=products,
-            style=style,
-            workers=options.workers,
-            meter=meter,
-        )
-        for source in todo:
-            if source.is_video:
-                try:
-                    predict_video(
-                        predictor, source, folder, products=videos, style=style, meter=meter
-                    )
-                except CannotWriteError:
-                    raise
-                except (ValueError, OSError) as error:
-                    meter.fail(source, str(error))
-    skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
-    print(
-        f"{meter.done} images in {meter.seconds:.1f} s ({meter.speed:.3g} images/s){skipped}: "
-        f"{options.out}"
+    images = [s for s in todo if not s.is_video]
+    done, failed, start = 0, list[tuple[Source, Exception]](), time.monotonic()
+    finished = predict_images(
+        predictor, images, folder, products=products, style=style, workers=options.workers
     )
-    if meter.failed:
-        print(f"{len(meter.failed)} failed:", file=sys.stderr)
-        for source, reason in meter.failed:
-            where = "" if str(source.path) in reason else f"{source.path}: "
-            print(f"  {where}{reason}", file=sys.stderr)
-    return bool(meter.failed)
+    with closing(finished):
+        for source, error in tracked(finished, len(images), title="images"):
+            if error is None:
+                done += 1
+            else:
+                failed.append((source, error))
+    for source in (s for s in todo if s.is_video):
+        try:
+            video = VideoReader(source.path)
+            frames = predict_video(predictor, video, source, folder, products=videos, style=style)
+            with closing(frames):
+                for _ in tracked(frames, max(1, video.announced), title=source.name):
+                    done += 1
+        except CannotWriteError:
+            raise
+        except (ValueError, OSError) as reason:
+            failed.append((source, reason))
+    seconds = time.monotonic() - start
+    skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
+    speed = done / max(seconds, 1e-9)
+    print(f"{done} images in {seconds:.1f} s ({speed:.3g} images/s){skipped}: {options.out}")
+    if failed:
+        print(f"{len(failed)} failed:", file=sys.stderr)
+        for source, fault in failed:
+            message = " ".join(str(fault).split())
+            where = "" if str(source.path) in message else f"{source.path}: "
+            print(f"  {where}{message}", file=sys.stderr)
+    return bool(failed)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -167,21 +167,22 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(f"--colormap {options.colormap}: choose from {', '.join(COLORMAPS)}")
     if options.range is not None and not options.range[0] < options.range[1]:
         low, high = options.range
-        raise ValueError(f"--range {low:g} {high:g}: the first must be smaller")
+        raise ValueError(f"--range {low:g} {high:g}: the first value must be smaller")
 
 
 def _settings(options: argparse.Namespace, model: DPT) -> dict[str, Any]:
-    """What decides the files' contents."""
+    """What determines the contents of the files."""
     from dpt.weights.fingerprint import fingerprint
 
     try:
         scales = [float(value) for value in options.scales.split(",")]
     except ValueError:
         raise ValueError(f"--scales {options.scales}: give numbers, as 0.75,1,1.25") from None
+    classes = {n: list(s.class_names) for n, s in model.outputs.items() if s.class_names}
     return {
         "checkpoint": options.checkpoint,
         "weights": fingerprint(model),
-        "classes": list(model.spec.get("class_names") or ()),
+        "classes": classes,
         "colormap": options.colormap,
         "range": options.range,
         "tile": options.tile,

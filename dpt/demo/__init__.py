@@ -1,1 +1,1 @@
-"""A page in the browser: drop a photo, see its depth and segmentation. Needs the extra ``demo``."""
+"""A web page for one checkpoint, served from this computer."""

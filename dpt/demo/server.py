@@ -1,4 +1,4 @@
-"""Serving the page from this computer, and leaving nothing behind."""
+"""Serving the page from this computer, without leaving files behind."""
 
 from __future__ import annotations
 
@@ -8,19 +8,51 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from dpt.demo.page import CSS, Answers, build_page
-from dpt.demo.safety import Gate, gr
+from dpt.demo.page import CSS, Answers, build_page, gr
 from dpt.model import DPT
-from dpt.predict.predictor import Predictor
+from dpt.predict import Predictor
 
 SESSIONS = 16
-"""Browser tabs whose last photo is kept, to be painted in other colours."""
+"""Number of browser tabs whose last image is kept, to be painted in other colours."""
+_FORM = 64 * 1024
+"""Bytes of a request beside the file in it."""
+
+
+class Gate:
+    """ASGI middleware that refuses requests that the page never sends.
+
+    - bodies beyond the limit or of unknown length: Gradio only limits uploads
+    - web addresses under ``/file=`` and ``/proxy=``, which Gradio would fetch
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], *, max_bytes: int) -> None:
+        self.app = app
+        self.max_bytes = max_bytes
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        status = self.refusal(scope) if scope["type"] == "http" else None
+        if status is None:
+            await self.app(scope, receive, send)
+            return
+        headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"refused by the demo\n"})
+
+    def refusal(self, scope: Any) -> int | None:
+        """The HTTP status of a refusal, or None to accept the request."""
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        if b"transfer-encoding" in headers:
+            return 411
+        if not length.isdigit() or int(length) > self.max_bytes + _FORM:
+            return 413
+        return 403 if "=http" in scope["path"].lower() else None
 
 
 def serve(
@@ -35,11 +67,11 @@ def serve(
     """Serves the page until Ctrl-C or SIGTERM.
 
     Args:
-        checkpoint: of any known format.
+        checkpoint: in any known format.
         host: the address to listen on.
-        port: 0 takes a free one.
-        max_pixels, max_bytes: of an uploaded photo.
-        device: None takes a GPU where there is one.
+        port: 0 uses a free one.
+        max_pixels, max_bytes: of an uploaded image.
+        device: None uses a GPU if there is one.
 
     Raises:
         ValueError: the checkpoint, address or port cannot be used.
@@ -57,11 +89,12 @@ def serve(
             with sigterm_as_interrupt():
                 address = launch(page, host=host, port=port, max_bytes=max_bytes)
                 if not is_local(host):
-                    warning = (
-                        "anyone who reaches this computer can use the page: it has no password"
+                    print(
+                        f"warning: --host {host}: anyone who can reach this computer can use the "
+                        "page: it has no password",
+                        file=sys.stderr,
                     )
-                    print(f"warning: --host {host}: {warning}", file=sys.stderr)
-                print(f"{address}  (Ctrl-C ends it)", flush=True)
+                print(f"{address}  (stop with Ctrl-C)", flush=True)
                 threading.Event().wait()
         except KeyboardInterrupt:
             pass
@@ -70,7 +103,7 @@ def serve(
 
 
 def launch(page: gr.Blocks, *, host: str, port: int, max_bytes: int) -> str:
-    """Starts the server in threads of its own; returns the page's address."""
+    """Starts the server in other threads; returns the page's address."""
     _, address, _ = page.launch(
         server_name=f"[{host}]" if ":" in host else host,
         server_port=port,
@@ -92,7 +125,7 @@ def launch(page: gr.Blocks, *, host: str, port: int, max_bytes: int) -> str:
             "docs_url": None,
             "redoc_url": None,
         },
-        # fonts of the reader's own machine: the page fetches nothing from elsewhere
+        # system fonts: the page fetches nothing from elsewhere
         theme=gr.themes.Default(
             font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
         ),
@@ -102,7 +135,7 @@ def launch(page: gr.Blocks, *, host: str, port: int, max_bytes: int) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this computer can reach what listens there."""
+    """Whether only this computer can connect to the address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -113,7 +146,7 @@ def free_port(host: str, port: int) -> int:
     """``port``, or any free one for 0.
 
     Raises:
-        ValueError: it is taken, or the host is not this computer's.
+        ValueError: the port is in use, or the host is not an address of this computer.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
@@ -124,14 +157,14 @@ def free_port(host: str, port: int) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(
-            f"cannot listen on --host {host} --port {port} ({reason}): choose others, as "
-            "--host 127.0.0.1 --port 0"
+            f"cannot listen on --host {host} --port {port} ({reason}): choose others, such "
+            "as --host 127.0.0.1 --port 0"
         ) from None
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A temporary folder for uploads and results, Gradio's own included; gone at the end."""
+    """A temporary folder for uploads and results, also Gradio's; removed at the end."""
     with tempfile.TemporaryDirectory(prefix="dpt-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         settings = {
@@ -150,7 +183,7 @@ def private_folder() -> Iterator[Path]:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that what stands in ``finally`` is done."""
+    """SIGTERM ends the block as Ctrl-C does, so that ``finally`` clauses run."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""From pictures to depth and labels at their own size: one by one, or by folders."""
+"""Predictions for images of any size, at their own size: from Python, or for folders and videos."""
 
 from dpt.predict.predictor import Prediction, Predictor
 

@@ -1,8 +1,8 @@
-"""The output folder: what it was made with, what in it is finished, and how files come into it.
+"""The output folder: its settings, which inputs are finished, and writing of their files.
 
-``predictions.json`` says once how all files were made. ``predictions.jsonl`` gets a line for each
+``predictions.json`` holds the settings of all files. ``predictions.jsonl`` gets a line for each
 finished input, after its files: a killed run leaves at worst files without a line, which the next
-one writes again.
+run writes again.
 """
 
 from __future__ import annotations
@@ -17,37 +17,43 @@ from typing import Any
 
 from dpt.atomic import replacing, write_bytes
 from dpt.predict.inputs import Source
-from dpt.predict.outputs import FOLDERS, Product
+from dpt.predict.outputs import Product
 
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
 _NO_MORE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
-"""Errors after which no other file can be written either."""
+"""Errors after which other files cannot be written either."""
 
 
 class CannotWriteError(ValueError):
-    """The output folder takes no more files: the run ends."""
+    """No more files can be written to the output folder: the run ends."""
 
 
 class OutputFolder:
-    """A folder of predictions, all made alike.
+    """A folder of predictions, all made with the same settings.
 
     Args:
-        path: the folder; made if it is not there.
-        settings: plain data that decides what the files hold; a folder that was written with other
-            settings is refused.
-        overwrite: forget what is finished, and the settings it was made with.
+        path: the folder; created if it does not exist.
+        settings: plain data that determine the files' contents; a folder that was written with
+            other settings is refused.
+        folders: names of the sub-folders that can be written.
+        overwrite: predict finished inputs again, whatever the earlier settings.
 
     Raises:
-        ValueError: it was written with other settings, or holds files of somebody else's.
+        ValueError: it was written with other settings, or contains files from elsewhere.
     """
 
     def __init__(
-        self, path: str | Path, *, settings: Mapping[str, Any], overwrite: bool = False
+        self,
+        path: Path,
+        *,
+        settings: Mapping[str, Any],
+        folders: Iterable[str],
+        overwrite: bool = False,
     ) -> None:
-        self.path = Path(path)
+        self.path = path
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"--out {path}: is a file: name a folder")
+            raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
         wanted = json.loads(json.dumps(settings))  # as it will be read back
         self._records: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
@@ -59,15 +65,15 @@ class OutputFolder:
             _check_settings(known, wanted)
             self._records = _read_records(self._journal)
         else:
-            self._refuse_strangers()
-        with self._told_apart():
+            self._refuse_foreign_files(folders)
+        with self._disk_errors():
             write_bytes(known, (json.dumps(wanted, indent=2) + "\n").encode())
 
     def is_done(self, source: Source, products: Sequence[Product]) -> bool:
-        """Whether all of its files are there.
+        """Whether all files of an input exist.
 
         Raises:
-            ValueError: they are there, but were made from another file of that name.
+            ValueError: they exist, but were made from another file of the same name.
         """
         record = self._records.get(source.name)
         if record is None or not all(self._file(source, p).is_file() for p in products):
@@ -83,18 +89,18 @@ class OutputFolder:
     def files(
         self, source: Source, products: Sequence[Product], facts: Mapping[str, Any]
     ) -> Iterator[dict[Product, Path]]:
-        """Paths to write an input's files to; at the end of the block all take their places.
+        """Temporary paths for an input's files, which get their names at the end of the block.
 
         Args:
             source: the input.
             products: the kinds of file.
-            facts: plain data for the record; what the block adds is kept.
+            facts: plain data for the record; the block may add to it.
 
         Raises:
             CannotWriteError: the disk is full, or the like.
-            OSError: another reason, of this file alone.
+            OSError: another reason, which concerns this file only.
         """
-        with self._told_apart():
+        with self._disk_errors():
             places = {p: self._file(source, p) for p in products}
             with ExitStack() as stack:
                 yield {p: stack.enter_context(self._replacing(f)) for p, f in places.items()}
@@ -108,35 +114,35 @@ class OutputFolder:
 
     @contextmanager
     def _replacing(self, path: Path) -> Iterator[Path]:
-        """Also sees to it that no link among the folders leads elsewhere."""
+        """``replacing``, if no link among the folders leads out of the output folder."""
         there = path.parent
         while not there.exists():
             there = there.parent
         if not there.resolve().is_relative_to(self.path.resolve()):
-            raise ValueError(f"{path}: leads out of {self.path} by a link: remove the link")
+            raise ValueError(f"{path}: a link leads out of {self.path}: remove the link")
         with replacing(path) as temporary:
             yield temporary
 
     @contextmanager
-    def _told_apart(self) -> Iterator[None]:
-        """Errors that end the run get a name and a line of their own."""
+    def _disk_errors(self) -> Iterator[None]:
+        """Raises errors that concern the whole folder as :class:`CannotWriteError`."""
         try:
             yield
         except OSError as error:
             if error.errno not in _NO_MORE:
                 raise
             raise CannotWriteError(
-                f"{self.path}: cannot be written to ({error.strerror}): make room or choose "
-                "another --out; what is finished stays, and the same command goes on from there"
+                f"{self.path}: cannot be written ({error.strerror}): make room or choose another "
+                "--out; finished files stay, and the same command continues from there"
             ) from error
 
-    def _refuse_strangers(self) -> None:
-        """Files in the way that no earlier run has written, the truth of a data set perhaps."""
-        for folder in FOLDERS:
+    def _refuse_foreign_files(self, folders: Iterable[str]) -> None:
+        """Files that would be overwritten and no earlier run wrote, such as a data set's labels."""
+        for folder in folders:
             taken = self.path / folder
             if taken.is_dir() and any(taken.iterdir()):
                 raise ValueError(
-                    f"{taken}: is there already and was not written by dpt predict (there is no "
+                    f"{taken}: exists and was not written by dpt predict (there is no "
                     f"{SETTINGS_FILE}): choose another --out, or give --overwrite"
                 )
 
@@ -155,23 +161,20 @@ def _check_settings(path: Path, wanted: Mapping[str, Any]) -> None:
                 what = f"with {key}={found.get(key)}, and now it is {wanted.get(key)}"
             raise ValueError(
                 f"{path.parent}: was written {what}: choose another --out, or give --overwrite to "
-                "predict everything anew"
+                "predict everything again"
             )
 
 
 def _read_records(path: Path) -> dict[str, dict[str, Any]]:
-    """Whole lines; a last one that a crash has cut short is taken off the file."""
+    """The records of complete lines; an incomplete last line, left by a crash, is removed."""
     if not path.is_file():
         return {}
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):
         write_bytes(path, whole)
-    return {r["name"]: r for r in map(_record, _lines(whole)) if r}
-
-
-def _lines(data: bytes) -> Iterable[str]:
-    return data.decode("utf-8", "replace").splitlines()
+    lines = whole.decode("utf-8", "replace").splitlines()
+    return {r["name"]: r for r in map(_record, lines) if r}
 
 
 def _record(line: str) -> dict[str, Any] | None:

@@ -1,44 +1,71 @@
-"""Kinds of output files. Each is written to a temporary path; :mod:`dpt.predict.folder` places it.
+"""The files that ``dpt predict`` writes, by the kind of output and the format.
 
-===========  ======================  =============================================================
-``png``      depth/NAME.png          16-bit: value = (depth - offset) / scale, 0 where invalid
-``png``      labels/NAME.png         class ids with a palette (16-bit without one above 256 classes)
-``npy``      depth_npy/, labels_npy/ the arrays as they are
-``exr``      depth_exr/NAME.exr      float32, channel Z
-``color``    depth_color/NAME.png    depth coloured
-``overlay``  overlay/NAME.png        classes over the photo
-``panel``    panel/NAME.png          photo, depth and classes side by side
-===========  ======================  =============================================================
+===========  ==========  ======================  ===================================================
+``png``      depth       depth/NAME.png          16-bit: value = (depth - offset) / scale, 0 invalid
+``png``      logits      labels/NAME.png         class ids with a palette (16-bit above 256 classes)
+``png``      map         HEAD/NAME.png           8-bit picture of the value range, 1 or 3 channels
+``npy``      any         depth_npy/, HEAD_npy/   the arrays as they are
+``exr``      depth       depth_exr/NAME.exr      float32, channel Z
+``color``    depth       depth_color/NAME.png    depth in colours, bright is near
+``overlay``  logits      overlay/NAME.png        classes over the image
+``panel``    any         panel/NAME.png          image and all of the above pictures side by side
+===========  ==========  ======================  ===================================================
+
+The first depth output is written to ``depth``, the first class map to ``labels`` and ``overlay``,
+every other one to folders that begin with its head's name. Pictures of large images are painted a
+band of rows at a time.
 """
 
 from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
-from PIL import Image
+import PIL.Image
 
-from dpt.predict.paint import (
-    Painter,
-    Style,
-    label_palette,
-    paint_depth,
-    paint_overlay,
-    paint_panel,
-)
-from dpt.predict.predictor import Prediction
+from dpt.data.resize import resize_image
+from dpt.predict.predictor import Prediction, depth_unit
+from dpt.types import OutputSpec
+from dpt.viz import colorize_labels, overlay, side_by_side
+from dpt.viz.color import as_palette, colorize, near_range, nearness
 
 MILLIMETRE = 0.001
 KITTI_SCALE = 1 / 256
 _LARGEST = 65535
+ROWS_AT_ONCE = 2**20
+"""Pixels of a band."""
+CELL_WIDTH = 960
+"""Largest width of a picture in a panel."""
 
-Save = Callable[[Path, Prediction, np.ndarray | None, Style], None]
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How predictions are painted.
+
+    Attributes:
+        colormap: of depth, one of :data:`dpt.viz.COLORMAPS`.
+        depth_range: (smallest, largest) depth of the colour map, in the prediction's unit; None
+            uses each image's own, the 2 % and 98 % quantiles of nearness.
+        spans: by output, the same range as nearness (1 / metres, or relative inverse depth);
+            overrides ``depth_range``.
+    """
+
+    colormap: str = "inferno"
+    depth_range: tuple[float, float] | None = None
+    spans: Mapping[str, Span] = field(default_factory=dict)
+
+
+Make = Callable[[Prediction, np.ndarray | None, Style], "np.ndarray | bytes"]
 
 
 @dataclass(frozen=True)
@@ -46,171 +73,304 @@ class Product:
     """One kind of file.
 
     Attributes:
-        folder: of the output folder; file names are the inputs' there.
+        folder: in the output folder; the files have the names of the inputs.
         suffix: of the files.
-        needs: the heads of which one must be there.
-        save: writes the file.
-        paint: what it shows, where it is a picture; videos become videos of it.
+        make: (prediction, image, style) to the content: an array, or encoded bytes.
+        is_picture: whether ``make`` returns uint8 (h, w, 3) RGB, of which videos can be made.
+        needs_image: whether ``make`` reads the image.
     """
 
     folder: str
     suffix: str
-    needs: tuple[str, ...]
-    save: Save
-    paint: Painter | None = None
+    make: Make
+    is_picture: bool = False
+    needs_image: bool = False
+
+    def save(
+        self, path: Path, prediction: Prediction, image: np.ndarray | None, style: Style
+    ) -> None:
+        """Writes the file."""
+        content = self.make(prediction, image, style)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        elif self.suffix == ".exr":
+            _write_exr(path, content)
+        elif self.suffix == ".npy":
+            file = io.BytesIO()  # NumPy's own errors do not say that the disk is full
+            np.save(file, content, allow_pickle=False)
+            path.write_bytes(file.getbuffer())
+        else:
+            if content.ndim == 3:
+                content = cv2.cvtColor(content, cv2.COLOR_RGB2BGR)
+            path.write_bytes(cv2.imencode(".png", content)[1].tobytes())
 
 
-def depth_coding(prediction: Prediction) -> tuple[float, float]:
+def _write_exr(path: Path, depth: np.ndarray) -> None:
+    import OpenEXR
+
+    header = {"compression": OpenEXR.ZIP_COMPRESSION, "type": OpenEXR.scanlineimage}
+    try:
+        OpenEXR.File(header, {"Z": depth}).write(str(path))
+    except RuntimeError as error:  # of its own kind, for a full disk too
+        raise OSError(errno.EIO, str(error)) from error
+
+
+# ------------------------------------------------------------------------------ which files
+
+
+def folder_names(outputs: Mapping[str, OutputSpec]) -> dict[str, str]:
+    """By dense output, the folder of its files."""
+    usual = {"depth": "depth", "logits": "labels"}
+    return {name: usual.pop(spec.kind, name) for name, spec in outputs.items() if spec.dense}
+
+
+def is_paintable(spec: OutputSpec) -> bool:
+    """Whether a map can be shown as a picture."""
+    return spec.value_range is not None and spec.channels in (None, 1, 3)
+
+
+def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
+    """By format, the files that can be made of these outputs."""
+    found: dict[str, list[Product]] = {
+        name: [] for name in ("png", "npy", "exr", "color", "overlay", "panel")
+    }
+    for name, folder in folder_names(outputs).items():
+        kind = outputs[name].kind
+        found["npy"].append(Product(f"{folder}_npy", ".npy", partial(_array, name)))
+        if kind == "depth":
+            found["png"].append(Product(folder, ".png", partial(encode_depth, name)))
+            found["exr"].append(Product(f"{folder}_exr", ".exr", partial(_array, name)))
+            painter = partial(paint_depth, name)
+            found["color"].append(Product(f"{folder}_color", ".png", painter, is_picture=True))
+        elif kind == "logits":
+            found["png"].append(Product(folder, ".png", partial(encode_labels, name)))
+            place = "overlay" if folder == "labels" else f"{folder}_overlay"
+            painter = partial(paint_overlay, name)
+            found["overlay"].append(Product(place, ".png", painter, True, True))
+        elif is_paintable(outputs[name]):
+            found["png"].append(Product(folder, ".png", partial(paint_map, name), is_picture=True))
+    if any(found.values()):
+        found["panel"].append(Product("panel", ".png", paint_panel, True, True))
+    return found
+
+
+def products_of(formats: Sequence[str], outputs: Mapping[str, OutputSpec]) -> list[Product]:
+    """The files for each image.
+
+    Args:
+        formats: names of formats; by default ``png``, ``color`` and ``overlay``, and the arrays of
+            outputs of kind ``map``.
+        outputs: of the model.
+
+    Raises:
+        ValueError: an unknown format, one that fits no output, or a missing package.
+    """
+    possible = all_products(outputs)
+    for name in formats:
+        if name not in possible:
+            raise ValueError(f"--format {name}: choose from {', '.join(possible)}")
+        if not possible[name]:
+            kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
+            raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")
+    if "exr" in formats and find_spec("OpenEXR") is None:
+        raise ValueError(
+            '--format exr needs a package: pip install "dense-prediction-transformers[exr]"'
+        )
+    chosen = [p for name in formats or ("png", "color", "overlay") for p in possible[name]]
+    if not formats:
+        maps = {f"{n}_npy" for n, s in outputs.items() if s.kind not in ("depth", "logits")}
+        chosen += [p for p in possible["npy"] if p.folder in maps]
+    return list(dict.fromkeys(chosen))
+
+
+def videos_of(products: Sequence[Product], outputs: Mapping[str, OutputSpec]) -> list[Product]:
+    """The files for each video: of the chosen products that are pictures, or the default ones."""
+    pictures = [p for p in products if p.is_picture]
+    pictures = pictures or [p for p in products_of((), outputs) if p.is_picture]
+    return [replace(p, suffix=".mp4") for p in pictures]
+
+
+def facts(prediction: Prediction) -> dict[str, Any]:
+    """An image's line in predictions.jsonl: how to read its files, and image-level outputs."""
+    found: dict[str, Any] = {}
+    for name, folder in folder_names(prediction.outputs).items():
+        found["size"] = list(prediction.arrays[name].shape[:2])
+        if prediction.outputs[name].kind == "depth":
+            scale, offset = depth_coding(prediction, name)
+            unit = depth_unit(prediction.outputs[name])
+            found[folder] = {"scale": scale, "offset": offset, "unit": unit}
+    if prediction.probabilities is not None:
+        found["class_id"], found["class"] = prediction.class_id, prediction.class_name
+        found["probability"] = round(float(prediction.probabilities.max()), 6)
+    if prediction.value is not None:
+        found["value"] = prediction.value
+    return found | {name: values.tolist() for name, values in prediction.vectors.items()}
+
+
+# ------------------------------------------------------------------------------ encoding
+
+
+def _array(name: str, prediction: Prediction, image: object, style: object) -> np.ndarray:
+    return prediction.arrays[name]
+
+
+def depth_coding(prediction: Prediction, name: str) -> tuple[float, float]:
     """(scale, offset) of a 16-bit PNG: depth = value × scale + offset.
 
-    Metres have one scale for all pictures and no offset: millimetres, or 1/256 m (KITTI's, up to
-    256 m) for models that see farther than 65.5 m. Relative depth is stretched from its smallest
-    to its largest value in each picture.
+    Metres have one scale for all images and no offset: millimetres, or 1/256 m (KITTI's, up to
+    256 m) for models whose depth exceeds 65.5 m. Relative depth is stretched from its smallest to
+    its largest value in each image.
     """
-    assert prediction.depth is not None
-    if prediction.unit == "metres":
-        return metric_scale(prediction.valid_range), 0.0
-    known = prediction.depth[np.isfinite(prediction.depth)]
+    depth, spec = prediction.arrays[name], prediction.outputs[name]
+    if not spec.is_inverse_depth:
+        largest = spec.value_range[1] if spec.value_range else np.inf
+        fits = largest == np.inf or largest <= _LARGEST * MILLIMETRE
+        return MILLIMETRE if fits else KITTI_SCALE, 0.0
+    known = depth[np.isfinite(depth)]
     if not known.size:
         return 1.0, 0.0
     low, high = float(known.min()), float(known.max())
     return (high - low) / _LARGEST or 1.0, low
 
 
-def metric_scale(valid_range: tuple[float, float] | None) -> float:
-    largest = valid_range[1] if valid_range else np.inf
-    return MILLIMETRE if largest == np.inf or largest <= _LARGEST * MILLIMETRE else KITTI_SCALE
-
-
-def encode_depth(prediction: Prediction) -> np.ndarray:
+def encode_depth(name: str, prediction: Prediction, image: object, style: object) -> np.ndarray:
     """Depth as uint16 (H, W), see :func:`depth_coding`.
 
-    What is not finite is 0, and so are metres too many for 16 bits: they would read as less.
+    Values that are not finite are 0, and so are metres that do not fit into 16 bits: clipped, they
+    would be wrong depths.
     """
-    assert prediction.depth is not None
-    scale, offset = depth_coding(prediction)
+    scale, offset = depth_coding(prediction, name)
     with np.errstate(invalid="ignore"):
-        value = np.subtract(prediction.depth, np.float32(offset))
+        value = np.subtract(prediction.arrays[name], np.float32(offset))
         value /= np.float32(scale)
         np.rint(value, out=value)
-        if prediction.unit != "metres":  # the largest may be rounded up
+        if prediction.outputs[name].is_inverse_depth:  # the largest may be rounded up
             np.minimum(value, _LARGEST, out=value)
         value[~((value >= 0) & (value <= _LARGEST))] = 0  # NaN too
     return value.astype(np.uint16)
 
 
-def encode_labels(labels: np.ndarray, palette: np.ndarray) -> bytes:
-    """Class ids as a PNG that shows their colours and holds the ids."""
+def encode_labels(
+    name: str, prediction: Prediction, image: object, style: object
+) -> np.ndarray | bytes:
+    """Class ids as a PNG that holds the ids and shows their colours."""
+    labels = prediction.arrays[name]
     if labels.dtype != np.uint8:
-        return _png(labels)
-    picture = Image.fromarray(labels)
-    picture.putpalette(palette.astype(np.uint8).tobytes())  # of mode L this makes mode P
+        return labels
+    picture = PIL.Image.fromarray(labels)
+    picture.putpalette(label_palette(prediction, name).tobytes())  # mode L becomes mode P
     file = io.BytesIO()
     picture.save(file, "PNG")
     return file.getvalue()
 
 
-def _png(array: np.ndarray) -> bytes:
-    if array.ndim == 3:
-        array = cv2.cvtColor(array, cv2.COLOR_RGB2BGR)
-    return cv2.imencode(".png", array)[1].tobytes()
+# ------------------------------------------------------------------------------ painting
 
 
-def _save_depth_png(path: Path, prediction: Prediction, photo: object, style: Style) -> None:
-    path.write_bytes(_png(encode_depth(prediction)))
+def nearness_span(name: str, prediction: Prediction, style: Style) -> Span:
+    """The nearness at both ends of the colour map; of large maps, from every n-th pixel."""
+    depth, inverse = prediction.arrays[name], prediction.outputs[name].is_inverse_depth
+    if name in style.spans:
+        return style.spans[name]
+    if style.depth_range is not None:
+        low, high = style.depth_range
+        return (low, high) if inverse else (1 / high, 1 / max(low, 1e-6))
+    step = max(1, int((depth.size / ROWS_AT_ONCE) ** 0.5))
+    return near_range(*nearness(depth[::step, ::step], inverse=not inverse))
 
 
-def _save_labels_png(path: Path, prediction: Prediction, photo: object, style: Style) -> None:
-    assert prediction.labels is not None
-    path.write_bytes(encode_labels(prediction.labels, label_palette(prediction)))
+def paint_depth(
+    name: str, prediction: Prediction, image: np.ndarray | None, style: Style
+) -> np.ndarray:
+    """Depth in colours: near is bright and warm."""
+    low, high = nearness_span(name, prediction, style)
+    inverse = not prediction.outputs[name].is_inverse_depth
+
+    def paint(depth: np.ndarray) -> np.ndarray:
+        near, usable = nearness(depth, inverse=inverse)
+        return colorize(near, usable, colormap=style.colormap, low=low, high=high)
+
+    return _by_bands(paint, prediction.arrays[name])
 
 
-def _save_depth_npy(path: Path, prediction: Prediction, photo: object, style: Style) -> None:
-    assert prediction.depth is not None
-    _save_npy(path, prediction.depth)
+def paint_overlay(
+    name: str, prediction: Prediction, image: np.ndarray | None, style: Style
+) -> np.ndarray:
+    """Classes over the image."""
+    assert image is not None
+    palette = label_palette(prediction, name)
+
+    def paint(labels: np.ndarray, image: np.ndarray) -> np.ndarray:
+        return overlay(image, colorize_labels(labels, palette, ignore_index=-1))
+
+    return _by_bands(paint, prediction.arrays[name], image)
 
 
-def _save_labels_npy(path: Path, prediction: Prediction, photo: object, style: Style) -> None:
-    assert prediction.labels is not None
-    _save_npy(path, prediction.labels)
+def paint_map(
+    name: str, prediction: Prediction, image: np.ndarray | None, style: Style
+) -> np.ndarray:
+    """A map in gray or RGB, scaled from its value range."""
+    value_range = prediction.outputs[name].value_range
+    assert value_range is not None
+    low, high = value_range
+
+    def paint(values: np.ndarray) -> np.ndarray:
+        level = np.nan_to_num((values - low) / (high - low)).clip(0, 1)
+        shown = np.rint(255 * level).astype(np.uint8)
+        shown = shown if shown.ndim == 3 else shown[..., None]
+        return np.broadcast_to(shown, (*shown.shape[:2], 3))
+
+    return _by_bands(paint, prediction.arrays[name])
 
 
-def _save_npy(path: Path, array: np.ndarray) -> None:
-    file = io.BytesIO()  # written to a file directly, NumPy's errors do not say that it is full
-    np.save(file, array, allow_pickle=False)
-    path.write_bytes(file.getbuffer())
+_PAINTERS = {"depth": paint_depth, "logits": paint_overlay}
 
 
-def _save_exr(path: Path, prediction: Prediction, photo: object, style: Style) -> None:
-    import OpenEXR
-
-    header = {"compression": OpenEXR.ZIP_COMPRESSION, "type": OpenEXR.scanlineimage}
-    try:
-        OpenEXR.File(header, {"Z": prediction.depth}).write(str(path))
-    except RuntimeError as error:  # of its own kind, a full disk among others
-        raise OSError(errno.EIO, str(error)) from error
+def paint(name: str, prediction: Prediction, image: np.ndarray | None, style: Style) -> np.ndarray:
+    """The picture of a dense output, uint8 (H, W, 3)."""
+    painter = _PAINTERS.get(prediction.outputs[name].kind, paint_map)
+    return painter(name, prediction, image, style)
 
 
-def _picture(paint: Painter) -> Save:
-    def save(path: Path, prediction: Prediction, photo: np.ndarray | None, style: Style) -> None:
-        path.write_bytes(_png(paint(prediction, photo, style)))
-
-    return save
-
-
-_DEPTH, _LABELS = ("depth",), ("segmentation",)
-FORMATS: dict[str, tuple[Product, ...]] = {
-    "png": (
-        Product("depth", ".png", _DEPTH, _save_depth_png),
-        Product("labels", ".png", _LABELS, _save_labels_png),
-    ),
-    "npy": (
-        Product("depth_npy", ".npy", _DEPTH, _save_depth_npy),
-        Product("labels_npy", ".npy", _LABELS, _save_labels_npy),
-    ),
-    "exr": (Product("depth_exr", ".exr", _DEPTH, _save_exr),),
-    "color": (Product("depth_color", ".png", _DEPTH, _picture(paint_depth), paint_depth),),
-    "overlay": (Product("overlay", ".png", _LABELS, _picture(paint_overlay), paint_overlay),),
-    "panel": (Product("panel", ".png", _DEPTH + _LABELS, _picture(paint_panel), paint_panel),),
-}
-FOLDERS = tuple(dict.fromkeys(p.folder for products in FORMATS.values() for p in products))
-"""Of the output folder, those with files."""
-VIDEO_FORMATS = ("color", "overlay")
-"""What a video becomes where no format that is a picture was asked for."""
+def paint_panel(prediction: Prediction, image: np.ndarray | None, style: Style) -> np.ndarray:
+    """The image and a picture of each dense output, side by side."""
+    assert image is not None
+    pictures, captions = [image], ["photo"]
+    for name, folder in folder_names(prediction.outputs).items():
+        spec = prediction.outputs[name]
+        if spec.kind in _PAINTERS or is_paintable(spec):
+            pictures.append(paint(name, prediction, image, style))
+            captions.append("classes" if folder == "labels" else name)
+        if spec.kind == "depth":
+            captions[-1] = _depth_caption(name, prediction, style)
+    height, width = image.shape[:2]
+    if width > CELL_WIDTH:
+        size = (max(1, round(height * CELL_WIDTH / width)), CELL_WIDTH)
+        pictures = [resize_image(p, size, rule="area") for p in pictures]
+    return side_by_side(pictures, captions)
 
 
-def products_of(formats: Sequence[str], heads: Collection[str]) -> list[Product]:
-    """The files that each picture gives.
-
-    Args:
-        formats: keys of ``FORMATS``; none takes ``png``, and ``color`` and ``overlay`` as far as
-            the heads allow.
-        heads: names of the model's heads.
-
-    Raises:
-        ValueError: an unknown format, one that the model has no head for, or a missing package.
-    """
-    chosen: list[Product] = []
-    for name in formats or ("png", "color", "overlay"):
-        if name not in FORMATS:
-            raise ValueError(f"--format {name}: choose from {', '.join(FORMATS)}")
-        fitting = [p for p in FORMATS[name] if set(p.needs) & set(heads)]
-        if formats and not fitting:
-            needed = " or ".join(dict.fromkeys(n for p in FORMATS[name] for n in p.needs))
-            raise ValueError(
-                f"--format {name} needs a {needed} head: this model has {', '.join(heads)}"
-            )
-        chosen += [p for p in fitting if p not in chosen]
-    if "exr" in formats and find_spec("OpenEXR") is None:
-        raise ValueError(
-            '--format exr needs a package: pip install "dense-prediction-transformers[exr]"'
-        )
-    return chosen
+def label_palette(prediction: Prediction, name: str) -> np.ndarray:
+    """uint8 (K, 3): a colour for every id that occurs or can occur."""
+    labels, spec = prediction.arrays[name], prediction.outputs[name]
+    count = max(int(labels.max()) + 1, spec.channels or 0)
+    palette = spec.palette if len(spec.palette) >= count else None
+    return as_palette(palette, count)
 
 
-def videos_of(products: Sequence[Product], heads: Collection[str]) -> list[Product]:
-    """The files that each video gives: of every kind of picture asked for, or the usual ones."""
-    chosen = [p for p in products if p.paint] or [
-        p for name in VIDEO_FORMATS for p in FORMATS[name] if set(p.needs) & set(heads)
-    ]
-    return [Product(p.folder, ".mp4", p.needs, p.save, p.paint) for p in chosen]
+def _depth_caption(name: str, prediction: Prediction, style: Style) -> str:
+    low, high = nearness_span(name, prediction, style)
+    if prediction.outputs[name].is_inverse_depth:
+        return "relative depth: near is bright"
+    far = f"{1 / low:.3g}" if low > 0 else "inf"
+    return f"depth, {1 / max(high, 1e-6):.3g}..{far} m: near is bright"
+
+
+def _by_bands(paint: Callable[..., np.ndarray], *maps: np.ndarray) -> np.ndarray:
+    height, width = maps[0].shape[:2]
+    picture = np.empty((height, width, 3), np.uint8)
+    step = max(1, ROWS_AT_ONCE // width)
+    for start in range(0, height, step):
+        rows = slice(start, start + step)
+        picture[rows] = paint(*(m[rows] for m in maps))
+    return picture

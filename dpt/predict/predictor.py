@@ -1,94 +1,181 @@
-"""One class between a photo and an answer at the photo's own size."""
+"""``Predictor``: from an image of any kind to predictions at the image's own size.
+
+Shapes: (H, W) the image, (h, w) the network's input, C channels or classes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar, overload
+from typing import Literal, TypeVar, get_args, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpt.data.resize import resize_image
+from dpt.depthmath import at_least_float32
 from dpt.model import DPT
-from dpt.predict.network import Maps, Network, Precision
-from dpt.predict.pictures import Picture, as_rgb
-from dpt.predict.tiling import predict_tiles
-from dpt.types import Calibration
+from dpt.nn.enlarge import upsample
+from dpt.nn.tta import augmented
+from dpt.predict.inputs import Image, as_rgb
+from dpt.predict.tiling import label_dtype, predict_tiles
+from dpt.rowwise import enlarged_argmax
+from dpt.types import Calibration, OutputKind, OutputSpec
 
-Unit = Literal["metres", "relative inverse depth"]
+Precision = Literal["fp32", "bf16", "fp16"]
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_TILE = 64
-MOST_ELONGATED = 32
-"""A picture that would need this many times the model's usual input is refused: of 32 × 10,000
-pixels, say, the network would be shown 384 × 120,000."""
+MAX_ELONGATION = 32
+"""Images whose network input would have this many times the usual number of pixels are refused: for
+32 × 10,000 pixels the input would be 384 × 120,000."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says of one picture, at the picture's own size (H, W).
+    """What a model predicts for one image.
+
+    ``depth``, ``labels``, ``class_id`` and ``value`` are the first output of their kind, and None
+    if the model has no such head; ``maps`` and ``vectors`` are all others, by name.
 
     Attributes:
-        depth: float32 (H, W) in ``unit``, or None.
-        unit: ``metres``, or ``relative inverse depth``, which is 1 / depth up to an unknown scale
-            and shift: larger is nearer.
-        valid_range: (smallest, largest) depth that means something; what lies outside, or is not
-            finite, does not.
-        labels: class ids (H, W), uint8 or (of more than 256 classes) uint16, or None.
-        class_id: the most probable class of the picture, or None.
-        probabilities: float32 (C,) of the picture's classes, or None.
-        value: the number that a regression model gives the picture, or None.
-        class_names: of ``labels`` or ``class_id``, where the model knows them.
+        arrays: by the output's name. Dense outputs have the image's size: float32 (H, W) or
+            (H, W, C), and class ids (H, W), uint8 or, of more than 256 classes, uint16. Outputs
+            for the whole image: probabilities float32 (C,), or values float32 () or (C,).
+        outputs: the declaration of each output.
     """
 
-    depth: np.ndarray | None = None
-    unit: Unit | None = None
-    valid_range: tuple[float, float] | None = None
-    labels: np.ndarray | None = None
-    class_id: int | None = None
-    probabilities: np.ndarray | None = None
-    value: float | None = None
-    class_names: tuple[str, ...] = ()
+    arrays: Mapping[str, np.ndarray]
+    outputs: Mapping[str, OutputSpec]
+
+    def name(self, kind: OutputKind, *, dense: bool = True) -> str | None:
+        """The name of the first output of a kind."""
+        found = (n for n, s in self.outputs.items() if (s.kind, s.dense) == (kind, dense))
+        return next(found, None)
+
+    def _first(self, kind: OutputKind, *, dense: bool = True) -> np.ndarray | None:
+        name = self.name(kind, dense=dense)
+        return None if name is None else self.arrays[name]
+
+    @property
+    def depth(self) -> np.ndarray | None:
+        """float32 (H, W) in ``unit``."""
+        return self._first("depth")
+
+    @property
+    def unit(self) -> str | None:
+        """Of ``depth``: ``metres``, or ``relative inverse depth``.
+
+        The second is 1 / depth up to an unknown scale and shift: larger is nearer.
+        """
+        name = self.name("depth")
+        return None if name is None else depth_unit(self.outputs[name])
+
+    @property
+    def valid_range(self) -> tuple[float, float] | None:
+        """Smallest and largest meaningful ``depth``; values outside or not finite are invalid."""
+        name = self.name("depth")
+        return None if name is None else self.outputs[name].value_range or (0.0, float("inf"))
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Class ids (H, W), uint8 or, of more than 256 classes, uint16."""
+        return self._first("logits")
+
+    @property
+    def probabilities(self) -> np.ndarray | None:
+        """float32 (C,), of the classes of the whole image."""
+        return self._first("logits", dense=False)
+
+    @property
+    def class_id(self) -> int | None:
+        """The most probable class of the whole image."""
+        return None if self.probabilities is None else int(self.probabilities.argmax())
+
+    @property
+    def class_name(self) -> str | None:
+        """The name of ``class_id``, ``class 7`` if unknown."""
+        k, name = self.class_id, self.name("logits", dense=False)
+        if k is None or name is None:
+            return None
+        names = self.outputs[name].class_names
+        return names[k] if k < len(names) else f"class {k}"
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of ``labels``, or else of ``class_id``; empty if unknown."""
+        name = self.name("logits") or self.name("logits", dense=False)
+        return () if name is None else self.outputs[name].class_names
+
+    @property
+    def value(self) -> float | None:
+        """The number that a regression head predicts for the whole image."""
+        found = self._first("vector", dense=False)
+        return float(found.item()) if found is not None and found.size == 1 else None
+
+    @property
+    def maps(self) -> dict[str, np.ndarray]:
+        """Dense outputs other than ``depth`` and ``labels``, float32 (H, W) or (H, W, C)."""
+        return self._others(dense=True)
+
+    @property
+    def vectors(self) -> dict[str, np.ndarray]:
+        """Outputs for the whole image other than ``probabilities`` and ``value``."""
+        return self._others(dense=False)
+
+    def _others(self, *, dense: bool) -> dict[str, np.ndarray]:
+        first = {self.name("depth", dense=dense), self.name("logits", dense=dense)}
+        if self.value is not None:
+            first.add(self.name("vector", dense=False))
+        names = (n for n, s in self.outputs.items() if s.dense == dense and n not in first)
+        return {name: self.arrays[name] for name in names}
+
+
+def depth_unit(spec: OutputSpec) -> str:
+    """The unit of a depth output as predictions and files state it."""
+    return "relative inverse depth" if spec.is_inverse_depth else "metres"
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A picture made ready for the network, which needs no more of it than this.
+    """An image ready for the network.
 
     Attributes:
-        size: (H, W) of the picture.
+        size: (H, W) of the image.
         input: uint8 (h, w, 3), resized.
-        photo: uint8 (H, W, 3), where tiles or pictures are to be made of it.
+        image: uint8 (H, W, 3), if tiles or pictures are to be made from it.
     """
 
     size: tuple[int, int]
     input: np.ndarray
-    photo: np.ndarray | None
+    image: np.ndarray | None
 
 
 class Predictor:
-    """Predicts for pictures of any size: ``Predictor(model)(image)``.
+    """Predicts for images of any size: ``Predictor(model)(image)``.
 
-    Resizing is evaluation's: to the network's input size as ``model.preprocessing`` says, and back.
-    With ``flip`` and ``scales`` depth is averaged as depth, classes as probabilities.
+    Images are resized as in evaluation: to the network's input size as ``model.preprocessing``
+    says, and the outputs back. With ``flip`` and ``scales``, values are averaged as values and
+    classes as probabilities.
 
     Args:
         model: a model, or where to load one from (see :meth:`dpt.DPT.from_pretrained`). It is
-            copied; weights that change later are not seen.
-        batch_size: pictures that go through the network at once, if of equal input size.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ...; None takes a GPU where there is one.
-        precision: ``fp32``, ``bf16``, or ``fp16`` (GPUs).
-        flip: average with the mirror image.
-        scales: average over these factors of the network's input size.
-        tile: see pictures that are larger than this, in pixels, as overlapping tiles of this side:
-            more detail, many passes. See :mod:`dpt.predict.tiling`.
+            copied: later changes of its weights have no effect.
+        batch_size: number of images in one pass, if their network inputs have one size.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ...; None uses a GPU if there is one.
+        precision: ``fp32``, ``bf16``, or ``fp16`` (GPUs). Outputs are float32.
+        flip: average with the prediction for the mirrored image.
+        scales: factors of the network's input size to average over.
+        tile: predict images that are larger than this, in pixels, by overlapping tiles of this
+            side: more detail, more passes. See :mod:`dpt.predict.tiling`.
 
     Attributes:
-        unit, valid_range, class_names: of every :class:`Prediction`.
-        num_classes: of the segmentation, or 0.
+        outputs: declaration of each output; depth in metres where the model is calibrated.
+        calibration: applied to the first depth output; None if there is none.
     """
 
     def __init__(
@@ -106,138 +193,190 @@ class Predictor:
             raise ValueError(f"batch_size={batch_size}: must be at least 1")
         if tile is not None and tile < MIN_TILE:
             raise ValueError(f"tile={tile}: must be at least {MIN_TILE} pixels")
+        if precision not in _DTYPES:
+            raise ValueError(f"precision={precision!r}: choose from {get_args(Precision)}")
+        if not scales or min(scales) <= 0:
+            raise ValueError(f"scales={list(scales)}: must be factors above 0, such as 0.75 1 1.25")
+        self.device, self.dtype = _device(device), _DTYPES[precision]
+        if self.dtype is torch.float16 and self.device.type == "cpu":
+            raise ValueError("precision=fp16 is for GPUs: choose bf16 or fp32 on a CPU")
         if isinstance(model, str | Path):
             model = DPT.from_pretrained(model)
         self.batch_size = batch_size
         self.tile = tile
         self.preprocessing = model.preprocessing
-        self.network = Network(model, device=device, precision=precision, flip=flip, scales=scales)
-        self.heads: dict[str, dict] = model.spec["heads"]
-        self.class_names: tuple[str, ...] = tuple(model.spec.get("class_names") or ())
-        self.num_classes: int = self.heads.get("segmentation", {}).get("num_classes", 0)
         self.calibration: Calibration | None = model.calibration
-        self.unit: Unit | None = None
-        self.valid_range: tuple[float, float] | None = None
-        depth = self.heads.get("depth", {})
-        self._kind: Literal["relative", "metric"] = depth.get("kind", "relative")
-        if "depth" in self.heads:
-            in_metres = self._kind == "metric" or self.calibration is not None
-            self.unit = "metres" if in_metres else "relative inverse depth"
-            known = depth.get("max_depth") if self._kind == "metric" else None
-            self.valid_range = (0.0, known or float("inf"))
-            if self.calibration is not None:
-                self.valid_range = (self.calibration.min_depth, self.calibration.max_depth)
+        self.network_outputs = _outputs(model)
+        fast = model.optimize_for_inference(compiled=False).to(self.device, self.dtype)
+        if flip or tuple(scales) != (1.0,):
+            multiple = self.preprocessing.multiple_of
+            self._forward = augmented(fast, flip=flip, scales=scales, multiple_of=multiple)
+        else:
+            self._forward = partial(fast, enlarge_logits=False)
+
+    @property
+    def outputs(self) -> dict[str, OutputSpec]:
+        outputs = dict(self.network_outputs)
+        if self.calibration is not None:
+            name = next(n for n, s in outputs.items() if s.kind == "depth")
+            bounds = self.calibration.min_depth, self.calibration.max_depth
+            outputs[name] = replace(outputs[name], unit="m", value_range=bounds)
+        return outputs
+
+    @property
+    def unit(self) -> str | None:
+        """Of the predicted depth, see :attr:`Prediction.unit`."""
+        return Prediction({}, self.outputs).unit
 
     @overload
-    def __call__(self, pictures: Picture) -> Prediction: ...
+    def __call__(self, images: Image) -> Prediction: ...
     @overload
-    def __call__(self, pictures: list[Picture] | tuple[Picture, ...]) -> list[Prediction]: ...
+    def __call__(self, images: list[Image] | tuple[Image, ...]) -> list[Prediction]: ...
     def __call__(
-        self, pictures: Picture | list[Picture] | tuple[Picture, ...]
+        self, images: Image | list[Image] | tuple[Image, ...]
     ) -> Prediction | list[Prediction]:
-        """The prediction for a picture, or those for several, in their order.
+        """The prediction for an image, or those for several, in their order.
 
         Args:
-            pictures: a path, uint8 (H, W, 3) RGB, a PIL image, a tensor (uint8 (3, H, W), or float
-                in 0..1), or a list of them.
+            images: a path, uint8 (H, W, 3) RGB, a PIL image, a tensor (uint8 (3, H, W), or float
+                in 0..1), or a list of these.
 
         Raises:
-            ValueError: a file cannot be read, or a picture is none of these.
+            ValueError: a file cannot be read, or an image is none of these.
         """
-        if not isinstance(pictures, list | tuple):
-            return self.predict([self.prepare(pictures)])[0]
-        found: list[Prediction | None] = [None] * len(pictures)
-        prepared = ((i, self.prepare(picture)) for i, picture in enumerate(pictures))
+        if not isinstance(images, list | tuple):
+            return self.predict([self.prepare(images)])[0]
+        found: dict[int, Prediction] = {}
+        prepared = ((i, self.prepare(image)) for i, image in enumerate(images))
         for batch in batches(prepared, self.batch_size, key=lambda pair: pair[1].input.shape):
             predictions = self.predict([p for _, p in batch])
-            for (i, _), prediction in zip(batch, predictions, strict=True):
-                found[i] = prediction
-        return [p for p in found if p is not None]
+            found |= zip((i for i, _ in batch), predictions, strict=True)
+        return [found[i] for i in range(len(images))]
 
-    def prepare(self, picture: Picture, *, keep_photo: bool = False) -> Prepared:
-        """Reads and resizes a picture; may be called by several threads at once.
+    def prepare(self, image: Image, *, keep_image: bool = False) -> Prepared:
+        """Reads and resizes an image; several threads may call it at once.
 
         Args:
-            picture: see :meth:`__call__`.
-            keep_photo: keep the picture at its own size too.
+            image: see :meth:`__call__`.
+            keep_image: also keep the image at its own size.
         """
-        photo = as_rgb(picture)
-        height, width = photo.shape[:2]
+        rgb = as_rgb(image)
+        height, width = rgb.shape[:2]
         size = self.preprocessing.input_size(height, width)
         usual = self.preprocessing.image_size
         if self.preprocessing.resize != "none" and (
-            size[0] * size[1] > MOST_ELONGATED * usual[0] * usual[1]
+            size[0] * size[1] > MAX_ELONGATION * usual[0] * usual[1]
         ):
-            name = picture if isinstance(picture, str | Path) else "a picture"
+            name = image if isinstance(image, str | Path) else "an image"
             raise ValueError(
-                f"{name}: {width}x{height} pixels are too elongated, the network would be shown "
-                f"{size[1]}x{size[0]}: crop it"
+                f"{name}: {width}x{height} pixels are too elongated, the network's input would "
+                f"have {size[1]}x{size[0]}: crop it"
             )
-        shown = resize_image(photo, size, rule=self.preprocessing.interpolation)
-        keep_photo = keep_photo or self._is_tiled((height, width))
-        return Prepared((height, width), shown, photo if keep_photo else None)
+        keep_image = keep_image or self._is_tiled((height, width))
+        return Prepared((height, width), self._resized(rgb, size), rgb if keep_image else None)
 
     def predict(self, batch: Sequence[Prepared]) -> list[Prediction]:
-        """Predictions for prepared pictures of equal input size, in one pass of the network."""
+        """Predictions for prepared images of equal input size, in one pass of the network."""
         try:
-            maps = self.network([p.input for p in batch])
-            return [self._finish(p, m) for p, m in zip(batch, maps, strict=True)]
+            found = self._run([p.input for p in batch])
+            return [self._finish(p, maps) for p, maps in zip(batch, found, strict=True)]
         except torch.OutOfMemoryError as error:
             raise ValueError(
-                f"the device has too little memory for {len(batch)} pictures of "
-                f"{batch[0].input.shape[1]}x{batch[0].input.shape[0]} at once: take a smaller "
-                f"batch size or precision bf16 ({str(error).partition('.')[0]})"
+                f"the device has too little memory for {len(batch)} images of "
+                f"{batch[0].input.shape[1]}x{batch[0].input.shape[0]} at once: reduce the batch "
+                f"size or use precision bf16 ({str(error).partition('.')[0]})"
             ) from None
+
+    @torch.inference_mode()
+    def _run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:
+        """The outputs for images uint8 (h, w, 3) of one size, float32 on the device.
+
+        Those of each image keep the batch axis (the memory format makes upsampling fast); dense
+        ones have a channel axis; logits may be smaller than the images.
+        """
+        stacked = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2)
+        outputs = dict(self._forward(self.preprocessing.normalize(stacked).to(self.dtype)))
+        for name, spec in self.network_outputs.items():
+            values = at_least_float32(outputs[name])
+            outputs[name] = values[:, None] if spec.dense and spec.channels is None else values
+        return [{k: v[i : i + 1] for k, v in outputs.items()} for i in range(len(images))]
+
+    def _run_tiles(self, tiles: list[np.ndarray]) -> list[dict[str, Tensor]]:
+        size = self.preprocessing.input_size(*tiles[0].shape[:2])
+        found: list[dict[str, Tensor]] = []
+        for start in range(0, len(tiles), self.batch_size):
+            batch = tiles[start : start + self.batch_size]
+            found += self._run([self._resized(tile, size) for tile in batch])
+        return found
+
+    def _resized(self, image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        return resize_image(image, size, rule=self.preprocessing.interpolation)
 
     def _is_tiled(self, size: tuple[int, int]) -> bool:
         return self.tile is not None and max(size) > self.tile
 
     @torch.inference_mode()
-    def _finish(self, prepared: Prepared, maps: Maps) -> Prediction:
-        """Maps at the picture's own size, in plain NumPy."""
-        depth = labels = None
-        if self.tile is not None and self._is_tiled(prepared.size):
-            assert prepared.photo is not None
-            depth, labels = predict_tiles(
-                prepared.photo,
+    def _finish(self, prepared: Prepared, found: dict[str, Tensor]) -> Prediction:
+        """The network's outputs for one image at the image's own size, in NumPy."""
+        outputs = self.outputs
+        dense = {name: spec for name, spec in outputs.items() if spec.dense}
+        if self.tile is not None and self._is_tiled(prepared.size) and dense:
+            assert prepared.image is not None
+            full = predict_tiles(
+                prepared.image,
                 tile=self.tile,
-                whole=maps,
-                predict=self._predict_tiles,
-                kind=self._kind,
+                whole=found,
+                predict=self._run_tiles,
+                outputs={name: self.network_outputs[name] for name in dense},
             )
         else:
-            if maps.depth is not None:
-                depth = maps.depth_at(prepared.size)
-            if maps.logits is not None:
-                labels = maps.labels_at(prepared.size)
-        if depth is not None and self.calibration is not None:
-            depth = self.calibration.to_metres(depth)
-        probabilities = None if maps.class_logits is None else maps.class_logits[0].softmax(0)
-        return Prediction(
-            depth=_numpy(depth),
-            unit=self.unit,
-            valid_range=self.valid_range,
-            labels=_label_array(labels, self.num_classes),
-            class_id=None if probabilities is None else int(probabilities.argmax()),
-            probabilities=_numpy(probabilities),
-            value=None if maps.value is None else float(maps.value),
-            class_names=self.class_names,
-        )
+            seen = prepared.input.shape[0], prepared.input.shape[1]
+            full = {n: _at_size(found[n], s, seen, prepared.size) for n, s in dense.items()}
+        arrays: dict[str, np.ndarray] = {}
+        for name, spec in outputs.items():
+            values = full[name] if spec.dense else found[name][0]
+            if spec.kind == "depth" and name == _first_depth(outputs) and self.calibration:
+                values = self.calibration.to_metres(values)
+            if spec.kind == "logits" and not spec.dense:
+                values = values.softmax(0)
+            if spec.dense and spec.kind != "logits" and spec.channels is None:
+                values = values[..., 0]
+            array = np.array(values.cpu().numpy())  # a copy: the tensor may be part of a batch
+            arrays[name] = array.astype(np.uint16) if array.dtype == np.int32 else array
+        return Prediction(arrays, outputs)
 
-    def _predict_tiles(self, tiles: list[np.ndarray]) -> list[Maps]:
-        size = self.preprocessing.input_size(*tiles[0].shape[:2])
-        found: list[Maps] = []
-        for start in range(0, len(tiles), self.batch_size):
-            shown = [
-                resize_image(tile, size, rule=self.preprocessing.interpolation)
-                for tile in tiles[start : start + self.batch_size]
-            ]
-            found += self.network(shown)
-        return found
+
+def _outputs(model: DPT) -> dict[str, OutputSpec]:
+    outputs = dict(model.outputs)
+    for name, spec in outputs.items():
+        options = model.spec["heads"].get(name, {})
+        if spec.kind == "logits" and not spec.class_names:
+            outputs[name] = replace(spec, class_names=tuple(model.spec.get("class_names") or ()))
+        if spec.unit == "m" and spec.value_range is None and options.get("max_depth"):
+            outputs[name] = replace(spec, value_range=(0.0, options["max_depth"]))
+    return outputs
+
+
+def _first_depth(outputs: Mapping[str, OutputSpec]) -> str | None:
+    return next((name for name, spec in outputs.items() if spec.kind == "depth"), None)
+
+
+def _at_size(
+    maps: Tensor, spec: OutputSpec, seen: tuple[int, int], size: tuple[int, int]
+) -> Tensor:
+    """Maps (1, C, h', w') at ``size`` as evaluation resizes them: (H, W, C), or class ids (H, W).
+
+    Args:
+        seen: (h, w) of the network's input, to which logits are upsampled first.
+    """
+    if spec.kind == "logits":
+        maps = upsample(maps, seen)
+        return enlarged_argmax(maps, size, dtype=label_dtype(maps.shape[1]))[0]
+    return upsample(maps, size)[0].permute(1, 2, 0)
 
 
 def batches(items: Iterable[T], size: int, *, key: Callable[[T], Hashable]) -> Iterator[list[T]]:
-    """Lists of up to ``size`` items of one key; no more than 4 · ``size`` wait for their like."""
+    """Lists of up to ``size`` items of equal key; at most 4 · ``size`` items wait for others."""
     waiting: dict[Hashable, list[T]] = {}
     for item in items:
         group = waiting.setdefault(key(item), [])
@@ -249,11 +388,13 @@ def batches(items: Iterable[T], size: int, *, key: Callable[[T], Hashable]) -> I
     yield from waiting.values()
 
 
-def _numpy(values: Tensor | None) -> np.ndarray | None:
-    """A copy of its own: the tensor may be a part of a batch, or belong to inference mode."""
-    return None if values is None else np.array(values.cpu().numpy())
-
-
-def _label_array(labels: Tensor | None, num_classes: int) -> np.ndarray | None:
-    array = _numpy(labels)
-    return array.astype(np.uint16) if array is not None and num_classes > 256 else array
+def _device(name: str | torch.device | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device={str(name)!r} cannot be used here ({reason})") from None
+    return device

@@ -1,36 +1,39 @@
-"""Large pictures a tile at a time: overlapping windows, blended without a seam.
+"""Large images by overlapping tiles, blended without seams.
 
-The network sees each tile as a picture of its own, so that more detail of a large photo reaches it
-than when the whole is shrunk to its input size. What a tile cannot know is the rest of the scene;
-how its depth is brought in line with the others is told at :func:`align_tile`.
+The network sees each tile as an image of its own, so that it sees more detail than in the whole
+image shrunk to its input size. :func:`dpt.nn.tta.slide` averages windows of the network's input and
+holds every output at full size; here each tile is resized to the network's input, its depth is
+aligned with that of the whole image, and logits are never held at the image's size.
 
-Shapes: (H, W) the picture, (t, u) a tile, K classes.
+Shapes: (H, W) the image, (h, w) an output of the network, C channels or classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpt.depthmath import align_median, align_scale_shift
-from dpt.predict.network import Maps, label_dtype
+from dpt.nn.enlarge import upsample
 from dpt.rowwise import enlarge_rows, source_rows
+from dpt.types import OutputSpec
 
 OVERLAP = 0.25
-"""Share of a tile's side that it has in common with the next one, at least."""
+"""Share of a tile's side that it has in common with the next tile, at least."""
 VALUES_AT_ONCE = 2**24
-"""Full-size logits held at once: 64 MB."""
+"""Full-size values in a band of rows: 64 MB."""
 
-FITTED_PIXELS = 256
-"""Of a tile's side, at least so many places decide how it is aligned."""
+
+def label_dtype(num_classes: int) -> torch.dtype:
+    """The smallest type that holds every class id."""
+    return torch.uint8 if num_classes <= 256 else torch.int32
 
 
 def spans(length: int, tile: int) -> list[slice]:
-    """Where tiles lie along one side: evenly spread, all of one length, none beyond the end."""
+    """The tiles along one side: evenly spaced, all of one length, none beyond the end."""
     if length <= tile:
         return [slice(0, length)]
     common = int(tile * OVERLAP)
@@ -39,7 +42,7 @@ def spans(length: int, tile: int) -> list[slice]:
 
 
 def blend_weights(pieces: Sequence[slice], length: int) -> Tensor:
-    """How much each tile counts at each place of one side, (tiles, length); columns sum to 1.
+    """Weight of each tile at each place of one side, (tiles, length); columns sum to 1.
 
     Weights rise and fall as sin² over the overlap, so that neither the result nor its slope jumps.
     """
@@ -60,86 +63,79 @@ def _rise(share: Tensor) -> Tensor:
     return torch.sin(share.clamp(0, 1) * (torch.pi / 2)).square()
 
 
-def align_tile(depth: Tensor, whole: Tensor, *, kind: Literal["relative", "metric"]) -> Tensor:
-    """A tile's depth in the scale of the pass over the whole picture.
+def align_tile(depth: Tensor, whole: Tensor, *, inverse: bool) -> Tensor:
+    """A tile's depth in the scale of the pass over the whole image.
 
-    Relative depth has an unknown scale and shift in every pass: both are fitted. Metric depth gets
-    a scale alone. A tile is a zoomed view: the network takes what is enlarged for near, by one
-    factor for all of the tile (Eigen et al. 2014, section 3.4), and a shift would move what it
-    knows to be at 0 m. The whole picture was seen at the zoom that the model was trained for.
+    Inverse depth has an unknown scale and shift in every pass: both are fitted. Metric depth is
+    fitted in scale only. A tile is a zoomed view: the network takes objects that appear larger for
+    nearer ones, by one factor for the whole tile (Eigen et al. 2014, section 3.4), and a shift
+    would move depths that it places at 0 m.
 
-    A tile whose depth runs against the whole pass (a fitted scale of 0 or less) is replaced by it.
+    A tile whose depth runs against that of the whole image (a fitted scale of 0 or less) is
+    replaced by it.
 
     Args:
-        depth: (t, u), the tile's own prediction.
-        whole: (t, u), what the pass over the whole picture says of the same place.
+        depth: (1, 1, h, w), the tile's own prediction.
+        whole: (1, 1, h, w), the prediction for the same place from the whole image.
     """
-    step = max(1, min(depth.shape) // FITTED_PIXELS)
-    own, other = depth[None, ::step, ::step], whole[None, ::step, ::step]
+    own, other = depth[0], whole[0]
     valid = own.isfinite() & other.isfinite()
-    if kind == "metric":
-        scale, shift = align_median(own, other, valid), own.new_zeros(1)
-    else:
+    if inverse:
         scale, shift = align_scale_shift(own, other, valid)
+    else:
+        scale, shift = align_median(own, other, valid), own.new_zeros(1)
     return torch.where(scale > 0, depth * scale + shift, whole)
 
 
 def predict_tiles(
-    photo: np.ndarray,
+    image: np.ndarray,
     *,
     tile: int,
-    whole: Maps,
-    predict: Callable[[list[np.ndarray]], list[Maps]],
-    kind: Literal["relative", "metric"],
-) -> tuple[Tensor | None, Tensor | None]:
-    """Depth (H, W) and class ids (H, W) of a picture larger than a tile; None where no such head.
+    whole: Mapping[str, Tensor],
+    predict: Callable[[list[np.ndarray]], list[dict[str, Tensor]]],
+    outputs: Mapping[str, OutputSpec],
+) -> dict[str, Tensor]:
+    """Dense outputs for an image larger than a tile: class ids (H, W) of logits, else (H, W, C).
 
-    Full-size logits are never held: those of a row of tiles wait, at the network's size, for the
-    next row, and then a band of picture rows at a time is enlarged, blended and decided.
+    The outputs of a row of tiles wait, at the network's size, for the next row. Then they are
+    upsampled and blended, a band of image rows at a time.
 
     Args:
-        photo: uint8 (H, W, 3) RGB.
-        tile: side of a tile in pixels of the picture.
-        whole: a pass over the whole picture.
-        predict: gives maps for tiles of one size.
-        kind: of the depth.
+        image: uint8 (H, W, 3) RGB.
+        tile: side of a tile in pixels of the image.
+        whole: outputs (1, C, h, w) of a pass over the whole image.
+        predict: gives the outputs of tiles of one size.
+        outputs: the dense outputs.
     """
-    height, width = photo.shape[:2]
+    height, width = image.shape[:2]
     down, across = spans(height, tile), spans(width, tile)
-    depth = labels = coarse = None
-    if whole.depth is not None:
-        coarse = whole.depth_at((height, width))
-        depth = torch.zeros_like(coarse)
-        device = coarse.device
-    if whole.logits is not None:
-        device = whole.logits.device
-        dtype = label_dtype(whole.logits.shape[1])
-        labels = torch.empty((height, width), dtype=dtype, device=device)
-    if depth is None and labels is None:
-        return None, None
-    weight_rows = blend_weights(down, height).to(device)
-    weight_columns = blend_weights(across, width).to(device)
-    rows_of_logits: dict[int, list[Tensor]] = {}
+    weights = blend_weights(down, height), blend_weights(across, width)
+    coarse = {
+        n: upsample(whole[n], (height, width)) for n, s in outputs.items() if s.kind == "depth"
+    }
+    result: dict[str, Tensor] = {}
+    for name, spec in outputs.items():
+        size, channels = (height, width), whole[name].shape[1]
+        if spec.kind == "logits":
+            result[name] = whole[name].new_empty(size, dtype=label_dtype(channels))
+        else:
+            result[name] = whole[name].new_empty((*size, channels))
+    waiting: dict[int, list[dict[str, Tensor]]] = {}
     for i, rows in enumerate(down):
-        maps = predict([photo[rows, columns] for columns in across])
-        if depth is not None and coarse is not None:
-            for j, columns in enumerate(across):
-                size = (rows.stop - rows.start, columns.stop - columns.start)
-                part = align_tile(maps[j].depth_at(size), coarse[rows, columns], kind=kind)
-                weight = weight_rows[i, rows, None] * weight_columns[j, None, columns]
-                depth[rows, columns] += part.mul_(weight)
-        if labels is not None and whole.logits is not None:
-            rows_of_logits[i] = [m.logits for m in maps if m.logits is not None]
-            # picture rows that lie in no later row of tiles
-            start = rows.start
-            stop = height if i + 1 == len(down) else down[i + 1].start
-            for band in _bands(start, stop, width * whole.logits.shape[1]):
-                blended = _blend(
-                    rows_of_logits, down, across, weight_rows[:, band], weight_columns, band
-                )
-                labels[band] = blended.argmax(-1).to(labels.dtype)
-            rows_of_logits = {k: v for k, v in rows_of_logits.items() if down[k].stop > stop}
-    return depth, labels
+        waiting[i] = predict([image[rows, columns] for columns in across])
+        for name, depth in coarse.items():
+            for columns, found in zip(across, waiting[i], strict=True):
+                own = found[name]
+                other = upsample(depth[..., rows, columns], (own.shape[2], own.shape[3]))
+                found[name] = align_tile(own, other, inverse=outputs[name].is_inverse_depth)
+        stop = height if i + 1 == len(down) else down[i + 1].start  # later tiles begin here
+        for name, spec in outputs.items():
+            tiles = {k: [found[name] for found in row] for k, row in waiting.items()}
+            for band in _bands(rows.start, stop, width * whole[name].shape[1]):
+                blended = _blend(tiles, down, across, weights, band)
+                result[name][band] = blended.argmax(-1) if spec.kind == "logits" else blended
+        waiting = {k: row for k, row in waiting.items() if down[k].stop > stop}
+    return result
 
 
 def _bands(start: int, stop: int, values_per_row: int) -> Iterator[slice]:
@@ -149,29 +145,26 @@ def _bands(start: int, stop: int, values_per_row: int) -> Iterator[slice]:
 
 
 def _blend(
-    rows_of_logits: dict[int, list[Tensor]],
+    tiles: Mapping[int, Sequence[Tensor]],
     down: Sequence[slice],
     across: Sequence[slice],
-    weight_rows: Tensor,
-    weight_columns: Tensor,
+    weights: tuple[Tensor, Tensor],
     band: slice,
 ) -> Tensor:
-    """Blended logits of a band of picture rows, (rows, W, K)."""
-    some = next(iter(rows_of_logits.values()))[0]
-    width = weight_columns.shape[1]
-    total = some.new_zeros((band.stop - band.start, width, some.shape[1]))
-    for i, tiles in rows_of_logits.items():
+    """An output in a band of image rows, (rows, W, C), from rows of tiles (1, C, h, w)."""
+    some = next(iter(tiles.values()))[0]
+    weight_rows, weight_columns = (w.to(some) for w in weights)
+    total = some.new_zeros((band.stop - band.start, weight_columns.shape[1], some.shape[1]))
+    for i, row in tiles.items():
         rows = slice(max(band.start, down[i].start), min(band.stop, down[i].stop))
         if rows.start >= rows.stop:
             continue
         inside = slice(rows.start - down[i].start, rows.stop - down[i].start)
         here = slice(rows.start - band.start, rows.stop - band.start)
-        for j, logits in enumerate(tiles):
-            source, upper, share = source_rows(
-                inside, logits.shape[2], down[i].stop - down[i].start
-            )
-            side = across[j].stop - across[j].start
-            part = enlarge_rows(logits[:, :, source], upper, share, side)[0]
-            weight = weight_rows[i, here, None] * weight_columns[j, None, across[j]]
-            total[here, across[j]] += part * weight[..., None]
+        for j, (columns, maps) in enumerate(zip(across, row, strict=True)):
+            source, upper, share = source_rows(inside, maps.shape[2], down[i].stop - down[i].start)
+            side = columns.stop - columns.start
+            part = enlarge_rows(maps[:, :, source], upper, share, side)[0]
+            weight = weight_rows[i, rows, None] * weight_columns[j, None, columns]
+            total[here, columns] += part * weight[..., None]
     return total

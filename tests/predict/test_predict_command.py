@@ -17,6 +17,9 @@ from PIL import Image
 
 import dpt
 from dpt.data import read_depth, read_labels
+from dpt.predict.outputs import Style, depth_coding, encode_depth
+from dpt.predict.pipeline import STEADINESS, SteadyStyle
+from dpt.types import OutputSpec
 from dpt.viz import colorize_depth, default_palette
 
 ROOT = Path(__file__).parents[2]
@@ -97,18 +100,21 @@ def test_metric_depth_is_stored_in_millimetres(run, checkpoints, metric, tmp_pat
     np.testing.assert_allclose(depth, dpt.Predictor(metric)(photo).depth, atol=0.00051)
 
 
-def test_metres_beyond_16_bits_are_invalid_and_far_models_have_a_coarser_scale():
-    from dpt.predict.outputs import depth_coding, encode_depth
+def depth_of(array, *, unit="m", value_range=None):
+    spec = OutputSpec("depth", "depth", unit=unit, value_range=value_range)
+    return dpt.Prediction({"depth": array}, {"depth": spec})
 
+
+def test_metres_beyond_16_bits_are_invalid_and_far_models_have_a_coarser_scale():
     depth = np.array([[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004]], np.float32)
-    near = dpt.Prediction(depth=depth, unit="metres", valid_range=(0.0, float("inf")))
-    assert encode_depth(near).tolist() == [[1000, 65535, 0, 0, 0, 0, 0]]
-    far = dpt.Prediction(depth=depth, unit="metres", valid_range=(0.0, 80.0))
-    assert depth_coding(far) == (1 / 256, 0.0)
-    assert encode_depth(far)[0, :3].tolist() == [256, 16777, 16777]
-    flat = dpt.Prediction(depth=np.ones((2, 2), np.float32), unit="relative inverse depth")
-    assert depth_coding(flat) == (1.0, 1.0)
-    assert (encode_depth(flat) == 0).all()
+    near = depth_of(depth)
+    assert encode_depth("depth", near, None, None).tolist() == [[1000, 65535, 0, 0, 0, 0, 0]]
+    far = depth_of(depth, value_range=(0.0, 80.0))
+    assert depth_coding(far, "depth") == (1 / 256, 0.0)
+    assert encode_depth("depth", far, None, None)[0, :3].tolist() == [256, 16777, 16777]
+    flat = depth_of(np.ones((2, 2), np.float32), unit="relative inverse depth")
+    assert depth_coding(flat, "depth") == (1.0, 1.0)
+    assert (encode_depth("depth", flat, None, None) == 0).all()
 
 
 def test_a_fixed_range_and_another_colormap(run, checkpoints, metric, tmp_path):
@@ -283,9 +289,9 @@ def test_broken_files_are_listed_and_the_others_done(run, checkpoints, photos, t
     ("options", "says"),
     [
         (("--format", "jpg"), "--format jpg: choose from png"),
-        (("--format", "overlay"), "needs a segmentation head: this model has depth"),
+        (("--format", "overlay"), "fits none of this model's outputs: depth (depth)"),
         (("--colormap", "jet"), "jet.*inferno"),
-        (("--range", "3", "2"), "first must be smaller"),
+        (("--range", "3", "2"), "first value must be smaller"),
         (("--range", "0", "2"), "above 0"),
         (("--batch-size", "0"), "--batch-size"),
         (("--scales", "1,x"), "0.75,1,1.25"),
@@ -395,18 +401,15 @@ def test_a_broken_video_is_listed(run, checkpoints, photos, tmp_path):
 
 
 def test_colours_of_a_video_do_not_flicker():
-    from dpt.predict.paint import Style
-    from dpt.predict.videos import STEADINESS, SteadyStyle
-
     ramp = np.linspace(0, 1, 101, dtype=np.float32)[None]
-    frames = [dpt.Prediction(depth=k * ramp, unit="relative inverse depth") for k in (1, 2, 2)]
+    frames = [depth_of(k * ramp, unit="relative inverse depth") for k in (1, 2, 2)]
     steady = SteadyStyle(Style())
-    tops = [steady.of(frame).span[1] for frame in frames]
+    tops = [steady.next(frame).spans["depth"][1] for frame in frames]
     assert tops[0] == pytest.approx(0.98)  # the 98 % quantile
     assert tops[1] == pytest.approx(STEADINESS * 0.98 + (1 - STEADINESS) * 1.96)
     assert tops[1] < tops[2] < 1.96
     fixed = SteadyStyle(Style(depth_range=(0.0, 3.0)))
-    assert [fixed.of(frame).span for frame in frames] == [pytest.approx((0.0, 3.0))] * 3
+    assert [fixed.next(f).spans["depth"] for f in frames] == [pytest.approx((0.0, 3.0))] * 3
 
 
 def test_help(run):

@@ -42,7 +42,7 @@ def test_files_that_differ_by_their_suffix_keep_it(root):
     save_photo(root / "b/3.jpg")
     assert names([root / "b"]) == ["1.jpg", "1.png", "3"]
     save_photo(root / "b/1.jpg.bmp")
-    with pytest.raises(ValueError, match=r"one name, 1\.jpg"):
+    with pytest.raises(ValueError, match=r"output name, 1\.jpg"):
         names([root / "b"])
 
 
@@ -76,8 +76,8 @@ def test_paths_lead_nowhere_else(root, tmp_path, monkeypatch):
     ("given", "says"),
     [
         (["in/a/x.png"], r"x\.png does not exist; .* holds"),
-        (["in/empty"], "no picture or video in this folder"),
-        (["in/*.tif"], "matches no picture or video"),
+        (["in/empty"], "no image or video in this folder"),
+        (["in/*.tif"], "matches no image or video"),
     ],
 )
 def test_nothing_there(root, tmp_path, monkeypatch, given, says):

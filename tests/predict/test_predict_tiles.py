@@ -19,18 +19,22 @@ from torch import nn
 
 import dpt
 from dpt.predict.tiling import OVERLAP, align_tile, blend_weights, spans
-from dpt.types import Preprocessing
+from dpt.types import OutputSpec, Preprocessing
 
+METRIC = OutputSpec("depth", "depth", unit="m")
+RELATIVE = OutputSpec("depth", "depth", unit="relative inverse depth")
 PIXELS = Preprocessing(resize="none", multiple_of=1, mean=(0, 0, 0), std=(1, 1, 1))
 
 
 class StandIn(nn.Module):
     """A model of one function from normalised images to outputs."""
 
-    def __init__(self, function, **heads):
+    calibration, spec = None, {"heads": {}}
+    preprocessing = PIXELS
+
+    def __init__(self, function, *outputs):
         super().__init__()
-        self.function, self.preprocessing, self.spec = function, PIXELS, {"heads": heads}
-        self.calibration = None
+        self.function, self.outputs = function, {spec.name: spec for spec in outputs}
 
     def optimize_for_inference(self, *, compiled):
         return self
@@ -72,7 +76,7 @@ def test_a_picture_of_one_tile_is_seen_whole(joint):
 
 @pytest.mark.parametrize("size", [(150, 233), (70, 400), (64, 65)])
 def test_no_seam_where_the_answer_is_local(size):
-    model = StandIn(lambda x: {"depth": brightness(x)}, depth={"kind": "metric"})
+    model = StandIn(lambda x: {"depth": brightness(x)}, METRIC)
     photo = photo_of(*size)
     tiled = dpt.Predictor(model, tile=64, batch_size=3)(photo).depth
     np.testing.assert_allclose(tiled, dpt.Predictor(model)(photo).depth, rtol=1e-5)
@@ -84,7 +88,7 @@ def test_every_relative_tile_is_brought_to_the_scale_and_shift_of_the_whole():
         mean, spread = x.mean((1, 2), keepdim=True), x.std((1, 2), keepdim=True)
         return {"depth": (x - mean) / spread + 5}
 
-    model = StandIn(standardised, depth={"kind": "relative"})
+    model = StandIn(standardised, RELATIVE)
     photo = photo_of(150, 233)
     whole = dpt.Predictor(model)(photo).depth
     np.testing.assert_allclose(dpt.Predictor(model, tile=80)(photo).depth, whole, atol=1e-4)
@@ -95,16 +99,16 @@ def test_every_metric_tile_is_brought_to_the_scale_of_the_whole():
         x = brightness(images)
         return {"depth": x / x.mean((1, 2), keepdim=True)}
 
-    model = StandIn(zoomed, depth={"kind": "metric"})
+    model = StandIn(zoomed, METRIC)
     photo = photo_of(150, 233)
     whole = dpt.Predictor(model)(photo).depth
     np.testing.assert_allclose(dpt.Predictor(model, tile=80)(photo).depth, whole, rtol=1e-4)
 
 
 def test_a_tile_that_runs_against_the_whole_is_not_believed():
-    whole = torch.rand(30, 40)
-    torch.testing.assert_close(align_tile(-whole, whole, kind="relative"), whole)
-    torch.testing.assert_close(align_tile(torch.ones(30, 40), whole, kind="relative"), whole)
+    whole = torch.rand(1, 1, 30, 40)
+    for tile in (-whole, torch.ones(1, 1, 30, 40)):
+        torch.testing.assert_close(align_tile(tile, whole, inverse=True), whole)
 
 
 @pytest.mark.parametrize("classes", [3, 40])
@@ -115,7 +119,7 @@ def test_labels_by_tiles(classes, size):
     def linear(images):
         return {"segmentation": torch.einsum("kc,bchw->bkhw", mixing, images - 0.5)}
 
-    model = StandIn(linear, segmentation={"num_classes": classes})
+    model = StandIn(linear, OutputSpec("segmentation", "logits", classes))
     photo = photo_of(*size)
     whole = dpt.Predictor(model)(photo).labels
     tiled = dpt.Predictor(model, tile=64, batch_size=2)(photo).labels
@@ -135,10 +139,10 @@ def test_tiles_are_blended_by_their_weights(size, monkeypatch):
         x = images.mean(1, keepdim=True)
         return {"segmentation": x * patterns, "depth": (x * patterns[:1])[:, 0] + 5}
 
-    heads = {"segmentation": {"num_classes": 4}, "depth": {"kind": "metric"}}
+    outputs = OutputSpec("segmentation", "logits", 4), METRIC
     photo = photo_of(*size)
-    monkeypatch.setattr("dpt.predict.tiling.align_tile", lambda depth, whole, kind: depth)
-    model = StandIn(lambda x: uneven(x) if x.shape[-1] == x.shape[-2] == 64 else whole(x), **heads)
+    monkeypatch.setattr("dpt.predict.tiling.align_tile", lambda depth, whole, inverse: depth)
+    model = StandIn(lambda x: uneven(x) if x.shape[-1] == x.shape[-2] == 64 else whole(x), *outputs)
 
     def whole(images):
         logits = images.new_zeros((1, 4, *images.shape[-2:]))
