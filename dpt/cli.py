@@ -38,7 +38,7 @@ COMMANDS = {
     "data download": "dpt.commands.data_download:download",
     "data pack": "dpt.commands.data_pack:pack",
     "find-lr": "dpt.training.find_lr:find_lr",
-    "data check": "dpt.data_check:check",
+    "data check": "dpt.data_check:check_data",
 }
 """Commands on configured data: they take Hydra overrides, see :mod:`dpt.config.compose`."""
 FILE_COMMANDS = ("predict", "calibrate", "export", "convert", "inspect", "demo")

@@ -1,96 +1,108 @@
-"""``dpt data check``: reads a data set before anyone trains on it, and says what is wrong.
+"""``dpt data check``: finds faults of a data set before training.
 
-Every sample is read in parallel into a few numbers (``scan``, ``reading``, ``measure``,
-``registration``), which pure functions judge (``*_checks``, called by ``examination``); ``page``
-and ``pictures`` show what they found.
+``scan`` reads every sample in parallel into a few measurements (``measure``, ``registration``);
+the functions of ``checks`` judge the measurements of a split; ``report`` writes the findings.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from dpt.atomic import write_bytes
 from dpt.config import build
 from dpt.config.objects import convert
-from dpt.data_check.examination import Examination, examine, quick_findings
-from dpt.data_check.findings import Finding, count_line, has_errors, write_findings
-from dpt.data_check.page import Row, terminal_table, write_page
-from dpt.data_check.photo_checks import moves
-from dpt.data_check.pictures import augmented_rows, example_rows, move_rows
+from dpt.data import DataError
+from dpt.data.base import Dataset
+from dpt.data_check import check, checks, report
+from dpt.data_check.check import SEVERITIES, Finding, Scan, has_errors, summary
+from dpt.data_check.scan import Scanner, scan
 
-__all__ = ["Finding", "check", "quick_findings"]
+__all__ = ["check_data", "examine", "quick_findings"]
 
 log = logging.getLogger("dpt")
 
-_OF_A_FINDING = 3  # pictures
-_OF_THE_DATA = 4
 
-
-def check(cfg: Mapping[str, Any]) -> list[Finding]:
+def check_data(cfg: Mapping[str, Any]) -> list[Finding]:
     """Checks splits of a data set and writes ``report.html`` and ``report.json``.
 
     Args:
-        cfg: as plain data (``conf/data_check.yaml``).
+        cfg: plain data, as in ``conf/data_check.yaml``.
 
     Returns:
         The findings, if none of them is an error.
 
     Raises:
-        SystemExit: with 1, if one is.
+        SystemExit: with code 1, if one of them is an error.
     """
     started = time.monotonic()
     folder, data = Path(cfg["run_dir"]), cfg["data"]
     splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
-    done = examine(data, splits=convert(splits, list[str], "split"))
-    write_findings(folder / "report.json", done.findings)
-    samples, augmented = _samples(done, cfg)
-    write_page(
-        folder / "report.html",
-        title=f"Data check of {data.get('root', data['_target_'])}",
-        findings=[(finding, _pictures(finding, done)) for finding in done.findings],
-        scans=list(done.scans.values()),
-        samples=samples,
-        augmented=augmented,
-    )
-    if done.findings:
-        log.info("%s", terminal_table(done.findings))
-    count = sum(len(scan.records) for scan in done.scans.values())
+    findings, scans = examine(data, splits=convert(splits, list[str], "split"))
+    listed = json.dumps([finding.to_dict() for finding in findings], indent=2)
+    write_bytes(folder / "report.json", f"{listed}\n".encode())
+    if scans:
+        dataset, settings = scans[0].dataset, build.loader_settings(data)
+        targets = dataset.info.targets
+        loader = build.train_loader(dataset, settings, cfg["augment"], cfg["seed"], targets)
+        title = f"Data check of {data.get('root', data['_target_'])}"
+        page = folder / "report.html"
+        report.write_page(page, title, findings, scans, cast(Any, loader.dataset))
+    log.info("%s", report.text(findings))
+    count = sum(len(each.records) for each in scans)
     seconds = time.monotonic() - started
-    log.info("%d samples read in %.1f s: %s", count, seconds, count_line(done.findings))
-    log.info("report: %s", folder / "report.html")
-    if has_errors(done.findings):
+    log.info("%d samples read in %.1f s: %s", count, seconds, summary(findings))
+    log.info("report: %s", folder)
+    if has_errors(findings):
         raise SystemExit(1)
-    return done.findings
+    return findings
 
 
-def _pictures(finding: Finding, done: Examination) -> list[Row]:
-    """Some of the samples that a finding is about."""
-    if not finding.indices:
-        return []
-    scan, dataset = done.scans[finding.split], done.datasets[finding.split]
-    indices = _some(finding.indices, _OF_A_FINDING)
-    if finding.code.endswith("_misregistered"):
-        kind, move = next((k, m) for k, m in moves(scan).items() if finding.code.startswith(k))
-        return list(move_rows(dataset, scan.facts, indices, kind=kind, move=move))
-    return list(example_rows(dataset, scan.facts, indices))
+def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Finding], list[Scan]]:
+    """Reads every sample of the splits and makes all checks; writes nothing.
+
+    Args:
+        data: the configuration of a data set (a file of ``conf/data``), as plain data.
+        splits: their names.
+
+    Returns:
+        The findings, errors first, and the splits that could be read.
+    """
+    settings = build.loader_settings(data)
+    # unpaired files are findings, and must not stop the others from being read
+    lenient = {"missing": "skip", "cache": False}
+    lenient_data = {**data, **{key: value for key, value in lenient.items() if key in data}}
+    findings: list[Finding] = []
+    scans: list[Scan] = []
+    for split in splits:
+        try:
+            dataset = build.make_dataset(lenient_data, split)
+        except DataError as error:
+            findings.append(Finding("error", "no_split", split, str(error)))
+            continue
+        done = scan(
+            dataset,
+            split=split,
+            num_workers=settings.num_workers,
+            image_size=settings.image_size,
+            missing=data.get("missing", "raise"),
+            earlier=tuple(scans),
+        )
+        found = [finding for function in check.CHECKS for finding in function(done)]
+        if not has_errors(found):
+            found += checks.files.refused_by_training(done)
+        findings += found
+        scans.append(done)
+    return sorted(findings, key=lambda f: SEVERITIES.index(f.severity)), scans
 
 
-def _samples(done: Examination, cfg: Mapping[str, Any]) -> tuple[list[Row], list[Row]]:
-    """A few samples of the first split: as they are read, and as training gets them."""
-    if not done.scans:
-        return [], []
-    split, scan = next(iter(done.scans.items()))
-    dataset, facts = done.datasets[split], scan.facts
-    indices = _some([r.index for r in scan.records if not r.faults], _OF_THE_DATA)
-    settings = build.loader_settings(cfg["data"])
-    loader = build.train_loader(dataset, settings, cfg["augment"], cfg["seed"], facts.info.targets)
-    augmented = augmented_rows(cast(Any, loader.dataset), facts, indices)
-    return list(example_rows(dataset, facts, indices)), list(augmented)
-
-
-def _some(indices: Sequence[int], count: int) -> list[int]:
-    """Up to ``count`` of them, evenly spread."""
-    return list(indices[:: max(1, len(indices) // count)])[:count]
+def quick_findings(dataset: Dataset, limit: int) -> list[str]:
+    """A line for each warning of the quick checks, which read ``limit`` samples."""
+    scanner = Scanner(dataset, photos=False)
+    few = Scan("", dataset, [scanner[i] for i in dataset.some_indices(limit=limit)])
+    found = [finding for function in check.QUICK_CHECKS for finding in function(few)]
+    return [finding.line for finding in found if finding.severity != "note"]

@@ -1,6 +1,6 @@
-"""Numbers of one sample: small enough to send between processes and to keep for a whole data set.
+"""Measurements of one sample: small enough to send between processes and keep for a data set.
 
-Pure functions of arrays; :mod:`dpt.data_check.checks` and its neighbours judge the numbers.
+Pure functions of arrays. The checks in :mod:`dpt.data_check.checks` judge the measurements.
 """
 
 from __future__ import annotations
@@ -16,25 +16,21 @@ from dpt.data.formats.depth_encoding import DepthRule
 from dpt.types import IGNORE_INDEX
 
 THUMBNAIL = 16
-"""Side of the thumbnails that near duplicates are found by, in pixels."""
-_SAMPLED = 20_000  # pixels that quantiles are taken from
+"""Side in pixels of the thumbnails that near duplicates are found by."""
+_QUANTILE_PIXELS = 20_000  # quantiles are taken from about so many pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Photo:
-    """Of a picture: ``size`` is (H, W); ``mean`` and ``std`` are grey levels, 0..255.
+    """Measurements of a photo."""
 
-    ``digest`` stands for the decoded pixels, ``thumbnail`` is uint8 (16, 16), ``orientation`` the
-    EXIF tag (1 is upright).
-    """
-
-    size: tuple[int, int]
-    mean: float
+    size: tuple[int, int]  # (H, W)
+    mean: float  # of the grey levels, 0..255
     std: float
-    grey: bool
-    digest: bytes
-    thumbnail: bytes
-    orientation: int = 1
+    grey: bool  # whether the three channels are equal
+    digest: bytes  # hash of the decoded pixels
+    thumbnail: bytes  # uint8 (16, 16) grey levels
+    orientation: int = 1  # the EXIF tag; 1 is upright
 
     @property
     def is_empty(self) -> bool:
@@ -44,162 +40,140 @@ class Photo:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Of a class mask.
+    """Measurements of a class mask.
 
     Attributes:
         counts: pixels of each id, ``IGNORE_INDEX`` for those without a class.
         outside: pixels of each value in the file that is neither a class nor ignored.
-        slim: places where one pixel lies between two others and all three ids differ.
-        between: those where the middle id lies between the other two: a third by chance, nearly
-            all if a mask was resized smoothly.
+        triples: runs of three neighbouring pixels whose ids all differ.
+        ordered: those where the middle id lies between the other two: a third of them by chance,
+            nearly all if a mask was resized by interpolation.
     """
 
     counts: dict[int, int]
     outside: dict[int, int]
-    slim: int
-    between: int
+    triples: int
+    ordered: int
 
 
 @dataclass(frozen=True, slots=True)
-class Extreme:
-    """The largest, or the smallest, number of a file, if it stands apart."""
+class Spike:
+    """A value of a depth file that is apart from all others."""
 
-    value: float
+    value: float  # in the file's unit
     share: float  # of the measured pixels
-    gap: float  # ratio to the next number, at least 1; infinity if there is no other
+    is_last: bool  # whether it is the largest value of the file's integer type
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """Of a depth map.
+    """Measurements of a depth map.
 
-    Attributes:
-        valid: share of pixels that count as valid.
-        quantiles: 1 %, 50 % and 99 % of the valid depths in metres; zeros without any.
-        constant: whether many pixels are valid and all have one depth.
-        dtype: of the numbers in the file; of the map in memory where the file is not known.
-        measured: share of pixels that are numbers above zero and not declared invalid.
-        raw: 50 % and 99 % of the measured numbers, in the file's unit; zeros without any.
-        beyond: share of the measured pixels that lie beyond ``max_depth``.
-        top, bottom: the measured numbers' extremes, in the file's unit.
-        reaches_last: whether ``top`` is the largest number that a file of its type can hold; it is
-            then left out of ``raw`` and ``beyond``.
+    Measured pixels are finite, above zero and not declared invalid; valid pixels lie within
+    ``min_depth`` and ``max_depth`` too. Quantiles are zeros where there are no pixels.
     """
 
-    valid: float
-    quantiles: tuple[float, float, float]
-    constant: bool
-    dtype: str
-    measured: float
-    raw: tuple[float, float]
-    beyond: float
-    top: Extreme | None
-    bottom: Extreme | None
-    reaches_last: bool
+    valid: float  # share of valid pixels
+    quantiles: tuple[float, ...]  # 1 %, 50 % and 99 % of the valid depths in metres
+    constant: bool  # whether at least 100 pixels are valid and all have one depth
+    dtype: str  # of the file; of the map in memory if the file is unknown
+    measured: float  # share of measured pixels
+    raw: tuple[float, ...]  # 50 % and 99 % of the measured values in the file's unit *
+    beyond: float  # share of the measured pixels that lie beyond max_depth *
+    spikes: tuple[Spike, ...]  # extreme values that are probably no depth
+    # * without the largest value of the file's integer type
 
 
 def measure_photo(image: np.ndarray, *, orientation: int = 1) -> Photo:
-    """Numbers of a uint8 (H, W, 3) RGB picture."""
+    """Measures a uint8 (H, W, 3) RGB picture."""
     gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-    mean, std = (float(v[0, 0]) for v in cv2.meanStdDev(gray))
+    mean, std = cv2.meanStdDev(gray)
     few = image[::4, ::4]
     digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
     digest.update(image.tobytes())
-    side = (THUMBNAIL, THUMBNAIL)
+    thumbnail = cv2.resize(gray, (THUMBNAIL, THUMBNAIL), interpolation=cv2.INTER_AREA)
     return Photo(
         size=image.shape[:2],
-        mean=mean,
-        std=std,
-        grey=bool((few[..., 0] == few[..., 1]).all() and (few[..., 0] == few[..., 2]).all()),
+        mean=mean.item(),
+        std=std.item(),
+        grey=bool((few == few[..., :1]).all()),
         digest=digest.digest(),
-        thumbnail=cv2.resize(gray, side, interpolation=cv2.INTER_AREA).tobytes(),
+        thumbnail=thumbnail.tobytes(),
         orientation=orientation,
     )
 
 
 def measure_labels(labels: np.ndarray, *, outside: dict[int, int]) -> Labels:
-    """Numbers of a uint8 (H, W) map of ids.
+    """Measures a uint8 (H, W) map of class ids.
 
-    ``outside`` tells which values of the file are IGNORE_INDEX in it for want of a class.
+    ``outside`` counts the values of the file that are no class; in ``labels`` they are
+    IGNORE_INDEX.
     """
     counts = np.bincount(labels.ravel(), minlength=256)
     counts[IGNORE_INDEX] -= sum(outside.values())
-    slim = between = 0
+    triples = ordered = 0
     for ids in (labels, labels.T):
         first, middle, last = ids[:, :-2], ids[:, 1:-1], ids[:, 2:]
-        apart = (first != middle) & (middle != last) & (first != last)
-        # of the few that are left: none of the three may be without a class
-        first, middle, last = first[apart], middle[apart], last[apart]
-        known = np.maximum(np.maximum(first, middle), last) != IGNORE_INDEX
-        inside = (middle > np.minimum(first, last)) & (middle < np.maximum(first, last))
-        slim += int(known.sum())
-        between += int((inside & known).sum())
+        differ = (first != middle) & (middle != last) & (first != last)
+        first, middle, last = first[differ], middle[differ], last[differ]
+        low, high = np.minimum(first, last), np.maximum(first, last)
+        known = np.maximum(high, middle) != IGNORE_INDEX
+        triples += int(known.sum())
+        ordered += int((known & (low < middle) & (middle < high)).sum())
     present = {int(i): int(counts[i]) for i in np.flatnonzero(counts)}
-    return Labels(counts=present, outside=outside, slim=slim, between=between)
+    return Labels(counts=present, outside=outside, triples=triples, ordered=ordered)
 
 
 def measure_depth(
-    depth: np.ndarray,
-    valid: np.ndarray,
-    *,
-    raw: np.ndarray | None,
-    rule: DepthRule | None,
+    depth: np.ndarray, valid: np.ndarray, *, raw: np.ndarray | None, rule: DepthRule | None
 ) -> Depth:
-    """Numbers of a depth map.
+    """Measures a depth map.
 
     Args:
         depth: float32 (H, W), metres; ``valid``: bool (H, W).
-        raw: the numbers in the file, or None to judge the metres instead.
+        raw: the values in the file, or None to judge the metres instead.
         rule: how they became metres; used with ``raw`` alone.
     """
     metres = depth[valid]
-    constant = metres.size >= 100 and metres.min() == metres.max()
     dtype, measured, limit = str(depth.dtype), metres, np.inf
     if raw is not None and rule is not None:
-        dtype = str(raw.dtype)
-        known = (raw > 0) & np.isfinite(raw) if raw.dtype.kind == "f" else raw > 0
+        known = (raw > 0) & np.isfinite(raw)
         for value in rule.invalid:
             known &= raw != value
-        measured = raw[known]
+        dtype, measured = str(raw.dtype), raw[known]
         limit = np.inf if rule.max_depth is None else rule.max_depth / rule.scale
-    top, bottom = _extremes(measured)
-    whole = measured.dtype.kind in "ui"
-    reaches_last = whole and top is not None and top.value == np.iinfo(measured.dtype).max
-    levels = measured[measured < top.value] if reaches_last and top else measured
-    low, middle, high = _quantiles(metres, (0.01, 0.5, 0.99))
-    raw_middle, raw_high = _quantiles(levels, (0.5, 0.99))
+    constant = bool(metres.size >= 100 and metres.min() == metres.max())
+    last = np.iinfo(measured.dtype).max if measured.dtype.kind in "ui" else np.inf
+    levels = measured[measured < last]
     return Depth(
         valid=metres.size / depth.size,
-        quantiles=(low, middle, high),
-        constant=bool(constant),
+        quantiles=_quantiles(metres, (0.01, 0.5, 0.99)),
+        constant=constant,
         dtype=dtype,
         measured=measured.size / depth.size,
-        raw=(raw_middle, raw_high),
+        raw=_quantiles(levels, (0.5, 0.99)),
         beyond=float((levels > limit).mean()) if levels.size else 0.0,
-        top=top,
-        bottom=bottom,
-        reaches_last=reaches_last,
+        spikes=() if constant else _spikes(measured, last),
     )
 
 
-def _extremes(measured: np.ndarray) -> tuple[Extreme | None, Extreme | None]:
-    """The largest and the smallest of some positive numbers."""
-    if measured.size == 0:
-        return None, None
+def _spikes(measured: np.ndarray, last: float) -> tuple[Spike, ...]:
+    """The largest and the smallest of positive values, if they are frequent or far off."""
     found = []
-    for largest in (True, False):
-        value = measured.max() if largest else measured.min()
+    for value in {float(measured.min()), float(measured.max())} if measured.size else ():
         rest = measured[measured != value]
-        gap = np.inf
+        share = 1 - rest.size / measured.size
+        gap = np.inf  # ratio to the next value
         if rest.size:
-            near = float(rest.max() if largest else rest.min())
-            gap = float(value) / near if largest else near / float(value)
-        found.append(Extreme(float(value), 1 - rest.size / measured.size, gap))
-    return found[0], found[1]
+            near = float(rest.max() if value > rest[0] else rest.min())
+            gap = max(value / near, near / value)
+        if value == last or share > 0.05 or (share > 0.002 and gap > 1.25):
+            found.append(Spike(value, share, value == last))
+    return tuple(found)
 
 
 def _quantiles(values: np.ndarray, shares: Sequence[float]) -> tuple[float, ...]:
     if values.size == 0:
         return (0.0,) * len(shares)
-    few = values[:: max(1, values.size // _SAMPLED)].astype(np.float64)
-    return tuple(float(v) for v in np.quantile(few, shares))
+    few = values[:: max(1, values.size // _QUANTILE_PIXELS)].astype(np.float64)
+    return tuple(np.quantile(few, shares).tolist())

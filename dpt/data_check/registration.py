@@ -1,8 +1,8 @@
-"""Whether labels lie on the photo: where the edges of one meet the edges of the other.
+"""Whether labels are registered with the photo: how well the edges of both coincide.
 
 The edges of a mask, or the jumps of a depth map, are moved and scaled over the photo's gradient.
-Where they belong, the gradient below them is strongest. One image says little; the mean over many
-has a sharp peak, and if that peak is not where the files put it, the two are not registered.
+At the right place the gradient below them is strongest. One image says little; the mean over many
+has a sharp peak. If the peak is elsewhere than in the files, labels and photos are not registered.
 """
 
 from __future__ import annotations
@@ -21,28 +21,25 @@ MapKind = Literal["labels", "depth"]
 MAP_KINDS: tuple[MapKind, ...] = ("labels", "depth")
 
 SIDE = 320
-"""Longer side that photos are compared at, in pixels: larger ones are shrunk."""
+"""Longer side in pixels at which photos are compared; larger ones are downsampled."""
 REACH = 0.075
-"""Largest shift that is tried, as a share of the longer side."""
+"""Largest shift tried, as a share of the longer side."""
 SCALES = tuple(round(1 + 0.02 * step, 2) for step in range(-7, 8))
 _JUMP = 0.05  # relative step of depth that counts as an edge
 _FEW_EDGES = 100  # pixels; fewer say nothing
 _MANY_IMAGES = 6
-_CLEARLY = 1.15  # how much better the best place must be than the files' own
-_AGREEING = 0.75  # share of the images that must find it better
-_SMALL_MOVE = 2.0  # pixels at SIDE, at the picture's border: less is within the method's error
+_CLEARLY = 1.15  # ratio of the best score to that of the files
+_AGREEING = 0.75  # share of the images with a better score there
+_SMALL_MOVE = 2.0  # pixels at SIDE, at the picture's border: within the method's error
 
 
 @dataclass(frozen=True)
 class Move:
-    """What would lay labels over their photos: scaling about the centre, then moving.
-
-    ``dx`` and ``dy`` are shares of the photo's longer side, to the right and downwards.
-    """
+    """What registers labels with their photos: scaling about the centre, then moving."""
 
     scale: float
-    dx: float
-    dy: float
+    dx: float  # to the right, as a share of the photo's longer side
+    dy: float  # downwards
     score: float
     score_unmoved: float
     images: int
@@ -69,25 +66,24 @@ def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
     factor = min(1.0, SIDE / max(edges.shape))
     size = (round(edges.shape[0] * factor), round(edges.shape[1] * factor))
     reach = round(REACH * max(size))
-    # outside the photo nothing speaks for or against a shift
-    gradient = cv2.copyMakeBorder(
-        _gradient(image, size), *(reach,) * 4, cv2.BORDER_CONSTANT, value=1.0
-    )
+    # chance outside the photo
+    border = (reach,) * 4
+    gradient = cv2.copyMakeBorder(_gradient(image, size), *border, cv2.BORDER_CONSTANT, value=1.0)
     centre = np.array(size)[:, None] / 2
     points = (np.argwhere(edges).T + 0.5) * factor - centre
-    scores = np.empty((len(SCALES), 2 * reach + 1, 2 * reach + 1), np.float16)
-    for k, scale in enumerate(SCALES):
+    scores = []
+    for scale in SCALES:
         y, x = np.floor(points * scale + centre).astype(int)
         inside = (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
         template = np.zeros(size, np.float32)
         template[y[inside], x[inside]] = 1
         total = cv2.matchTemplate(gradient, template, cv2.TM_CCORR)
-        scores[k] = total / max(float(template.sum()), 1.0)
-    return scores
+        scores.append((total / max(float(template.sum()), 1.0)).astype(np.float16))
+    return np.stack(scores)
 
 
 def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
-    """The move that many images agree on, or None if the files' own place is (nearly) the best."""
+    """The move that many images agree on; None if the place in the files is (nearly) the best."""
     found = [array for array in scores if array is not None]
     shapes = Counter(array.shape for array in found)  # small photos have a shorter reach
     if not shapes or max(shapes.values()) < _MANY_IMAGES:
@@ -109,15 +105,11 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
 
 
 def moved(edges: np.ndarray, move: Move) -> np.ndarray:
-    """Edges, bool (H, W), scaled about the centre and moved; False where nothing comes from."""
+    """Edges, bool (H, W), scaled about the centre and moved; False outside of them."""
     height, width = edges.shape
     dx, dy = move.pixels((height, width))
-    matrix = np.array(
-        [
-            [move.scale, 0, dx + (1 - move.scale) * width / 2],
-            [0, move.scale, dy + (1 - move.scale) * height / 2],
-        ]
-    )
+    matrix = cv2.getRotationMatrix2D((width / 2, height / 2), 0, move.scale)
+    matrix[:, 2] += dx, dy
     plain = edges.astype(np.uint8)
     return cv2.warpAffine(plain, matrix, (width, height), flags=cv2.INTER_NEAREST) > 0
 
@@ -125,16 +117,13 @@ def moved(edges: np.ndarray, move: Move) -> np.ndarray:
 def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
     """bool (H, W): True beside a border between classes, or beside a jump of the depth."""
     if kind == "labels":
-        ids = sample["labels"]
-        known = ids != IGNORE_INDEX
-        steps = [ids[:, 1:] != ids[:, :-1], ids[1:] != ids[:-1]]
+        known, values, step = sample["labels"] != IGNORE_INDEX, sample["labels"].astype(int), 0.0
     else:
-        known = sample["valid"]
-        logs = np.log(np.where(known, sample["depth"], np.float32(1)))
-        steps = [np.abs(np.diff(logs, axis=axis)) > _JUMP for axis in (1, 0)]
+        known, step = sample["valid"], _JUMP
+        values = np.log(np.where(known, sample["depth"], np.float32(1)))
     edges = np.zeros(known.shape, bool)
-    edges[:, 1:] |= steps[0] & known[:, 1:] & known[:, :-1]
-    edges[1:] |= steps[1] & known[1:] & known[:-1]
+    edges[:, 1:] |= (np.abs(np.diff(values, axis=1)) > step) & known[:, 1:] & known[:, :-1]
+    edges[1:] |= (np.abs(np.diff(values, axis=0)) > step) & known[1:] & known[:-1]
     return edges
 
 
@@ -143,5 +132,5 @@ def _gradient(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     small = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_AREA)
     gray = cv2.GaussianBlur(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32), (0, 0), 1)
     strength = cv2.magnitude(cv2.Sobel(gray, cv2.CV_32F, 1, 0), cv2.Sobel(gray, cv2.CV_32F, 0, 1))
-    strength = np.minimum(strength, np.quantile(strength, 0.95))  # one lamp must not decide
+    strength = np.minimum(strength, np.quantile(strength, 0.95))  # limits single bright edges
     return strength / max(float(strength.mean()), 1e-6)

@@ -1,8 +1,8 @@
-"""Reads a whole split in parallel and keeps a few numbers of every sample."""
+"""Reads a whole split in parallel and keeps a few measurements of every sample."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,60 +10,49 @@ import numpy as np
 import torch.utils.data
 from torch.utils.data import DataLoader
 
+from dpt.data.base import Dataset, Files, check_sample
 from dpt.data.formats import io
+from dpt.data.formats.labels import LabelRule
 from dpt.data.loading import init_worker
-from dpt.data_check.measure import (
-    Depth,
-    Labels,
-    Photo,
-    measure_depth,
-    measure_labels,
-    measure_photo,
-)
-from dpt.data_check.reading import Facts, Fault, Reading, read
-from dpt.data_check.registration import MAP_KINDS, MapKind, edge_map, edge_scores
+from dpt.data_check.check import Fault, Record, Scan, shorten
+from dpt.data_check.measure import measure_depth, measure_labels, measure_photo
+from dpt.data_check.registration import MAP_KINDS, edge_map, edge_scores
 from dpt.run_log import tracked
+from dpt.types import IGNORE_INDEX, Sample
 
 ALIGNED = 32
-"""Samples of a split that registration is judged by, evenly spread."""
+"""Samples of a split, evenly spread, that registration is judged by."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Record:
-    """What is kept of one sample. A part that it lacks, or that was not asked for, is None."""
+def scan(dataset: Dataset, *, split: str, num_workers: int, **known: Any) -> Scan:
+    """Reads every sample once, in ``num_workers`` processes, and shows the progress.
 
-    index: int
-    name: str
-    faults: tuple[Fault, ...] = ()
-    photo: Photo | None = None
-    labels: Labels | None = None
-    depth: Depth | None = None
-    class_id: int | None = None
-    value: float | None = None
-    edge_scores: dict[MapKind, np.ndarray | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Scan:
-    """A split that was read: what the data set says of itself, and a record for each sample."""
-
-    split: str
-    facts: Facts
-    records: list[Record]
+    ``known`` are further attributes of the :class:`Scan`.
+    """
+    count = min(len(dataset), ALIGNED)
+    aligned = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
+    loader: Iterable[Record] = DataLoader(
+        Scanner(dataset, photos=True, aligned=aligned),
+        batch_size=None,
+        num_workers=num_workers,
+        worker_init_fn=init_worker,
+        prefetch_factor=8 if num_workers else None,
+    )
+    records = list(tracked(loader, len(dataset), title=f"reading {split}"))
+    return Scan(split, dataset, records, **known)
 
 
-class Scanner(torch.utils.data.Dataset):
+class Scanner(torch.utils.data.Dataset[Record]):
     """The records of a data set; reading one never fails.
 
     Args:
         dataset: any data set.
-        photos: measure photos too, not labels and depth alone.
-        aligned: indices of the samples whose registration is judged.
+        photos: measure photos too, not only labels and depth.
+        aligned: indices of the samples whose registration is measured.
     """
 
-    def __init__(self, dataset: Any, *, photos: bool, aligned: Collection[int] = ()) -> None:
+    def __init__(self, dataset: Dataset, *, photos: bool, aligned: Collection[int] = ()) -> None:
         self.dataset = dataset
-        self.facts = Facts.of(dataset)
         self.photos = photos
         self.aligned = frozenset(aligned)
 
@@ -71,53 +60,116 @@ class Scanner(torch.utils.data.Dataset):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Record:
-        reading = read(self.dataset, index, self.facts)
+        reading = read(self.dataset, index)
         sample = reading.sample
-        aligned = MAP_KINDS if index in self.aligned and not reading.faults else ()
+        photo = labels = depth = None
+        if self.photos and "image" in sample:
+            files = self.dataset.files(index)
+            orientation = io.exif_orientation(files.image) if files else 1
+            photo = measure_photo(sample["image"], orientation=orientation)
+        if "labels" in sample:
+            labels = measure_labels(sample["labels"], outside=reading.outside)
+        if "depth" in sample:
+            rule = self.dataset.depth_rule
+            depth = measure_depth(sample["depth"], sample["valid"], raw=reading.depth, rule=rule)
+        aligned = index in self.aligned and not reading.faults
         return Record(
             index=index,
-            name=self.facts.short(sample.get("name", f"sample {index}")),
-            faults=reading.faults,
-            photo=self._photo(reading) if self.photos else None,
-            labels=measure_labels(sample["labels"], outside=reading.outside or {})
-            if "labels" in sample
-            else None,
-            depth=self._depth(reading),
+            name=shorten(self.dataset, sample.get("name", f"sample {index}")),
+            faults=tuple(reading.faults),
+            photo=photo,
+            labels=labels,
+            depth=depth,
             class_id=sample.get("class_id"),
             value=sample.get("value"),
             edge_scores={
                 kind: edge_scores(sample["image"], edge_map(sample, kind))
-                for kind in aligned
-                if kind in sample
+                for kind in MAP_KINDS
+                if aligned and kind in sample
             },
         )
 
-    def _photo(self, reading: Reading) -> Photo | None:
-        if "image" not in reading.sample:
+
+@dataclass(slots=True)
+class Reading:
+    """A sample and what its files hold.
+
+    Attributes:
+        sample: complete if ``faults`` is empty; else the parts that can be read.
+        faults: why it cannot be used.
+        outside: pixels of each value of the label file that is neither a class nor ignored.
+        depth: the values of the depth file; None if they are unknown or encoded.
+    """
+
+    sample: Sample
+    faults: list[Fault] = field(default_factory=list)
+    outside: dict[int, int] = field(default_factory=dict)
+    depth: np.ndarray | None = None
+
+    def attempt(self, function: Callable[..., np.ndarray], *args: Any, **options: Any) -> Any:
+        """The function's result, or None and a fault if it fails."""
+        try:
+            return function(*args, **options)
+        except Exception as error:
+            self.faults.append(_unreadable(error))
             return None
-        turn = io.exif_orientation(reading.photo) if reading.photo else 1
-        return measure_photo(reading.sample["image"], orientation=turn)
-
-    def _depth(self, reading: Reading) -> Depth | None:
-        sample = reading.sample
-        if "depth" not in sample:
-            return None
-        return measure_depth(
-            sample["depth"], sample["valid"], raw=reading.raw_depth, rule=self.facts.depth
-        )
 
 
-def scan(dataset: Any, *, split: str, num_workers: int) -> Scan:
-    """Reads every sample once, in ``num_workers`` processes, and says how far it is."""
-    count = min(len(dataset), ALIGNED)
-    aligned = np.unique(np.linspace(0, len(dataset) - 1, count).astype(int)).tolist()
-    scanner = Scanner(dataset, photos=True, aligned=aligned)
-    loader: Iterable[Record] = DataLoader(
-        scanner,
-        batch_size=None,
-        num_workers=num_workers,
-        worker_init_fn=init_worker,
-        prefetch_factor=8 if num_workers else None,
-    )
-    records = tracked(loader, len(dataset), title=f"reading {split}")
-    return Scan(split, scanner.facts, list(records))
+def read(dataset: Dataset, index: int) -> Reading:
+    """Reads a sample as training does; if that fails, reads its files one by one to say why."""
+    files, rule = dataset.files(index), dataset.depth_rule
+    try:
+        sample = dataset[index]
+        check_sample(sample)
+    except Exception as error:
+        if files is None:
+            return Reading(Sample(index=index, name=f"sample {index}"), [_unreadable(error)])
+        return _read_files(dataset, index, files, _unreadable(error))
+    reading = Reading(sample)
+    if files is not None and files.depth is not None and rule and rule.encoding == "linear":
+        reading.depth = io.read_raw_depth(files.depth, key=dataset.depth_key)
+    return reading
+
+
+def _read_files(dataset: Dataset, index: int, files: Files, refusal: Fault) -> Reading:
+    """The parts of a refused sample that can be read, and why it is refused."""
+    reading = Reading(Sample(index=index, name=str(files.image)))
+    sample, labels, depth = reading.sample, dataset.label_rule, dataset.depth_rule
+    image = reading.attempt(io.read_image, files.image)
+    if image is not None:
+        sample["image"] = image
+    if files.labels is not None and labels is not None:
+        raw = reading.attempt(io.read_labels, files.labels, colors=labels.colors)
+        if raw is not None:
+            sample["labels"], reading.outside = _split_labels(raw, labels)
+    if files.depth is not None and depth is not None:
+        raw = reading.attempt(io.read_raw_depth, files.depth, key=dataset.depth_key)
+        if raw is not None:
+            sample["depth"], sample["valid"] = depth(raw)
+            reading.depth = raw if depth.encoding == "linear" else None
+    sizes = {value.shape[:2] for value in sample.values() if isinstance(value, np.ndarray)}
+    if len(sizes) > 1:
+        reading.faults.append(Fault("size_mismatch", refusal.message))
+    elif reading.outside:
+        reading.faults.append(Fault("label_outside", refusal.message))
+    elif not reading.faults:
+        reading.faults.append(refusal)
+    return reading
+
+
+def _split_labels(raw: np.ndarray, rule: LabelRule) -> tuple[np.ndarray, dict[int, int]]:
+    """The classes of a label file, and the pixels of every value that the rule would refuse."""
+    values, counts = np.unique(raw, return_counts=True)
+    outside = {} if rule.ids_of_class else dict(zip(values.tolist(), counts.tolist(), strict=True))
+    for allowed in (*range(rule.num_classes), *rule.ignore_index):
+        outside.pop(allowed, None)
+    wrong = np.isin(raw, [*outside])
+    labels = rule(np.where(wrong, 0, raw), source="")
+    return np.where(wrong, np.uint8(IGNORE_INDEX), labels), outside
+
+
+def _unreadable(error: Exception) -> Fault:
+    """An error as one line, with its type unless it is one that the readers raise."""
+    text = " ".join(str(error).split())
+    name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return Fault("unreadable", name + text)

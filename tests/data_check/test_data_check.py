@@ -1,4 +1,4 @@
-"""The data doctor on copies of real data with planted faults, and on every kind of data set."""
+"""The data check on copies of real data with planted faults, and on every kind of data set."""
 
 import json
 import shutil
@@ -14,11 +14,9 @@ from PIL import Image
 from dpt.config.build import make_dataset
 from dpt.config.compose import config_dir
 from dpt.data import Dataset, ScenesDataset
-from dpt.data_check import quick_findings
-from dpt.data_check.depth_checks import UNITS, check_depth, likely_scale
-from dpt.data_check.examination import examine
-from dpt.data_check.file_checks import check_files
-from dpt.data_check.findings import Finding
+from dpt.data_check import examine, quick_findings
+from dpt.data_check.check import CHECKS, Finding
+from dpt.data_check.checks.depth import UNITS, likely_scale
 from dpt.data_check.registration import Move, edge_scores, find_move, moved
 from dpt.data_check.scan import scan
 from dpt.types import DatasetInfo, Sample
@@ -82,7 +80,7 @@ def configured(*overrides: str) -> dict:
 def diagnose(root: Path, *overrides: str, splits=("train", "val")) -> dict[str, Finding]:
     """The findings by code, of the first split that has them."""
     data = configured(*(o.format(root=root) for o in overrides))
-    findings = examine(data, splits=splits).findings
+    findings, _ = examine(data, splits=splits)
     return {finding.code: finding for finding in reversed(findings)}
 
 
@@ -467,12 +465,13 @@ class Numbers(Dataset):
 def test_any_data_set_is_read_to_its_end():
     found = scan(Numbers(), split="train", num_workers=0)
     assert [bool(record.faults) for record in found.records] == [i in (2, 3, 4) for i in range(8)]
-    (finding,) = check_files(found)
+    findings = {finding.code: finding for check in CHECKS for finding in check(found)}
+    finding = findings["unreadable"]
     assert finding.message == "3 of 8 samples cannot be read"
     assert "KeyError: 'lost'" in finding.examples[0]
     assert "50x40 but its mask is 51x40" in finding.examples[1]
     assert "float64" in finding.examples[2]
-    assert list(check_depth(found)) == []
+    assert not any(code.startswith("depth") for code in findings)
 
 
 # ------------------------------------------------------------------------- the checks' own rules

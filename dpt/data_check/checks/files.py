@@ -1,0 +1,69 @@
+"""Files that cannot be read, do not fit one another or have no partner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpt.data import DataError
+from dpt.data_check.check import Finding, Scan, Severity, check, plural
+
+_REFUSALS = {
+    "unreadable": ("cannot be read", "copy or download them again, or remove them"),
+    "size_mismatch": (
+        "have a label map of another size than the photo",
+        "pair the right files, or resize them to one size (labels and depth by nearest)",
+    ),
+}
+
+
+@check
+def refused_samples(scan: Scan) -> Iterator[Finding]:
+    """Samples that cannot be used, each with its reason; class ids have their own check."""
+    for code, (what, remedy) in _REFUSALS.items():
+        faults = [
+            (r, fault.message) for r in scan.records for fault in r.faults if fault.code == code
+        ]
+        records = list(dict.fromkeys(record for record, _ in faults))
+        if faults:
+            message = f"{len(records)} of {len(scan.records)} samples {what}"
+            examples = [text for _, text in faults]
+            yield scan.finding("error", code, message, remedy, records, examples)
+
+
+@check
+def files_without_partner(scan: Scan) -> Iterator[Finding]:
+    """Photos without labels, and label files without a photo."""
+    images, maps = scan.dataset.unpaired()
+    if images:
+        severity: Severity = "error" if scan.missing == "raise" else "note"
+        message = f"{plural(len(images), 'photo')} without labels"
+        remedy = "add the files, correct the name templates, or set data.missing=skip"
+        yield scan.finding(severity, "photo_without_label", message, remedy, examples=images)
+    if maps:
+        message = f"{plural(len(maps), 'label file')} without a photo"
+        remedy = "add the photos, or remove the files"
+        yield scan.finding("warning", "label_without_photo", message, remedy, examples=maps)
+
+
+@check
+def partly_labelled(scan: Scan) -> Iterator[Finding]:
+    """Samples that have only some of the data set's targets."""
+    usable = [record for record in scan.records if not record.faults]
+    no_labels = [record.name for record in usable if record.labels is None]
+    no_depth = [record.name for record in usable if record.depth is None]
+    for target, names in (("labels", no_labels), ("depth", no_depth)):
+        if names and target in scan.dataset.info.targets:
+            message = f"{len(names)} of {len(usable)} samples without {target}"
+            remedy = "they are used for the other targets only"
+            yield scan.finding("note", f"no_{target}", message, remedy, examples=names)
+
+
+def refused_by_training(scan: Scan) -> Iterator[Finding]:
+    """What the data set's own validation, which every training run makes, refuses.
+
+    It stops at the first fault, so it is only of use where no check has found an error.
+    """
+    try:
+        scan.dataset.validate()
+    except DataError as error:
+        yield scan.finding("error", "refused", str(error))
