@@ -1,4 +1,4 @@
-"""Files that are whole or not there, also after a crash."""
+"""Atomic writing: after a crash a file is either complete or absent (or its previous version)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` to write to, which takes its place at the end of the block.
+    """Yields a temporary file name next to ``path``; after the block the file replaces ``path``.
 
-    Its name is always the same, so that what a killed process left is overwritten by the next one,
-    and ends as ``path`` does: some writers choose a format by it. An exception removes it. Folders
-    are made as needed. No link is followed: one that lies at either name is replaced.
+    The temporary name is ``.part.`` + ``path.name``: it keeps the suffix, by which some writers
+    choose a format, and what a killed process left there is overwritten by the next one. If the
+    block raises, the temporary file is removed. Missing folders are created. Symbolic links at
+    either name are replaced, never followed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".part.{path.name}")
@@ -28,6 +29,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """A file of these bytes."""
+    """Writes ``data`` to ``path`` atomically."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)

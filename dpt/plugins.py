@@ -1,8 +1,7 @@
-"""Parts of a user's own: encoders, heads, losses and data sets from outside the project.
+"""User modules with encoders, heads, losses or data sets of their own.
 
-Who starts a command names them in the environment, ``DPT_PLUGINS=mine,other/parts.py``, for every
-process of it. No file can: what a checkpoint or a run's configuration says never chooses which code
-is run.
+The environment variable names them, ``DPT_PLUGINS=mine,other/parts.py``, for every process of a
+command. A checkpoint or a configuration file never chooses which code is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ VARIABLE = "DPT_PLUGINS"
 
 
 def plugin_names() -> tuple[str, ...]:
-    """Names of the user's modules: ``mine`` for a folder or file of that name, wherever it lies."""
+    """Names of the user's modules: ``mine`` for a folder, a file ``mine.py`` or a module."""
     return tuple(Path(e).stem if _is_path(e) else e for e in _entries())
 
 
@@ -25,18 +24,18 @@ def load_plugins() -> None:
     """Imports the user's modules; a second call does nothing.
 
     Raises:
-        ValueError: there is no such folder, file or module, or another module has its name.
+        ValueError: an entry does not exist, or another module already has its name.
     """
     for entry, name in zip(_entries(), plugin_names(), strict=True):
         path = Path(entry).resolve()
         if _is_path(entry) and str(path.parent) not in sys.path:
-            sys.path.append(str(path.parent))  # after all others: it hides nothing
+            sys.path.append(str(path.parent))  # at the end, so that it hides no other module
         found = find_spec(name) if name.isidentifier() else None
         if found is None:
             raise ValueError(f"{VARIABLE}={entry}: no such folder, Python file or module")
         places = [Path(p) for p in (found.origin, *(found.submodule_search_locations or ())) if p]
         if _is_path(entry) and not any(p == path or path in p.parents for p in places):
-            raise ValueError(f"{VARIABLE}={entry}: a module {name} exists already, choose a name")
+            raise ValueError(f"{VARIABLE}={entry}: a module {name} exists already, rename yours")
         import_module(name)
 
 

@@ -155,7 +155,7 @@ def find_run(resume: str, run_dir: Path | None, siblings: Path) -> Path | None:
 
 
 def _is_unfinished(folder: Path) -> bool:
-    if not any((folder / "checkpoints").glob("*.ckpt")) and not any(folder.glob("hpc_ckpt_*")):
+    if not any((folder / "checkpoints").glob("*.ckpt")):
         return False
     try:
         return json.loads((folder / "metrics.json").read_text()).get(ENDED) != FINISHED

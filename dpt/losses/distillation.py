@@ -29,7 +29,7 @@ def softened_divergence(student: Tensor, teacher: Tensor, *, temperature: float 
     return temperature**2 * divergence.sum(1).mean()
 
 
-def pairwise_likeness(student: Tensor, teacher: Tensor) -> Tensor:
+def pairwise_similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean squared difference of the cosines between all pairs of an image's patches.
 
     Liu et al. 2019 (structured knowledge distillation), eq. 2. Two encoders need not agree on what

@@ -1,19 +1,26 @@
-"""What happens beside the training loop: pictures, progress, throughput, an orderly end."""
+"""Callbacks of a run: throughput, progress, frozen parts, and a clean stop on a signal."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from torch import nn
+from torch.optim import Optimizer
 
-from dpt.training.checkpoints import is_accumulating
+from dpt.training.checkpoints import completes_step
 from dpt.training.task import Task
 from dpt.types import Batch
 
@@ -21,20 +28,20 @@ log = logging.getLogger("dpt")
 
 
 class Throughput(Callback):
-    """Logs ``train/images_per_s`` over all ranks, validation left out."""
+    """Logs ``train/images_per_s`` over all ranks, without the time of validation.
+
+    Lightning's ``ThroughputMonitor`` refuses most values of ``accumulate_grad_batches``.
+    """
 
     def __init__(self) -> None:
         self.images = 0
         self.since = 0.0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._restart()
+        self.images, self.since = 0, time.monotonic()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._restart()
-
-    def _restart(self) -> None:
-        self.images, self.since = 0, time.monotonic()
+        self.on_train_start(trainer, pl_module)
 
     def on_train_batch_end(
         self,
@@ -45,16 +52,13 @@ class Throughput(Callback):
         batch_idx: int,
     ) -> None:
         self.images += len(batch["image"]) * trainer.world_size
-        if trainer.global_step % 10 == 0 and self.images:
+        if trainer.global_step % 10 == 0:
             rate = self.images / (time.monotonic() - self.since)
             pl_module.log("train/images_per_s", rate, batch_size=1)
 
 
-class Progress(Callback):
-    """Progress in a log without a terminal: a line ``lines`` times a run, and at validations."""
-
-    def __init__(self, *, lines: int = 20) -> None:
-        self.lines = lines
+class ProgressLines(Callback):
+    """Progress without a terminal: 20 log lines per run, and one per validation."""
 
     def on_train_batch_end(
         self,
@@ -64,16 +68,14 @@ class Progress(Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        if is_accumulating(trainer, batch_idx + 1) and not trainer.is_last_batch:
-            return
-        total = total_steps(trainer)
-        every = max(1, total // self.lines) if total else 50
-        if trainer.is_global_zero and trainer.global_step % every == 0:
-            metrics = trainer.callback_metrics
-            parts = [f"{k.removeprefix('train/')} {float(v):.4g}" for k, v in metrics.items()
-                     if k in ("train/loss", "train/images_per_s")]  # fmt: skip
-            log.info("step %d%s: %s", trainer.global_step, f"/{total}" if total else "",
-                     ", ".join(parts))  # fmt: skip
+        total = trainer.estimated_stepping_batches  # inf where max_time alone ends the run
+        every = max(1, int(total) // 20) if total != float("inf") else 50
+        step = trainer.global_step
+        if trainer.is_global_zero and completes_step(trainer, batch_idx) and step % every == 0:
+            shown = ("train/loss", "train/images_per_s")
+            values = {k: float(v) for k, v in trainer.callback_metrics.items() if k in shown}
+            text = ", ".join(f"{k.removeprefix('train/')} {v:.4g}" for k, v in values.items())
+            log.info("step %d/%s: %s", step, total, text)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Task)
@@ -83,34 +85,93 @@ class Progress(Callback):
 
 
 def make_progress() -> Callback:
-    """A bar with loss and main metric in a terminal, lines where there is none."""
-    return RichProgressBar(leave=False) if sys.stdout.isatty() else Progress()
+    """A progress bar with loss and monitored metric in a terminal, log lines elsewhere."""
+    return RichProgressBar(leave=False) if sys.stdout.isatty() else ProgressLines()
 
 
-def total_steps(trainer: L.Trainer) -> int | None:
-    """Optimiser steps of the run; None where time ends it."""
-    total = trainer.estimated_stepping_batches
-    return int(total) if total != float("inf") else None
+class Freeze(Callback):
+    """Keeps parts of the model constant; they run in evaluation mode (BatchNorm, dropout).
+
+    For the whole run, their parameters require no gradient and are not in the optimiser. Until a
+    step, they are in the optimiser, and their gradients are computed and discarded: a step costs
+    its full time, but DDP and the optimiser need not be rebuilt. (Lightning's ``BaseFinetuning``
+    adds parameter groups during training, which a resumed run and FSDP do not support.)
+
+    Args:
+        parts: modules of the model by name: ``encoder``, ``decoder``, ``heads.depth``,
+            ``encoder.blocks.0``, ...
+        until_step: the first optimiser step that trains them; None freezes them for the whole run.
+    """
+
+    def __init__(self, *, parts: Sequence[str] = (), until_step: int | None = None) -> None:
+        if until_step is not None and until_step < 0:
+            raise ValueError(f"callbacks.freeze.until_step={until_step}: must not be negative")
+        self.parts = tuple(parts)
+        self.until_step = until_step
+        self.modules: list[nn.Module] = []
+        self.frozen = False
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Runs before the optimiser and DDP are created."""
+        if stage != "fit" or not self.parts:
+            return
+        assert isinstance(pl_module, Task)
+        self.modules = [_part(pl_module.model, name) for name in self.parts]
+        if self.until_step is None:
+            for module in self.modules:
+                module.requires_grad_(False)
+        if trainer.is_global_zero:
+            count = sum(p.numel() for module in self.modules for p in module.parameters())
+            until = "the end" if self.until_step is None else f"step {self.until_step}"
+            parts = ", ".join(self.parts)
+            log.info("frozen until %s: %s (%.1f M parameters)", until, parts, count / 1e6)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        frozen = self.until_step is None or trainer.global_step < self.until_step
+        if frozen != self.frozen:
+            self.frozen = frozen
+            for module in self.modules:
+                module.train(not frozen)
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
+    ) -> None:
+        if self.frozen:
+            for module in self.modules:
+                module.zero_grad()
+
+
+def _part(model: nn.Module, name: str) -> nn.Module:
+    modules = dict(model.named_modules())
+    if not name or name not in modules:
+        parts = [n for n, _ in model.named_children() if n != "heads"]
+        parts += [n for n in modules if n.startswith("heads.") and n.count(".") == 1]
+        raise ValueError(
+            f"callbacks.freeze.parts: the model has no {name!r}; there are {', '.join(parts)}, and "
+            f"modules inside of them"
+        )
+    return modules[name]
 
 
 class StopOnSignal(Callback):
-    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the current step, so that it can save.
+    """Ctrl-C, SIGTERM and SIGUSR1 stop the run after the current step; a second Ctrl-C at once.
 
-    Under SLURM the signal of its preemption (``#SBATCH --signal=SIGUSR1@90``) has Lightning save
-    and put the job back into the queue, but between two steps instead of in the midst of one.
-    A second Ctrl-C interrupts at once. Of several processes, all do what one of them was told.
+    The run then saves, validates and writes its metrics. SIGUSR1 under SLURM
+    (``#SBATCH --signal=SIGUSR1@90``) saves, puts the job back into the queue and exits, since the
+    job may have only seconds left. If one rank receives a signal, all ranks stop at the same step.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.before: dict[signal.Signals, Any] = {}
-        self.requeued = False
+        self.handlers: dict[signal.Signals, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            self.before[number] = signal.signal(number, self._note)
+            self.handlers[number] = signal.signal(number, self._receive)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
@@ -124,36 +185,36 @@ class StopOnSignal(Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        if is_accumulating(trainer, batch_idx + 1) and not trainer.is_last_batch:
-            return  # gradients on their way are in no checkpoint
-        if trainer.world_size > 1:  # ranks hear signals at different steps, but must stop together
-            told = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
-            told = trainer.strategy.reduce(told, reduce_op="max")
-            if not told:
-                return
-            self.received = signal.Signals(int(told))
+        if not completes_step(trainer, batch_idx):
+            return
+        if trainer.world_size > 1:
+            number = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
+            number = trainer.strategy.reduce(number, reduce_op="max")
+            if number:
+                self.received = signal.Signals(int(number))
+        if self.received == signal.SIGUSR1 and SLURMEnvironment.detect():
+            trainer.save_checkpoint(Path(trainer.default_root_dir) / "checkpoints/last.ckpt")
+            if trainer.is_global_zero:
+                requeue()
+            raise SystemExit(128 + self.received)
         if self.received is not None:
             trainer.should_stop = True
-            slurm = getattr(trainer._accelerator_connector, "cluster_environment", None)
-            number = getattr(slurm, "requeue_signal", None)
-            if number is not None and getattr(slurm, "auto_requeue", False):
-                self._requeue(trainer, number)
-
-    def _requeue(self, trainer: L.Trainer, number: signal.Signals) -> None:
-        handler = self.before.get(number)
-        if self.received == number and callable(handler):
-            handler(number, None)  # Lightning's: saves on every rank, then calls scontrol
-            self.requeued = True
-            trainer.fit_loop.epoch_loop._skip_next_val = True  # there may be seconds left
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._restore()
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        self._restore()
+        self.on_train_end(trainer, pl_module)
 
-    def _restore(self) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+
+def requeue() -> None:
+    """Asks SLURM to run this job, or this task of a job array, again."""
+    job = os.environ["SLURM_JOB_ID"]
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    code = subprocess.run(["scontrol", "requeue", job], check=False).returncode
+    outcome = "SLURM starts the job again" if code == 0 else f"scontrol requeue failed ({code})"
+    log.info("saved for SLURM's signal; %s", outcome)

@@ -1,4 +1,8 @@
-"""``dpt find-lr``: a sweep of the learning rate over the real training step (Smith 2017)."""
+"""``dpt find-lr``: a sweep of the learning rate over real training steps (Smith 2017).
+
+Lightning's ``LearningRateFinder`` gives every parameter group the same rate; here the groups keep
+the ratios of the run, such as that of ``optim.encoder_lr``.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +22,24 @@ from dpt.atomic import replacing
 from dpt.config import build
 from dpt.config.objects import convert
 from dpt.run_log import write_json
-from dpt.training.build import make_task
 from dpt.training.callbacks import StopOnSignal
+from dpt.training.task import make_task
 from dpt.training.trainer import make_trainer
 from dpt.types import Batch
 
 log = logging.getLogger("dpt")
 
-ROWS = 16
-"""Lines of the table."""
 BELOW = 3.0
-"""The suggested rate is the one of the lowest loss by this: there it begins to rise again."""
+"""The suggested rate is that of the lowest loss divided by this: above, the loss rises soon."""
 DIVERGED = 3.0
-"""The sweep ends where the mean of a few losses is this many times the lowest such mean."""
+"""The sweep ends when the mean of ``FEW`` losses is this many times the lowest such mean."""
 FEW = 5
 
 
 def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
-    """Trains with a rate that grows at every step, and says where the loss still falls.
+    """Trains with a rate that grows at every step, and suggests a rate from the losses.
 
-    All parameter groups grow together: their ratios are those of the run. Nothing is kept but
-    ``lr.json`` and ``lr.png`` in the run's folder.
+    Writes ``lr.json`` and ``lr.png`` to the run's folder; no checkpoint is kept.
 
     Args:
         cfg: the run as plain data (``conf/find_lr.yaml``).
@@ -58,7 +59,7 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
             f"lr_max and at least 10 steps"
         )
     if base <= 0:
-        raise ValueError(f"optim.lr={base:g}: must be above 0, to give encoder_lr its ratio")
+        raise ValueError(f"optim.lr={base:g}: must be above 0: encoder_lr is relative to it")
     if str(cfg["trainer"]["devices"]) != "1":
         raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
     rates = [low * (high / low) ** (step / (steps - 1)) for step in range(steps)]
@@ -79,16 +80,16 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
 
     losses = recorder.losses()
     if stop.received is not None:
-        log.info("stopped by %s after %d steps: too few to tell", stop.received.name, len(losses))
+        log.info("stopped by %s after %d steps: no result", stop.received.name, len(losses))
         raise SystemExit(128 + stop.received)
     found = suggest(rates, losses)
     wanted = {"optim.lr": found.rate}
     if cfg["optim"].get("encoder_lr") is not None:
         wanted["optim.encoder_lr"] = found.rate * cfg["optim"]["encoder_lr"] / base
-    curve: dict[str, Any] = {"rates": rates[: len(losses)], "losses": losses}
+    tried = rates[: len(losses)]
+    curve: dict[str, Any] = {"rates": tried, "losses": losses}
     write_json(folder / "lr.json", {**wanted, "lowest_loss_at": found.lowest, **curve})
-    _plot(folder / "lr.png", curve["rates"], losses, found.smooth, chosen=found.rate)
-    log.info("%s", table(curve["rates"], found.smooth))
+    _plot(folder / "lr.png", tried, losses, found.smooth, chosen=found.rate)
     words = " ".join(f"{key}={value:.1e}" for key, value in wanted.items())
     log.info("the loss is lowest at %.1e; try a third of it: %s", found.lowest, words)
     log.info("curve: %s", folder / "lr.png")
@@ -121,25 +122,26 @@ def _plot(
 
 
 def _only_steps(cfg: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """The run without what happens beside its training steps."""
-    length = {"max_steps": steps, "max_epochs": None, "max_time": None, "min_epochs": None,
-              "min_steps": None, "fast_dev_run": False}  # fmt: skip
-    nothing_else = {"limit_val_batches": 0, "enable_checkpointing": False, "profiler": None}
-    return {
-        **cfg,
-        "trainer": {**cfg["trainer"], **length, **nothing_else},
-        "logger": {},
-        "callbacks": {"freeze": cfg["callbacks"].get("freeze")},
+    """The run without validation, checkpoints, loggers and other callbacks."""
+    trainer = {
+        **cfg["trainer"],
+        **dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler")),
+        "max_steps": steps,
+        "fast_dev_run": False,
+        "limit_val_batches": 0,
+        "enable_checkpointing": False,
     }
+    callbacks = {"freeze": cfg["callbacks"].get("freeze")}
+    return {**cfg, "trainer": trainer, "logger": {}, "callbacks": callbacks}
 
 
 def follow(optimizer: Optimizer, *, total_steps: int, rates: list[float], base: float) -> LambdaLR:
-    """A schedule that gives a group of rate ``base`` the ``rates``, the others in proportion."""
+    """A schedule in which a group of rate ``base`` gets ``rates``, others in proportion."""
     return LambdaLR(optimizer, lambda step: rates[min(step, len(rates) - 1)] / base)
 
 
 class Recorder(Callback):
-    """Keeps the loss of each optimiser step, and ends the run where it has diverged."""
+    """Keeps the loss of each optimiser step, and ends the sweep when the loss diverges."""
 
     def __init__(self, steps: int) -> None:
         self.batches: list[list[float]] = [[] for _ in range(steps)]
@@ -162,7 +164,7 @@ class Recorder(Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        # Lightning has divided it by the number of accumulated batches
+        # Lightning has divided the loss by the number of accumulated batches
         loss = float(outputs["loss"]) * trainer.accumulate_grad_batches if outputs else math.nan
         self.batches[self.step].append(loss)
         losses = self.losses()
@@ -173,15 +175,15 @@ class Recorder(Callback):
 
 class Suggestion(NamedTuple):
     rate: float
-    lowest: float  # the rate at which the loss is lowest
+    lowest: float  # the rate with the lowest smoothed loss
     smooth: list[float]
 
 
 def suggest(rates: Sequence[float], losses: Sequence[float]) -> Suggestion:
-    """A rate somewhat below the one at which the loss is lowest (Smith 2017, section 3.3).
+    """A rate somewhat below that of the lowest loss (Smith 2017, section 3.3).
 
-    Losses of single batches jump: the loss at a step is that of a line through the steps around
-    it, a fifth of the sweep.
+    Losses are smoothed: each is replaced by the value of a line fitted to its neighbours, a fifth
+    of the sweep.
 
     Raises:
         ValueError: the loss never falls.
@@ -190,24 +192,13 @@ def suggest(rates: Sequence[float], losses: Sequence[float]) -> Suggestion:
     half = max(FEW, len(rates) // 10)
     smooth: list[float] = []
     for step in range(len(finite)):
-        around = np.arange(max(0, step - half), min(len(finite), step + half + 1))
-        line = np.polyfit(around - step, finite[around], 1) if len(around) > 1 else finite
+        near = np.arange(max(0, step - half), min(len(finite), step + half + 1))
+        line = np.polyfit(near - step, finite[near], 1) if len(near) > 1 else finite
         smooth.append(float(line[-1]))
     lowest = int(np.argmin(smooth)) if smooth else 0
     if lowest < half:
         raise ValueError(
-            f"the loss does not fall from find.lr_min={rates[0]:.1e} on: give a smaller one, or "
-            f"see with debug=overfit whether this run can learn at all"
+            f"the loss does not fall from find.lr_min={rates[0]:.1e} on: set a smaller one, or "
+            f"check with debug=overfit whether this run can train at all"
         )
     return Suggestion(rates[lowest] / BELOW, rates[lowest], smooth)
-
-
-def table(rates: Sequence[float], losses: Sequence[float]) -> str:
-    """Some of the rates with their losses, as text with bars."""
-    kept = np.unique(np.linspace(0, len(losses) - 1, ROWS).round().astype(int))
-    low, high = min(losses), max(losses)
-    lines = ["optim.lr     loss"]
-    for i in kept:
-        bar = "#" * round(1 + 39 * (losses[i] - low) / ((high - low) or 1.0))
-        lines.append(f"{rates[i]:8.1e} {losses[i]:8.4g}  {bar}")
-    return "\n".join(lines)

@@ -1,17 +1,20 @@
-"""Steps whose loss or gradient is not finite: left out, counted, and written down."""
+"""Gradient clipping, and optimiser steps skipped because a gradient is not finite."""
 
 from __future__ import annotations
 
 import csv
 import logging
+import math
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+import lightning as L
+from lightning.pytorch.strategies import FSDPStrategy
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-
-from dpt.atomic import write_bytes
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
+from torch.optim import Optimizer
 
 log = logging.getLogger("dpt")
 
@@ -19,93 +22,120 @@ FILE = "nonfinite.csv"
 HEADER = ["step", "rank", "loss", "gradient_norm", "sample"]
 
 
-class SkippedSteps:
-    """How many steps were skipped, and how many of them in a row.
+class StepGuard:
+    """Clips gradients, and skips steps whose gradient is not finite.
+
+    A skipped step changes neither weights, nor the optimiser's state, nor BatchNorm's running
+    statistics. Its samples are listed in ``nonfinite.csv`` in the run's folder. All ranks see the
+    same averaged gradient, so they skip the same steps.
 
     Args:
+        model: its BatchNorm statistics are restored.
         limit: skipped steps in a row after which the run stops.
     """
 
-    def __init__(self, *, limit: int) -> None:
+    def __init__(self, model: nn.Module, *, limit: int) -> None:
         if limit < 1:
             raise ValueError(f"max_skipped_steps={limit} must be at least 1")
+        self.model = model
         self.limit = limit
         self.total = 0
         self.in_a_row = 0
+        self.batches: list[tuple[Tensor, Sequence[str]]] = []
+        self.keep_statistics()
 
-    def passed(self) -> None:
-        """A step was taken."""
-        self.in_a_row = 0
+    def keep_statistics(self) -> None:
+        """Copies BatchNorm's statistics; to be called when training starts, on its device."""
+        norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
+        self.buffers = [b for norm in norms for b in norm.buffers()]
+        self.kept = [b.clone() for b in self.buffers]
 
-    def add(
+    def add_batch(self, loss: Tensor, names: Sequence[str]) -> None:
+        """Notes the loss and the samples of a batch of the current step."""
+        self.batches.append((loss.detach(), names))
+
+    def clip(
         self,
-        *,
-        step: int,
-        norm: float,
-        batches: Sequence[tuple[float, Sequence[str]]],
-        rank: int,
-        folder: Path,
-    ) -> None:
-        """A step was not taken: its samples go to ``nonfinite.csv`` in ``folder``.
+        trainer: L.Trainer,
+        optimizer: Optimizer,
+        limit: float | None,
+        algorithm: str | None,
+    ) -> Tensor:
+        """Clips the gradients of a step, or zeroes them all if one is not finite.
+
+        Lightning refuses to clip for a fused optimiser in mixed precision, which unscales gradients
+        in its own step; ``GradScaler.unscale_`` is allowed to do so before. A scaler handles
+        overflow in float16 itself, by skipping steps and halving its scale, until the scale falls
+        below 1, where it no longer helps.
 
         Args:
-            step: steps before it.
-            norm: of its gradient.
-            batches: loss and samples of every batch that it would have learned from.
-            rank: of this process.
-            folder: of the run.
+            trainer: gives precision, strategy, step and folder.
+            optimizer: its parameters hold the gradients.
+            limit: largest norm or value; None or 0 does not clip.
+            algorithm: ``norm`` (also None) or ``value``.
+
+        Returns:
+            The norm of all gradients before clipping, a scalar.
 
         Raises:
-            ValueError: it was the last of too many in a row.
+            ValueError: this was the last of too many skipped steps in a row.
         """
+        batches, self.batches = self.batches, []
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scaler.unscale_(optimizer)  # Lightning has unscaled for other optimisers
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        by_norm = limit if limit and algorithm != "value" else math.inf
+        sharded = isinstance(trainer.strategy, FSDPStrategy)
+        if sharded:  # each rank holds a part of every gradient
+            whole: Any = trainer.strategy.model
+            norm = whole.clip_grad_norm_(by_norm)
+        else:
+            norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        finite = bool(norm.isfinite())
+        source, target = (self.buffers, self.kept) if finite else (self.kept, self.buffers)
+        for a, b in zip(source, target, strict=True):
+            b.copy_(a)
+        if not finite and (scaler is None or scaler.get_scale() < 1):
+            optimizer.zero_grad()  # sets gradients to None, so that the step changes nothing
+            self._skip(trainer, float(norm), batches)
+            return norm
+        self.in_a_row = 0
+        if limit and algorithm == "value":
+            clip_grad_value_(parameters, limit)
+        elif limit and not sharded:
+            clip_grads_with_norm_(parameters, limit, norm)
+        return norm
+
+    def _skip(
+        self, trainer: L.Trainer, norm: float, batches: Sequence[tuple[Tensor, Sequence[str]]]
+    ) -> None:
         self.total += 1
         self.in_a_row += 1
-        path = folder / FILE
+        step, path = trainer.global_step, Path(trainer.default_root_dir) / FILE
         with path.open("a", newline="") as file:
             rows = csv.writer(file)
             if file.tell() == 0:
                 rows.writerow(HEADER)
             for loss, names in batches:
-                rows.writerows([step, rank, loss, norm, name] for name in names)
-        if self.total == 1 or self.total & (self.total - 1) == 0:  # 1, 2, 4, 8, ...
-            losses = [f"{loss:g}" for loss, _ in batches]
+                rows.writerows(
+                    [step, trainer.global_rank, float(loss), norm, name] for name in names
+                )
+        if self.total & (self.total - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
+            losses = ", ".join(f"{float(loss):g}" for loss, _ in batches)
             log.warning(
                 "step %d: loss %s, gradient norm %g: step skipped (%d so far); its samples are in "
-                "%s", step, ", ".join(losses), norm, self.total, path,
+                "%s", step, losses, norm, self.total, path,
             )  # fmt: skip
         if self.in_a_row >= self.limit:
             raise ValueError(
                 f"loss or gradient not finite in {self.in_a_row} steps in a row; the samples are "
-                f"in {path}. Look at those files (dpt data check), lower optim.lr, or use "
+                f"in {path}. Check those files (dpt data check), lower optim.lr, or set "
                 f"trainer.precision=32-true; resume=RUN continues from the last checkpoint"
             )
 
+    def state_dict(self) -> dict[str, int]:
+        return {"total": self.total, "in_a_row": self.in_a_row}
 
-class NormStatistics:
-    """BatchNorm's running statistics, which a forward pass has changed before its loss is known.
-
-    Args:
-        model: is not to change its layers any more.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-        self.buffers = [b for norm in norms for b in norm.buffers()]
-        self.kept = [b.clone() for b in self.buffers]
-
-    def after_step(self, *, taken: bool) -> None:
-        """Keeps them, or puts back those of the last step that was taken."""
-        source, target = (self.buffers, self.kept) if taken else (self.kept, self.buffers)
-        for a, b in zip(source, target, strict=True):
-            b.copy_(a)
-
-
-def forget_later(folder: Path, step: int) -> None:
-    """Takes the steps from ``step`` on, which will be done again, out of ``nonfinite.csv``."""
-    path = folder / FILE
-    if path.is_file():
-        with path.open(newline="") as file:
-            rows = [row for row in csv.reader(file) if row and row != HEADER]
-        text = StringIO(newline="")
-        csv.writer(text).writerows([HEADER, *(row for row in rows if int(row[0]) < step)])
-        write_bytes(path, text.getvalue().encode())
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.total, self.in_a_row = state["total"], state["in_a_row"]

@@ -1,4 +1,4 @@
-"""Loggers that need more than their own arguments."""
+"""Loggers: W&B without an account, CSV files that a resumed run continues, failures tolerated."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from lightning.fabric.loggers.logger import _DummyExperiment
 from lightning.pytorch.loggers import CSVLogger, Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
@@ -26,62 +25,50 @@ def make_wandb(
     group: str | None = None,
     tags: Sequence[str] = (),
 ) -> Any:
-    """A W&B logger that needs no account: offline unless logged in or ``WANDB_MODE`` is set.
+    """A W&B logger, offline unless logged in or ``WANDB_MODE`` is set.
 
-    The id of the run is kept in ``save_dir``: a resumed run goes on under it.
+    Also offline if the service cannot be reached. ``save_dir`` keeps the run's id, so that a
+    resumed run continues it.
     """
-    # Lightning passes an argument that W&B warns about before any setting of the run is read
+    # set before the import: Lightning passes an argument that W&B warns about
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
     from lightning.pytorch.loggers import WandbLogger
 
-    class OfflineIfNeeded(WandbLogger):
-        """Goes on offline where the service cannot be reached: a run is not lost to the network."""
+    if getattr(rank_zero_only, "rank", 0) != 0:
+        return WandbLogger(save_dir=save_dir, project=project)  # logs nothing on this rank
+    file = Path(save_dir) / "wandb_id.txt"
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(secrets.token_hex(4) + "\n")
 
-        @property
-        def experiment(self) -> Any:
-            try:
-                return super().experiment
-            except Exception as error:  # of a network, a service, a library
-                self._wandb_init["mode"] = "offline"
-                _say_offline(_short(error), save_dir)
-            try:
-                return super().experiment
-            except Exception as error:
-                log.warning("W&B: %s; training goes on without it", _short(error))
-                # else it would be tried anew at every step
-                self._experiment = cast(Any, _DummyExperiment())
-                return self._experiment
+    def start(mode: str) -> Any:
+        return wandb.init(
+            dir=save_dir,
+            id=file.read_text().strip(),
+            resume="allow",
+            project=project,
+            name=name,
+            group=group,
+            tags=list(tags),
+            mode=mode,
+            settings=wandb.Settings(console="off", silent=True, init_timeout=60),
+        )
 
-    wandb.setup()  # reads it
-    mode = os.environ.get("WANDB_MODE")
-    if mode is None:
-        try:
-            mode = "online" if wandb.login(prompt=False) else "offline"
-            reason = "not logged in"
-        except Exception as error:  # asked for a key's owner, no answer came, or none that fits
-            mode, reason = "offline", _short(error)
-        if mode == "offline":
-            _say_offline(reason, save_dir)
-    kept = Path(save_dir) / "wandb_id.txt"
-    if getattr(rank_zero_only, "rank", 0) == 0 and not kept.is_file():  # the process that logs
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(secrets.token_hex(4) + "\n")
-    return OfflineIfNeeded(
-        save_dir=save_dir,
-        id=kept.read_text().strip() if kept.is_file() else None,
-        resume="allow",
-        project=project,
-        name=name,
-        group=group,
-        tags=list(tags),
-        mode=mode,
-        settings=wandb.Settings(console="off", silent=True, init_timeout=60),
-    )
+    def offline(reason: str) -> Any:
+        log.info("W&B: %s, so this run is logged to %s; `wandb sync` uploads it", reason, save_dir)
+        return start("offline")
 
-
-def _say_offline(reason: str, folder: str) -> None:
-    log.info("W&B: %s, so this run is kept in %s; `wandb sync` uploads it", reason, folder)
+    try:
+        wandb.setup()  # reads a stored key
+        mode = os.environ.get("WANDB_MODE")
+        is_logged_in = mode is not None or wandb.login(prompt=False)
+        run = start(mode or "online") if is_logged_in else offline("not logged in")
+    except Exception as error:  # network, service, key
+        run = offline(_short(error))
+    run.define_metric("trainer/global_step")
+    run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+    return WandbLogger(experiment=run, save_dir=save_dir, project=project)
 
 
 def _short(error: Exception) -> str:
@@ -89,21 +76,19 @@ def _short(error: Exception) -> str:
 
 
 class OneFileCSVLogger(CSVLogger):
-    """Lightning's CSV logger, but a resumed run goes on in the file it began.
-
-    Rows of steps that are about to be done again are left out.
-    """
+    """Lightning's CSV logger, but a resumed run continues the file of its first part."""
 
     def resume_at(self, step: int) -> None:
-        """Keeps what was logged up to ``step``; to be called before anything is logged."""
+        """Keeps the rows before ``step``, which will be repeated; call it before logging."""
         path = Path(self.log_dir) / "metrics.csv"
         if not path.is_file():
             return
         with path.open(newline="") as file:
-            whole = [row for row in csv.DictReader(file) if (row["step"] or "").isdigit()]
-        rows = [row for row in whole if int(row["step"]) < step]  # a full disk tears a line
+            complete = [row for row in csv.DictReader(file) if (row["step"] or "").isdigit()]
+        rows = [row for row in complete if int(row["step"]) < step]
+        # the first access to `experiment` removes the old file
         self.experiment.metrics = [{k: v for k, v in row.items() if k and v} for row in rows]
-        self.save()  # the first use of a writer removes the file of the run before
+        self.save()
 
 
 METHODS = ("log_metrics", "log_hyperparams", "log_image", "save", "finalize",
@@ -111,25 +96,24 @@ METHODS = ("log_metrics", "log_hyperparams", "log_image", "save", "finalize",
 
 
 def never_fatal(logger: Logger) -> Logger:
-    """The same logger; what goes wrong in it is said once and ends no training."""
+    """The same logger; its first exception is reported, and no exception stops the training."""
+    failed: list[str] = []
 
     def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(*arguments: Any, **options: Any) -> Any:
             try:
                 return method(*arguments, **options)
-            except Exception as error:  # of a network, a disk, a service, a library
-                if not said:
-                    said.append(True)
+            except Exception as error:  # network, disk, service, library
+                if not failed:
                     log.warning(
-                        "%s: %s failed (%s); training goes on without what it would have kept",
+                        "%s: %s failed (%s); training continues without what it would have logged",
                         type(logger).__name__, method.__name__, _short(error),
                     )  # fmt: skip
-                return None
+                failed.append(method.__name__)
 
         return call
 
-    said: list[bool] = []
     for name in METHODS:
         if hasattr(logger, name):
             setattr(logger, name, guarded(getattr(logger, name)))

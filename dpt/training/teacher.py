@@ -1,38 +1,42 @@
-"""Distillation: a trained model's predictions for the same batch, learned besides the labels.
+"""Distillation: a trained model's predictions for the batch are targets besides the labels.
 
-The teacher needs no labels, so images without any still teach.
+Images without labels train the model too.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from dpt.config.objects import convert
 from dpt.depthmath import inverse_depth
-from dpt.losses.distillation import pairwise_likeness
+from dpt.losses.distillation import pairwise_similarity_loss
 from dpt.model import DPT
 
 if TYPE_CHECKING:
     from dpt.objectives.base import Objective
 
+log = logging.getLogger("dpt")
+
 
 class Teacher:
-    """A frozen model, and what it adds to the loss for each head that it has too.
+    """A frozen model, and the loss terms it adds for each head that it has too.
 
-    It is no module: it is in no checkpoint, no optimiser and no average of weights, and a resumed
-    run reads its file again.
+    It is not an ``nn.Module``: checkpoints, optimisers and averaged weights leave it out, and a
+    resumed run reads its file again.
 
     Args:
-        model: sees the training images as its own preprocessing normalises them.
-        objectives: of the model that learns; those whose head the teacher lacks go without.
-        weight: factor of what it adds.
+        model: gets the training images, normalised by its own preprocessing.
+        objectives: of the trained model; those whose head the teacher lacks get no term.
+        weight: factor of the terms.
         temperature: of class probabilities, see
             :func:`dpt.losses.distillation.softened_divergence`.
-        feature_weight: factor of the likeness between patches of the deepest level, see
-            :func:`dpt.losses.distillation.pairwise_likeness`; 0 leaves it out.
+        feature_weight: factor of the feature term, see
+            :func:`dpt.losses.distillation.pairwise_similarity_loss`; 0 leaves it out.
 
     Raises:
         ValueError: no head is shared, or classes or kinds of depth differ.
@@ -55,26 +59,26 @@ class Teacher:
         self.objectives = [o for o in objectives.values() if o.head in heads]
         if not self.objectives:
             wanted = " or ".join(o.head for o in objectives.values())
-            raise ValueError(f"task.teacher predicts {', '.join(heads)}: nothing to learn {wanted}")
+            raise ValueError(f"task.teacher predicts {', '.join(heads)}, but not {wanted}")
         for objective in self.objectives:
             if reason := objective.refuse_teacher(heads[objective.head]):
-                raise ValueError(f"task.teacher cannot teach {objective.head}: {reason}")
+                raise ValueError(f"task.teacher cannot be used for {objective.head}: {reason}")
         self.model = model.eval().requires_grad_(False)
         self.weight = weight
         self.temperature = temperature
         self.feature_weight = feature_weight
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Teacher:
-        return self  # it never changes: an average of weights needs no second one
+        return self  # constant: averaged weights need no second copy
 
     @property
     def with_features(self) -> bool:
-        """Whether the model that learns must return its features too."""
+        """Whether the trained model must return its features too."""
         return self.feature_weight > 0
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> dict[str, Tensor]:
-        """Outputs for uint8 images (B, 3, H, W); ``depth`` is depth whatever the head gives."""
+        """Outputs for uint8 images (B, 3, H, W); ``depth`` is depth, never inverse depth."""
         model = self.model.to(images.device)
         inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
         outputs = model(inputs, enlarge_logits=False, with_features=self.with_features)
@@ -86,15 +90,34 @@ class Teacher:
         """Weighted scalar terms by name.
 
         Args:
-            outputs: of the model that learns, for ``images``.
+            outputs: of the trained model, for ``images``.
             images: uint8 (B, 3, H, W).
         """
-        lesson = self.predict(images)
+        targets = self.predict(images)
         terms = {}
         for objective in self.objectives:
-            distance = objective.distil(outputs, lesson, temperature=self.temperature)
+            distance = objective.distil(outputs, targets, temperature=self.temperature)
             terms[f"teacher_{objective.head}"] = self.weight * distance
         if self.with_features:
-            likeness = pairwise_likeness(outputs["features"], lesson["features"])
-            terms["teacher_features"] = self.feature_weight * likeness
+            distance = pairwise_similarity_loss(outputs["features"], targets["features"])
+            terms["teacher_features"] = self.feature_weight * distance
         return terms
+
+
+def make_teacher(task: Mapping[str, Any], objectives: Mapping[str, Objective]) -> Teacher | None:
+    """The model in ``task.teacher``; None if it is not set."""
+    path = task.get("teacher")
+    if path is None:
+        if any(getattr(o, "distillation_token", False) for o in objectives.values()):
+            raise ValueError("distillation_token=true needs a teacher: set task.teacher to a model")
+        return None
+    prefix = "teacher_"
+    settings = {
+        k.removeprefix(prefix): convert(v, float, f"task.{k}")
+        for k, v in task.items()
+        if k.startswith(prefix)
+    }
+    teacher = Teacher(model=DPT.from_pretrained(path), objectives=objectives, **settings)
+    heads = ", ".join(o.head for o in teacher.objectives)
+    log.info("teacher: %s (%s), for %s", path, teacher.model.spec["name"], heads)
+    return teacher

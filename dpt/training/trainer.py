@@ -1,8 +1,7 @@
-"""Lightning's Trainer, made from ``conf/trainer`` with its unset parts filled in."""
+"""Lightning's Trainer from ``conf/trainer``, with unset values filled in."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +14,8 @@ from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import never_fatal
 
-log = logging.getLogger("dpt")
-
 VALIDATIONS = 10
-"""How often a run validates where the trainer's own settings do not say."""
+"""Validations per run, unless the trainer's settings say otherwise."""
 
 
 def make_trainer(
@@ -27,12 +24,12 @@ def make_trainer(
     first: Sequence[Callback] = (),
     last: Sequence[Callback] = (),
 ) -> L.Trainer:
-    """Lightning's trainer, its unset length and validation interval filled in.
+    """Lightning's trainer with the configured loggers and callbacks.
 
     Args:
-        cfg: the run as plain data.
-        batches_per_epoch: of all ranks.
-        first, last: callbacks that come before and after the configured ones.
+        cfg: the run's configuration, plain data.
+        batches_per_epoch: of all ranks together.
+        first, last: callbacks before and after the configured ones.
     """
     node = trainer_arguments(cfg["trainer"])
     if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
@@ -41,22 +38,21 @@ def make_trainer(
         node["max_epochs"] = -1  # no limit: steps or time end the run
     if node["max_steps"] == -1 and node["max_epochs"] == -1:
         raise ValueError(
-            "trainer.max_time alone does not tell the schedule how long the run is: also give "
+            "trainer.max_time alone does not define the length of the schedule: also set "
             "trainer.max_steps or trainer.max_epochs, where the learning rate reaches its end"
         )
     if isinstance(node["val_check_interval"], float) and node["check_val_every_n_epoch"] is None:
         node["check_val_every_n_epoch"] = 1  # a share of each epoch
     is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
     if is_unset:
-        node["val_check_interval"] = 1  # until the number of ranks is known
+        node["val_check_interval"] = 1  # replaced below, when the number of ranks is known
     loggers = [never_fatal(make(c, f"logger.{n}")) for n, c in cfg["logger"].items() if c]
     wanted = {name: c for name, c in cfg["callbacks"].items() if c}
     if not loggers:
-        wanted.pop("learning_rate", None)  # it has nowhere to write
+        wanted.pop("learning_rate", None)  # Lightning's monitor needs a logger
     callbacks = [make(c, f"callbacks.{name}") for name, c in wanted.items()]
-    sharded = "fsdp" in str(node["strategy"])
-    if sharded and any(isinstance(c, WeightAveraging) for c in callbacks):
-        raise ValueError("callbacks.ema needs whole weights and trainer.strategy=fsdp shards them")
+    if "fsdp" in str(node["strategy"]) and any(isinstance(c, WeightAveraging) for c in callbacks):
+        raise ValueError("callbacks.ema needs whole weights, but trainer.strategy=fsdp shards them")
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
     trainer = build_trainer(**node, logger=loggers or False, callbacks=[*first, *callbacks, *last])
     if is_unset:
@@ -66,12 +62,12 @@ def make_trainer(
 
 
 def validation_interval(trainer: L.Trainer, batches_per_epoch: int, *, timed: bool) -> int:
-    """Batches of a rank between validations: ``VALIDATIONS`` a run, each behind a whole step.
+    """Batches of a rank between validations: ``VALIDATIONS`` per run, each after a whole step.
 
     Args:
-        trainer: knows ``max_steps``, ``max_epochs`` and the number of ranks.
-        batches_per_epoch: of all ranks.
-        timed: the run may also end by ``max_time``: every 100 batches, if that is sooner.
+        trainer: gives ``max_steps``, ``max_epochs`` and the number of ranks.
+        batches_per_epoch: of all ranks together.
+        timed: the run may also end by ``max_time``: validate every 100 batches at least.
     """
     accumulate = trainer.accumulate_grad_batches
     limits: list[float] = [VALIDATIONS * 100] if timed else []

@@ -8,14 +8,14 @@ import pytest
 import torch
 from test_resume import resume_it
 
-from dpt.training.checkpoints import BestCheckpoint
+from dpt.training.checkpoints import RunCheckpoints
 from dpt.training.task import Task
 
 
 class Trainer:
     """What the callback asks of a trainer."""
 
-    sanity_checking = False
+    sanity_checking = should_stop = False
     strategy = SimpleNamespace(broadcast=lambda value: value)
 
     def __init__(self, callback):
@@ -34,13 +34,13 @@ def validate(callback, score, *, step, trainer=None):
     trainer.global_step = step
     task = Task(model=torch.nn.Identity(), objectives={})
     task.scores = {"val/x": score}
-    before = callback.score
+    before = callback.best_score
     callback.on_validation_end(trainer, task)
-    return callback.score is not before
+    return callback.best_score is not before
 
 
 def best(folder, mode="max"):
-    return BestCheckpoint(dirpath=str(folder), monitor="val/x", mode=mode)
+    return RunCheckpoints(dirpath=str(folder), monitor="val/x", mode=mode)
 
 
 @pytest.mark.parametrize(("mode", "kept"), [("max", [0.3, 0.5]), ("min", [0.3, 0.1])])
@@ -50,11 +50,11 @@ def test_the_best_is_kept(tmp_path, mode, kept):
     written = [s for i, s in enumerate(scores) if validate(callback, s, step=i)]
     assert math.isnan(written[0])  # better than none
     assert written[1:] == kept
-    assert torch.load(callback.path)["callbacks"]["BestCheckpoint"]["score"] == kept[-1]
+    assert torch.load(callback.best)["callbacks"]["RunCheckpoints"]["best_score"] == kept[-1]
 
 
 def test_a_metric_that_does_not_exist_is_named(tmp_path):
-    callback = BestCheckpoint(dirpath=str(tmp_path), monitor="val/y", mode="max")
+    callback = RunCheckpoints(dirpath=str(tmp_path), monitor="val/y", mode="max")
     with pytest.raises(ValueError, match=r"task\.monitor=val/y.*choose from val/x"):
         validate(callback, 1.0, step=0)
 
@@ -72,14 +72,14 @@ def test_the_file_is_believed_but_not_about_the_future(tmp_path, resumed_at, kno
     again = best(tmp_path / "new")
     again.on_load_checkpoint(None, None, last)
     again.load_state_dict(last["callbacks"][again.state_key])
-    assert again.score == known
+    assert again.best_score == known
 
 
 def test_a_validation_after_the_last_step_counts(train, metrics, tmp_path):
     run = train(tmp_path, "task=regression", "trainer.max_steps=3", "trainer.val_check_interval=5")
     content = torch.load(run / "checkpoints/best.ckpt", weights_only=True)
     assert content["global_step"] == 3
-    assert content["callbacks"]["BestCheckpoint"]["score"] == metrics(run)["val/mae"]
+    assert content["callbacks"]["RunCheckpoints"]["best_score"] == metrics(run)["val/mae"]
 
 
 def test_a_moved_and_extended_run_keeps_its_best(train, tmp_path):

@@ -14,7 +14,8 @@ from tiny import call
 
 from dpt.evaluation.callbacks import panel_rows, spread
 from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
-from dpt.training.callbacks import Progress, StopOnSignal, Throughput, make_progress
+from dpt.training import callbacks
+from dpt.training.callbacks import ProgressLines, StopOnSignal, Throughput, make_progress
 from dpt.types import DatasetInfo
 
 
@@ -28,7 +29,7 @@ def test_pictures_are_spread_over_the_data_set(count, length, expected):
 
 def fake_trainer(**values):
     usual = {"world_size": 1, "global_step": 3, "should_stop": False, "is_last_batch": False,
-             "accumulate_grad_batches": 1, "_accelerator_connector": None}  # fmt: skip
+             "accumulate_grad_batches": 1, "is_global_zero": True}  # fmt: skip
     return SimpleNamespace(**usual | values)
 
 
@@ -86,27 +87,26 @@ def test_ranks_stop_together(stop):
     assert stop.received == signal.SIGUSR1
 
 
-def test_every_rank_saves_for_slurm_though_one_alone_was_told(stop):
-    called = []
-    stop.before[signal.SIGUSR1] = lambda number, frame: called.append(number)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_slurms_signal_saves_on_every_rank_and_requeues_once(stop, monkeypatch, tmp_path, rank):
+    monkeypatch.setattr(callbacks.SLURMEnvironment, "detect", lambda: True)
+    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    called, saved = [], []
+    done = SimpleNamespace(returncode=0)
+    monkeypatch.setattr(callbacks.subprocess, "run", lambda c, **_: called.append(c) or done)
     strategy = SimpleNamespace(
-        reduce=lambda number, reduce_op: torch.tensor(signal.SIGUSR1),
+        reduce=lambda number, reduce_op: torch.tensor(signal.SIGUSR1),  # another rank's
         root_device=torch.device("cpu"),
     )
-    slurm = SimpleNamespace(requeue_signal=signal.SIGUSR1, auto_requeue=True)
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace())
-    connector = SimpleNamespace(cluster_environment=slurm)
-    trainer = fake_trainer(
-        world_size=2,
-        strategy=strategy,
-        global_step=10,
-        fit_loop=loop,
-        _accelerator_connector=connector,
-    )
-    stop.on_train_batch_end(trainer, None, None, {}, 0)
-    assert called == [signal.SIGUSR1]
-    assert stop.requeued
-    stop.before[signal.SIGUSR1] = signal.SIG_DFL
+    trainer = fake_trainer(world_size=2, strategy=strategy, save_checkpoint=saved.append,
+                           default_root_dir=str(tmp_path), is_global_zero=rank == 0)  # fmt: skip
+    with pytest.raises(SystemExit) as exit_:
+        stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert exit_.value.code == 128 + signal.SIGUSR1
+    assert saved == [tmp_path / "checkpoints/last.ckpt"]
+    assert called == ([["scontrol", "requeue", "7_2"]] if rank == 0 else [])
 
 
 def test_ctrl_c_in_a_run_validates_and_saves(train, metrics, monkeypatch, tmp_path):
@@ -140,7 +140,7 @@ def test_throughput_counts_the_images_of_all_ranks(monkeypatch):
 
 
 def test_progress_without_a_terminal_is_lines(capsys):
-    assert isinstance(make_progress(), Progress)
+    assert isinstance(make_progress(), ProgressLines)
 
 
 # ------------------------------------------------------------------------------ pictures

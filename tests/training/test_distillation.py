@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dpt
-from dpt.losses.distillation import pairwise_likeness, softened_divergence
+from dpt.losses.distillation import pairwise_similarity_loss, softened_divergence
 from dpt.objectives import (
     ClassificationObjective,
     DepthObjective,
@@ -94,7 +94,7 @@ def test_images_without_labels_teach_every_part(name):
 def test_a_relative_student_may_have_a_metric_teacher_but_not_the_reverse():
     loss = task_of("relative", teacher="depth").training_step(unlabelled(), 0)
     assert float(loss.detach()) > 0
-    with pytest.raises(ValueError, match=r"cannot teach depth: .*task\.kind=relative"):
+    with pytest.raises(ValueError, match=r"cannot be used for depth: .*task\.kind=relative"):
         task_of("depth", teacher="relative")
 
 
@@ -102,7 +102,7 @@ def test_heads_that_the_teacher_lacks_go_without():
     task = task_of("joint", teacher="segmentation")
     assert [o.head for o in task.teacher.objectives] == ["segmentation"]
     task.training_step(unlabelled(), 0).backward()
-    with pytest.raises(ValueError, match="predicts segmentation: nothing to learn depth"):
+    with pytest.raises(ValueError, match="predicts segmentation, but not depth"):
         task_of("depth", teacher="segmentation")
 
 
@@ -219,15 +219,15 @@ def test_softened_divergence_by_hand():
     assert float(softened) == pytest.approx(4 * float(expected))
 
 
-def test_pairwise_likeness_asks_for_no_common_channels():
+def test_pairwise_similarity_loss_asks_for_no_common_channels():
     torch.manual_seed(0)
     student = torch.randn(2, 8, 3, 4)
     turned = torch.einsum("de,behw->bdhw", torch.linalg.qr(torch.randn(8, 8)).Q, student)
     wider = torch.cat((3 * turned, torch.zeros(2, 5, 3, 4)), dim=1)
-    assert float(pairwise_likeness(student, wider)) == pytest.approx(0, abs=1e-10)
-    assert float(pairwise_likeness(student, torch.randn(2, 8, 3, 4))) > 0.01
-    assert pairwise_likeness(student, torch.randn(2, 5, 6, 8)).isfinite()
+    assert float(pairwise_similarity_loss(student, wider)) == pytest.approx(0, abs=1e-10)
+    assert float(pairwise_similarity_loss(student, torch.randn(2, 8, 3, 4))) > 0.01
+    assert pairwise_similarity_loss(student, torch.randn(2, 5, 6, 8)).isfinite()
     # two patches, alike for the one and at a right angle for the other: ((0-1)² + (0-1)²) / 4
     alike = torch.ones(1, 2, 1, 2)
     apart = torch.eye(2).view(1, 2, 1, 2)
-    assert float(pairwise_likeness(alike, apart)) == pytest.approx(0.5)
+    assert float(pairwise_similarity_loss(alike, apart)) == pytest.approx(0.5)

@@ -15,7 +15,7 @@ import torch
 from tiny import ON_CPU, TINY_DATA, TINY_MODEL, call
 from torch import nn
 
-from dpt.training.find_lr import follow, suggest, table
+from dpt.training.find_lr import follow, suggest
 
 TINY = (*TINY_MODEL, *TINY_DATA, *ON_CPU, "data=scenes", "data.train.length=8", "task=depth")
 
@@ -103,13 +103,6 @@ def test_a_loss_that_only_rises():
         suggest(RATES, [float(i) for i in range(100)])
     with pytest.raises(ValueError, match="does not fall"):
         suggest(RATES, [math.nan])
-
-
-def test_the_table_shows_both_ends():
-    lines = table(RATES, [100.0 - i for i in range(100)]).splitlines()
-    assert lines[1].split()[:2] == ["1.0e-06", "100"]
-    assert lines[-1].split()[0] == "1.0e+00"
-    assert lines[1].count("#") > lines[-1].count("#") == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_task import batch_of, task_of
 
-from dpt.training.finite import SkippedSteps, forget_later
+from dpt.training.finite import StepGuard
 
 NAMES = ["a.jpg", "b, c.jpg"]
 
@@ -15,7 +15,7 @@ NAMES = ["a.jpg", "b, c.jpg"]
 class Trainer:
     """What a step asks of its trainer."""
 
-    global_step = 3
+    global_step, global_rank = 3, 0
     strategy = None
     precision_plugin = None
 
@@ -28,7 +28,6 @@ def task(tmp_path, monkeypatch):
     task = task_of("depth")
     task._trainer = Trainer(tmp_path)
     monkeypatch.setattr(task, "log", lambda *a, **k: None)
-    monkeypatch.setattr(type(task), "global_rank", 0)
     return task
 
 
@@ -56,7 +55,7 @@ def test_such_a_step_moves_nothing_and_is_written_down(task, tmp_path, factor):
     assert {row["step"] for row in rows} == {"3"}
     step(task, optimizer)
     assert any(not torch.equal(v, weights[k]) for k, v in task.model.state_dict().items())
-    assert (task.skipped.total, task.skipped.in_a_row) == (1, 0)
+    assert (task.guard.total, task.guard.in_a_row) == (1, 0)
 
 
 def test_every_batch_of_an_accumulated_step_is_written_down(task, tmp_path):
@@ -77,7 +76,6 @@ def test_statistics_of_such_a_step_are_forgotten(tmp_path, monkeypatch):
     task = task_of("segmentation")
     task._trainer = Trainer(tmp_path)
     monkeypatch.setattr(task, "log", lambda *a, **k: None)
-    monkeypatch.setattr(type(task), "global_rank", 0)
     optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
     step(task, optimizer)
     kept = {k: v.clone() for k, v in task.model.state_dict().items()}
@@ -85,7 +83,7 @@ def test_statistics_of_such_a_step_are_forgotten(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(task, "_normalize", lambda images: torch.full(images.shape, float("nan")))
         step(task, optimizer)
-    assert task.skipped.total == 1
+    assert task.guard.total == 1
     assert all(torch.equal(v, kept[k]) for k, v in task.model.state_dict().items())
     step(task, optimizer)
     name = next(k for k in kept if "running_var" in k)
@@ -122,40 +120,24 @@ def test_a_scale_below_one_helps_against_no_overflow(task, scale, skipped):
     scaler.step(optimizer)
     scaler.update()
     assert scaler.get_scale() == scale / 2
-    assert task.skipped.total == skipped
-
-
-def test_what_will_be_done_again_is_forgotten(task, tmp_path):
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
-    for number in (3, 5, 12):
-        task.trainer.global_step = number
-        step(task, optimizer, factor=float("nan"))
-    forget_later(tmp_path, 5)
-    rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
-    assert [(row["step"], row["sample"]) for row in rows] == [("3", name) for name in NAMES]
-    forget_later(tmp_path / "nowhere", 5)
+    assert task.guard.total == skipped
 
 
 def test_too_many_in_a_row_end_the_run(task, tmp_path):
-    task.skipped = SkippedSteps(limit=3)
+    task.guard.limit = 3
     optimizer = torch.optim.AdamW(task.model.parameters(), fused=True)
     for factor in (float("nan"), float("nan"), 1.0, float("nan"), float("nan")):
         step(task, optimizer, factor=factor)
     with pytest.raises(ValueError, match=r"not finite in 3 steps in a row.*nonfinite\.csv"):
         step(task, optimizer, factor=float("nan"))
-    state = task.run_state()
+    checkpoint = {"state_dict": task.state_dict()}
+    task.on_save_checkpoint(checkpoint)
     other = task_of("depth")
-    other.set_run_state(state)
-    assert other.run_state() == state
+    other._trainer = task.trainer
+    other.on_load_checkpoint(checkpoint)
+    assert (other.guard.total, other.guard.in_a_row) == (5, 3)
 
 
 def test_the_limit_is_positive():
     with pytest.raises(ValueError, match="max_skipped_steps=0"):
-        SkippedSteps(limit=0)
-
-
-def test_two_ranks_may_both_have_begun_the_file(task, tmp_path):
-    header, rows = "step,rank,loss,gradient_norm,sample", ["3,1,nan,nan,b", "3,0,nan,nan,a"]
-    (tmp_path / "nonfinite.csv").write_text("\n".join([rows[0], header, rows[1], header, ""]))
-    forget_later(tmp_path, 4)
-    assert (tmp_path / "nonfinite.csv").read_text().splitlines() == [header, *rows]
+        StepGuard(torch.nn.Identity(), limit=0)

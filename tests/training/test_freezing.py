@@ -7,7 +7,7 @@ import torch
 from test_ddp import train as train_two_ranks
 
 import dpt
-from dpt.training.freezing import Freeze
+from dpt.training.callbacks import Freeze
 
 ENCODER = "callbacks.freeze.parts=[encoder]"
 RUN = ("task=segmentation", "data.train.length=12", "trainer.val_check_interval=1")
@@ -47,7 +47,7 @@ def test_a_frozen_encoder_for_a_whole_run(train, start, tmp_path):
     assert not [n for n in names if n.startswith("encoder.")]
     assert {"decoder.layer_rn.0.weight", "heads.segmentation.layers.4.weight"} <= names
     assert groups_with_state(run) == ({"decoder", "decoder_no_decay"},) * 2
-    assert "frozen until the whole run: encoder (0." in (run / "log.txt").read_text()
+    assert "frozen until the end: encoder (0." in (run / "log.txt").read_text()
 
 
 def test_an_encoder_frozen_until_a_step(train, start, tmp_path):

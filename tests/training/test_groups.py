@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import dpt
-from dpt.training.groups import layer_depths, parameter_groups
+from dpt.training.optim import layer_ids, parameter_groups
 from dpt.zoo import HEADS
 
 SMALL = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
@@ -142,7 +142,7 @@ def test_rates_are_timms(name):
 
 
 def test_the_cnn_of_a_hybrid_counts_as_embedding():
-    depths = layer_depths(model_of("dpt_hybrid").encoder)
+    depths = layer_ids(model_of("dpt_hybrid").encoder)
     assert {d for name, d in depths.items() if name.startswith("patch_embed.backbone")} == {0}
     assert max(depths.values()) == 12
 
@@ -155,7 +155,7 @@ def test_without_a_rate_of_its_own_the_encoder_falls_from_the_common_one():
 
 def test_an_encoder_without_an_order_is_refused():
     model = nn.ModuleDict({"encoder": nn.Linear(3, 3), "heads": nn.Linear(3, 3)})
-    with pytest.raises(ValueError, match=r"optim\.layer_decay: Linear does not say"):
+    with pytest.raises(ValueError, match=r"optim\.layer_decay: Linear does not define an order"):
         groups_of(model, layer_decay=0.8)
 
 

@@ -22,7 +22,7 @@ def test_a_fault_is_said_once_and_passes(tmp_path, caplog):
         logger.log_metrics({"train/loss": 1.0}, step=step)
     logger.log_hyperparams({"seed": 0})
     (message,) = [r.message for r in caplog.records]
-    assert "log_metrics failed (ConnectionError: no route to host); training goes on" in message
+    assert "log_metrics failed (ConnectionError: no route to host); training continues" in message
     assert isinstance(logger, CSVLogger)
 
 
@@ -64,11 +64,13 @@ def test_resuming_without_a_file_is_nothing(tmp_path):
 
 
 def test_wandb_keeps_the_id_of_a_run(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    ids = {make_wandb(save_dir=str(tmp_path / "run")).version for _ in range(2)}
-    assert len(ids) == 1
-    assert make_wandb(save_dir=str(tmp_path / "other")).version not in ids
+    ids = []
+    for folder in ("run", "run", "other"):
+        ids.append(make_wandb(save_dir=str(tmp_path / folder)).version)
+        wandb.finish()
+    assert ids[0] == ids[1] != ids[2]
 
 
 @pytest.mark.slow
@@ -100,25 +102,8 @@ def test_an_unreachable_service_leaves_the_run_offline(tmp_path, monkeypatch, ca
         logger.log_metrics({"loss": 1.0}, step=step)
     wandb.finish()
     assert asked == ["online", "offline"]
-    assert "no route to host, so this run is kept in" in caplog.text
+    assert "no route to host, so this run is logged to" in caplog.text
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
-
-
-def test_where_wandb_cannot_even_write_it_is_asked_once(tmp_path, monkeypatch, caplog):
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    asked = []
-
-    def broken(**options):
-        asked.append(options["mode"])
-        raise OSError("disk full")
-
-    monkeypatch.setattr(wandb, "init", broken)
-    logger = never_fatal(make_wandb(save_dir=str(tmp_path)))
-    for step in range(3):
-        logger.log_metrics({"loss": 1.0}, step=step)
-    assert asked == ["offline", "offline"]
-    assert "OSError: disk full; training goes on without it" in caplog.text
 
 
 @pytest.mark.slow

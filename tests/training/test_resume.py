@@ -185,11 +185,11 @@ def test_a_job_of_slurm_goes_on_with_no_run_but_its_own(train, tmp_path, monkeyp
     ("change", "message"),
     [
         (["resume=/nowhere"], "resume=/nowhere: not a run's folder"),
-        (["-m", "resume=auto"], "resume goes on with one run"),
+        (["-m", "resume=auto"], "resume continues one run"),
         (["resume=RUN", "data.batch_size=3", "trainer.max_steps=9"],
          "the run had batch_size 4 and now has 3"),
         (["resume=RUN", "trainer.max_steps=9", "callbacks.freeze.parts=[encoder]"],
-         "optim.layer_decay or callbacks.freeze.parts"),
+         "optim.layer_decay and callbacks.freeze.parts"),
         (["resume=RUN", "trainer.max_steps=9", "optim.layer_decay=0.8"],
          "parameters in 4 groups, and is now to train"),
         (["resume=RUN", "trainer.max_steps=9", "model.encoder.num_register_tokens=2"],

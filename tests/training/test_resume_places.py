@@ -50,7 +50,7 @@ def sigterm():
 
 def best_of(folder):
     checkpoint = torch.load(folder / "checkpoints/best.ckpt", weights_only=True)
-    return checkpoint["state_dict"], checkpoint["callbacks"]["BestCheckpoint"]
+    return checkpoint["state_dict"], checkpoint["callbacks"]["RunCheckpoints"]
 
 
 def assert_same_run(found, expected, metrics):
