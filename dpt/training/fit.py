@@ -136,7 +136,7 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], *, skips_bro
         if objective.target and objective.target not in val.info.targets:
             lacks = build.LABEL_NAMES[objective.target]
             log.warning("%s is trained but not scored: the val split has no %s", name, lacks)
-    for dataset in (train, val):
+    for dataset in (d for d in (train, val) if d.reads_files):
         try:
             remarks = dataset.validate(limit=CHECKED_FILES)
             remarks = [*remarks, *quick_findings(dataset, CHECKED_FILES)]
