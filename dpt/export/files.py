@@ -1,4 +1,4 @@
-"""Writing a traced graph to a file, and running what was written."""
+"""Writing a traced graph to a file, and running the file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from dpt.types import OutputSpec
+
 Run = Callable[[Tensor], dict[str, Tensor]]
-"""Images, as the graph takes them, to its outputs by name."""
+"""The graph's input to its outputs by name."""
 
 METADATA_FILE = "metadata.json"
 """The name of the metadata inside a ``.pt2``."""
@@ -25,7 +27,7 @@ SUFFIXES = (".onnx", ".pt2")
 
 
 def check_target(path: Path, *, opset: int | None) -> None:
-    """Raises ValueError unless ``path`` can be written in the format of its suffix."""
+    """Raises ValueError if ``path`` cannot be written in the format of its suffix."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: the name of an exported file ends in {' or '.join(SUFFIXES)}")
     if path.is_dir() or not path.parent.is_dir():
@@ -33,7 +35,7 @@ def check_target(path: Path, *, opset: int | None) -> None:
         raise ValueError(f"{path}: {fault}; give a file in a folder that exists")
     if path.suffix == ".pt2":
         if opset is not None:
-            raise ValueError(f"{path}: an opset is ONNX's; leave it out for .pt2")
+            raise ValueError(f"{path}: opset is an option of ONNX: leave it out for .pt2")
         return
     if absent := [name for name in ("onnx", "onnxruntime", "onnxscript") if not find_spec(name)]:
         raise ValueError(
@@ -44,7 +46,10 @@ def check_target(path: Path, *, opset: int | None) -> None:
 
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """A temporary folder; what is in it at the end replaces its namesakes beside ``path``."""
+    """A temporary folder whose files are moved beside ``path`` at the end.
+
+    A file and its ``.onnx.data`` belong together: both get their names when all went well.
+    """
     with (
         _writing(path),
         tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as name,
@@ -60,37 +65,37 @@ def write(
     path: Path,
     *,
     axes: Mapping[int, str],
-    outputs: Sequence[str],
+    outputs: Mapping[str, OutputSpec],
     metadata: dict[str, str],
     opset: int | None,
 ) -> None:
-    """Writes ``program`` in the format that the suffix of ``path`` names.
+    """Writes ``program`` in the format of the suffix of ``path``.
 
     Args:
         axes: names of the input's axes.
-        outputs: their names.
+        outputs: declaration of each output.
 
     Raises:
-        ValueError: the format has no way to say it, or the disk took no more.
+        ValueError: the format cannot express the model, or the disk is full.
     """
     if path.suffix == ".pt2":
         with _writing(path):
             extra = {METADATA_FILE: json.dumps(metadata, indent=2)}
             torch.export.save(program, path, extra_files=extra)
         return
-    made = _to_onnx(program, outputs, opset)
+    made = _to_onnx(program, list(outputs), opset)
     made.model.metadata_props.update(metadata)
     _name_axes(made.model.graph.inputs[0], axes)
-    for output in made.model.graph.outputs:
-        rank = len(output.shape)
-        dense = {rank - 2: "height", rank - 1: "width"} if rank > 2 else {}
-        _name_axes(output, {0: "batch", **dense})
+    for value, spec in zip(made.model.graph.outputs, outputs.values(), strict=True):
+        rank = len(value.shape)
+        dense = {rank - 2: "height", rank - 1: "width"} if spec.dense else {}
+        _name_axes(value, {0: "batch", **dense})
     with _writing(path):
-        made.save(path)  # weights beyond 2 GB, more than one file can hold, go to NAME.onnx.data
+        made.save(path)  # weights beyond 2 GB, the limit of one file, go to NAME.onnx.data
 
 
 def run_of(path: Path) -> Run:
-    """What the file computes: by ONNX Runtime with torch's number of threads, or by torch."""
+    """The file as a function: by ONNX Runtime with torch's number of threads, or by torch."""
     if path.suffix == ".pt2":
         return torch.export.load(path).module()
     import onnxruntime
@@ -98,7 +103,7 @@ def run_of(path: Path) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    # its threads would go on spinning, and slow down what is timed beside it
+    # spinning threads would slow down other timings
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -114,7 +119,7 @@ def _to_onnx(program: ExportedProgram, outputs: Sequence[str], opset: int | None
     logs = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir", "torch.onnx")]
     levels = [log.level for log in logs]
     for log in logs:
-        log.setLevel(logging.ERROR)  # the exporter thinks aloud
+        log.setLevel(logging.ERROR)
     try:
         return torch.onnx.export(
             program,
@@ -124,16 +129,16 @@ def _to_onnx(program: ExportedProgram, outputs: Sequence[str], opset: int | None
             opset_version=opset,
             verbose=False,
         )
-    except Exception as error:  # of torch.onnx, onnxscript and onnx_ir
+    except Exception as error:  # torch.onnx, onnxscript and onnx_ir raise many types
         reason = str(error).strip().partition("\n")[0][:200]
-        raise ValueError(f"this model cannot be said in ONNX: {reason}") from error
+        raise ValueError(f"ONNX cannot express this model: {reason}") from error
     finally:
         for log, level in zip(logs, levels, strict=True):
             log.setLevel(level)
 
 
 def _name_axes(value: Any, names: Mapping[int, str]) -> None:
-    """Calls free axes what they are; the trace calls them s34, or 16*((s34 + 15)//16)."""
+    """Names free axes; the trace calls them s34, or 16*((s34 + 15)//16)."""
     sizes = enumerate(value.shape)
     value.shape = type(value.shape)(s if isinstance(s, int) else names.get(i, s) for i, s in sizes)
 

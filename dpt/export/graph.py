@@ -1,10 +1,11 @@
-"""What is exported: a model that only predicts, with or without normalisation, as one graph."""
+"""The graph that is exported: a model for prediction only, with or without normalisation."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,19 +16,19 @@ import dpt
 from dpt.model import DPT
 from dpt.nn import DenseHead
 from dpt.nn.inference import optimized
-from dpt.types import Preprocessing
+from dpt.types import OutputSpec, Preprocessing
 
 Shape = tuple[int, int, int]
 """Of an input: number of images, height, width."""
 
 
 class Graph(nn.Module):
-    """Images to a tensor a head, as :meth:`dpt.nn.DPT.forward` in evaluation.
+    """Images to one tensor per head, as :meth:`dpt.nn.DPT.forward` in evaluation.
 
     Args:
         model: predicts in its own precision; outputs are float32.
-        preprocessing: take uint8 RGB images (B, H, W, 3) and normalise them so; None takes what
-            the model takes, normalised float32 (B, 3, H, W).
+        preprocessing: the input is uint8 RGB (B, H, W, 3), normalised with this; None: the input
+            is normalised float32 (B, 3, H, W).
     """
 
     model: Any
@@ -39,13 +40,13 @@ class Graph(nn.Module):
 
     @classmethod
     def of(cls, model: DPT, *, tasks: Sequence[str], with_preprocessing: bool) -> Graph:
-        """A copy of ``model`` in float32 on the CPU, with the heads of ``tasks`` alone.
+        """A copy of ``model`` in float32 on the CPU with the heads in ``tasks``.
 
         Raises:
             ValueError: the model has no such head, or is an optimised copy.
         """
         if model.predicts_only:
-            raise ValueError("an optimised copy is not exported: give the model it was made of")
+            raise ValueError("an optimised copy cannot be exported: give the original model")
         if unknown := sorted(set(tasks) - set(model.heads)):
             raise ValueError(f"no head {', '.join(unknown)}: this model has {list(model.heads)}")
         copy = deepcopy(model).cpu().float().eval().requires_grad_(False)
@@ -53,11 +54,11 @@ class Graph(nn.Module):
             del copy.heads[name]
         dense = any(isinstance(head, DenseHead) for head in copy.heads.values())
         if not dense and copy.decoder is not None and copy.decoder.align != "double":
-            copy.decoder = None  # nobody reads it, and the padding does not depend on it
+            copy.decoder = None  # no head reads it, and padding does not depend on it
         return cls(copy, preprocessing=model.preprocessing if with_preprocessing else None)
 
     def for_inference(self, *, half: bool) -> Graph:
-        """The same by fewer operations: BN folded, no auxiliary head; in float16 if asked."""
+        """The same function with fused BatchNorm and no auxiliary head; in float16 if ``half``."""
         model: Any = optimized(self.model, compiled=False)
         model.to(memory_format=torch.contiguous_format)  # the runtime chooses its own
         return Graph(model.half() if half else model, preprocessing=self.preprocessing).eval()
@@ -69,13 +70,18 @@ class Graph(nn.Module):
         return {name: out.float() for name, out in self.model(images.to(dtype)).items()}
 
     @property
+    def outputs(self) -> dict[str, OutputSpec]:
+        """The declaration of each output."""
+        return self.model.outputs
+
+    @property
     def axes(self) -> dict[int, str]:
-        """Those axes of the input that may be free."""
+        """Names of the axes of the input that may be free."""
         first = 2 if self.preprocessing is None else 1
         return {0: "batch", first: "height", first + 1: "width"}
 
     def example(self, shape: Shape) -> Tensor:
-        """Noise that :meth:`forward` takes, the same for the same shape."""
+        """Noise as input, always the same for a shape."""
         batch, height, width = shape
         random = torch.Generator().manual_seed(0)
         if self.preprocessing is None:
@@ -85,21 +91,16 @@ class Graph(nn.Module):
 
 
 def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
-    """The graph by torch.export, for any number of images and, if asked, of any size.
+    """The graph by torch.export, for any number of images and, if ``free_size``, of any size.
 
     Args:
-        shape: of the images that it is traced with.
+        shape: of the images to trace with.
 
     Raises:
-        ValueError: torch cannot trace the model so.
+        ValueError: torch cannot trace the model.
     """
     from torch.fx.experimental import _config
 
-    if free_size and any(hasattr(module, "window_size") for module in graph.modules()):
-        raise ValueError(
-            "attention in windows (timm's Swin and BEiT) goes by the size of its maps, and is not "
-            "traced for free sizes: fix the size, with --size H W"
-        )
     free = {i: Dim.DYNAMIC for i, name in graph.axes.items() if free_size or name == "batch"}
     try:
         # sizes of one are like any other, as torch.onnx has it
@@ -108,43 +109,40 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
             program = torch.export.export(
                 graph, (graph.example(shape),), dynamic_shapes=(free,), strict=False
             )
-    except Exception as error:  # of torch's many kinds
+    except Exception as error:  # torch raises many types
         reason = str(error).strip().partition("\n")[0][:200]
         remedy = "; fix the size, with --size H W" if free_size else ""
         raise ValueError(f"this model cannot be traced: {reason}{remedy}") from error
-    # What is left are questions about the layout of memory ("is it contiguous?"), for which the
-    # file would refuse other sizes when loaded; it is compared with the model at several instead.
+    # The remaining guards concern memory layout ("is it contiguous?"), and the loaded file would
+    # refuse other sizes because of them; it is compared with the model at several sizes instead.
     if hasattr(program, "_guards_code"):
         program._guards_code = []
     return program
 
 
 def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[str, str]:
-    """What a user of the file must know, by name; lists and objects are JSON."""
-    rule, spec = model.preprocessing, model.spec
+    """The file's metadata: what a user must know, by name; lists and objects are JSON."""
+    rule = model.preprocessing
     if graph.preprocessing is None:
-        form = "float32 (batch, 3, height, width): RGB / 255, less mean, over std"
+        form = "float32 (batch, 3, height, width): RGB / 255, minus mean, divided by std"
     else:
         form = "uint8 (batch, height, width, 3): RGB, normalised inside"
-    facts: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "dpt_version": dpt.__version__,
-        "model": spec["name"],
-        "tasks": list(graph.model.heads),
+        "model": model.spec["name"],
+        "tasks": list(graph.outputs),
+        "outputs": {name: asdict(spec) for name, spec in graph.outputs.items()},
         "input": form,
         "input_size": list(size) if size else "any",
         "resize": f"before the input: {rule.resize} image_size, {rule.interpolation}",
-        "image_size": list(rule.image_size),
-        "multiple_of": rule.multiple_of,
-        "mean": list(rule.mean),
-        "std": list(rule.std),
+        **{k: v for k, v in rule.to_dict().items() if k not in ("resize", "interpolation")},
     }
-    if "depth" in graph.model.heads:
-        head = graph.model.heads["depth"]
-        facts["depth_unit"] = "m" if head.kind == "metric" else "relative inverse depth"
-        if head.kind == "metric" and head.max_depth is not None:
-            facts["max_depth"] = head.max_depth
-        if spec.get("calibration"):
-            facts["calibration"] = spec["calibration"]
-    if spec.get("class_names"):
-        facts["class_names"] = list(spec["class_names"])
-    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
+    for spec in graph.outputs.values():
+        if spec.kind == "depth":
+            metadata.setdefault("depth_unit", spec.unit)
+            if model.calibration is not None:
+                metadata["calibration"] = model.calibration.to_dict()
+        names = spec.class_names or model.spec.get("class_names")
+        if spec.kind == "logits" and names:
+            metadata.setdefault("class_names", list(names))
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}

@@ -13,6 +13,7 @@ from torch.export import Dim, ExportedProgram
 from dpt.export.files import check_target, run_of, write
 from dpt.export.graph import Graph, trace
 from dpt.model import DPT
+from dpt.types import OutputSpec
 
 OUTPUT = {"depth": "predicted_depth", "segmentation": "logits"}
 """What transformers calls them."""
@@ -56,7 +57,8 @@ def _in_runtime(contender: Contender, program: ExportedProgram, task: str) -> Co
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
         check_target(path, opset=None)
-        write(program, path, axes={0: "batch"}, outputs=[task], metadata={}, opset=None)
+        write(program, path, axes={0: "batch"}, outputs={task: OutputSpec(task, "map")},
+              metadata={}, opset=None)  # fmt: skip
         run = run_of(path)
 
     def predict(images: Tensor) -> Tensor:

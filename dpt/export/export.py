@@ -1,0 +1,217 @@
+"""Writing a model to a file, and comparing the file with the model before it is kept.
+
+The file holds the inference form: BatchNorm fused, no auxiliary heads, nothing of autograd.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, isnan
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpt.export.files import Run, check_target, folder_beside, run_of, write
+from dpt.export.graph import Graph, Shape, describe, trace
+from dpt.model import DPT
+
+HALF_TOLERANCE = 0.05
+"""A float16 file with a larger error is useless: something overflowed, or all detail is lost."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file.
+
+    Attributes:
+        path: the file.
+        errors: largest difference of each output from the model's, as a share of the largest value
+            of that output.
+        seconds: for one image, in ONNX Runtime or torch, on the CPU.
+    """
+
+    path: Path
+    errors: dict[str, float]
+    seconds: float
+
+    def __str__(self) -> str:
+        parts = [self.path, self.path.with_name(f"{self.path.name}.data")]
+        size = sum(p.stat().st_size for p in parts if p.is_file()) / 1e6
+        errors = ", ".join(f"{error:.1e} ({name})" for name, error in self.errors.items())
+        return (
+            f"{self.path}: {size:.1f} MB, largest error {errors} of the largest value, "
+            f"{1000 * self.seconds:.0f} ms"
+        )
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written, and the result of the comparison with the model.
+
+    Attributes:
+        file: the float32 file.
+        half: the float16 file, if requested.
+        metadata: of the file.
+        compared: (images, height, width) of the inputs of the comparison.
+        timed: (images, height, width) of the input that was timed.
+        model_seconds: of the model for that input, on the CPU.
+    """
+
+    file: Written
+    half: Written | None
+    metadata: dict[str, str]
+    compared: tuple[Shape, ...]
+    timed: Shape
+    model_seconds: float
+
+    def __str__(self) -> str:
+        lines = [
+            str(self.file),
+            f"  input    {self.metadata['input']}; size: {self.metadata['input_size']}",
+            f"  checked  {', '.join(map(_form, self.compared))} (images x H x W)",
+            f"  speed    measured at {_form(self.timed)} with {torch.get_num_threads()} CPU "
+            f"thread(s); the model takes {1000 * self.model_seconds:.0f} ms",
+        ]
+        if self.half:
+            ratio = self.file.seconds / self.half.seconds
+            lines += [str(self.half), f"  {ratio:.2f} times the speed of float32 on this CPU"]
+            if ratio < 1:
+                lines.append("  (few CPUs compute in float16; it is meant for GPUs)")
+        return "\n".join(lines)
+
+
+def export(
+    model: DPT,
+    path: str | Path,
+    *,
+    size: tuple[int, int] | None = None,
+    tasks: Sequence[str] = (),
+    with_preprocessing: bool = False,
+    half: bool = False,
+    opset: int | None = None,
+    tolerance: float = 1e-4,
+) -> Export:
+    """Writes ``model`` to ``path`` and compares the file with it.
+
+    Number of images, height and width are free: images of any size are padded inside as the model
+    pads them. Resizing an image to a size that suits the model is left to the caller.
+
+    Args:
+        model: what to export; it is not changed.
+        path: ``.onnx`` or ``.pt2``; an existing file is replaced after the comparison.
+        size: (H, W) fixes the size of the input.
+        tasks: names of the heads to export; empty for all.
+        with_preprocessing: the input is uint8 RGB (B, H, W, 3), normalised in the file.
+        half: also write a float16 file, ``NAME.fp16.onnx``, whose input and outputs are float32,
+            and measure its error and speed.
+        opset: of ONNX; None uses the exporter's default.
+        tolerance: largest error that is accepted, as a share of an output's largest value
+            (float16: 0.05).
+
+    Raises:
+        ValueError: the model cannot be exported, the file cannot be written, or it differs from
+            the model. Nothing is left behind then.
+    """
+    path = Path(path)
+    check_target(path, opset=opset)
+    if size and min(size) < 1:
+        raise ValueError(f"size {size[0]}x{size[1]}: each side must be at least one pixel")
+    graph = Graph.of(model, tasks=tasks, with_preprocessing=with_preprocessing)
+    metadata = describe(model, graph, size=size)
+    traced, compared = shapes_to_check(graph, size=size)
+    timed = (1, *(size or model.preprocessing.image_size))
+
+    def make(name: str, *, half: bool) -> Written:
+        program = trace(graph.for_inference(half=half), traced, free_size=size is None)
+        precision = {"precision": "float16" if half else "float32"}
+        target = folder / name
+        write(
+            program,
+            target,
+            axes=graph.axes,
+            outputs=graph.outputs,
+            metadata=metadata | precision,
+            opset=opset,
+        )
+        run = run_of(target)
+        try:
+            errors = compare(graph, run, compared)
+            require(errors, tolerance=HALF_TOLERANCE if half else tolerance)
+        except ValueError as error:
+            remedy = "" if size else "; a fixed size may work: --size H W"
+            raise ValueError(f"{path.with_name(name)} was deleted: {error}{remedy}") from error
+        return Written(path.with_name(name), errors, seconds_for(run, graph.example(timed)))
+
+    with folder_beside(path) as folder:
+        file = make(path.name, half=False)
+        half_file = make(f"{path.stem}.fp16{path.suffix}", half=True) if half else None
+        model_seconds = seconds_for(graph, graph.example(timed))
+    return Export(file, half_file, metadata, compared, timed, model_seconds)
+
+
+def shapes_to_check(
+    graph: Graph, *, size: tuple[int, int] | None
+) -> tuple[Shape, tuple[Shape, ...]]:
+    """The input to trace with, and three others: on and off the grid, portrait and landscape."""
+    if size:
+        return (2, *size), ((1, *size), (3, *size), (4, *size))
+    step = graph.model.pad_multiple
+    trained = graph.model.preprocessing.image_size
+    traced = (2, 5 * step - 3, 4 * step - 1)
+    return traced, ((1, *trained), (2, 4 * step + 1, 3 * step), (1, 3 * step, 6 * step))
+
+
+def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]:
+    """The largest difference of each output, as a share of its largest value in the model.
+
+    Raises:
+        ValueError: the file does not run on one of the shapes.
+    """
+    differences: dict[str, float] = {}
+    scales: dict[str, float] = {}
+    for shape in shapes:
+        images = graph.example(shape)
+        with torch.no_grad():
+            wanted = graph(images)
+            try:
+                found = run(images)
+            except Exception as error:  # of either runtime
+                reason = str(error).strip().partition("\n")[0][:200]
+                raise ValueError(f"it fails on {_form(shape)} pixels: {reason}") from error
+        for name, value in wanted.items():
+            same = found[name].shape == value.shape
+            off = (found[name] - value).abs().max().item() if same else inf
+            differences[name] = max(differences.get(name, 0.0), inf if isnan(off) else off)
+            scales[name] = max(scales.get(name, 0.0), value.abs().max().item())
+    tiny = torch.finfo(torch.float32).tiny
+    return {name: off / max(scales[name], tiny) for name, off in differences.items()}
+
+
+def require(errors: dict[str, float], *, tolerance: float) -> None:
+    """Raises ValueError if an error exceeds ``tolerance``."""
+    worst = max(errors, key=lambda name: errors[name])
+    if not errors[worst] <= tolerance:
+        raise ValueError(
+            f"its {worst} is off by {errors[worst]:.1e} of the largest value, more than "
+            f"{tolerance:.0e}"
+        )
+
+
+def seconds_for(run: Callable[[Tensor], Any], images: Tensor, *, rounds: int = 3) -> float:
+    """Median time of a call, after one for warming up."""
+    times = []
+    with torch.no_grad():
+        for _ in range(rounds + 1):
+            start = time.perf_counter()
+            run(images)
+            times.append(time.perf_counter() - start)
+    return median(times[1:])
+
+
+def _form(shape: Shape) -> str:
+    return "x".join(map(str, shape))
