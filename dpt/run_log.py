@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import TypeVar
@@ -18,14 +18,6 @@ from rich.table import Table
 from dpt.atomic import write_bytes
 
 T = TypeVar("T")
-LOWER_IS_BETTER = {
-    "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "mae", "loss_since_validation",
-}  # fmt: skip
-
-
-def is_lower_better(metric: str) -> bool:
-    """Of a metric's name, with or without ``val/`` in front."""
-    return metric.rpartition("/")[2].removesuffix("_pooled") in LOWER_IS_BETTER
 
 
 def start_log(folder: Path | None) -> None:
@@ -63,10 +55,17 @@ def write_json(path: Path, values: Mapping[str, float | str]) -> None:
     write_bytes(path, (json.dumps(flat, indent=2) + "\n").encode())
 
 
-def log_table(rows: Mapping[str, Mapping[str, float]], *, title: str) -> None:
-    """Logs scores, a column for each of ``rows`` (baselines and the model), a line a metric.
+def log_table(
+    rows: Mapping[str, Mapping[str, float]], *, title: str, lower_is_better: Collection[str]
+) -> None:
+    """Logs scores: a column for each of ``rows`` (baselines and the model), a line for each metric.
 
     A star marks the best of each line.
+
+    Args:
+        rows: scores by name, by the name of the row.
+        title: of the table.
+        lower_is_better: names of the metrics that are better if lower, without ``val/``.
     """
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("metric")
@@ -76,7 +75,7 @@ def log_table(rows: Mapping[str, Mapping[str, float]], *, title: str) -> None:
         if metric.startswith("val/iou/"):
             continue
         values = [row.get(metric, float("nan")) for row in rows.values()]
-        lower = is_lower_better(metric)
+        lower = metric.removeprefix("val/") in lower_is_better
         finite = [v for v in values if v == v]
         best = (min if lower else max)(finite) if len(finite) > 1 else None
         cells = ["-  " if v != v else f"{v:.4f} {'*' if v == best else ' '}" for v in values]
@@ -85,7 +84,11 @@ def log_table(rows: Mapping[str, Mapping[str, float]], *, title: str) -> None:
 
 
 def log_scores(
-    scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]], *, title: str
+    scores: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    *,
+    title: str,
+    lower_is_better: Collection[str],
 ) -> None:
     """Logs scores with their confidence intervals, those of single classes and ranges left out."""
     logging.getLogger("dpt").info("%s", title)
@@ -96,7 +99,7 @@ def log_scores(
     for metric, value in scores.items():
         if "/" not in metric:
             cells = ["-" if v != v else f"{v:.4f}" for v in (value, *intervals[metric])]
-            better = "lower" if is_lower_better(metric) else "higher"
+            better = "lower" if metric in lower_is_better else "higher"
             table.add_row(f"{metric} ({better} is better)", *cells)
     _log(table)
 

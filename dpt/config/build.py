@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from dpt.config import model as models
 from dpt.config.objects import check_arguments, find, make
 from dpt.data import EvalTransform, TrainTransform, make_loader
+from dpt.metrics import SumMetric
 from dpt.model import DPT
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
@@ -93,30 +94,14 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
                 f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
                 f"{given}. Choose data that has them ({remedy})"
             )
-        node = {**node, **_from_data(cls, node, data)}
-        objectives[name] = make(node, f"task.objectives.{name}")
-    return objectives
-
-
-def _from_data(cls: Any, node: Mapping[str, Any], data: Any) -> dict[str, Any]:
-    """Arguments of an objective, of class ``cls``, that the data decides."""
-    info: DatasetInfo = data.info
-    filled: dict[str, Any] = {}
-    if "max_depth" in node and node["max_depth"] is None:
-        filled["max_depth"] = info.max_depth
-    if "num_classes" in node:
-        is_dense = cls.target == "labels"
-        names = info.class_names if is_dense else data.class_id_names
-        if node["num_classes"] is None:
-            filled["num_classes"] = len(names)
-        elif node["num_classes"] != len(names):
+        node = {**node, **cls.from_data(data, node)}
+        objective = objectives[name] = make(node, f"task.objectives.{name}")
+        if not isinstance(objective.metrics, SumMetric):
             raise ValueError(
-                f"num_classes={node['num_classes']}, but the data has {len(names)} classes "
-                f"({', '.join(names[:4])}, ...): leave it out, or set data.num_classes"
+                f"task.objectives.{name}: its metrics are a {type(objective.metrics).__name__}, "
+                f"which cannot be scored image by image: derive it from dpt.metrics.SumMetric"
             )
-        if is_dense:
-            filled["class_names"] = names
-    return filled
+    return objectives
 
 
 def make_model(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
 
-from dpt.evaluation.pictures import panel_row
 from dpt.objectives.base import take
 from dpt.types import Batch
 from dpt.viz import save_png, stack
@@ -21,11 +18,11 @@ log = logging.getLogger("dpt")
 
 
 class Panels(Callback):
-    """Pictures of validation images: photo, truth, prediction, error.
+    """Pictures of validation images, a row for each dense head: see :meth:`Objective.panel`.
 
     Args:
-        folder: where ``<index>.png`` is written at each validation, over the one before.
-        count: how many images, spread evenly over the data set.
+        folder: of the files ``<index>.png``, overwritten at each validation.
+        count: number of images, spread evenly over the data set.
     """
 
     def __init__(self, *, folder: str, count: int = 8) -> None:
@@ -45,6 +42,8 @@ class Panels(Callback):
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         loader: Any = trainer.val_dataloaders
+        module: Any = pl_module
+        declared = module.model.outputs
         wanted = spread(self.count, len(loader.dataset))
         images = {int(i): image for i, image in zip(batch["index"], batch["image"], strict=True)}
         for predictions, labels in outputs["groups"]:
@@ -52,11 +51,13 @@ class Panels(Callback):
                 if index not in wanted:
                     continue
                 photo = images[index].permute(1, 2, 0).cpu().numpy()
-                one = {name: output[k : k + 1] for name, output in predictions.items()}
-                rows = panel_rows(
-                    pl_module.objectives, photo, one, take(labels, [k]), loader.dataset
-                )
-                if rows:
+                own = {name: output[k : k + 1] for name, output in predictions.items()}
+                truth = take(labels, [k])
+                rows = [
+                    objective.panel(photo, own, truth, declared[objective.head])
+                    for objective in module.objectives.values()
+                ]
+                if rows := [row for row in rows if row is not None]:
                     self.pictures[index] = stack(rows)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -77,19 +78,10 @@ def spread(count: int, length: int) -> set[int]:
     return {int(i) for i in np.linspace(0, length - 1, min(count, length)).round()}
 
 
-def panel_rows(
-    objectives: Any, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, dataset: Any
-) -> list[np.ndarray]:
-    """A row of pictures for each dense head, at the label's resolution."""
-    palette = dataset.dataset.info.palette or None
-    rows = [panel_row(o, photo, outputs, labels, palette) for o in objectives.values()]
-    return [row for row in rows if row is not None]
-
-
 class FailedFiles(Callback):
-    """Says which files could not be read, each once, and counts them (``data.on_error=skip``).
+    """Logs each file that could not be read once, and counts them (``data.on_error=skip``).
 
-    A resumed run counts on, and names them in its own log again.
+    A resumed run continues the count and logs the files again.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
-"""Predictions that lie on disk, anyone's: which file belongs to which image, and what it says."""
+"""Predictions on disk: the file of each image, and its values."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,67 +17,56 @@ from dpt.data.base import check_sample
 from dpt.data.errors import DataError
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
-from dpt.metrics.protocols import KB_SIZE, kb_box
-from dpt.types import Batch, Sample, Target
+from dpt.metrics.protocols import KB_SIZE, PredictionKind, kb_box
+from dpt.types import Batch, OutputSpec, Sample, Target
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
     "depth": ("depth_npy", "depth", "depth_exr"),
     "labels": ("labels_npy", "labels"),
 }
-"""Sub-folders in which predictions of one kind are looked for first, the exact ones in front."""
+"""Sub-folders with predictions of one target, by preference: exact values first."""
 HEADS: dict[Target, str] = {"depth": "depth", "labels": "segmentation"}
 SUFFIXES: dict[Target, tuple[str, ...]] = {"depth": io.DEPTH_SUFFIXES, "labels": io.LABEL_SUFFIXES}
-TOLD = 3
-"""Faults that are named."""
+MAX_FAULTS = 3
+"""Faults in a message."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DepthCoding:
-    """What the numbers of a depth file mean: depth = value · scale + offset, in ``kind``'s unit."""
+def read_manifest(folder: Path) -> tuple[dict[Path, tuple[float, float]], PredictionKind | None]:
+    """The notes of ``dpt predict`` on the files it wrote; nothing for other folders.
 
-    scale: float
-    offset: float = 0.0
-
-
-class Manifest:
-    """What ``dpt predict`` noted about the files it wrote; empty for anybody else's folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.codings: dict[Path, DepthCoding] = {}
-        self.units: set[str] = set()
-        journal = folder / "predictions.jsonl"
-        if not journal.is_file():
-            return
-        for line in io.read_text(journal).splitlines():
-            try:
-                record = json.loads(line)
-                depth = record.get("depth")
-                files = [folder / name for name in record["files"]]
-            except (ValueError, KeyError, AttributeError):
-                continue  # cut short by a crash
-            if depth:
-                self.units.add(depth["unit"])
-                coding = DepthCoding(scale=depth["scale"], offset=depth["offset"])
-                self.codings |= {file: coding for file in files if file.suffix == ".png"}
-
-    @property
-    def kind(self) -> str | None:
-        """``metric`` or ``relative``, if all files say the same."""
-        if not self.units:
-            return None
-        return "metric" if self.units == {"metres"} else "relative"
+    Returns:
+        Scale and offset of PNG files (depth = value · scale + offset), and the kind of the depth
+        if all files have one.
+    """
+    coding: dict[Path, tuple[float, float]] = {}
+    units: set[str] = set()
+    path = folder / "predictions.jsonl"
+    for line in io.read_text(path).splitlines() if path.is_file() else ():
+        try:
+            record = json.loads(line)
+            depth = record.get("depth")
+            files = [folder / name for name in record["files"]]
+        except (ValueError, KeyError, AttributeError):
+            continue  # cut short by a crash
+        if depth:
+            units.add(depth["unit"])
+            own = (depth["scale"], depth["offset"])
+            coding |= {file: own for file in files if file.suffix == ".png"}
+    if not units:
+        return coding, None
+    return coding, "metric" if units <= {"m", "metres"} else "relative"
 
 
 class PredictionFolder:
-    """The files of a folder that predict one kind of target, by the stem of their names.
+    """The files of a folder with predictions of one target, by the stem of their names.
 
     Args:
-        folder: DIR itself, or one of its sub-folders of ``FOLDERS``.
+        folder: predictions=DIR, or one of its sub-folders in ``FOLDERS``.
         target: ``depth`` or ``labels``.
     """
 
     def __init__(self, folder: Path, *, target: Target) -> None:
-        self.folder, self.target = folder, target
+        self.folder = folder
         self.by_stem: dict[str, list[Path]] = {}
         for path in sorted(folder.rglob("*")):
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
@@ -89,9 +78,9 @@ class PredictionFolder:
             )
 
     def find(self, name: str) -> Path:
-        """The file for the sample called ``name``, usually its image's path.
+        """The file of the sample called ``name``, usually its image's path.
 
-        Of several with its stem, the one that shares most folders with it. A sample inside a
+        Of several with its stem, the one with most parent folders in common. A sample inside a
         larger file, ``nyu.mat#12``, has a file of that number: ``12.png``, ``0012.png``.
         """
         sample = Path(name)
@@ -103,25 +92,21 @@ class PredictionFolder:
             found = self.by_stem.get(sample.stem) or self.by_stem.get(sample.name) or []
         if not found:
             raise DataError(f"{name}: no file {sample.stem}.* in {self.folder}")
-        common = [_common_end(path.parent, sample.parent) for path in found]
+        common = [_common_parents(path, sample) for path in found]
         best = [p for p, c in zip(found, common, strict=True) if c == max(common)]
         if len(best) > 1:
             raise DataError(f"{name}: {best[0]} and {best[1]} both have its name")
         return best[0]
 
 
-def _common_end(a: Path, b: Path) -> int:
-    count = 0
-    for x, y in zip(reversed(a.parts), reversed(b.parts), strict=False):
-        if x != y:
-            break
-        count += 1
-    return count
+def _common_parents(a: Path, b: Path) -> int:
+    pairs = zip(reversed(a.parent.parts), reversed(b.parent.parts), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def find_folders(folder: Path, targets: tuple[Target, ...]) -> dict[Target, PredictionFolder]:
-    """Where predictions of each target lie: sub-folders as ``dpt predict`` names them, or, for a
-    data set with one kind of label, the folder itself."""
+    """The folder of each target: sub-folders as ``dpt predict`` names them, or, for a data set with
+    one kind of label, the folder itself."""
     if not folder.is_dir():
         raise DataError(f"predictions={folder}: no such folder")
     dense = [t for t in FOLDERS if t in targets]
@@ -143,29 +128,41 @@ def find_folders(folder: Path, targets: tuple[Target, ...]) -> dict[Target, Pred
 
 
 class Pairs(Dataset):
-    """Samples and what was predicted for them, in place of a model.
+    """Samples with their predictions from files.
 
     Args:
         dataset: raw samples.
-        folders: by target.
-        manifest: of ``dpt predict``.
-        scale: of the depth files, in metres a unit; None where they say it themselves.
-        kind: of the depth, ``metric`` or ``relative``.
-        kb_crop: take depth maps of the KITTI benchmark's crop for whole ones.
+        folder: of the predictions.
+        scale: of the depth files, in metres for each unit; None if the files define it.
+        kind: of the depth; None for the manifest's, or ``metric``.
+        kb_crop: paste depth maps of the size of the KITTI benchmark's crop into whole ones.
     """
 
     def __init__(
         self,
         dataset: Any,
-        folders: Mapping[Target, PredictionFolder],
+        folder: Path,
         *,
-        manifest: Manifest,
-        scale: float | None,
-        kind: str,
-        kb_crop: bool,
+        scale: float | None = None,
+        kind: PredictionKind | None = None,
+        kb_crop: bool = False,
     ) -> None:
-        self.dataset, self.folders = dataset, folders
-        self.manifest, self.scale, self.kind, self.kb_crop = manifest, scale, kind, kb_crop
+        self.dataset, self.scale, self.kb_crop = dataset, scale, kb_crop
+        self.folders = find_folders(folder, dataset.info.targets)
+        self.coding, found = read_manifest(folder)
+        self.kind: PredictionKind = kind or found or "metric"
+
+    @property
+    def outputs(self) -> dict[str, OutputSpec]:
+        """Declarations of the predictions, by head."""
+        unit = "m" if self.kind == "metric" else "relative inverse depth"
+        declared = {
+            "depth": OutputSpec("depth", "depth", unit=unit),
+            "segmentation": OutputSpec(
+                "segmentation", "logits", channels=self.dataset.info.num_classes
+            ),
+        }
+        return {HEADS[target]: declared[HEADS[target]] for target in self.folders}
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -175,23 +172,23 @@ class Pairs(Dataset):
         sample = self.dataset[index]
         check_sample(sample)
         sample["index"] = index
-        predictions = {}
         try:
-            for target, folder in self.folders.items():
-                predictions[HEADS[target]] = self._read(target, folder, sample)
+            return sample, {HEADS[t]: self._read(t, sample) for t in self.folders}, ""
         except DataError as error:
             return sample, {}, str(error)
-        return sample, predictions, ""
 
-    def _read(self, target: Target, folder: PredictionFolder, sample: Any) -> np.ndarray:
-        if target not in sample:  # a picture without this kind of label: nothing will be scored
+    def _read(self, target: Target, sample: Any) -> np.ndarray:
+        if target not in sample:  # no label: nothing is scored
             shape = sample["image"].shape[:2]
             return np.zeros(shape, np.float32 if target == "depth" else np.uint8)
-        path, truth = folder.find(sample["name"]), sample[target]
+        path, truth = self.folders[target].find(sample["name"]), sample[target]
         if target == "depth":
             values = self._read_depth(path)
             if self.kb_crop and values.shape == KB_SIZE != truth.shape:
-                values = _pasted(values, truth.shape)
+                top, bottom, left, right = kb_box(*truth.shape)
+                whole = np.zeros(truth.shape, values.dtype)  # does not count around the crop
+                whole[top:bottom, left:right] = values
+                values = whole
         else:
             values = io.read_labels(path, colors=self.dataset.info.palette)
         if values.shape != truth.shape:
@@ -203,56 +200,45 @@ class Pairs(Dataset):
 
     def _read_depth(self, path: Path) -> np.ndarray:
         raw = io.read_raw_depth(path)
-        coding = self.manifest.codings.get(path)
-        if self.scale is not None:
-            coding = DepthCoding(scale=self.scale)
-        elif coding is None:
-            if raw.dtype.kind != "f" and self.kind == "metric":
-                raise DataError(
-                    f"{path}: whole numbers: say how many metres one is, as "
-                    "predictions_scale=0.001 for millimetres or 0.00390625 for KITTI's 1/256 m"
-                )
-            coding = DepthCoding(scale=1.0)
-        return raw.astype(np.float32) * np.float32(coding.scale) + np.float32(coding.offset)
-
-
-def _pasted(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """A map of the KITTI benchmark's crop where it was cut from; what is around does not count."""
-    top, bottom, left, right = kb_box(*shape)
-    whole = np.zeros(shape, values.dtype)
-    whole[top:bottom, left:right] = values
-    return whole
+        scale, offset = (self.scale, 0.0) if self.scale else self.coding.get(path, (None, 0.0))
+        if scale is None and raw.dtype.kind != "f" and self.kind == "metric":
+            raise DataError(
+                f"{path}: whole numbers without a unit: set predictions_scale=0.001 for "
+                "millimetres or 0.00390625 for KITTI's 1/256 m"
+            )
+        return raw.astype(np.float32) * np.float32(scale or 1.0) + np.float32(offset)
 
 
 def scored_pairs(
     pairs: Pairs, *, num_workers: int
 ) -> Iterator[tuple[dict[str, torch.Tensor], Batch]]:
-    """Predictions, batch axis in front, and labels of each image, as a model and a loader give.
+    """Predictions with a batch axis, and labels, of each image, as from a model and a loader.
 
     Raises:
-        DataError: files are missing or do not fit; the first few are named.
+        DataError: files are missing or do not fit; the message names the first few.
     """
-    loader = DataLoader(pairs, batch_size=None, num_workers=num_workers, collate_fn=_as_it_is)
+    loader = DataLoader(pairs, batch_size=None, num_workers=num_workers, collate_fn=_unchanged)
     faults: list[str] = []
     for sample, predictions, fault in loader:
         if fault:
             faults.append(fault)
-            if len(faults) > TOLD:
+            if len(faults) > MAX_FAULTS:
                 break
         elif not faults:
             outputs = {k: torch.from_numpy(_plain(v))[None] for k, v in predictions.items()}
             yield outputs, collate_eval([sample], targets=[*pairs.folders])
     if faults:
-        more = "; and more" if len(faults) > TOLD else ""
-        raise DataError("predictions that cannot be scored: " + "; ".join(faults[:TOLD]) + more)
+        more = "; and more" if len(faults) > MAX_FAULTS else ""
+        named = "; ".join(faults[:MAX_FAULTS])
+        raise DataError(f"predictions that cannot be scored: {named}{more}")
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
-    """Of a type that torch knows (no 16-bit and 32-bit ids)."""
+    """Of a type that torch has: no 16-bit and 32-bit unsigned ids."""
     if values.dtype.kind == "u" and values.dtype != np.uint8:
         return values.astype(np.int64)
     return np.ascontiguousarray(values)
 
 
-def _as_it_is(sample: Any) -> Any:
+def _unchanged(sample: Any) -> Any:
     return sample

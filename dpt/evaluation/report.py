@@ -1,4 +1,4 @@
-"""What an evaluation leaves for its reader: tables of images and classes, and one HTML page."""
+"""Files of an evaluation: tables of images and classes, and an HTML report."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dpt import html
 from dpt.atomic import write_bytes
-from dpt.evaluation.scoring import SORTED_BY, Picture, Scorer
-from dpt.objectives import DepthObjective, SegmentationObjective
-from dpt.run_log import is_lower_better
+from dpt.evaluation.scoring import Scorer
+from dpt.objectives.base import lower_is_better
 
 Intervals = Mapping[str, tuple[float, float]]
 
 SHADED_CLASSES = 40
-"""Confusion matrices of more classes do not fit on a page; the largest confusions do."""
+"""Largest number of classes of a confusion matrix in the report."""
 CONFUSIONS = 20
 
 
 def write_per_image(path: Path, scorer: Scorer) -> None:
-    """A line an image: its name and its own scores; empty where it has no label."""
+    """A line for each image: its name and its scores; empty where it has no label."""
     rows = list(scorer.per_image())
     columns = list(rows[0][1])
     cells = ([name, *("" if v != v else f"{v:.8g}" for v in row.values())] for name, row in rows)
@@ -31,27 +31,16 @@ def write_per_image(path: Path, scorer: Scorer) -> None:
 
 
 def write_confusion(path: Path, scorer: Scorer) -> None:
-    """Pixel counts, truth by row and prediction by column; nothing without class masks."""
-    found = _confusion(scorer)
-    if found is not None:
-        names, counts = found
+    """Counts, truth by row and prediction by column; no file without a confusion matrix."""
+    for names, counts in confusions(scorer):
         rows = [[name, *map(str, row)] for name, row in zip(names, counts, strict=True)]
         _write_csv(path, [["truth", *names, "no class"], *rows])
 
 
-def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    write_bytes(path, text.getvalue().encode())
-
-
-def _confusion(scorer: Scorer) -> tuple[tuple[str, ...], np.ndarray] | None:
-    """Class names and int64 (K, K + 1), truth by row."""
-    objective = scorer.objectives.get("segmentation")
-    if not isinstance(objective, SegmentationObjective):
-        return None
-    counts = scorer.states("segmentation")["confusion"].numpy().astype(np.int64)
-    return objective.metrics.class_names, counts
+def confusions(scorer: Scorer) -> list[tuple[tuple[str, ...], np.ndarray]]:
+    """Class names and confusion matrix (K, K + 1) of each metric that has one."""
+    found = (o.metrics.confusion_of(scorer.total(key)) for key, o in scorer.objectives.items())
+    return [confusion for confusion in found if confusion is not None]
 
 
 def write_report(
@@ -62,142 +51,92 @@ def write_report(
     *,
     facts: Sequence[str],
 ) -> None:
-    """One page that needs no network.
+    """Writes an HTML page without external files.
 
     Args:
         path: of the page.
-        scorer: what was scored, with its best and worst images.
+        scorer: with the best and worst images.
         scores, intervals: of the data set, by name.
-        facts: what was scored and how, as sentences.
+        facts: what was scored and how, in sentences.
     """
-    parts = [html.paragraph(fact) for fact in facts]
-    parts += [html.heading("Scores"), _score_table(scores, intervals)]
-    if "rmse_pooled" in scores:
-        parts.append(
-            html.paragraph(
-                "Depth errors are the mean over images of each image's own number; those called "
-                "pooled take the pixels of all images together."
-            )
-        )
-    parts.append(
-        html.paragraph(
-            "Intervals hold 95 % of the scores of 1000 resamples of the images. Frames of one "
-            "video are no independent images: then the intervals are too narrow."
-        )
+    lower = lower_is_better(scorer.objectives.values())
+    galleries = []
+    for key, gallery in scorer.galleries.items():
+        measure = scorer.sorted_by(key)
+        best, worst = gallery.extremes() if measure in lower else gallery.extremes()[::-1]
+        for title, pictures in (("Worst", worst), ("Best", best)):
+            captioned = [(f"{p.name}: {measure} {p.score:.4g}", p.rgb) for p in pictures]
+            galleries.append((f"{title} images by {measure}", captioned))
+    html.write_report(
+        path,
+        "evaluation.html",
+        facts=facts,
+        scores=[
+            (name, value, *intervals[name], "lower" if name in lower else "higher")
+            for name, value in scores.items()
+            if "/" not in name
+        ],
+        classes=[_classes(*found, scores, intervals) for found in confusions(scorer)],
+        ranges=_ranges(scores),
+        galleries=[(title, pictures) for title, pictures in galleries if pictures],
     )
-    if isinstance(scorer.objectives.get("segmentation"), SegmentationObjective):
-        parts += _classes(scorer, scores, intervals)
-    if isinstance(scorer.objectives.get("depth"), DepthObjective):
-        parts += _ranges(scores)
-    for key in scorer.galleries:
-        parts += _extremes(scorer, key)
-    html.write_page(path, title="Evaluation", parts=parts)
 
 
-def _score_table(scores: Mapping[str, float], intervals: Intervals) -> str:
-    rows = [
-        (name, value, *intervals[name], "lower" if is_lower_better(name) else "higher")
-        for name, value in scores.items()
-        if "/" not in name
-    ]
-    return html.table(["metric", "score", "95 % from", "to", "better"], rows)
-
-
-def _classes(scorer: Scorer, scores: Mapping[str, float], intervals: Intervals) -> list[str]:
-    found = _confusion(scorer)
-    assert found is not None
-    names, counts = found
+def _classes(
+    names: Sequence[str], counts: np.ndarray, scores: Mapping[str, float], intervals: Intervals
+) -> dict[str, Any]:
+    """Variables of the report's sections on classes."""
     truth = counts.sum(1)
     recall = counts.diagonal() / np.where(truth, truth, np.nan)
-    has_boundary = f"boundary_iou/{names[0]}" in scores
-    rows = []
-    for k, name in enumerate(names):
-        row = [name, truth[k] / max(1, truth.sum()), scores[f"iou/{name}"]]
-        row += [*intervals[f"iou/{name}"], recall[k]]
-        row += [scores[f"boundary_iou/{name}"]] if has_boundary else []
-        rows.append(row)
-    header = ["class", "share of truth", "IoU", "95 % from", "to", "accuracy"]
-    parts = [
-        html.heading("Classes"),
-        html.bars({name: scores[f"iou/{name}"] for name in names}, top=1.0),
-        html.table([*header, *(["boundary IoU"] if has_boundary else [])], rows),
-        html.heading("Confusion"),
-    ]
-    if len(names) <= SHADED_CLASSES:
-        parts.append(html.paragraph("Percent of each true class (row) predicted as (column)."))
-        parts.append(_shaded(names, counts))
-    return [*parts, *_largest_confusions(names, counts)]
+    header = ["class", "share of truth", "IoU", "95 % from", "to", "accuracy", "boundary IoU"]
+    rows = [
+        (name, share, scores[f"iou/{name}"], *intervals[f"iou/{name}"], accuracy,
+         scores.get(f"boundary_iou/{name}"))
+        for name, share, accuracy in zip(names, truth / max(1, truth.sum()), recall, strict=True)
+    ]  # fmt: skip
+    shares = counts / np.where(truth, truth, np.nan)[:, None]
+    columns = [*names, "no class"] if counts[:, -1].any() else [*names]
+    return {
+        "iou": {name: scores[f"iou/{name}"] for name in names},
+        "table": (header, rows),
+        "columns": columns,
+        "shares": list(zip(names, shares[:, : len(columns)].tolist(), strict=True)),
+        "is_shaded": len(names) <= SHADED_CLASSES,
+        "largest": _largest_confusions(names, counts),
+    }
 
 
-def _shaded(names: Sequence[str], counts: np.ndarray) -> str:
-    """The confusion matrix as a table whose cells are as dark as they are large."""
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    columns = [*names] if not counts[:, -1].any() else [*names, "no class"]
-    head = "".join(
-        f'<th style="writing-mode: vertical-rl; padding: .3em">{html.escape(name)}</th>'
-        for name in columns
-    )
-    body = []
-    for name, row, total in zip(names, shares[:, : len(columns)], counts.sum(1), strict=True):
-        cells = "".join(_shaded_cell(share if total else None) for share in row)
-        body.append(f"<tr><th>{html.escape(name)}</th>{cells}</tr>")
-    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-
-
-def _shaded_cell(share: float | None) -> str:
-    color = f"rgba(72, 120, 168, {share or 0:.2f})"
-    ink = "#fff" if (share or 0) > 0.6 else "#000"
-    text = "-" if share is None else "" if share < 0.005 else f"{100 * share:.0f}"
-    style = f"background: {color}; color: {ink}; padding: .25em .4em; min-width: 1.6em"
-    return f'<td class="number" style="{style}">{text}</td>'
-
-
-def _largest_confusions(names: Sequence[str], counts: np.ndarray) -> list[str]:
-    """The off-diagonal entries with most pixels."""
+def _largest_confusions(names: Sequence[str], counts: np.ndarray) -> list[tuple]:
+    """Truth, prediction, share of all pixels and of the true class's, most pixels first."""
     wrong = counts.copy()
     np.fill_diagonal(wrong[:, : len(names)], 0)
     total, columns = max(1, counts.sum()), [*names, "no class"]
     order = np.argsort(wrong, axis=None)[::-1][:CONFUSIONS]
-    rows = []
-    for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True):
-        if pixels := int(wrong[row, column]):
-            share = pixels / counts[row].sum()
-            rows.append((names[row], columns[column], pixels / total, share))
-    header = ["truth", "predicted", "share of all pixels", "of the true class"]
-    return [html.heading("Largest confusions", 3), html.table(header, rows)] if rows else []
+    return [
+        (names[row], columns[column], wrong[row, column] / total,
+         wrong[row, column] / counts[row].sum())
+        for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True)
+        if wrong[row, column]
+    ]  # fmt: skip
 
 
-def _ranges(scores: Mapping[str, float]) -> list[str]:
-    """Errors by the truth's depth; ranges without a pixel are left out."""
-    found: dict[str, dict[str, float]] = {"abs_rel": {}, "rmse": {}, "share": {}}
-    for name, value in scores.items():
-        kind, _, rest = name.partition("/")
-        if kind == "range":
-            label, _, measure = rest.rpartition("/")
-            if scores[f"range/{label}/share"] > 0:
-                found[measure][label.removesuffix("m") + " m"] = value
+def _ranges(scores: Mapping[str, float]) -> list[tuple[str, dict[str, float]]]:
+    """Scores ``range/<label>/<measure>`` as captions and bars; empty ranges are left out."""
     captions = {
         "abs_rel": "abs_rel over the pixels of each range",
         "rmse": "rmse (metres) over the pixels of each range",
         "share": "Share of the pixels",
     }
-    parts = [html.heading("Error by depth")]
-    for measure, caption in captions.items():
-        parts += [html.paragraph(caption), html.bars(found[measure])]
-    return parts
+    parts = [(k.split("/"), v) for k, v in scores.items() if k.startswith("range/")]
+    labels = [label for (_, label, measure), value in parts if measure == "share" and value > 0]
+    return [
+        (caption, {label: scores[f"range/{label}/{measure}"] for label in labels})
+        for measure, caption in captions.items()
+        if labels
+    ]
 
 
-def _extremes(scorer: Scorer, key: str) -> list[str]:
-    measure = SORTED_BY[key]
-    low, high = scorer.galleries[key].extremes()
-    best, worst = (low, high) if is_lower_better(measure) else (high, low)
-    parts = []
-    for title, pictures in (("Worst", worst), ("Best", best)):
-        if pictures:
-            parts.append(html.heading(f"{title} images by {measure}"))
-            parts += [_figure(picture, measure) for picture in pictures]
-    return parts
-
-
-def _figure(picture: Picture, measure: str) -> str:
-    return html.picture(picture.rgb, f"{picture.name}: {measure} {picture.score:.4g}")
+def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_bytes(path, text.getvalue().encode())

@@ -22,9 +22,8 @@ from dpt.inspect.attention import (
 from dpt.inspect.tokens import caught, components, contribution_of_cls, patches_of
 from dpt.model import DPT
 from dpt.types import Tokens
-from dpt.viz.color import colorize_depth, colorize_labels
-from dpt.viz.panel import stack
-from dpt.viz.sheet import heading, heatmap, tiles
+from dpt.viz.color import colorize_depth, colorize_labels, heatmap
+from dpt.viz.panel import heading, stack, tiles
 
 WIDTH = 1280
 """Of a sheet, in pixels, unless very many heads make it wider."""

@@ -1,14 +1,11 @@
-"""Metrics: sums over the data set as states, so that processes add up exactly.
-
-Update with what one step saw, ``compute`` once an epoch; the results are dictionaries of scalars.
-"""
+"""Metrics whose states are sums over images, so that processes add up exactly."""
 
 from dpt.metrics.base import SumMetric
 from dpt.metrics.bootstrap import confidence_intervals
 from dpt.metrics.boundary import boundary_counts, boundary_iou
 from dpt.metrics.depth import DEPTH_ERRORS, DepthMetrics, depth_errors
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
-from dpt.metrics.protocols import DEPTH_PROTOCOLS, DepthProtocol
+from dpt.metrics.protocols import DEPTH_PROTOCOLS, DepthProtocol, Protocol
 from dpt.metrics.segmentation import (
     SegmentationMetrics,
     class_iou,
@@ -22,6 +19,7 @@ __all__ = [
     "ClassificationMetrics",
     "DepthMetrics",
     "DepthProtocol",
+    "Protocol",
     "RegressionMetrics",
     "SegmentationMetrics",
     "SumMetric",

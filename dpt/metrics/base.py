@@ -1,9 +1,11 @@
-"""A torchmetrics ``Metric`` whose states are sums that keep their precision."""
+"""The base class of metrics: a torchmetrics ``Metric`` whose states are sums over images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -15,19 +17,26 @@ def sum_dtype(device: torch.device) -> torch.dtype:
 
 
 class SumMetric(Metric):
-    """States are added over updates and over processes.
+    """A metric whose states are added over images, updates and processes.
 
-    Sums of reals are float64, so that neither the number of images nor their order over processes
-    shows in the result; counts are int64. They follow the model from device to device, but not to
-    another precision: ``model.to(torch.bfloat16)``, which Lightning calls for true half-precision
-    runs, would otherwise leave sums with three digits.
+    A metric adds its states in ``__init__`` with :meth:`add_sum` and :meth:`add_count`, changes
+    them in ``update`` and returns scalars by name from ``compute``. Sums are float64, so that
+    neither the number of images nor their order changes the result; counts are int64. The states
+    follow the module to another device, but not to another precision (``module.half()``).
 
-    What one image adds to the states is therefore all there is to know about it: see
-    :meth:`vector` and :meth:`scores_of`.
+    The states of one image are everything the metric keeps of it: scores of single images and
+    confidence intervals are computed from :meth:`vector` by :meth:`scores_of`.
+
+    Attributes:
+        lower_is_better: names of the scores that are better if lower; all others are better if
+            higher.
+        primary: the score by which images are sorted in reports; empty for the first score.
     """
 
     is_differentiable = False
     full_state_update = False
+    lower_is_better: ClassVar[frozenset[str]] = frozenset()
+    primary: ClassVar[str] = ""
 
     def add_sum(self, name: str, *shape: int) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
@@ -36,12 +45,12 @@ class SumMetric(Metric):
         self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def vector(self) -> Tensor:
-        """All states of this process, one after the other: float64 (S,) on the CPU."""
+        """All states of this process, concatenated: float64 (S,) on the CPU."""
         states = [getattr(self, name).detach().flatten() for name in self._defaults]
         return torch.cat([state.cpu().double() for state in states])
 
     def states_of(self, vector: Tensor) -> dict[str, Tensor]:
-        """The states by name, of a vector as :meth:`vector` gives it."""
+        """The states by name, from a vector as :meth:`vector` returns it."""
         shapes = {name: getattr(self, name).shape for name in self._defaults}
         pieces = vector.split([shape.numel() for shape in shapes.values()])
         return {
@@ -50,23 +59,31 @@ class SumMetric(Metric):
         }
 
     def scores_of(self, vector: Tensor) -> dict[str, float]:
-        """What :meth:`compute` would give for states as :meth:`vector` gives them.
+        """The result of :meth:`compute` for the states in ``vector``, without synchronisation.
 
-        Of one image, of the sum over all, or of any sample of images. No process waits for another.
+        Args:
+            vector: (S,), of one image, of the sum over all images or over a resample of them.
         """
         before = {name: getattr(self, name) for name in self._defaults}
         try:
             for name, state in self.states_of(vector).items():
                 setattr(self, name, state)
-            # of the class, not of the instance, where torchmetrics adds caches and processes
+            # the class's own method: torchmetrics wraps the instance's (cache, synchronisation)
             return {key: float(value) for key, value in type(self).compute(self).items()}
         finally:
             for name, state in before.items():
                 setattr(self, name, state)
 
+    def confusion_of(self, vector: Tensor) -> tuple[tuple[str, ...], np.ndarray] | None:
+        """Class names and the confusion matrix, int64 (K, K + 1), truth by row; None without one.
+
+        The last column counts predictions that are no class.
+        """
+        return None
+
     def _apply(self, fn: Callable, exclude_state: Sequence[str] = "") -> nn.Module:
         def move(state: Tensor) -> Tensor:
-            device = fn(torch.zeros((), device=state.device)).device  # where fn takes its tensors
+            device = fn(torch.zeros((), device=state.device)).device
             return state.to(device, sum_dtype(device) if state.is_floating_point() else state.dtype)
 
         return super()._apply(move, exclude_state)

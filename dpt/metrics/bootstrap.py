@@ -1,4 +1,4 @@
-"""Confidence intervals by resampling images: how much of a score is luck of the test set."""
+"""Confidence intervals of scores, by resampling images."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from dpt.metrics.base import SumMetric
 
-_DRAWS_AT_ONCE = 2**24
-"""Numbers held at a time."""
+_MAX_DRAWS = 2**24
+"""Numbers held in memory at a time."""
 
 
 def confidence_intervals(
@@ -20,26 +20,26 @@ def confidence_intervals(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """Percentile bootstrap (Efron 1979) over images, of every number that ``metric`` computes.
+    """Percentile bootstrap (Efron 1979) over images, of every score that ``metric`` computes.
 
-    Each resample draws as many images as there are, with replacement, and scores their sum.
-    Frames of one video are no independent images: their intervals come out too narrow.
+    Each resample draws as many images as there are, with replacement, and scores their sum. The
+    frames of a video are not independent images: their intervals are too narrow.
 
     Args:
-        metric: whose states the vectors are.
-        vectors: float64 (N, S), dense or sparse: what each image alone leaves in the metric, see
+        metric: the metric of the vectors.
+        vectors: float64 (N, S), dense or sparse: the states of each image alone, see
             :meth:`SumMetric.vector`.
-        resamples: how many.
-        level: share of resamples inside the interval.
+        resamples: number of resamples.
+        level: share of the resamples inside the interval.
         seed: of the draws.
 
     Returns:
-        (low, high) by name. NaN with fewer than two images, or where most resamples give no number
-        (a class that hardly any image holds).
+        (low, high) by name. NaN with fewer than two images, or where most resamples have no score
+        (a class that few images contain).
     """
     count, states = vectors.shape
     random = np.random.default_rng(seed)
-    rows = max(1, min(resamples, _DRAWS_AT_ONCE // max(count, states)))
+    rows = max(1, min(resamples, _MAX_DRAWS // max(count, states)))
     values: dict[str, list[float]] = {}
     for start in range(0, resamples, rows):
         draws = random.integers(0, count, (min(rows, resamples - start), count))

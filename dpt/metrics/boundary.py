@@ -1,4 +1,4 @@
-"""Boundary IoU: overlap of what lies near the outlines of prediction and truth."""
+"""Boundary IoU (Cheng et al. 2021): overlap of the pixels near class boundaries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 DILATION = 0.02
-"""Width of the boundary, as a share of the picture's diagonal (Cheng et al. 2021, section 4.2)."""
+"""Width of the boundary, as a share of the image's diagonal (Cheng et al. 2021, section 4.2)."""
 
 
 def boundary_width(height: int, width: int, ratio: float = DILATION) -> int:
@@ -18,22 +18,25 @@ def boundary_width(height: int, width: int, ratio: float = DILATION) -> int:
 
 
 def near_boundary(ids: Tensor, width: int) -> Tensor:
-    """Where another class, or the picture's end, is at most ``width`` pixels away: bool (B, H, W).
+    """Pixels at most ``width`` pixels (Chebyshev distance) from another class or the border.
 
-    Away along the longer of the two axes: what ``width`` erosions by 3 × 3 leave of a class is not
-    near. One pass serves all classes: not near are the pixels whose window holds one class alone,
-    and it does if all neighbours in it are equal.
+    Equal to what ``width`` erosions by 3 × 3 remove from each class, for all classes in one pass:
+    a pixel is not near a boundary if its window holds one class alone, that is, if all pairs of
+    neighbours in the window are equal.
 
     Args:
         ids: integer (B, H, W), not negative.
         width: in pixels, at least 1.
+
+    Returns:
+        bool (B, H, W).
     """
     padded = F.pad(ids, (width,) * 4, value=-1)  # unlike every class
-    beside = padded[..., 1:] == padded[..., :-1]
-    rows = _all_of(beside, 2 * width, dim=-1)  # of all columns of the window, in each of its rows
+    equal = padded[..., 1:] == padded[..., :-1]
+    rows = _all_of(equal, 2 * width, dim=-1)  # each row of the window holds one class
     middle = padded[..., width:-width]
-    below = _all_of(middle[:, 1:] == middle[:, :-1], 2 * width, dim=-2)
-    return ~(_all_of(rows, 2 * width + 1, dim=-2) & below)
+    column = _all_of(middle[:, 1:] == middle[:, :-1], 2 * width, dim=-2)
+    return ~(_all_of(rows, 2 * width + 1, dim=-2) & column)
 
 
 def boundary_counts(
@@ -45,9 +48,9 @@ def boundary_counts(
 ) -> Tensor:
     """Pixels near the boundary of each class: int64 (3, K), in both, in truth, in prediction.
 
-    With G and P a class in truth and prediction, and G_d and P_d their pixels at most d away from
-    what is outside: |G_d ∩ P_d|, |G_d|, |P_d| (Cheng et al. 2021, eq. 3), to be summed over a data
-    set, as for IoU. Pixels labelled ``ignore_index`` count nowhere and are of no class in both.
+    With G and P a class in truth and prediction, and G_d and P_d their pixels within distance d of
+    the outside: |G_d ∩ P_d|, |G_d|, |P_d| (Cheng et al. 2021, eq. 3), summed over a data set as
+    for IoU. Pixels labelled ``ignore_index`` do not count and belong to no class in both.
 
     Args:
         prediction, labels: integer class ids (B, H, W).
@@ -56,10 +59,10 @@ def boundary_counts(
         ratio: d as a share of the diagonal.
     """
     known = (labels != ignore_index) & (labels >= 0) & (labels < num_classes)
-    of_a_class = known & (prediction >= 0) & (prediction < num_classes)
+    has_class = known & (prediction >= 0) & (prediction < num_classes)
     truth = torch.where(known, labels.int(), num_classes)
-    found = torch.where(of_a_class, prediction.int(), num_classes)
-    found = torch.where(known, found, num_classes + 1)  # a hole, unlike what is no class at all
+    found = torch.where(has_class, prediction.int(), num_classes)
+    found = torch.where(known, found, num_classes + 1)  # a hole differs from "no class predicted"
     height, width = labels.shape[-2:]
     distance = boundary_width(height, width, ratio)
     near_truth, near_found = near_boundary(truth, distance), near_boundary(found, distance)
@@ -72,7 +75,7 @@ def boundary_counts(
         [
             count(truth, near_truth & near_found & (truth == found)),
             count(truth, near_truth & known),
-            count(found, near_found & of_a_class),
+            count(found, near_found & has_class),
         ]
     )
 
@@ -84,7 +87,7 @@ def boundary_iou(counts: Tensor) -> Tensor:
 
 
 def _all_of(flags: Tensor, count: int, *, dim: int) -> Tensor:
-    """Whether ``count`` flags in a row are all set, from each one on, in log₂(count) steps."""
+    """Whether ``count`` consecutive flags are all set, from each position, in log₂(count) steps."""
     size = 1
     while size < count:
         step = min(size, count - size)

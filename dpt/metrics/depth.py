@@ -1,10 +1,10 @@
-"""Errors of depth maps as the literature reports them, with the BTS evaluation's details."""
+"""Errors of depth maps, as in the literature and the BTS evaluation (Lee et al. 2019)."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -17,24 +17,15 @@ from dpt.depthmath import (
     masked_mean,
 )
 from dpt.metrics.base import SumMetric
-from dpt.metrics.protocols import DepthProtocol
+from dpt.metrics.protocols import DepthProtocol, PredictionKind
 
 DEPTH_ERRORS = (
-    "abs_rel",
-    "sq_rel",
-    "rmse",
-    "rmse_log",
-    "log10",
-    "silog",
-    "delta1",
-    "delta2",
-    "delta3",
-)
+    "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "delta1", "delta2", "delta3",
+)  # fmt: skip
 """The columns of :func:`depth_errors`."""
 
-PredictionKind = Literal["metric", "relative"]
 RANGES = 10
-"""Parts of the protocol's range for which a detailed score gives errors."""
+"""Parts of the protocol's range with errors of their own in detailed scores."""
 
 
 def depth_errors(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
@@ -57,20 +48,24 @@ def depth_errors(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
 
 
 class DepthMetrics(SumMetric):
-    """Depth errors, one number an image, averaged over the images that have a valid pixel.
+    """Depth errors, one number for each image, averaged over the images with a valid pixel.
 
-    Papers that pool the pixels of all images report other numbers: ``rmse_pooled`` and, where
-    ``detailed``, the same of all errors.
+    Papers that pool the pixels of all images report other numbers: ``rmse_pooled`` and, if
+    ``detailed``, all errors with that ending.
 
     Args:
-        protocol: what counts and what is done to predictions, as in the BTS evaluation.
+        protocol: which pixels count, and alignment and clamping of predictions.
         prediction_kind: ``metric``: depth in metres. ``relative``: inverse depth up to an unknown
             scale and shift.
         detailed: also every error pooled, and ``range/<low>-<high>m/abs_rel``, ``.../rmse`` (both
             pooled) and ``.../share`` of the pixels for each tenth of the protocol's range.
-        **settings: of a :class:`DepthProtocol`, in place of one.
+        **settings: of a :class:`DepthProtocol`, in place of ``protocol``.
     """
 
+    lower_is_better = frozenset(
+        name + ending for name in DEPTH_ERRORS[:6] for ending in ("", "_pooled")
+    )
+    primary = "abs_rel"
     errors: Tensor
     pooled: Tensor
     by_range: Tensor
@@ -92,7 +87,7 @@ class DepthMetrics(SumMetric):
             raise ValueError(f"prediction_kind {prediction_kind!r} is unknown; allowed: {allowed}")
         if prediction_kind == "relative" and self.protocol.alignment == "none":
             raise ValueError(
-                "relative predictions have no unit: alignment must be 'median' or 'scale_shift'"
+                "relative predictions have no unit: set alignment to 'median' or 'scale_shift'"
             )
         if prediction_kind == "relative" and self.protocol.space == "depth":
             raise ValueError(
@@ -110,19 +105,18 @@ class DepthMetrics(SumMetric):
             self.add_sum("by_range", 3, self.ranges)  # pixels, |p - t| / t, (p - t)²
 
     def update(self, prediction: Tensor, target: Tensor, valid: Tensor) -> None:
-        """Args: prediction: float (B, H, W) or (H, W), of the kind set above; target: the same
+        """Args: prediction: float (B, H, W) or (H, W), of the ``prediction_kind``; target: the same
         shape, metres; valid: bool, the same shape."""
-        if not (prediction.ndim in (2, 3) and prediction.shape == target.shape == valid.shape):
+        if prediction.ndim not in (2, 3) or not prediction.shape == target.shape == valid.shape:
             shapes = [tuple(t.shape) for t in (prediction, target, valid)]
             raise ValueError(
-                "prediction, target and valid must share one shape, (B, H, W) or (H, W), "
+                "prediction, target and valid must have one shape, (B, H, W) or (H, W), "
                 f"got {shapes}"
             )
-        if prediction.ndim == 2:
-            prediction, target, valid = prediction[None], target[None], valid[None]
+        size = prediction.shape[-2:]
+        prediction, target, valid = (t.reshape(-1, *size) for t in (prediction, target, valid))
         target = at_least_float32(target)
-        valid = self.protocol.counted(target, valid)
-        depth = self._to_depth(at_least_float32(prediction), target, valid)
+        depth, valid = self.in_metres(prediction, target, valid)
 
         errors, mean_log = _errors(depth, target, valid)
         count = valid.sum((1, 2))
@@ -155,7 +149,7 @@ class DepthMetrics(SumMetric):
         return result | pooled
 
     def in_metres(self, prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """What is scored: the prediction aligned and clamped (B, H, W), metres, and where.
+        """The prediction aligned and clamped, metres (B, H, W), and the pixels that count.
 
         Arguments as for :meth:`update`, with the batch axis.
         """
@@ -167,7 +161,7 @@ class DepthMetrics(SumMetric):
         """(3, ranges): pixels, Σ |p - t| / t and Σ (p - t)² by the truth's share of max_depth."""
         t = torch.where(valid, target, 1.0)
         place = (t * (self.ranges / self.protocol.max_depth)).long().clamp(max=self.ranges - 1)
-        place = torch.where(valid, place, self.ranges).flatten()  # one more for what is invalid
+        place = torch.where(valid, place, self.ranges).flatten()  # a last bin for invalid pixels
         difference = (depth - t).to(self.by_range.dtype)
         values = [torch.ones_like(difference), difference.abs() / t, difference.square()]
         sums = [torch.bincount(place, v.flatten(), minlength=self.ranges + 1) for v in values]

@@ -1,4 +1,4 @@
-"""Metrics of image-level predictions: accuracy of a class, error of a number."""
+"""Metrics of one prediction an image: accuracy of a class, error of a number."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ class ClassificationMetrics(SumMetric):
 
 
 class RegressionMetrics(SumMetric):
-    """``mae``, ``rmse`` and ``r2`` of one number an image; a NaN target does not count."""
+    """``mae``, ``rmse`` and ``r2`` of real values of any shape; NaN targets do not count."""
 
+    lower_is_better = frozenset({"mae", "rmse"})
     count: Tensor
     absolute_error: Tensor
     squared_error: Tensor
@@ -67,10 +68,10 @@ class RegressionMetrics(SumMetric):
             self.add_sum(name)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Args: prediction, target: float (B,), one unit; NaN in target where unknown."""
+        """Args: prediction, target: float of one shape and unit; NaN in target where unknown."""
         if prediction.shape != target.shape:
             raise ValueError(
-                "prediction and target must share one shape, "
+                "prediction and target must have one shape, "
                 f"got {tuple(prediction.shape)} and {tuple(target.shape)}"
             )
         known = ~target.isnan()

@@ -1,12 +1,13 @@
-"""Which depths count, in which window, and what is done to a prediction before it is scored.
+"""Evaluation protocols: which pixels count and how predictions are made and scored.
 
-Numbers of one name differ by these details between papers, so each set of them has a name.
+Scores of one name differ between papers by these details, so each set of them has a name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ Space = Literal["depth", "inverse_depth"]
 Crop = Literal["none", "eigen_nyu", "eigen_kitti", "garg"]
 Box = tuple[int, int, int, int]
 ValidRule = Literal["strict", "inclusive"]
+PredictionKind = Literal["metric", "relative"]
 
 NYU_SIZE, NYU_BOX = (480, 640), (45, 471, 41, 601)
 _COLUMNS = (0.03594771, 0.96405229)
@@ -25,7 +27,7 @@ _SHARES: dict[Crop, tuple[tuple[float, float], tuple[float, float]]] = {
     "garg": ((0.40810811, 0.99189189), _COLUMNS),
     "eigen_kitti": ((0.3324324, 0.91351351), _COLUMNS),
 }
-"""Rows and columns as shares of height and width, as the BTS evaluation has them."""
+"""Rows and columns as shares of height and width, as in the BTS evaluation."""
 KB_SIZE = (352, 1216)
 
 
@@ -33,9 +35,9 @@ KB_SIZE = (352, 1216)
 class DepthProtocol:
     """How depth is scored.
 
-    The truth counts where it was measured, between ``min_depth`` and ``max_depth``, inside the
-    crop. The prediction is aligned, if it is, on the pixels that count; then it is clamped to
-    [``min_depth``, ``max_depth``], NaN becoming ``min_depth`` and infinity ``max_depth``.
+    A pixel counts if its depth was measured, lies between ``min_depth`` and ``max_depth`` and
+    inside the crop. The prediction is aligned on these pixels, if at all, then clamped to
+    [``min_depth``, ``max_depth``]; NaN becomes ``min_depth`` and infinity ``max_depth``.
 
     Attributes:
         max_depth: metres.
@@ -43,14 +45,16 @@ class DepthProtocol:
         crop: ``none``; ``garg`` (Garg et al. 2016) and ``eigen_kitti`` (Eigen et al. 2014), shares
             of the map's sides; ``eigen_nyu``, rows 45:471 and columns 41:601 of 480 × 640; or a
             box [top, bottom, left, right] in pixels of the truth, ends excluded.
-        kb_crop: count only the 352 × 1216 pixels at the bottom centre, which the KITTI benchmark
-            and BTS feed to the network: top = H - 352, left = (W - 1216) // 2. The crop above is
-            still of the whole map.
-        valid_rule: ``strict``: the bounds themselves do not count (BTS); ``inclusive``: they do.
-        alignment: what is fitted to each image's truth. ``none``: nothing; ``median``: a factor
-            that makes the medians equal; ``scale_shift``: least squares.
-        space: where it is fitted; None: where the prediction is (depth for metric predictions,
+        kb_crop: count only the 352 × 1216 pixels at the bottom centre, the input of networks on the
+            KITTI benchmark and in BTS: top = H - 352, left = (W - 1216) // 2. ``crop`` still refers
+            to the whole map.
+        valid_rule: ``strict``: depths equal to the bounds do not count (BTS); ``inclusive``: they
+            count.
+        alignment: fit of each prediction to its truth. ``none``; ``median``: a factor that makes
+            the medians equal; ``scale_shift``: least squares.
+        space: of the fit; None for the space of the prediction (depth for metric predictions,
             inverse depth for relative ones).
+        name: of the published protocol that this one is or was made from.
     """
 
     max_depth: float
@@ -60,6 +64,7 @@ class DepthProtocol:
     valid_rule: ValidRule = "strict"
     alignment: Alignment = "none"
     space: Space | None = None
+    name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.min_depth < self.max_depth:
@@ -67,32 +72,29 @@ class DepthProtocol:
                 f"0 < min_depth < max_depth is needed, got min_depth={self.min_depth}, "
                 f"max_depth={self.max_depth}"
             )
-        for name, choices in (("valid_rule", ValidRule), ("alignment", Alignment)):
-            if getattr(self, name) not in get_args(choices):
-                allowed = get_args(choices)
-                raise ValueError(f"{name} {getattr(self, name)!r} is unknown; allowed: {allowed}")
-        if self.space is not None and self.space not in get_args(Space):
-            raise ValueError(f"space {self.space!r} is unknown; allowed: {get_args(Space)}")
-        if isinstance(self.crop, str):
-            if self.crop not in get_args(Crop):
-                allowed = get_args(Crop)
+        choices = {"valid_rule": ValidRule, "alignment": Alignment}
+        choices |= {"space": Space} if self.space is not None else {}
+        choices |= {"crop": Crop} if isinstance(self.crop, str) else {}
+        for name, kind in choices.items():
+            if getattr(self, name) not in get_args(kind):
+                box = " or [top, bottom, left, right] in pixels" if name == "crop" else ""
                 raise ValueError(
-                    f"crop {self.crop!r} is unknown; allowed: {allowed} or [top, bottom, left, "
-                    "right] in pixels"
+                    f"{name} {getattr(self, name)!r} is unknown; allowed: {get_args(kind)}{box}"
                 )
-        elif len(self.crop) != 4 or not (
-            0 <= self.crop[0] < self.crop[1] and 0 <= self.crop[2] < self.crop[3]
+        crop = self.crop
+        if not isinstance(crop, str) and not (
+            len(crop) == 4 and 0 <= crop[0] < crop[1] and 0 <= crop[2] < crop[3]
         ):
             raise ValueError(
-                f"crop {list(self.crop)}: must be [top, bottom, left, right] in pixels, with "
+                f"crop {list(crop)}: must be [top, bottom, left, right] in pixels, with "
                 "top < bottom and left < right"
             )
 
     def box(self, height: int, width: int) -> Box:
-        """(top, bottom, left, right) of what counts in a map of that size, ends excluded.
+        """(top, bottom, left, right) of the pixels that count, ends excluded.
 
         Raises:
-            ValueError: the crop is meant for maps of another size.
+            ValueError: the crop is for maps of another size.
         """
         top, bottom, left, right = _crop_box(self.crop, height, width)
         if self.kb_crop:
@@ -102,7 +104,7 @@ class DepthProtocol:
         return top, bottom, left, right
 
     def counted(self, depth: Tensor, valid: Tensor) -> Tensor:
-        """Narrows ``valid``, bool (..., H, W), to the pixels of ``depth`` (metres) that count."""
+        """Restricts ``valid``, bool (..., H, W), to the pixels of ``depth`` (metres) that count."""
         low, high = self.min_depth, self.max_depth
         if self.valid_rule == "strict":
             inside = valid_range(depth, valid, min_depth=low, max_depth=high)
@@ -121,12 +123,18 @@ class DepthProtocol:
         low, high = self.min_depth, self.max_depth
         return depth.nan_to_num(nan=low, posinf=high, neginf=low).clamp(low, high)
 
-    def words(self) -> str:
-        """The protocol as sentences."""
+    def changes(self) -> str:
+        """Settings that differ from the published protocol of this name; empty without one."""
+        published = DEPTH_PROTOCOLS.get(self.name, self)
+        pairs = {f.name: (getattr(self, f.name), getattr(published, f.name)) for f in fields(self)}
+        return ", ".join(f"{key}={own}" for key, (own, theirs) in pairs.items() if own != theirs)
+
+    def description(self) -> str:
+        """The protocol in sentences."""
         between = "strictly between" if self.valid_rule == "strict" else "from"
         joint = "and" if self.valid_rule == "strict" else "to"
         where = {
-            "none": "anywhere in the picture",
+            "none": "anywhere in the image",
             "garg": "inside Garg's crop (rows 0.408 to 0.992 of the height, columns 0.036 to 0.964 "
             "of the width)",
             "eigen_kitti": "inside Eigen's crop for KITTI (rows 0.332 to 0.914 of the height, "
@@ -140,7 +148,7 @@ class DepthProtocol:
         space = "" if self.space is None else f" in {self.space.replace('_', ' ')}"
         fitted = {
             "none": "Predictions are scored as they are",
-            "median": f"Each prediction is multiplied to have the truth's median{space}",
+            "median": f"Each prediction is scaled to the truth's median{space}",
             "scale_shift": f"Each prediction is fitted to the truth by scale and shift{space}",
         }[self.alignment]
         return (
@@ -150,29 +158,75 @@ class DepthProtocol:
 
 
 DEPTH_PROTOCOLS = {
-    "nyu_eigen": DepthProtocol(max_depth=10.0, crop="eigen_nyu"),
-    "kitti_eigen": DepthProtocol(max_depth=80.0, crop="eigen_kitti"),
-    "kitti_garg": DepthProtocol(max_depth=80.0, crop="garg"),
+    protocol.name: protocol
+    for protocol in (
+        DepthProtocol(name="nyu_eigen", max_depth=10.0, crop="eigen_nyu"),
+        DepthProtocol(name="kitti_eigen", max_depth=80.0, crop="eigen_kitti"),
+        DepthProtocol(name="kitti_garg", max_depth=80.0, crop="garg"),
+    )
 }
-"""Those of the literature, as the BTS evaluation (Lee et al. 2019) computes them."""
+"""The protocols of the literature, as the BTS evaluation (Lee et al. 2019) computes them."""
 
 
-def changes(protocol: DepthProtocol, name: str) -> dict[str, object]:
-    """Settings in which ``protocol`` differs from the published one of that name, if there is."""
-    published = DEPTH_PROTOCOLS.get(name)
-    if published is None:
-        return {}
-    pairs = {
-        f.name: (getattr(protocol, f.name), getattr(published, f.name)) for f in fields(protocol)
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """The keys of ``conf/protocol/_base.yaml``, which describes them."""
+
+    name: str
+    min_depth: float
+    max_depth: float | None
+    crop: Crop | Box
+    kb_crop: bool
+    valid_rule: ValidRule
+    alignment: Alignment | None
+    space: Space | None
+    flip: bool
+    scales: tuple[float, ...]
+    window: tuple[int, int] | None
+    stride: tuple[int, int] | None
+    boundary: float | None
+
+    def depth(self, *, kind: PredictionKind, max_depth: float) -> DepthProtocol:
+        """How depth is scored.
+
+        Args:
+            kind: of the predictions.
+            max_depth: the data's, in metres, for a protocol without one.
+        """
+        values = {f.name: getattr(self, f.name) for f in fields(DepthProtocol)}
+        values["max_depth"] = self.max_depth or max_depth
+        values["alignment"] = self.alignment or ("none" if kind == "metric" else "scale_shift")
+        return DepthProtocol(**values)
+
+    @property
+    def augmentation(self) -> dict[str, Any]:
+        """The test-time augmentation, as arguments of :func:`dpt.nn.tta.augmented`."""
+        return {k: getattr(self, k) for k in ("flip", "scales", "window", "stride")}
+
+    def description(self) -> str:
+        """How the model is run, as a sentence."""
+        views = ["at one scale" if self.scales == (1.0,) else f"at scales {list(self.scales)}"]
+        if self.window is not None:
+            views.append("with a sliding window of {}x{} pixels".format(*self.window))
+        if self.flip:
+            views.append("and mirrored")
+        return f"The model sees images {' '.join(views)}; maps are scored at the label's own size."
+
+
+def protocol_notes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as ``protocol/<key>`` for ``metrics.json``, those without a value left out."""
+    return {
+        f"protocol/{key}": str(list(value)) if isinstance(value, tuple) else value
+        for key, value in settings.items()
+        if value not in (None, "")
     }
-    return {key: mine for key, (mine, theirs) in pairs.items() if mine != theirs}
 
 
 def kb_box(height: int, width: int) -> Box:
     """(top, bottom, left, right) of the KITTI benchmark's crop."""
     if height < KB_SIZE[0] or width < KB_SIZE[1]:
         raise ValueError(
-            f"kb_crop cuts {KB_SIZE[0]}x{KB_SIZE[1]} pixels (height x width), but a map has only "
+            f"kb_crop needs {KB_SIZE[0]}x{KB_SIZE[1]} pixels (height x width), but a map has only "
             f"{height}x{width}"
         )
     top, left = height - KB_SIZE[0], (width - KB_SIZE[1]) // 2
@@ -187,7 +241,7 @@ def _crop_box(crop: Crop | Box, height: int, width: int) -> Box:
         return int(top * height), int(bottom * height), int(left * width), int(right * width)
     if crop == "eigen_nyu" and (height, width) != NYU_SIZE:
         raise ValueError(
-            f"crop=eigen_nyu is of maps of {NYU_SIZE[0]}x{NYU_SIZE[1]} pixels (height x width), "
+            f"crop=eigen_nyu is for maps of {NYU_SIZE[0]}x{NYU_SIZE[1]} pixels (height x width), "
             f"but one has {height}x{width}: choose another protocol or protocol.crop"
         )
     box = NYU_BOX if isinstance(crop, str) else crop

@@ -1,21 +1,19 @@
-"""What is trained: objectives (one a head)."""
+"""Objectives: for each head, its labels, losses, metrics, baselines and pictures.
 
-from dpt.objectives.base import Objective
+Every module of this package is imported, so that its classes are in ``OBJECTIVES``.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from dpt.objectives.base import OBJECTIVES, Objective
 from dpt.objectives.depth import DepthObjective
 from dpt.objectives.image import ClassificationObjective, RegressionObjective
 from dpt.objectives.inpainting import InpaintingObjective
 from dpt.objectives.segmentation import SegmentationObjective
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    objective.head: objective
-    for objective in (
-        DepthObjective,
-        SegmentationObjective,
-        ClassificationObjective,
-        RegressionObjective,
-        InpaintingObjective,
-    )
-}
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "OBJECTIVES",

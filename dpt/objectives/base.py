@@ -1,45 +1,92 @@
-"""What each head of a model learns and how it is scored."""
+"""The base class of objectives, and functions on evaluation batches."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, cast
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics import Metric
 
-from dpt.types import Batch, Target
+from dpt.metrics.base import SumMetric
+from dpt.metrics.protocols import Protocol
+from dpt.nn.enlarge import upsample
+from dpt.types import Batch, OutputSpec, Target
+from dpt.viz import output_panel
+
+OBJECTIVES: dict[str, type[Objective]] = {}
+"""Objectives by the name of their head; a class with a ``head`` of its own is added by itself."""
 
 
 class Objective(nn.Module, ABC):
-    """What one head learns and how it is scored.
+    """The training and evaluation of one head.
 
-    A class of its own has one file and one YAML in ``conf/task``, and joins ``OBJECTIVES`` by the
-    name of its head, so that ``dpt evaluate`` finds it. ``metrics`` is a
-    :class:`dpt.metrics.base.SumMetric`.
+    A subclass sets ``head``, ``target`` and ``metrics`` and implements :meth:`losses`. The defaults
+    of the other methods suit every head with real values: :meth:`truth` and :meth:`predict` give
+    what is scored, and :meth:`update`, :meth:`panel` and :meth:`baselines` follow from them.
+
+    Attributes:
+        head: name of the head and of its output.
+        target: the label that the head needs; None if it is trained on images alone.
+        dense: whether there is a prediction for each pixel, or one for each image.
+        metrics: called with a prediction and the truth.
+        weight: factor of the loss.
+        needs_teacher: whether a part of the head is trained by a teacher alone.
     """
 
     head: ClassVar[str]
-    target: ClassVar[Target | None]  # None: it learns from pictures alone
-    metrics: Metric
+    target: ClassVar[Target | None]
+    dense: ClassVar[bool] = True
+    metrics: SumMetric
+    needs_teacher: bool = False
 
-    @property
-    def notes(self) -> dict[str, str]:
-        """What a reader of the scores must know about how they were taken."""
-        return {}
+    def __init__(self, *, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
 
-    def head_options(self) -> dict[str, Any]:
-        """Arguments of the head in the model's spec, beside those that the model gives it."""
-        return {}
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "head" in vars(cls):
+            OBJECTIVES[cls.head] = cls
 
-    def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
-        """What the model is shown of the normalised images (B, 3, H, W): all, as a rule.
+    @classmethod
+    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of the class that the data set decides.
 
         Args:
-            batch: labels, and ``image``, from which a task without labels may make its own.
-            step: training steps before this one; 0 in evaluation.
+            data: the data set.
+            settings: the arguments in the configuration.
+        """
+        return {}
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
+        """The objective that scores an output of a trained model on a data set."""
+        return cls(**cls.from_data(data, {}))
+
+    def head_options(self) -> dict[str, Any]:
+        """Arguments of the head in the model's configuration."""
+        return {}
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Facts about how the scores were computed, for ``metrics.json``."""
+        return {}
+
+    def description(self) -> str:
+        """How the scores are computed, in sentences for the report."""
+        return ""
+
+    def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
+        """Changes the model's input, or adds labels made from the images.
+
+        Args:
+            inputs: normalised images (B, 3, H, W).
+            batch: labels, and ``image``.
+            step: number of training steps so far; 0 in evaluation.
         """
         return inputs, batch
 
@@ -47,48 +94,170 @@ class Objective(nn.Module, ABC):
     def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Weighted scalar terms by name; their sum is minimised."""
 
-    def refuse_teacher(self, options: Mapping[str, Any]) -> str | None:
-        """Why a model whose head of this name has these options cannot teach; None if it can."""
-        return f"{self.head} cannot be taught"
+    def refuse_teacher(self, output: OutputSpec) -> str | None:
+        """The reason why a teacher with this output cannot be used; None if it can."""
+        return None
 
     def distil(
-        self, outputs: Mapping[str, Tensor], lesson: Mapping[str, Tensor], *, temperature: float
+        self,
+        outputs: Mapping[str, Tensor],
+        teacher_outputs: Mapping[str, Tensor],
+        *,
+        temperature: float,
     ) -> Tensor:
-        """How far outputs are from a teacher's for the same images: a weighted scalar.
+        """Distance between outputs and a teacher's for the same images: a weighted scalar.
+
+        The default is the mean absolute difference.
 
         Args:
-            outputs: of the model that learns, in training.
-            lesson: of the teacher, in evaluation; dense logits keep the head's own size, and depth
-                is depth, also where the teacher's is relative.
+            outputs: of the student, in training mode.
+            teacher_outputs: of the teacher, in evaluation mode; dense logits have the head's own
+                size, and ``depth`` is depth, also from a teacher of relative depth.
             temperature: of class probabilities.
         """
-        raise NotImplementedError
+        return self.weight * F.l1_loss(outputs[self.head], teacher_outputs[self.head])
 
-    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
-        """One image's output, batch axis kept, as the prediction at ``size`` = (H, W)."""
-        return output
+    def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
+        """The labels of image ``k`` of an evaluation batch, as ``metrics.update`` takes them.
 
-    @abstractmethod
+        Returns:
+            The target with a batch axis of 1 and, if the target has a mask, the mask.
+        """
+        keys = ("depth", "valid") if self.target == "depth" else (self.target,)
+        labels = cast(dict[Any, Any], batch)
+        return tuple(labels[key][k][None] for key in keys)
+
+    def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
+        """One image's output (1, ...) as the prediction that is scored, maps at ``size`` = (H, W).
+
+        The default resizes maps (1, h, w) and (1, C, h, w) bilinearly.
+        """
+        if not self.dense or output.shape[-2:] == torch.Size(size):
+            return output
+        maps = upsample(output.float().flatten(0, -3)[None], (size[0], size[1]))
+        return maps.view(*output.shape[:-2], *size)
+
     def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        """Scores a batch of evaluation, image by image, at each label's own resolution."""
+        """Scores an evaluation batch, maps image by image at the size of their labels."""
+        output = outputs[self.head]
+        if not self.dense:
+            self.metrics.update(output, cast(dict[Any, Any], batch)[self.target])
+            return
+        for k in range(len(output)):
+            truth = self.truth(batch, k)
+            prediction = self.predict(output[k : k + 1], truth[0].shape[-2:])
+            self.metrics.update(prediction, *truth)
 
     def compute(self) -> dict[str, float]:
-        """Metrics since the last reset, summed over all ranks."""
+        """Scores since the last reset, over all processes."""
         return {k: float(v) for k, v in self.metrics.compute().items()}
 
     def reset(self) -> None:
-        """Forgets what was scored."""
+        """Clears the metrics."""
         self.metrics.reset()
 
+    def panel(
+        self, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, output: OutputSpec
+    ) -> np.ndarray | None:
+        """A row of pictures of one image, as it is scored: uint8 RGB; None for image-level heads.
 
-def refuse_classes(count: int, options: Mapping[str, Any]) -> str | None:
-    """Why a teacher's head cannot teach ``count`` classes, if it cannot."""
-    found = options["num_classes"]
-    return None if found == count else f"it tells {found} classes apart, this run {count}"
+        Args:
+            photo: uint8 (H, W, 3) RGB.
+            outputs: of this image alone, with the batch axis.
+            labels: of this image alone, as an evaluation batch.
+            output: the declaration of the head's output.
+        """
+        if not self.dense:
+            return None
+        truth = self.masked_truth(labels)
+        prediction = self.predict(outputs[self.head], truth.shape[-2:])
+        return output_panel(photo, to_numpy(truth[0]), to_numpy(prediction[0]), output)
+
+    def masked_truth(self, labels: Batch) -> Tensor:
+        """The target of one image with a batch axis, NaN outside its mask."""
+        if not self.dense:
+            return cast(dict[Any, Any], labels)[self.target]
+        target, *mask = self.truth(labels, 0)
+        return torch.where(mask[0], target, torch.nan) if mask else target
+
+    def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
+        """Outputs of predictors that ignore the image, fitted on training samples.
+
+        The default is the mean of the target: over all pixels and images (``constant``) and, for
+        dense targets, over the images at each position (``per position``).
+
+        Args:
+            samples: labels of one image each, as evaluation batches.
+            size: (H, W) of the positions.
+
+        Returns:
+            Outputs (1, ...) as of the head, by the kind of predictor.
+        """
+        targets = (self.masked_truth(labels) for labels in samples)
+        if self.dense:
+            targets = (nearest(target, size) for target in targets)
+        return mean_guesses(targets, dense=self.dense)
+
+
+def mean_guesses(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]:
+    """Means of targets (1, ..., [h, w]) in which NaN does not count, see :meth:`baselines`."""
+    total, count = torch.zeros(()), torch.zeros(())
+    for target in targets:
+        known = ~target.isnan()
+        total = total + torch.where(known, target, 0.0)
+        count = count + known
+    if not dense:
+        return {"constant": total / count}
+    overall = total.sum((-2, -1), keepdim=True) / count.sum((-2, -1), keepdim=True)
+    by_place = torch.where(count > 0, total / count, overall)
+    return {"constant": overall.expand_as(by_place), "per position": by_place}
+
+
+def nearest(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (1, [C], h, w) at ``size`` by nearest neighbour, as float."""
+    flat = maps.float().flatten(0, -3)[None]
+    return F.interpolate(flat, size=size, mode="nearest-exact").view(*maps.shape[:-2], *size)
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def class_arguments(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``num_classes`` of a data set with these class names.
+
+    Raises:
+        ValueError: the configuration gives another number.
+    """
+    if settings.get("num_classes") not in (None, len(names)):
+        raise ValueError(
+            f"num_classes={settings['num_classes']}, but the data has {len(names)} classes "
+            f"({', '.join(names[:4])}, ...): leave it out, or set data.num_classes"
+        )
+    return {"num_classes": len(names)}
+
+
+def check_classes(output: OutputSpec, names: Sequence[str]) -> None:
+    """Raises ValueError unless a model's output has a channel for each class of the data."""
+    if output.channels != len(names):
+        raise ValueError(
+            f"the checkpoint's {output.name} head has {output.channels} classes, but the data has "
+            f"{len(names)}: evaluate on the data it was trained for"
+        )
+
+
+def refuse_classes(count: int, output: OutputSpec) -> str | None:
+    """The reason why a teacher with this output cannot teach ``count`` classes, if any."""
+    return None if output.channels == count else f"it has {output.channels} classes, not {count}"
+
+
+def lower_is_better(objectives: Iterable[Objective]) -> set[str]:
+    """Names of the objectives' scores that are better if lower."""
+    return {name for objective in objectives for name in objective.metrics.lower_is_better}
 
 
 def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
-    """Images of an evaluation batch, stacked by size, with their positions in the batch."""
+    """The images of an evaluation batch stacked by size, with their positions in the batch."""
     images = batch["image"]
     if isinstance(images, Tensor):
         yield images, list(range(len(images)))
@@ -101,7 +270,7 @@ def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
 
 
 def take(batch: Batch, positions: list[int]) -> Batch:
-    """The samples of an evaluation batch at ``positions``, images aside."""
+    """The samples of an evaluation batch at ``positions``, without their images."""
     picked: dict[str, Any] = {}
     values: Any
     for key, values in batch.items():

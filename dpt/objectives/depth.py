@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
-from dpt.metrics.protocols import DepthProtocol
-from dpt.nn.enlarge import upsample
-from dpt.objectives.base import Objective
-from dpt.types import Batch
+from dpt.metrics.protocols import DepthProtocol, PredictionKind, Protocol, protocol_notes
+from dpt.objectives.base import Objective, nearest, to_numpy
+from dpt.types import Batch, OutputSpec
+from dpt.viz import depth_panel
 
-DepthKind = Literal["metric", "relative"]
+log = logging.getLogger("dpt")
 
 
-def default_loss(*, kind: DepthKind) -> nn.Module:
-    """SILog for metres, the trimmed scale-and-shift-invariant loss for relative depth."""
+def default_loss(*, kind: PredictionKind) -> nn.Module:
+    """SILog for metric depth, the trimmed scale-and-shift-invariant loss for relative depth."""
     return SILogLoss() if kind == "metric" else ScaleShiftInvariantLoss()
 
 
@@ -32,11 +36,11 @@ class DepthObjective(Objective):
             fit of scale and shift to each image's inverse depth.
         max_depth: in metres; bounds the head's output and the pixels that count.
         min_depth: in metres; nearer pixels do not count.
-        loss: called with prediction, target and valid, each (B, H, W); None takes the kind's own.
+        loss: called with prediction, target and valid, each (B, H, W); None for the kind's default.
         activation: of a metric head, ``sigmoid`` (bounded by ``max_depth``) or ``softplus``.
         weight: factor of the loss.
-        protocol: how predictions are scored; None: as ``kind`` says, between ``min_depth`` and
-            ``max_depth``.
+        protocol: how predictions are scored; None for the rule of ``kind`` between ``min_depth``
+            and ``max_depth``.
         detailed: more scores, see :class:`DepthMetrics`.
     """
 
@@ -47,7 +51,7 @@ class DepthObjective(Objective):
     def __init__(
         self,
         *,
-        kind: DepthKind = "metric",
+        kind: PredictionKind = "metric",
         max_depth: float,
         min_depth: float = 1e-3,
         loss: nn.Module | None = None,
@@ -56,14 +60,13 @@ class DepthObjective(Objective):
         protocol: DepthProtocol | None = None,
         detailed: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(weight=weight)
         if kind not in ("metric", "relative"):
             raise ValueError(f"task.kind={kind!r}: choose metric or relative")
         self.kind = kind
         self.max_depth = max_depth
         self.activation = activation
         self.loss = loss or default_loss(kind=kind)
-        self.weight = weight
         protocol = protocol or DepthProtocol(
             min_depth=min_depth,
             max_depth=max_depth,
@@ -71,43 +74,78 @@ class DepthObjective(Objective):
         )
         self.metrics = DepthMetrics(protocol, prediction_kind=kind, detailed=detailed)
 
-    @property
-    def notes(self) -> dict[str, str]:
-        return {"val/depth_alignment": self.metrics.protocol.alignment}
+    @classmethod
+    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {"max_depth": data.info.max_depth} if settings.get("max_depth") is None else {}
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
+        kind: PredictionKind = "relative" if output.is_inverse_depth else "metric"
+        limit = data.info.max_depth or math.inf
+        rules = protocol.depth(kind=kind, max_depth=limit)
+        if rules.max_depth > limit:
+            log.warning(
+                "protocol.max_depth=%g m, but the data leaves out depths beyond "
+                "data.max_depth=%g m", rules.max_depth, limit,
+            )  # fmt: skip
+        return cls(kind=kind, max_depth=rules.max_depth, protocol=rules, detailed=True)
 
     def head_options(self) -> dict[str, Any]:
         if self.kind == "relative":
             return {"kind": "relative"}
         return {"kind": "metric", "max_depth": self.max_depth, "activation": self.activation}
 
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The alignment, and the protocol as ``protocol/<key>``."""
+        protocol = self.metrics.protocol
+        used = {**asdict(protocol), "name": "", "changed": protocol.changes()}
+        return {"val/depth_alignment": protocol.alignment, **protocol_notes(used)}
+
+    def description(self) -> str:
+        return (
+            f"{self.metrics.protocol.description()} Depth errors are means over the images of each "
+            "image's error; pooled errors are over the pixels of all images."
+        )
+
     def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         loss = self.loss(outputs["depth"], batch["depth"], batch["valid"])
         return {"loss_depth": self.weight * loss}
 
-    def refuse_teacher(self, options: Mapping[str, Any]) -> str | None:
-        if self.kind == "metric" and options.get("kind", "relative") != "metric":
-            return "its depth is relative, and cannot teach metres (task.kind=relative)"
+    def refuse_teacher(self, output: OutputSpec) -> str | None:
+        if self.kind == "metric" and output.is_inverse_depth:
+            return "its depth is relative and has no metres: set task.kind=relative"
         return None
 
     def distil(
-        self, outputs: Mapping[str, Tensor], lesson: Mapping[str, Tensor], *, temperature: float
+        self,
+        outputs: Mapping[str, Tensor],
+        teacher_outputs: Mapping[str, Tensor],
+        *,
+        temperature: float,
     ) -> Tensor:
-        """The loss itself, with the teacher's depth as if it had been measured."""
-        depth = lesson["depth"]
+        """The loss, with the teacher's depth in place of measured depth."""
+        depth = teacher_outputs["depth"]
         limit = self.max_depth if self.kind == "metric" else torch.inf
         everywhere = torch.ones_like(depth, dtype=torch.bool)
         valid = valid_range(depth, everywhere, min_depth=0.0, max_depth=limit)
         return self.weight * self.loss(outputs["depth"], depth, valid)
 
-    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
-        """(1, h, w) to (1, H, W), bilinear; metres or relative inverse depth."""
-        if output.shape[-2:] == torch.Size(size):
-            return output
-        return upsample(output.float().unsqueeze(1), size).squeeze(1)
+    def panel(
+        self, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, output: OutputSpec
+    ) -> np.ndarray:
+        """Depth aligned and clamped as it is scored, on the pixels that count."""
+        truth, valid = self.truth(labels, 0)
+        prediction = self.predict(outputs["depth"], truth.shape[-2:])
+        metres, counted = self.metrics.in_metres(prediction, truth, valid)
+        return depth_panel(photo, *(to_numpy(maps[0]) for maps in (truth, counted, metres)))
 
-    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        for output, depth, valid in zip(
-            outputs["depth"].split(1), batch["depth"], batch["valid"], strict=True
-        ):
-            size = (depth.shape[-2], depth.shape[-1])
-            self.metrics.update(self.predict(output, size), depth[None], valid[None])
+    def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
+        """The median in place of the mean."""
+        maps = torch.cat([nearest(self.masked_truth(labels), size) for labels in samples])
+        overall, by_place = maps.nanmedian(), maps.nanmedian(dim=0, keepdim=True).values
+        by_place = torch.where(by_place.isnan(), overall, by_place)
+        guesses = {"constant": overall.expand_as(by_place), "per position": by_place}
+        if self.kind == "relative":
+            return {name: guess.reciprocal() for name, guess in guesses.items()}
+        return guesses

@@ -1,9 +1,9 @@
-"""Tasks of the whole image, read from the CLS token: classification and regression."""
+"""Image-level tasks, read from the CLS token: classification and regression."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +11,15 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
-from dpt.objectives.base import Objective, refuse_classes
-from dpt.types import NO_CLASS, Batch
+from dpt.metrics.protocols import Protocol
+from dpt.objectives.base import (
+    Objective,
+    check_classes,
+    class_arguments,
+    mean_guesses,
+    refuse_classes,
+)
+from dpt.types import NO_CLASS, Batch, OutputSpec
 
 
 class ClassificationObjective(Objective):
@@ -28,6 +35,7 @@ class ClassificationObjective(Objective):
 
     head = "classification"
     target = "class_id"
+    dense = False
 
     def __init__(
         self,
@@ -38,23 +46,31 @@ class ClassificationObjective(Objective):
         distillation_token: bool = False,
         weight: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(weight=weight)
         self.num_classes = num_classes
         self.dropout = dropout
         self.label_smoothing = label_smoothing
-        self.distillation_token = distillation_token
-        self.weight = weight
+        self.needs_teacher = distillation_token
         self.metrics = ClassificationMetrics(num_classes)
+
+    @classmethod
+    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return class_arguments(data.class_id_names, settings)
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
+        check_classes(output, data.class_id_names)
+        return super().from_output(output, data, protocol)
 
     def head_options(self) -> dict[str, Any]:
         return {
             "num_classes": self.num_classes,
             "dropout": self.dropout,
-            "distillation_token": self.distillation_token,
+            "distillation_token": self.needs_teacher,
         }
 
     def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        # summed over the labelled and divided by all, so that ranks can be averaged
+        # summed over labelled images and divided by all, so that processes can be averaged
         loss = F.cross_entropy(
             outputs["classification"].float(),
             batch["class_id"],
@@ -64,26 +80,30 @@ class ClassificationObjective(Objective):
         )
         return {"loss_classification": self.weight * loss / len(batch["class_id"])}
 
-    def refuse_teacher(self, options: Mapping[str, Any]) -> str | None:
-        return refuse_classes(self.num_classes, options)
+    def refuse_teacher(self, output: OutputSpec) -> str | None:
+        return refuse_classes(self.num_classes, output)
 
     def distil(
-        self, outputs: Mapping[str, Tensor], lesson: Mapping[str, Tensor], *, temperature: float
+        self,
+        outputs: Mapping[str, Tensor],
+        teacher_outputs: Mapping[str, Tensor],
+        *,
+        temperature: float,
     ) -> Tensor:
-        """The teacher's choice as a hard label (Touvron et al. 2021, eq. 3), at any temperature.
+        """Hard-label distillation (Touvron et al. 2021, eq. 3); ``temperature`` is not used.
 
-        It is learned by the classifier of the distillation token where there is one, else by the
-        only one, as in the paper's comparison of usual with token distillation.
+        The classifier of the distillation token is trained if there is one, else the only one, as
+        in the paper's comparison of usual with token distillation.
         """
         logits = outputs.get("classification_auxiliary", outputs["classification"])
-        choice = lesson["classification"].argmax(dim=1)
+        choice = teacher_outputs["classification"].argmax(dim=1)
         return self.weight * F.cross_entropy(at_least_float32(logits), choice)
 
-    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
-        return output.argmax(dim=1)
-
-    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        self.metrics.update(outputs["classification"], batch["class_id"])
+    def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
+        """The frequencies of the classes, as logits."""
+        ids = (labels["class_id"] for labels in samples)
+        targets = (F.one_hot(i[i != NO_CLASS], self.num_classes).float() for i in ids)
+        return mean_guesses((t for t in targets if len(t)), dense=False)
 
 
 class RegressionObjective(Objective):
@@ -96,11 +116,11 @@ class RegressionObjective(Objective):
 
     head = "regression"
     target = "value"
+    dense = False
 
     def __init__(self, *, dropout: float = 0.0, weight: float = 1.0) -> None:
-        super().__init__()
+        super().__init__(weight=weight)
         self.dropout = dropout
-        self.weight = weight
         self.metrics = RegressionMetrics()
 
     def head_options(self) -> dict[str, Any]:
@@ -112,6 +132,3 @@ class RegressionObjective(Objective):
         error = outputs["regression"].float() - torch.where(known, value, torch.zeros_like(value))
         squared = torch.where(known, error, torch.zeros_like(error)).square()
         return {"loss_regression": self.weight * squared.mean()}
-
-    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        self.metrics.update(outputs["regression"], batch["value"])

@@ -1,15 +1,16 @@
-"""Masked image inpainting: an encoder learns from pictures alone (He et al. 2022; Xie et al. 2022).
+"""Masked image inpainting: pretraining of an encoder without labels.
 
 The form is SimMIM's (Xie et al. 2022), because it works for every encoder: square patches of the
-picture are painted over with the mean colour, the encoder sees all of it, and one linear map paints
-what was hidden. Masked autoencoders (He et al. 2022) leave hidden tokens out instead, which is
-faster for plain ViTs and impossible for CNNs and windows.
+image are replaced by the mean colour, the encoder sees the whole image, and one linear layer
+predicts the hidden pixels. Masked autoencoders (He et al. 2022) leave hidden tokens out instead:
+faster for plain ViTs, impossible for CNNs and windowed attention.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,23 +18,24 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32, masked_mean
 from dpt.metrics.image import RegressionMetrics
-from dpt.objectives.base import Objective
-from dpt.types import Batch
+from dpt.objectives.base import Objective, to_numpy
+from dpt.types import Batch, OutputSpec
+from dpt.viz import colorize_output, inpainting_panel
 
 
 def draw_hidden(
     indices: Sequence[int], size: tuple[int, int], *, step: int, ratio: float, patch: int
 ) -> Tensor:
-    """Which pixels to hide: bool (B, H, W), a function of the arguments alone.
+    """The hidden pixels, bool (B, H, W): a function of the arguments alone.
 
-    So a resumed run hides what it would have hidden, and so do two processes in place of one.
+    So they do not depend on interruptions or on the number of processes.
 
     Args:
         indices: each image's position in the data set.
         size: (H, W).
-        step: training steps before this one; an image is hidden in another way each time.
-        ratio: share of the patches, in (0, 1), rounded to whole patches, one at least.
-        patch: their side in pixels; those at the right and lower edge may be cut off.
+        step: number of training steps so far; each step hides other patches of an image.
+        ratio: share of hidden patches, in (0, 1), rounded to whole patches, at least one.
+        patch: side of a patch in pixels; patches at the right and lower edge may be cut off.
     """
     height, width = (math.ceil(length / patch) for length in size)
     count = max(1, round(ratio * height * width))
@@ -46,15 +48,15 @@ def draw_hidden(
 
 
 class InpaintingObjective(Objective):
-    """Trains ``outputs["inpainting"]``, RGB in 0..1 (B, 3, H, W), where the picture was hidden.
+    """Trains ``outputs["inpainting"]``, RGB in 0..1 (B, 3, H, W), where the image was hidden.
 
     The loss is the mean absolute error over hidden pixels, as in SimMIM. ``mae`` and ``rmse`` of
     the same pixels are in units of the colour range; ``r2`` is 0 for one grey everywhere.
 
     Args:
-        mask_ratio: share of the patches that is hidden.
-        mask_size: side of a hidden patch in pixels; best a multiple of the encoder's own patch.
-            SimMIM's are of 32 pixels, 0.6 of them hidden.
+        mask_ratio: share of hidden patches (SimMIM: 0.6).
+        mask_size: side of a hidden patch in pixels (SimMIM: 32), best a multiple of the encoder's
+            patch size.
         weight: factor of the loss.
     """
 
@@ -64,22 +66,21 @@ class InpaintingObjective(Objective):
     def __init__(
         self, *, mask_ratio: float = 0.6, mask_size: int = 32, weight: float = 1.0
     ) -> None:
-        super().__init__()
+        super().__init__(weight=weight)
         if not 0 < mask_ratio < 1:
             raise ValueError(f"mask_ratio={mask_ratio} must lie between 0 and 1")
         if mask_size < 1:
             raise ValueError(f"mask_size={mask_size} must be at least 1 pixel")
         self.mask_ratio = mask_ratio
         self.mask_size = mask_size
-        self.weight = weight
         self.metrics = RegressionMetrics()
 
     @property
-    def notes(self) -> dict[str, str]:
+    def notes(self) -> dict[str, Any]:
         return {"val/hidden": f"{self.mask_ratio:g} of the {self.mask_size} px patches"}
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
-        """Paints patches over; in evaluation (step 0) an image's are always the same."""
+        """Hides patches; in evaluation (step 0) always the same ones of an image."""
         hidden = draw_hidden(
             batch["index"].tolist(),
             (inputs.shape[-2], inputs.shape[-1]),
@@ -87,7 +88,7 @@ class InpaintingObjective(Objective):
             ratio=self.mask_ratio,
             patch=self.mask_size,
         ).to(inputs.device)
-        # 0 is the mean colour, and what a patch embedding makes of it is its bias: a learned token
+        # 0 is the mean colour; the patch embedding maps it to its bias, a learned token
         return inputs.masked_fill(hidden[:, None], 0.0), {**batch, "hidden": hidden}
 
     def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
@@ -95,11 +96,15 @@ class InpaintingObjective(Objective):
         loss = masked_mean(error.abs().mean(dim=1), batch["hidden"]).mean()
         return {"loss_inpainting": self.weight * loss}
 
-    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
-        """Colours as a picture, uint8 (1, 3, H, W)."""
-        return (output.float().clamp(0, 1) * 255).round().to(torch.uint8)
+    def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
+        """RGB in 0..1, NaN where it was not hidden."""
+        colors = torch.where(batch["hidden"][k], batch["image"][k] / 255, torch.nan)
+        return (colors[None],)
 
-    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        hidden = batch["hidden"][:, None]
-        colours = torch.where(hidden, batch["image"] / 255, torch.nan)
-        self.metrics.update(outputs["inpainting"], colours)
+    def panel(
+        self, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, output: OutputSpec
+    ) -> np.ndarray:
+        picture = colorize_output(
+            to_numpy(outputs["inpainting"][0].float()), output, limits=(0.0, 1.0)
+        )
+        return inpainting_panel(photo, to_numpy(labels["hidden"][0]), picture)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.losses.distillation import softened_divergence
 from dpt.losses.segmentation import CrossEntropyLoss
+from dpt.metrics.protocols import Protocol
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.nn.enlarge import upsample
-from dpt.objectives.base import Objective, refuse_classes
+from dpt.objectives.base import (
+    Objective,
+    check_classes,
+    class_arguments,
+    mean_guesses,
+    nearest,
+    refuse_classes,
+    to_numpy,
+)
 from dpt.rowwise import enlarged_argmax
-from dpt.types import Batch
+from dpt.types import IGNORE_INDEX, Batch, OutputSpec
+from dpt.viz import segmentation_panel
 
 
 class SegmentationObjective(Objective):
@@ -22,11 +34,12 @@ class SegmentationObjective(Objective):
 
     Args:
         num_classes: K.
-        class_names: for the report, K of them or none.
+        class_names: for scores and reports, K of them or none.
+        palette: colours of the classes, rows of RGB in 0..255; empty for the default colours.
         loss: called with logits (B, K, H, W) and labels (B, H, W).
         kind: of the head: ``dpt`` reads the decoder's map, ``linear`` the encoder's own tokens, see
             :class:`dpt.nn.LinearSegmentationHead`.
-        levels: of a linear head, how many of the deepest levels it reads.
+        levels: number of the deepest levels that a linear head reads.
         auxiliary_weight: factor of the same loss on the auxiliary head (Ranftl et al. 2021,
             section 4.2: 0.2 on the penultimate fusion output); 0 leaves the head out. A linear head
             has none.
@@ -44,6 +57,7 @@ class SegmentationObjective(Objective):
         *,
         num_classes: int,
         class_names: Sequence[str] = (),
+        palette: Sequence[Sequence[int]] = (),
         loss: nn.Module | None = None,
         kind: Literal["dpt", "linear"] = "dpt",
         levels: int = 1,
@@ -52,17 +66,28 @@ class SegmentationObjective(Objective):
         weight: float = 1.0,
         boundary: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(weight=weight)
         self.num_classes = num_classes
+        self.palette = palette
         self.loss = loss or CrossEntropyLoss()
         self.kind = kind
         self.levels = levels
         self.auxiliary_weight = auxiliary_weight
         self.dropout = dropout
-        self.weight = weight
         self.metrics = SegmentationMetrics(
             num_classes, class_names=tuple(class_names), boundary=boundary
         )
+
+    @classmethod
+    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        info = data.info
+        found = class_arguments(info.class_names, settings)
+        return {**found, "class_names": info.class_names, "palette": info.palette}
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
+        check_classes(output, data.info.class_names)
+        return cls(**cls.from_data(data, {}), boundary=protocol.boundary)
 
     def head_options(self) -> dict[str, Any]:
         options = {"num_classes": self.num_classes, "dropout": self.dropout}
@@ -80,36 +105,58 @@ class SegmentationObjective(Objective):
         return terms
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if not isinstance(self.loss, CrossEntropyLoss):  # which enlarges them band by band
+        if not isinstance(self.loss, CrossEntropyLoss):  # which upsamples them in chunks
             logits = upsample(logits, (labels.shape[-2], labels.shape[-1]))
         return self.loss(logits, labels)
 
-    def refuse_teacher(self, options: Mapping[str, Any]) -> str | None:
-        return refuse_classes(self.num_classes, options)
+    def refuse_teacher(self, output: OutputSpec) -> str | None:
+        return refuse_classes(self.num_classes, output)
 
     def distil(
-        self, outputs: Mapping[str, Tensor], lesson: Mapping[str, Tensor], *, temperature: float
+        self,
+        outputs: Mapping[str, Tensor],
+        teacher_outputs: Mapping[str, Tensor],
+        *,
+        temperature: float,
     ) -> Tensor:
         """Divergence from the teacher's class probabilities, at the size of the head's logits."""
         student = outputs["segmentation"]
-        teacher = upsample(lesson["segmentation"], (student.shape[-2], student.shape[-1]))
+        size = (student.shape[-2], student.shape[-1])
+        teacher = upsample(teacher_outputs["segmentation"], size)
         return self.weight * softened_divergence(student, teacher, temperature=temperature)
 
-    def predict(self, output: Tensor, size: tuple[int, int]) -> Tensor:
-        """Logits (1, K, h, w) to class ids (1, H, W): logits are resized, then the best taken.
+    def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
+        """Logits (1, K, h, w) to class ids (1, H, W): the argmax of resized logits.
 
-        Ids (1, H, W), as a file of predictions holds them, are what they are.
+        Ids (1, H, W), from a file of predictions, are returned unchanged.
         """
         if not output.is_floating_point():
             return output
         if output.shape[-2:] == torch.Size(size):
             return output.argmax(dim=1)
-        return enlarged_argmax(output.float(), size)
+        return enlarged_argmax(output.float(), (size[0], size[1]))
 
-    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        for output, labels in zip(outputs["segmentation"].split(1), batch["labels"], strict=True):
-            size = (labels.shape[-2], labels.shape[-1])
-            ids = self.predict(output, size)
-            if self.num_classes <= 256:
-                ids = ids.to(torch.uint8)  # counted five times as fast
-            self.metrics.update(ids, labels[None])
+    def panel(
+        self, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, output: OutputSpec
+    ) -> np.ndarray:
+        (truth,) = self.truth(labels, 0)
+        ids = self.predict(outputs["segmentation"], truth.shape[-2:])
+        ids = torch.where(ids < self.num_classes, ids, IGNORE_INDEX)  # files hold any number
+        return segmentation_panel(
+            photo, to_numpy(truth[0]), to_numpy(ids[0]).astype(np.uint8), self.palette
+        )
+
+    def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
+        """The most frequent class, as one-hot logits."""
+        shares = mean_guesses((self._one_hot(labels, size) for labels in samples), dense=True)
+        return {
+            k: F.one_hot(v.argmax(dim=1), self.num_classes).permute(0, 3, 1, 2).float()
+            for k, v in shares.items()
+        }
+
+    def _one_hot(self, labels: Batch, size: tuple[int, int]) -> Tensor:
+        """(1, K, h, w), NaN where ignored."""
+        ids = nearest(self.truth(labels, 0)[0], size).long()
+        known = ids != IGNORE_INDEX
+        one_hot = F.one_hot(torch.where(known, ids, 0), self.num_classes).permute(0, 3, 1, 2)
+        return torch.where(known[:, None], one_hot.float(), torch.nan)

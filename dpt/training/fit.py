@@ -20,6 +20,7 @@ from dpt.data import DataError, EpochSampler
 from dpt.data_check import quick_findings
 from dpt.evaluation.baselines import trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
+from dpt.objectives.base import lower_is_better
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.loggers import OneFileCSVLogger
@@ -114,7 +115,10 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
             for metric, value in row.items()
         }
         write_json(folder / "metrics.json", {**scores, **baselines, **notes})
-        log_table({**rows, cfg["model"]["name"]: scores}, title="Scores on val")
+        lower = lower_is_better(objectives.values()) | {"train/loss_since_validation"}
+        log_table(
+            {**rows, cfg["model"]["name"]: scores}, title="Scores on val", lower_is_better=lower
+        )
         minutes = (time.monotonic() - started) / 60
         log.info("%d steps in %.1f minutes", trainer.global_step, minutes)
         log.info("checkpoints: %s", folder / "checkpoints")

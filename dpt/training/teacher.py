@@ -61,7 +61,7 @@ class Teacher:
             wanted = " or ".join(o.head for o in objectives.values())
             raise ValueError(f"task.teacher predicts {', '.join(heads)}, but not {wanted}")
         for objective in self.objectives:
-            if reason := objective.refuse_teacher(heads[objective.head]):
+            if reason := objective.refuse_teacher(model.outputs[objective.head]):
                 raise ValueError(f"task.teacher cannot be used for {objective.head}: {reason}")
         self.model = model.eval().requires_grad_(False)
         self.weight = weight
@@ -108,7 +108,7 @@ def make_teacher(task: Mapping[str, Any], objectives: Mapping[str, Objective]) -
     """The model in ``task.teacher``; None if it is not set."""
     path = task.get("teacher")
     if path is None:
-        if any(getattr(o, "distillation_token", False) for o in objectives.values()):
+        if any(o.needs_teacher for o in objectives.values()):
             raise ValueError("distillation_token=true needs a teacher: set task.teacher to a model")
         return None
     prefix = "teacher_"

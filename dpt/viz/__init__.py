@@ -1,9 +1,18 @@
-"""Pictures of depth and labels. Everything here takes NumPy and gives uint8 RGB (H, W, 3)."""
+"""Pictures of images, depth, labels and other outputs: NumPy arrays to uint8 RGB (H, W, 3)."""
 
-from dpt.viz.color import COLORMAPS, colorize_depth, colorize_labels, default_palette, overlay
+from dpt.viz.color import (
+    COLORMAPS,
+    colorize_depth,
+    colorize_labels,
+    colorize_output,
+    default_palette,
+    heatmap,
+    overlay,
+)
 from dpt.viz.panel import (
     depth_panel,
     inpainting_panel,
+    output_panel,
     save_png,
     segmentation_panel,
     side_by_side,
@@ -14,9 +23,12 @@ __all__ = [
     "COLORMAPS",
     "colorize_depth",
     "colorize_labels",
+    "colorize_output",
     "default_palette",
     "depth_panel",
+    "heatmap",
     "inpainting_panel",
+    "output_panel",
     "overlay",
     "save_png",
     "segmentation_panel",

@@ -1,4 +1,4 @@
-"""Colours for depth and labels: near is bright and warm, what is invalid or ignored is black."""
+"""Colours of depth, labels and other maps. Black is kept for invalid and ignored pixels."""
 
 from __future__ import annotations
 
@@ -8,73 +8,31 @@ from functools import cache
 import cv2
 import numpy as np
 
-from dpt.types import IGNORE_INDEX
+from dpt.types import IGNORE_INDEX, OutputSpec
 
-# ColorBrewer's Spectral with 11 classes, from blue (far) to red (near).
-_SPECTRAL = (
-    (94, 79, 162),
-    (50, 136, 189),
-    (102, 194, 165),
-    (171, 221, 164),
-    (230, 245, 152),
-    (255, 255, 191),
-    (254, 224, 139),
-    (253, 174, 97),
-    (244, 109, 67),
-    (213, 62, 79),
-    (158, 1, 66),
-)
-_OPENCV = {
-    "inferno": cv2.COLORMAP_INFERNO,
-    "turbo": cv2.COLORMAP_TURBO,
-    "magma": cv2.COLORMAP_MAGMA,
-    "viridis": cv2.COLORMAP_VIRIDIS,
-}
-COLORMAPS = (*_OPENCV, "spectral", "gray")
-
-_FIRST_COLORS = (
-    (66, 133, 200),
-    (240, 150, 60),
-    (95, 175, 90),
-    (215, 80, 85),
-    (150, 115, 190),
-    (235, 205, 80),
-    (85, 190, 200),
-    (230, 140, 185),
-    (150, 105, 80),
-    (170, 200, 110),
-)
+COLORMAPS = ("inferno", "turbo", "magma", "viridis", "spectral", "gray")
+"""Matplotlib's colormaps from far to near; ``spectral`` is its ``Spectral_r``."""
 
 
 @cache
 def color_table(name: str) -> np.ndarray:
-    """The colour map as uint8 RGB (256, 3), from far to near."""
+    """The colormap as uint8 RGB (256, 3), from far to near."""
+    from matplotlib import colormaps  # a quarter of a second
+
     if name not in COLORMAPS:
-        raise ValueError(f"unknown colormap {name!r}; there are {', '.join(COLORMAPS)}")
-    steps = np.arange(256, dtype=np.uint8)
-    if name in _OPENCV:
-        table = cv2.applyColorMap(steps[:, None], _OPENCV[name])[:, 0, ::-1].copy()
-    elif name == "gray":
-        table = np.repeat(steps[:, None], 3, axis=1)
-    else:
-        knots = np.linspace(0, 255, len(_SPECTRAL))
-        channels = [np.interp(steps, knots, channel) for channel in zip(*_SPECTRAL, strict=True)]
-        table = np.rint(np.stack(channels, axis=1)).astype(np.uint8)
-    if table[0].max() < 30:  # start a little brighter: black is kept for what is invalid
+        raise ValueError(f"unknown colormap {name!r}; choose from {', '.join(COLORMAPS)}")
+    cmap = colormaps["Spectral_r" if name == "spectral" else name]
+    table = cmap(np.arange(256), bytes=True)[:, :3].copy()
+    if table[0].max() < 30:  # start a little brighter than black
         table = table[np.rint(np.linspace(20, 255, 256)).astype(int)]
-    table.flags.writeable = False  # it is shared
+    table.flags.writeable = False  # shared by all callers
     return table
 
 
 def colorize(
-    values: np.ndarray,
-    valid: np.ndarray,
-    *,
-    colormap: str,
-    low: float,
-    high: float,
+    values: np.ndarray, valid: np.ndarray, *, colormap: str, low: float, high: float
 ) -> np.ndarray:
-    """Numbers to colours: ``low`` takes the first, ``high`` the last; invalid is black.
+    """Numbers to colours: ``low`` gets the first colour, ``high`` the last; invalid is black.
 
     Args:
         values: (H, W), any unit.
@@ -90,14 +48,24 @@ def colorize(
     return picture
 
 
+def heatmap(values: np.ndarray, *, high: float | None = None) -> np.ndarray:
+    """Numbers from 0 up in viridis, (H, W) to uint8 (H, W, 3) RGB.
+
+    Args:
+        high: the value of the last colour; None for the 99 % quantile.
+    """
+    high = float(np.quantile(values, 0.99)) if high is None else high
+    return colorize(values, np.isfinite(values), colormap="viridis", low=0.0, high=high)
+
+
 def nearness(
     depth: np.ndarray, valid: np.ndarray | None = None, *, inverse: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Inverse depth, and where it means something.
+    """Inverse depth, and where it is defined.
 
     Args:
-        depth: (H, W) metres, positive; with ``inverse=False`` it is inverse depth already.
-        valid: bool (H, W); None takes every finite value (and, of depths, every positive one).
+        depth: (H, W) metres; with ``inverse=False`` inverse depth.
+        valid: bool (H, W); None for every finite value (and every positive depth).
         inverse: whether ``depth`` has to be inverted.
 
     Returns:
@@ -139,15 +107,15 @@ def colorize_depth(
 ) -> np.ndarray:
     """Depth as a picture: near is bright and warm, invalid is black.
 
-    Inverse depth is what is coloured, between the 2 % and 98 % quantiles of the valid pixels or
-    within the range given.
+    The colours are linear in inverse depth, between the 2 % and 98 % quantiles of the valid pixels
+    or within the given range.
 
     Args:
-        depth: (H, W) metres; with ``inverse=False`` relative inverse depth, larger is nearer.
-        valid: bool (H, W); without it non-finite values, and depths of 0 or less, are invalid.
+        depth: (H, W) metres; with ``inverse=False`` inverse depth, larger is nearer.
+        valid: bool (H, W); None: non-finite values, and depths of 0 or less, are invalid.
         colormap: one of ``COLORMAPS``.
-        vmin, vmax: range in the unit of ``depth``: smallest and largest value told apart.
-        inverse: whether ``depth`` is depth (True) or inverse depth already (False).
+        vmin, vmax: range of the colours in the unit of ``depth``.
+        inverse: whether ``depth`` is depth (True) or inverse depth (False).
 
     Returns:
         uint8 (H, W, 3) RGB.
@@ -165,33 +133,26 @@ def colorize_depth(
     return colorize(near, usable, colormap=colormap, low=low, high=high)
 
 
-def _spiral_color(k: int) -> tuple[int, int, int]:
-    hue = (0.07 + k * 0.6180339887) % 1.0  # steps by the golden ratio spread evenly
-    saturation, value = (0.75, 0.5, 0.9)[k % 3], (0.95, 0.6, 0.75, 0.45)[k // 3 % 4]
-    red, green, blue = (round(channel * 255) for channel in hsv_to_rgb(hue, saturation, value))
-    return red, green, blue
-
-
 @cache
-def _palette_rows(num_classes: int) -> tuple[tuple[int, int, int], ...]:
-    rows = list(_FIRST_COLORS[:num_classes])
-    while len(rows) < num_classes:
-        # Of six colours on the golden spiral, the one farthest from all before.
-        spiral = [_spiral_color(len(rows) * 6 + k) for k in range(6)]
-        apart = np.abs(np.array(spiral)[:, None] - np.array(rows)).sum(axis=2).min(axis=1)
-        rows.append(spiral[int(apart.argmax())])
-    return tuple(rows)
+def _palette_row(k: int) -> tuple[int, ...]:
+    from matplotlib import colormaps
+
+    if k < 9:
+        return tuple(round(255 * channel) for channel in colormaps["Set1"](k)[:3])
+    hue = (0.07 + k * 0.6180339887) % 1.0  # steps by the golden ratio spread evenly
+    saturation, value = (0.75, 0.5, 0.95)[k % 3], (0.95, 0.6, 0.75, 0.45)[k // 3 % 4]
+    return tuple(round(255 * channel) for channel in hsv_to_rgb(hue, saturation, value))
 
 
 def default_palette(num_classes: int) -> np.ndarray:
-    """Colours that tell classes apart, always the same ones: uint8 (num_classes, 3) RGB."""
+    """Distinct colours, always the same: uint8 (num_classes, 3) RGB."""
     if num_classes < 1:
         raise ValueError(f"a palette needs at least one class, got {num_classes}")
-    return np.array(_palette_rows(num_classes), np.uint8)
+    return np.array([_palette_row(k) for k in range(num_classes)], np.uint8)
 
 
 def as_palette(palette: object, num_classes: int = 1) -> np.ndarray:
-    """Rows of RGB as uint8 (K, 3); the default colours where there are none."""
+    """A palette as uint8 (K, 3) RGB; the default colours for None or an empty one."""
     rows = np.asarray(() if palette is None else palette)
     if rows.size == 0:
         return default_palette(num_classes)
@@ -207,7 +168,7 @@ def colorize_labels(
 
     Args:
         labels: integer (H, W).
-        palette: (K, 3) RGB in 0..255; None or empty takes the default colours.
+        palette: (K, 3) RGB in 0..255; None or empty for the default colours.
         ignore_index: the id of pixels without a class.
 
     Returns:
@@ -230,8 +191,46 @@ def colorize_labels(
     return picture
 
 
+def colorize_output(
+    values: np.ndarray, output: OutputSpec, *, limits: tuple[float, float] | None = None
+) -> np.ndarray:
+    """A dense prediction of one image as a picture, as its declaration says; NaN is black.
+
+    Args:
+        values: (H, W) or (C, H, W): ``logits`` as class ids or logits, drawn with the palette;
+            ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first
+            channel with a colormap.
+        output: the declaration.
+        limits: smallest and largest value of a ``map``'s colours; None for ``output.value_range``
+            or the range of the values.
+
+    Returns:
+        uint8 (H, W, 3) RGB.
+    """
+    values = np.asarray(values)
+    if not output.dense:
+        raise ValueError(f"output {output.name!r} is not dense: it has no picture")
+    if output.kind == "logits":
+        ids = values.argmax(0) if values.ndim == 3 else values
+        return colorize_labels(ids, output.palette)
+    if output.kind == "depth":
+        return colorize_depth(values, inverse=not output.is_inverse_depth)
+    low, high = limits or output.value_range or value_limits(values)
+    if values.ndim == 3 and len(values) == 3:
+        level = np.nan_to_num((values - low) / max(high - low, 1e-12))
+        return np.rint(255 * np.clip(level, 0, 1)).astype(np.uint8).transpose(1, 2, 0)
+    first = values if values.ndim == 2 else values[0]
+    return colorize(first, np.isfinite(first), colormap="viridis", low=low, high=high)
+
+
+def value_limits(values: np.ndarray) -> tuple[float, float]:
+    """Smallest and largest finite value; (0, 1) if there are none."""
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+
+
 def overlay(image: np.ndarray, color: np.ndarray, alpha: float = 0.5) -> np.ndarray:
-    """Lays a coloured map over an image; black pixels of the map leave the image alone.
+    """Blends a coloured map over an image; black pixels of the map leave the image unchanged.
 
     Args:
         image, color: uint8 (H, W, 3) RGB of one size.

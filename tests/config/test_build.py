@@ -7,8 +7,8 @@ from omegaconf import OmegaConf
 from dpt.config import build
 from dpt.config.compose import config_dir
 from dpt.data import FolderDataset, ScenesDataset
-from dpt.evaluation.objectives import objectives_of
-from dpt.evaluation.protocol import read_protocol
+from dpt.evaluation.evaluate import objectives_of
+from dpt.metrics import Protocol
 from dpt.types import DatasetInfo
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
@@ -160,13 +160,8 @@ def test_objectives_of_a_finished_model(scenes):
         task(depth={**DEPTH, "kind": "relative"}, segmentation=SEGMENTATION), scenes
     )
     model = build.make_model(MODEL, objectives, SETTINGS)
-    heads, protocol = (
-        model.spec["heads"],
-        read_protocol(
-            OmegaConf.to_container(OmegaConf.load(config_dir() / "protocol/_base.yaml"))
-            | {"name": "x"}
-        ),
-    )
+    settings = OmegaConf.to_container(OmegaConf.load(config_dir() / "protocol/_base.yaml"))
+    heads, protocol = model.outputs, Protocol(**settings | {"name": "x"})
     scored = objectives_of(heads, scenes, protocol)
     assert set(scored) == {"depth", "segmentation"}
     assert scored["depth"].kind == "relative"

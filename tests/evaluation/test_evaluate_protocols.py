@@ -16,15 +16,14 @@ from PIL import Image
 
 import dpt
 from dpt.config.compose import config_dir
+from dpt.config.objects import check_arguments
 from dpt.data.transforms import EvalTransform
-from dpt.evaluation.pictures import panel_row
-from dpt.evaluation.predictions import Manifest, Pairs, PredictionFolder
-from dpt.evaluation.protocol import Protocol, read_protocol
+from dpt.evaluation.predictions import Pairs, PredictionFolder
 from dpt.evaluation.report import write_report
 from dpt.evaluation.scoring import Gallery, Picture, Scorer
-from dpt.metrics import DEPTH_PROTOCOLS, DepthMetrics, DepthProtocol, SegmentationMetrics
+from dpt.metrics import DEPTH_PROTOCOLS, DepthMetrics, DepthProtocol, Protocol, SegmentationMetrics
 from dpt.objectives import ClassificationObjective, SegmentationObjective
-from dpt.types import IGNORE_INDEX
+from dpt.types import IGNORE_INDEX, DatasetInfo, OutputSpec
 
 PROTOCOLS = sorted(p.stem for p in (config_dir() / "protocol").glob("[a-z]*.yaml"))
 
@@ -57,13 +56,12 @@ def images_table(run):
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_protocol_can_be_read(name):
-    protocol = read_protocol(composed(name))
-    assert isinstance(protocol, Protocol)
+    protocol = Protocol(**check_arguments(Protocol, composed(name), "protocol"))
     assert protocol.name == name
     rules = protocol.depth(kind="metric", max_depth=7.0)
     assert rules == DEPTH_PROTOCOLS.get(name, DepthProtocol(max_depth=7.0))
     assert protocol.depth(kind="relative", max_depth=7.0).alignment == "scale_shift"
-    assert protocol.words()
+    assert protocol.description()
 
 
 def test_the_names_that_the_literature_has():
@@ -162,7 +160,8 @@ def test_a_broken_file_counts_nowhere(evaluate, checkpoint, dense_folder, metric
 
 def report_of(objectives, outputs, labels, tmp_path):
     """The page for three images, one batch."""
-    scorer = Scorer(objectives, keep=2)
+    specs = {"segmentation": OutputSpec("segmentation", "logits")}
+    scorer = Scorer(objectives, specs, keep=2)
     labels |= {"index": torch.arange(3), "name": ["<a>", "b", "c"]}
     scorer.add(outputs, labels, torch.zeros(3, 3, 8, 9, dtype=torch.uint8))
     write_report(tmp_path / "report.html", scorer, scorer.scores(), scorer.intervals(), facts=["x"])
@@ -331,14 +330,15 @@ def test_sixteen_bits_with_a_scale(score_files, files, metrics, tmp_path):
 
 
 def test_ids_of_files_that_are_no_class_are_shown_as_none():
-    objective = SegmentationObjective(num_classes=3)
+    palette = [(10, 0, 0), (20, 0, 0), (30, 0, 0)]
+    objective = SegmentationObjective(num_classes=3, palette=palette)
     ids = torch.tensor([[[0, 1, 2, 7]]], dtype=torch.uint8)
     labels = {"labels": [torch.tensor([[0, 1, 2, 2]], dtype=torch.uint8)]}
-    palette = [(10, 0, 0), (20, 0, 0), (30, 0, 0)]
     photo = np.full((1, 4, 3), 200, np.uint8)
 
     def shown(ids):
-        return panel_row(objective, photo, {"segmentation": ids}, labels, palette)
+        spec = OutputSpec("segmentation", "logits", channels=3)
+        return objective.panel(photo, {"segmentation": ids}, labels, spec)
 
     assert np.array_equal(shown(ids), shown(torch.where(ids == 7, IGNORE_INDEX, ids)))
 
@@ -389,6 +389,8 @@ def test_samples_of_one_stem_are_told_apart_by_their_folders(tmp_path):
 
 def test_predictions_of_the_kitti_benchmarks_crop_are_placed(tmp_path):
     class Road:
+        info = DatasetInfo(targets=("depth",), max_depth=80.0)
+
         def __len__(self):
             return 1
 
@@ -398,14 +400,12 @@ def test_predictions_of_the_kitti_benchmarks_crop_are_placed(tmp_path):
                     "valid": depth > 0, "name": "1.png"}  # fmt: skip
 
     np.save(tmp_path / "1.npy", np.full((352, 1216), 10, np.float32))
-    folders = {"depth": PredictionFolder(tmp_path, target="depth")}
-    options = {"manifest": Manifest(tmp_path), "scale": None, "kind": "metric"}
-    _, found, fault = Pairs(Road(), folders, kb_crop=True, **options)[0]
+    _, found, fault = Pairs(Road(), tmp_path, kb_crop=True)[0]
     assert fault == ""
     assert found["depth"].shape == (375, 1242)
     assert found["depth"][23:, 13:1229].min() == 10
     assert found["depth"].sum() == 10 * 352 * 1216
-    _, _, fault = Pairs(Road(), folders, kb_crop=False, **options)[0]
+    _, _, fault = Pairs(Road(), tmp_path)[0]
     assert "1216x352 pixels" in fault
 
 
@@ -454,7 +454,7 @@ def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, 
     assert "'metric' or 'relative'" in mistake(files, "predictions_kind=disparity")
     assert "no unit" in mistake(files, "predictions_kind=relative", "protocol.alignment=none")
     assert "both given" in mistake(files, "checkpoint=some.ckpt")
-    assert "eigen_nyu is of maps of 480x640" in mistake(files, "protocol=nyu_eigen")
+    assert "eigen_nyu is for maps of 480x640" in mistake(files, "protocol=nyu_eigen")
     assert "protocol.crop" in mistake(files, "protocol.crop=middle")
 
 

@@ -50,7 +50,7 @@ def test_the_log_goes_to_the_terminal_and_to_the_run(tmp_path, capsys, log):
 
 def lines_of(capsys, rows):
     start_log(None)
-    log_table(rows, title="Scores")
+    log_table(rows, title="Scores", lower_is_better={"abs_rel", "mae"})
     out = capsys.readouterr().out
     return {line.split()[0]: line for line in out.splitlines() if "is better" in line}
 

@@ -204,5 +204,5 @@ def test_mistakes_are_named():
         DepthMetrics(max_depth=10.0, prediction_kind="relative")
     with pytest.raises(ValueError, match="'scale_shift'"):
         DepthMetrics(max_depth=10.0, alignment="lstsq")
-    with pytest.raises(ValueError, match="share one shape"):
+    with pytest.raises(ValueError, match="must have one shape"):
         DepthMetrics(max_depth=10.0).update(torch.ones(1, 2, 3), torch.ones(2, 3), torch.ones(2, 3))

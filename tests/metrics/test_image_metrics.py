@@ -69,5 +69,5 @@ def test_r2_of_equal_targets_is_nan():
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match=r"logits must be \(2, 4\), got \(2, 3\)"):
         ClassificationMetrics(4).update(torch.ones(2, 3), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="share one shape"):
+    with pytest.raises(ValueError, match="must have one shape"):
         RegressionMetrics().update(torch.ones(2, 1), torch.ones(2))

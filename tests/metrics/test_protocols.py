@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpt.metrics import DEPTH_ERRORS, DEPTH_PROTOCOLS, DepthMetrics, DepthProtocol
-from dpt.metrics.protocols import changes, kb_box
+from dpt.metrics.protocols import kb_box
 
 NYU, KITTI = (480, 640), (375, 1242)
 
@@ -217,10 +217,10 @@ def test_gargs_crop_lies_inside_the_kitti_benchmarks():
 
 
 def test_what_was_changed_is_told():
-    changed = DepthProtocol(max_depth=8.0, crop="eigen_nyu")
-    assert changes(changed, "nyu_eigen") == {"max_depth": 8.0}
-    assert changes(DEPTH_PROTOCOLS["nyu_eigen"], "nyu_eigen") == {}
-    assert changes(changed, "my own") == {}
+    settings = {"max_depth": 8.0, "crop": "eigen_nyu"}
+    assert DepthProtocol(**settings, name="nyu_eigen").changes() == "max_depth=8.0"
+    assert DEPTH_PROTOCOLS["nyu_eigen"].changes() == ""
+    assert DepthProtocol(**settings, name="my own").changes() == ""
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,9 @@ def test_relative_depth_is_not_fitted_in_depth():
                      prediction_kind="relative")  # fmt: skip
 
 
-def test_every_protocol_has_words():
+def test_every_protocol_has_a_description():
     for protocol in DEPTH_PROTOCOLS.values():
-        assert f"{protocol.max_depth:g} m" in protocol.words()
+        assert f"{protocol.max_depth:g} m" in protocol.description()
     own = DepthProtocol(max_depth=5, crop=(1, 2, 3, 4), alignment="median", space="inverse_depth")
-    assert "rows 1:2, columns 3:4" in own.words()
-    assert "median in inverse depth" in own.words()
+    assert "rows 1:2, columns 3:4" in own.description()
+    assert "median in inverse depth" in own.description()

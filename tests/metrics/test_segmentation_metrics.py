@@ -8,7 +8,6 @@ import torch
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from dpt.metrics import SegmentationMetrics, class_iou, confusion_matrix, segmentation_scores
-from dpt.metrics.segmentation import check_labels
 
 K = 7
 
@@ -117,11 +116,8 @@ def test_mistakes_are_named():
         SegmentationMetrics(3, ("a", "b"))
     with pytest.raises(ValueError, match="integer class ids"):
         confusion_matrix(torch.zeros(2, 2), torch.zeros(2, 2), 2)
-    with pytest.raises(ValueError, match="share one shape"):
+    with pytest.raises(ValueError, match="must have one shape"):
         confusion_matrix(torch.zeros(2, 2).long(), torch.zeros(1, 2).long(), 2)
-    check_labels(torch.tensor([0, 1, 255]), 2)
-    with pytest.raises(ValueError, match=r"\[7\] found; allowed are 0..1 and 255"):
-        check_labels(torch.tensor([0, 7, 255]), 2)
 
 
 @pytest.mark.parametrize("num_classes", [100, 254, 255, 300])

@@ -12,11 +12,11 @@ import pytest
 import torch
 from tiny import call
 
-from dpt.evaluation.callbacks import panel_rows, spread
+from dpt.evaluation.callbacks import spread
 from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
 from dpt.training import callbacks
 from dpt.training.callbacks import ProgressLines, StopOnSignal, Throughput, make_progress
-from dpt.types import DatasetInfo
+from dpt.types import OutputSpec
 
 
 @pytest.mark.parametrize(
@@ -147,16 +147,17 @@ def test_progress_without_a_terminal_is_lines(capsys):
 
 
 def rows_for(objectives, outputs, labels, size=(24, 32)):
-    task = SimpleNamespace(objectives=objectives)
     photo = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
-    info = DatasetInfo(targets=("depth", "labels"), palette=((255, 0, 0), (0, 255, 0)))
-    dataset = SimpleNamespace(dataset=SimpleNamespace(info=info))
-    return panel_rows(task.objectives, photo, outputs, labels, dataset)
+    rows = [
+        o.panel(photo, outputs, labels, OutputSpec(name, "map")) for name, o in objectives.items()
+    ]
+    return [row for row in rows if row is not None]
 
 
 def test_a_row_for_each_dense_head():
     objectives = {"depth": DepthObjective(max_depth=10.0), "regression": RegressionObjective(),
-                  "segmentation": SegmentationObjective(num_classes=2)}  # fmt: skip
+                  "segmentation": SegmentationObjective(
+                      num_classes=2, palette=((255, 0, 0), (0, 255, 0)))}  # fmt: skip
     depth = torch.rand(30, 40) * 5 + 1
     labels = {"depth": [depth], "valid": [depth > 2],
               "labels": [torch.ones(30, 40, dtype=torch.uint8)]}  # fmt: skip

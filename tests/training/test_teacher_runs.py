@@ -20,8 +20,7 @@ def test_a_run_with_a_teacher(train, teacher, tmp_path, scores):
                 "task.teacher_feature_weight=0.5", "logger=csv",
                 "trainer.log_every_n_steps=1")  # fmt: skip
     assert (
-        f"teacher: {teacher} (dpt_tiny), for depth, segmentation"
-        in (run / "log.txt").read_text()
+        f"teacher: {teacher} (dpt_tiny), for depth, segmentation" in (run / "log.txt").read_text()
     )
     header = next(run.rglob("metrics.csv")).read_text().partition("\n")[0].split(",")
     assert {"train/teacher_depth", "train/teacher_segmentation", "train/teacher_features"} <= {
