@@ -106,7 +106,7 @@ class ScenesDataset(Dataset):
         rng = np.random.default_rng((self.seed, SPLITS[self.split], int(index)))
         class_id = int(rng.integers(len(SCENE_NAMES)))
         scene = scene_layouts.build_scene(class_id, rng)
-        image, depth, labels = scene_shading.render(scene=scene, size=self.size, rng=rng)
+        image, depth, labels = scene_shading.render(scene, self.size, rng)
         valid = depth <= MAX_DEPTH
 
         sample = Sample(image=image, index=int(index), name=f"scenes/{self.split}/{index:06d}")

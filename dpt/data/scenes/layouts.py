@@ -1,131 +1,224 @@
-"""Random scenes of six kinds, each with its own layout, camera and light."""
+"""Random scenes of six kinds: layout, objects, camera and light.
+
+Colours hint at what a surface is (pale walls, white ceilings, bright objects) without deciding it,
+so that a model must also use shape and position.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from colorsys import hsv_to_rgb
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
-from dpt.data.scenes.parts import (
-    CEILINGS,
-    FLOORS,
-    WALL_PATTERNS,
-    WALLS,
-    Site,
-    add_building,
-    add_solid,
-    add_tree,
-    furnish,
-    linear_rgb,
-    random_material,
-    random_shades,
-    random_windows,
-    turned,
+from dpt.data.scenes.raycast import Camera, Kind, Shell, Solid
+from dpt.data.scenes.shading import (
+    BALL,
+    BOX,
+    CONE,
+    CYLINDER,
+    TREE,
+    WALL,
+    Light,
+    Scene,
+    Sky,
 )
-from dpt.data.scenes.raycast import Camera, Kind, Shell
-from dpt.data.scenes.shading import Light, Scene, Sky
 from dpt.data.scenes.textures import Material, Windows
 
-_FLOOR_PATTERNS = ("plain", "planks", "planks", "tiles", "checker", "marble", "grass")
+_LABELS: dict[Kind, int] = {"box": BOX, "ball": BALL, "cylinder": CYLINDER, "cone": CONE}
+_KINDS = tuple(_LABELS)
 _GROUND_PATTERNS = ("grass", "grass", "tiles", "plain", "marble", "bricks")
 
 
-def build_scene(kind: int, rng: np.random.Generator) -> Scene:
-    """A random scene of the given kind, an index of ``SCENE_NAMES``."""
-    return _BUILDERS[kind](rng)
+class Look(NamedTuple):
+    """How random surfaces of one sort are coloured."""
+
+    saturation: tuple[float, float]  # range, of 0..1
+    value: tuple[float, float]  # range, of 0..1
+    any_hue: float  # probability of any hue; otherwise that of wood, brick or sand
+    patterns: tuple[str, ...]
 
 
-def _room(rng: np.random.Generator) -> Scene:
-    width, depth, height = rng.uniform(2.8, 8), rng.uniform(2.8, 8), rng.uniform(2.2, 3.6)
-    site = _enclosed(rng, width, depth, height, aim=0.45)
-    furnish(site, int(rng.integers(4, 10)), size=1.0, farthest=7)
+WALLS = Look((0.0, 0.35), (0.65, 0.97), 0.4,
+             ("plain", "plain", "bricks", "planks", "stripes", "tiles", "marble"))  # fmt: skip
+CEILINGS = Look((0.0, 0.1), (0.85, 0.98), 0.5, ("plain", "plain", "tiles", "planks"))
+FLOORS = Look((0.1, 0.55), (0.35, 0.7), 0.15,
+              ("plain", "planks", "planks", "tiles", "checker", "marble", "grass"))  # fmt: skip
+OBJECTS = Look((0.45, 0.95), (0.5, 0.97), 1.0, ("plain", "plain", "checker", "stripes", "dots",
+                                                "bricks", "planks", "marble"))  # fmt: skip
+
+
+@dataclass
+class Site:
+    """A scene under construction. The camera stands above (0, 0)."""
+
+    rng: Generator
+    camera: Camera
+    yaw: float
+    shell: Shell
+    solids: list[Solid] = field(default_factory=list)
+    taken: list[tuple[float, float, float]] = field(default_factory=list)  # x, y, radius
+
+    def is_free(self, x: float, y: float, radius: float) -> bool:
+        low, high = self.shell.low, self.shell.high
+        return bool(
+            low[0] < x - radius
+            and x + radius < high[0]
+            and low[1] < y - radius
+            and y + radius < high[1]
+            and x * x + y * y >= (radius + 0.55) ** 2  # room for the camera
+            and all((x - a) ** 2 + (y - b) ** 2 > (radius + r) ** 2 for a, b, r in self.taken)
+        )
+
+    def find_place(
+        self, radius: float, nearest: float, farthest: float
+    ) -> tuple[float, float] | None:
+        """A free place in view, log-uniform in distance; None after a few attempts."""
+        half_view = np.arctan(0.5 / self.camera.focal)
+        for _ in range(8):
+            distance = nearest * (farthest / nearest) ** self.rng.random()
+            bearing = self.yaw + self.rng.uniform(-1.0, 1.0) * half_view
+            x, y = distance * np.cos(bearing), distance * np.sin(bearing)
+            if self.is_free(x, y, radius):
+                return float(x), float(y)
+        return None
+
+    def add(
+        self,
+        kind: Kind,
+        center: Sequence[float] | np.ndarray,
+        half: Sequence[float] | np.ndarray,
+        *,
+        label: int | None = None,
+        material: Material | None = None,
+        windows: Windows | None = None,
+        turn: float = 0.0,
+        lying: bool = False,
+    ) -> None:
+        """Adds a solid; by default a colourful object of its own class."""
+        cos, sin = np.cos(turn), np.sin(turn)
+        rotation = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1.0]])
+        if lying:  # its z axis becomes horizontal
+            rotation = rotation @ np.array([[0, 0, 1.0], [0, 1, 0], [-1, 0, 0]])
+        self.solids.append(
+            Solid(
+                kind,
+                _LABELS[kind] if label is None else label,
+                np.asarray(center, np.float32),
+                np.asarray(half, np.float32),
+                rotation.astype(np.float32),
+                material or _random_material(self.rng, OBJECTS, 0.45, gloss=0.35),
+                windows,
+            )
+        )
+
+
+def _room(rng: Generator) -> Scene:
+    site = _enclosed(rng, rng.uniform((2.8, 2.8, 2.2), (8, 8, 3.6)), aim=0.45)
+    _furnish(site, int(rng.integers(4, 10)), size=1.0, farthest=7)
     return _indoors(site)
 
 
-def _corridor(rng: np.random.Generator) -> Scene:
-    width, length, height = rng.uniform(1.6, 3.0), rng.uniform(8, 26), rng.uniform(2.2, 3.4)
-    site = _enclosed(rng, length, width, height, aim=0.12, along=True)
-    furnish(site, int(rng.integers(3, 8)), size=0.75, farthest=12)
+def _corridor(rng: Generator) -> Scene:
+    width, length, height = rng.uniform((1.6, 8, 2.2), (3.0, 26, 3.4))
+    site = _enclosed(rng, np.array([length, width, height]), aim=0.12, along=True)
+    _furnish(site, int(rng.integers(3, 8)), size=0.75, farthest=12)
     return _indoors(site)
 
 
-def _pillared_hall(rng: np.random.Generator) -> Scene:
-    width, depth, height = rng.uniform(9, 18), rng.uniform(9, 18), rng.uniform(3, 6)
-    site = _enclosed(rng, width, depth, height, aim=0.6)
-    material = random_material(rng, WALL_PATTERNS, 0.7, WALLS)
+def _pillared_hall(rng: Generator) -> Scene:
+    space = rng.uniform((9, 9, 3), (18, 18, 6))
+    site = _enclosed(rng, space, aim=0.6)
+    material = _random_material(rng, WALLS, 0.7)
     radius, gap = rng.uniform(0.15, 0.45), rng.uniform(2.2, 4.2)
     kind: Kind = "cylinder" if rng.random() < 0.7 else "box"
-    half = np.array([radius, radius, height / 2])
+    half = [radius, radius, space[2] / 2]
     for x in np.arange(site.shell.low[0] + gap * 0.7, site.shell.high[0] - radius, gap):
         for y in np.arange(site.shell.low[1] + gap * 0.7, site.shell.high[1] - radius, gap):
             if len(site.solids) < 24 and site.is_free(x, y, radius * 1.45):
-                center = np.array([x, y, height / 2])
-                add_solid(site, kind, center, half, material=material)
+                site.add(kind, [x, y, half[2]], half, material=material)
                 site.taken.append((x, y, radius * 1.45))
-    furnish(site, int(rng.integers(2, 7)), size=1.2, farthest=10)
+    _furnish(site, int(rng.integers(2, 7)), size=1.2, farthest=10)
     return _indoors(site)
 
 
-def _street(rng: np.random.Generator) -> Scene:
+def _street(rng: Generator) -> Scene:
     site = _open(rng, tilt=0.35)
     for side in (-1, 1):
         front = side * rng.uniform(2.5, 7)
         along = rng.uniform(-12, -4)
         while along < 32:
-            length, deep, tall = rng.uniform(5, 11), rng.uniform(4, 8), rng.uniform(3, 12)
+            half = rng.uniform((5, 4, 3), (11, 8, 12)) / 2
             inset = front + side * rng.uniform(0, 1.2)
-            center = np.array([along + length / 2, inset + side * deep / 2, tall / 2])
-            half = np.array([length, deep, tall]) / 2
-            add_building(site, center, half)
-            along += length + (rng.uniform(0, 4) if rng.random() < 0.4 else 0.0)
-    for x, y in zip(
-        rng.uniform(2, 22, 3), rng.choice([-1, 1], 3) * rng.uniform(1.5, 3, 3), strict=True
-    ):
+            _add_building(site, along + half[0], inset + side * half[1], half)
+            along += 2 * half[0] + (rng.uniform(0, 4) if rng.random() < 0.4 else 0.0)
+    trees = rng.uniform(2, 22, 3), rng.choice([-1, 1], 3) * rng.uniform(1.5, 3, 3)
+    for x, y in zip(*trees, strict=True):
         if rng.random() < 0.5:
-            add_tree(site, float(x), float(y), size=0.8)
-    furnish(site, int(rng.integers(3, 8)), size=1.5, farthest=15)
+            _add_tree(site, float(x), float(y), size=0.8)
+    _furnish(site, int(rng.integers(3, 8)), size=1.5, farthest=15)
     return _outdoors(site, _GROUND_PATTERNS[2:])
 
 
-def _court(rng: np.random.Generator) -> Scene:
-    width, depth, height = rng.uniform(6, 18), rng.uniform(6, 18), rng.uniform(1.6, 4.5)
-    site = _enclosed(rng, width, depth, height, aim=0.6, roof=False)
+def _court(rng: Generator) -> Scene:
+    site = _enclosed(rng, rng.uniform((6, 6, 1.6), (18, 18, 4.5)), aim=0.6, roof=False)
     for _ in range(int(rng.integers(0, 4))):
-        bearing, far = site.yaw + rng.uniform(-0.8, 0.8), rng.uniform(14, 30)
-        half = np.array([rng.uniform(2, 5), rng.uniform(2, 5), rng.uniform(3, 7)])
-        add_building(site, np.array([far * np.cos(bearing), far * np.sin(bearing), half[2]]), half)
+        _add_distant_building(site, 0.8, (14, 30), (2, 2, 3), (5, 5, 7))
     for _ in range(int(rng.integers(0, 3))):
-        place = site.find_place(0.8, 2.5, 12)
-        if place:
-            add_tree(site, *place, size=0.7)
-    furnish(site, int(rng.integers(3, 9)), size=1.3, farthest=12)
+        if place := site.find_place(0.8, 2.5, 12):
+            _add_tree(site, *place, size=0.7)
+    _furnish(site, int(rng.integers(3, 9)), size=1.3, farthest=12)
     return _outdoors(site, _GROUND_PATTERNS)
 
 
-def _park(rng: np.random.Generator) -> Scene:
+def _park(rng: Generator) -> Scene:
     site = _open(rng, tilt=np.pi)
     for _ in range(int(rng.integers(3, 12))):
-        place = site.find_place(0.9, 2.5, 28)
-        if place:
-            add_tree(site, *place, size=float(rng.uniform(0.6, 1.5)))
+        if place := site.find_place(0.9, 2.5, 28):
+            _add_tree(site, *place, size=rng.uniform(0.6, 1.5))
     if rng.random() < 0.4:
-        bearing, far = site.yaw + rng.uniform(-0.5, 0.5), rng.uniform(15, 26)
-        half = np.array([rng.uniform(2, 5), rng.uniform(2, 6), rng.uniform(1.5, 4)])
-        add_building(site, np.array([far * np.cos(bearing), far * np.sin(bearing), half[2]]), half)
-    furnish(site, int(rng.integers(3, 9)), size=1.5, farthest=16)
+        _add_distant_building(site, 0.5, (15, 26), (2, 2, 1.5), (5, 6, 4))
+    _furnish(site, int(rng.integers(3, 9)), size=1.5, farthest=16)
     return _outdoors(site, _GROUND_PATTERNS)
 
 
-_BUILDERS: dict[int, Callable[[np.random.Generator], Scene]] = dict(
-    enumerate((_room, _corridor, _pillared_hall, _street, _court, _park))
-)
-SCENE_NAMES = ("room", "corridor", "pillared hall", "street", "courtyard", "park")
+_LAYOUTS: dict[str, Callable[[Generator], Scene]] = {
+    "room": _room,
+    "corridor": _corridor,
+    "pillared hall": _pillared_hall,
+    "street": _street,
+    "courtyard": _court,
+    "park": _park,
+}
+SCENE_NAMES = tuple(_LAYOUTS)
 
 
-# --- where the camera stands -------------------------------------------------------------------
+def build_scene(kind: int, rng: Generator) -> Scene:
+    """A random scene of a kind, an index of ``SCENE_NAMES``."""
+    return _LAYOUTS[SCENE_NAMES[kind]](rng)
 
 
-def _camera(rng: np.random.Generator, yaw: float, low: float, high: float) -> Camera:
+def _add_distant_building(
+    site: Site,
+    spread: float,
+    distance: tuple[float, float],
+    smallest: tuple[float, float, float],
+    largest: tuple[float, float, float],
+) -> None:
+    """A building in view, of a random half size in metres."""
+    bearing = site.yaw + site.rng.uniform(-spread, spread)
+    far = site.rng.uniform(*distance)
+    half = site.rng.uniform(smallest, largest)
+    _add_building(site, far * np.cos(bearing), far * np.sin(bearing), half)
+
+
+# --- the camera and the space around it ---------------------------------------------------------
+
+
+def _camera(rng: Generator, yaw: float, low: float, high: float) -> Camera:
     return Camera.looking(
         height=rng.uniform(low, high),
         yaw=yaw,
@@ -136,106 +229,63 @@ def _camera(rng: np.random.Generator, yaw: float, low: float, high: float) -> Ca
 
 
 def _enclosed(
-    rng: np.random.Generator,
-    width: float,
-    depth: float,
-    height: float,
-    *,
-    aim: float,
-    along: bool = False,
-    roof: bool = True,
+    rng: Generator, space: np.ndarray, *, aim: float, along: bool = False, roof: bool = True
 ) -> Site:
-    """A box round a camera that looks roughly across it; ``aim`` is how far it may turn aside."""
-    size = np.array([width, depth])
+    """A box (3,) around a camera that looks across it, turned aside by about ``aim`` radians."""
+    size, height = space[:2], space[2]
     if along:
-        stand = np.array([rng.uniform(0.4, 0.6 * width), depth * rng.uniform(0.25, 0.75)])
-    else:
-        # Anywhere, more often in the half behind: the far corners are then in view.
-        stand = size * rng.beta(1.4, 2.2, 2)
-        stand = np.clip(stand, 0.35, size - 0.35)
-    target = size * (np.array([1.0, 0.5]) if along else rng.uniform(0.45, 1.0, 2))
-    yaw = float(np.arctan2(*(target - stand)[::-1])) + rng.normal(0, aim)
+        stand = np.array([rng.uniform(0.4, 0.6 * size[0]), size[1] * rng.uniform(0.25, 0.75)])
+        target = size * np.array([1.0, 0.5])
+    else:  # more often in the half behind, so that the far corners are in view
+        stand = np.clip(size * rng.beta(1.4, 2.2, 2), 0.35, size - 0.35)
+        target = size * rng.uniform(0.45, 1.0, 2)
+    yaw = np.arctan2(*(target - stand)[::-1]) + rng.normal(0, aim)
     low, high = np.append(-stand, 0.0), np.append(size - stand, height)
     shell = Shell(low.astype(np.float32), high.astype(np.float32), roof)
-    camera = _camera(rng, yaw, 0.7, min(2.1, height - 0.3))
-    return Site(rng, camera, yaw, shell)
+    return Site(rng, _camera(rng, yaw, 0.7, min(2.1, height - 0.3)), yaw, shell)
 
 
-def _open(rng: np.random.Generator, tilt: float) -> Site:
-    yaw = float(rng.uniform(-tilt, tilt))
-    endless = np.full(3, np.inf, np.float32)
-    shell = Shell(np.array([-np.inf, -np.inf, 0], np.float32), endless, False)
-    return Site(rng, _camera(rng, yaw, 0.9, 3.0), yaw, shell)
+def _open(rng: Generator, tilt: float) -> Site:
+    yaw = rng.uniform(-tilt, tilt)
+    low, high = np.array([-np.inf, -np.inf, 0], np.float32), np.full(3, np.inf, np.float32)
+    return Site(rng, _camera(rng, yaw, 0.9, 3.0), yaw, Shell(low, high, False))
 
 
-# --- light and the surroundings -----------------------------------------------------------------
-
-
-def _finish(
-    site: Site,
-    light: Light,
-    sky: Sky,
-    faces: tuple[Material, ...],
-    windows: Windows | None = None,
-    walls: tuple[int, ...] = (),
-) -> Scene:
-    rng = site.rng
-    return Scene(
-        camera=site.camera,
-        shell=site.shell,
-        solids=tuple(site.solids),
-        faces=faces,
-        light=light,
-        sky=sky,
-        windows=windows,
-        walls_with_windows=walls,
-        exposure=float(rng.uniform(0.85, 1.4)),
-        noise=float(rng.uniform(0.004, 0.02)),
-        blur=float(rng.uniform(0.35, 0.75)),
-    )
-
-
-def _faces(rng: np.random.Generator, floor: Material) -> tuple[Material, ...]:
-    wall = random_material(rng, WALL_PATTERNS, 0.7, WALLS)
-    accent = random_material(rng, WALL_PATTERNS, 0.7, WALLS) if rng.random() < 0.4 else wall
-    ceiling = random_material(rng, ("plain", "plain", "tiles", "planks"), 0.8, CEILINGS)
-    return (wall, accent, wall, wall, floor, ceiling)
+# --- light and surroundings ---------------------------------------------------------------------
 
 
 def _indoors(site: Site) -> Scene:
     rng, low, high = site.rng, site.shell.low, site.shell.high
     place = low + (high - low) * rng.uniform(0.2, 0.8, 3)
     place[2] = high[2] * rng.uniform(0.75, 0.97)
-    warm = linear_rgb(0.09 if rng.random() < 0.75 else 0.58, rng.uniform(0, 0.25), 1.0)
+    warm = _linear_rgb(0.09 if rng.random() < 0.75 else 0.58, rng.uniform(0, 0.25), 1.0)
     ambient = warm * rng.uniform(0.25, 0.6)
     light = Light(
         position=place.astype(np.float32),
         color=warm * np.float32(rng.uniform(0.55, 1.1)),
-        reach=float(rng.uniform(2.5, 5)),
+        reach=rng.uniform(2.5, 5),
         above=ambient,
         below=ambient * np.float32(rng.uniform(0.6, 1.0)),
     )
-    black = np.zeros(3, np.float32)
-    windows: Windows | None = None
-    walls: tuple[int, ...] = ()
+    windows, walls = None, []
     if rng.random() < 0.55:
-        windows = random_windows(rng, rows=1, glow=1.3)
-        walls = tuple(int(w) for w in rng.choice(4, int(rng.integers(1, 3)), replace=False))
-    floor = turned(rng, random_material(rng, _FLOOR_PATTERNS, 0.7, FLOORS, gloss=0.2))
-    sky = Sky(black, black, black, 0.0, 0.0)
-    return _finish(site, light, sky, _faces(rng, floor), windows, walls)
+        windows = _random_windows(rng, rows=1, glow=1.3)
+        walls = rng.choice(4, int(rng.integers(1, 3)), replace=False).tolist()
+    floor = _random_material(rng, FLOORS, 0.7, gloss=0.2)
+    floor = replace(floor, turn=rng.uniform(0, np.pi))
+    return _finish(site, floor, windows, walls, light=light, sky=None)
 
 
 def _outdoors(site: Site, patterns: tuple[str, ...]) -> Scene:
-    rng = site.rng
+    rng, height = site.rng, site.shell.high[2]
     overcast = rng.beta(0.7, 1.5)
     bearing, rise = rng.uniform(0, 2 * np.pi), rng.uniform(0.3, 1.2)
     aim = np.array([np.cos(rise) * np.cos(bearing), np.cos(rise) * np.sin(bearing), np.sin(rise)])
-    sun = linear_rgb(0.09, rng.uniform(0.05, 0.45) * (1.3 - rise), 1.0)
+    sun = _linear_rgb(0.09, rng.uniform(0.05, 0.45) * (1.3 - rise), 1.0)
     hue = rng.uniform(0.54, 0.64)
     blue = rng.uniform(0.3, 0.85) * (1 - 0.8 * overcast)
-    zenith = linear_rgb(hue, blue, rng.uniform(0.6, 0.9))
-    horizon = linear_rgb(hue if rng.random() < 0.75 else 0.08, 0.3 * blue + 0.05, 0.95)
+    zenith = _linear_rgb(hue, blue, rng.uniform(0.6, 0.9))
+    horizon = _linear_rgb(hue if rng.random() < 0.75 else 0.08, 0.3 * blue + 0.05, 0.95)
     light = Light(
         position=(aim * 150).astype(np.float32),
         color=sun * np.float32(2.0 * (1.1 - overcast)),
@@ -244,13 +294,142 @@ def _outdoors(site: Site, patterns: tuple[str, ...]) -> Scene:
         below=horizon * np.float32(0.3),
     )
     gray = np.float32(rng.uniform(0.55, 1.0))
-    sky = Sky(horizon, zenith, horizon * gray, overcast, float(rng.uniform(0.008, 0.03)))
-    ground = turned(rng, random_material(rng, patterns, 1.0, FLOORS))
+    sky = Sky(horizon, zenith, horizon * gray, overcast, rng.uniform(0.008, 0.03))
+    ground = _random_material(rng, FLOORS._replace(patterns=patterns), 1.0)
+    ground = replace(ground, turn=rng.uniform(0, np.pi))
     if ground.pattern == "grass" and rng.random() < 0.95:
-        colors = random_shades(rng, rng.uniform(0.2, 0.33), rng.uniform(0.3, 0.7), 0.7)
+        colors = _random_shades(rng, rng.uniform(0.2, 0.33), rng.uniform(0.3, 0.7), 0.7)
         ground = Material("grass", colors, 1.0, 0.0, ground.turn)
-    windows: Windows | None = None
-    walls: tuple[int, ...] = ()
-    if np.isfinite(site.shell.high[2]) and site.shell.high[2] > 2.6 and rng.random() < 0.4:
-        windows, walls = random_windows(rng, rows=1, glow=0.1), (0, 2)
-    return _finish(site, light, sky, _faces(rng, ground), windows, walls)
+    windows = None
+    if np.isfinite(height) and height > 2.6 and rng.random() < 0.4:
+        windows = _random_windows(rng, rows=1, glow=0.1)
+    return _finish(site, ground, windows, (0, 2), light=light, sky=sky)
+
+
+def _finish(
+    site: Site, floor: Material, windows: Windows | None, walls: Sequence[int], **light: Any
+) -> Scene:
+    """Adds the materials of the shell, with windows in some walls, and the camera's settings."""
+    rng = site.rng
+    wall = _random_material(rng, WALLS, 0.7)
+    accent = _random_material(rng, WALLS, 0.7) if rng.random() < 0.4 else wall
+    faces = (wall, accent, wall, wall, floor, _random_material(rng, CEILINGS, 0.8))
+    return Scene(
+        camera=site.camera,
+        shell=site.shell,
+        solids=tuple(site.solids),
+        faces=tuple((face, windows if k in walls else None) for k, face in enumerate(faces)),
+        exposure=rng.uniform(0.85, 1.4),
+        noise=rng.uniform(0.004, 0.02),
+        blur=rng.uniform(0.35, 0.75),
+        **light,
+    )
+
+
+# --- objects and materials ----------------------------------------------------------------------
+
+
+def _furnish(site: Site, count: int, *, size: float, farthest: float) -> None:
+    """Adds objects, some of them on boxes."""
+    rng = site.rng
+    for _ in range(count):
+        kind = _KINDS[max(0, int(rng.integers(-1, 4)))]  # boxes twice as often
+        half = _half_size(rng, kind) * size
+        lying = kind == "cylinder" and rng.random() < 0.3
+        radius = float(max(half[:2]))
+        if kind == "box" or lying:
+            radius = float(np.hypot(half[0], half[2 if lying else 1]))
+        if half[2] * 2 > site.shell.high[2] * 0.95:
+            continue
+        place = site.find_place(radius, 1.1 + radius, farthest)
+        if place is None:
+            continue
+        center = np.array([*place, half[0] if lying else half[2]])
+        site.add(kind, center, half, turn=rng.uniform(0, 2 * np.pi), lying=lying)
+        site.taken.append((*place, radius))
+        if kind == "box" and rng.random() < 0.45 and 2 * half[2] < 1.3 * size:
+            kind = _KINDS[int(rng.integers(4))]
+            top_half = _half_size(rng, kind)
+            top_half *= min(1.0, 0.75 * min(half[:2]) / max(top_half[:2]))
+            if center[2] + half[2] + 2 * top_half[2] < site.shell.high[2]:
+                center = center + np.array([0, 0, half[2] + top_half[2]])
+                site.add(kind, center, top_half, turn=rng.uniform(0, 2 * np.pi))
+
+
+def _half_size(rng: Generator, kind: Kind) -> np.ndarray:
+    if kind == "ball":
+        return np.full(3, 0.13 * 3.8 ** rng.random())
+    if kind == "box":
+        return np.array([*rng.uniform(0.13, 0.6, 2), 0.1 * 8.0 ** rng.random()])
+    radius = rng.uniform(0.1, 0.38)
+    return np.array([radius, radius, rng.uniform(0.16, 0.75)])
+
+
+def _add_tree(site: Site, x: float, y: float, *, size: float) -> None:
+    """A trunk and a round or pointed crown, with leaves of any season."""
+    rng = site.rng
+    radius, trunk = 0.09 * size, rng.uniform(0.7, 1.6) * size
+    if not site.is_free(x, y, 0.3) or np.hypot(x, y) < 2.8 * size:
+        return
+    site.taken.append((x, y, 0.35))
+    bark = Material("planks", _random_shades(rng, rng.uniform(0.04, 0.12), 0.25, 0.45), 0.3)
+    half = [radius, radius, trunk / 2]
+    site.add("cylinder", [x, y, trunk / 2], half, label=TREE, material=bark)
+    hue = rng.uniform(0.2, 0.4) if rng.random() < 0.75 else rng.uniform(0.03, 0.16)
+    shades = _random_shades(rng, hue, rng.uniform(0.35, 0.7), 0.75)
+    leaves = Material("grass", shades, rng.uniform(0.3, 0.6))
+    wide = rng.uniform(0.45, 0.95) * size
+    if rng.random() < 0.4:
+        tall = rng.uniform(0.8, 1.6) * size
+        half = [wide * 0.8, wide * 0.8, tall]
+        site.add("cone", [x, y, trunk + tall * 0.7], half, label=TREE, material=leaves)
+        return
+    for _ in range(int(rng.integers(1, 4))):
+        shift = rng.uniform(-0.45, 0.45, 3) * wide
+        crown = wide * rng.uniform(0.65, 1.0) * np.array([1, 1, rng.uniform(0.75, 1.25)])
+        center = np.array([x, y, trunk + crown[2] * 0.7]) + shift * np.array([1, 1, 0.5])
+        site.add("ball", center, crown, label=TREE, material=leaves)
+
+
+def _add_building(site: Site, x: float, y: float, half: np.ndarray) -> None:
+    rng = site.rng
+    windows = None
+    if rng.random() < 0.85:
+        windows = _random_windows(rng, rows=max(1, int((2 * half[2] - 1.2) / 2.6)), glow=0.15)
+    material = _random_material(rng, WALLS, 0.8)
+    site.add("box", [x, y, half[2]], half, label=WALL, material=material, windows=windows)
+
+
+def _random_windows(rng: Generator, *, rows: int, glow: float) -> Windows:
+    wide = rng.uniform(0.7, 1.5)
+    return Windows(
+        period=(wide + rng.uniform(0.5, 1.8), 2.6),
+        size=(wide, rng.uniform(0.9, 1.6)),
+        sill=rng.uniform(0.6, 1.0),
+        rows=rows,
+        glass=_linear_rgb(0.58 if rng.random() < 0.7 else 0.12, 0.35, rng.uniform(0.2, 0.9)),
+        glow=glow * rng.random(),
+    )
+
+
+def _linear_rgb(hue: float, saturation: float, value: float) -> np.ndarray:
+    """HSV in 0..1 to linear RGB, for a display gamma of 2."""
+    return np.array([c * c for c in hsv_to_rgb(hue % 1.0, saturation, value)], np.float32)
+
+
+def _random_shades(rng: Generator, hue: float, saturation: float, value: float) -> np.ndarray:
+    """Two related colours (2, 3), the second one lighter."""
+    dark = value * rng.uniform(0.45, 0.8)
+    other = hue + rng.normal(0, 0.04)
+    return np.stack(
+        [_linear_rgb(hue, saturation, dark), _linear_rgb(other, saturation * 0.8, value)]
+    )
+
+
+def _random_material(rng: Generator, look: Look, scale: float, gloss: float = 0.0) -> Material:
+    hue = rng.random() if rng.random() < look.any_hue else rng.uniform(0.02, 0.14)
+    colors = _random_shades(rng, hue, rng.uniform(*look.saturation), rng.uniform(*look.value))
+    pattern = look.patterns[int(rng.integers(len(look.patterns)))]
+    turn = np.pi / 2 * float(rng.random() < 0.5) if pattern in ("stripes", "planks") else 0.0
+    shine = gloss * rng.random() if rng.random() < 0.5 else 0.0
+    return Material(pattern, colors, scale * rng.uniform(0.75, 1.4), shine, turn)

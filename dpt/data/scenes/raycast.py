@@ -1,12 +1,10 @@
-"""Exact ray casting of simple solids with NumPy: what a pixel sees, and what a light does not.
+"""Exact ray casting of simple solids with NumPy: visible surfaces and shadows.
 
-World axes: x and y lie in the ground plane, z points up, metres. Every solid is an affine image of
-a unit solid (box, ball, cylinder, cone inside [-1, 1]³), so a ray is taken into the unit frame and
-met there; the ray parameter survives the map. Camera rays advance one metre along the optical axis
-per unit of that parameter, hence it *is* the z-depth.
-
-A ray that misses has NaN ends: every later comparison with NaN is False, which is "no hit".
-Callers silence NumPy's floating-point warnings with ``np.errstate``.
+World axes: x and y on the ground, z up, metres. Every solid is an affine image of a unit solid (box,
+ball, cylinder or cone in [-1, 1]³), so a ray is mapped to the unit frame and intersected there; the
+ray parameter does not change. Camera rays advance one metre along the optical axis per unit of that
+parameter, so it is the z-depth. Where a ray misses, the interval is NaN or empty; every comparison
+with NaN is False. Callers silence NumPy's floating-point warnings with ``np.errstate``.
 
 Legend: N rays or points, arrays are (3, N) float32.
 """
@@ -14,16 +12,21 @@ Legend: N rays or points, arrays are (3, N) float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from dpt.data.scenes.textures import Material, Windows
+
 Kind = Literal["box", "ball", "cylinder", "cone"]
+Span = tuple[np.ndarray, np.ndarray]
+"""Ray parameters (N,) of entry and exit; NaN, or entry > exit, where a ray misses."""
 
 NEAR = 0.05
-"""Nothing closer than this (metres) is seen."""
+"""Smallest visible depth in metres."""
+SKY_FACE = 6
 
 _TINY = np.float32(1e-12)
 _CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], np.float32).T
@@ -31,97 +34,77 @@ _CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole camera.
+    """A pinhole camera."""
 
-    Attributes:
-        position: (3,) metres.
-        rotation: (3, 3), rows right, down and forward in world axes.
-        focal: focal length divided by the image's width.
-    """
-
-    position: np.ndarray
-    rotation: np.ndarray
-    focal: float
+    position: np.ndarray  # (3,) metres
+    rotation: np.ndarray  # (3, 3), rows: right, down and forward in world axes
+    focal: float  # focal length / image width
 
     @classmethod
     def looking(cls, *, height: float, yaw: float, pitch: float, roll: float, fov: float) -> Camera:
-        """Stands above the world's origin. Angles in radians, ``fov`` across the image's width."""
+        """A camera above the origin. Angles in radians, ``fov`` across the image's width."""
         forward = np.array(
             [np.cos(pitch) * np.cos(yaw), np.cos(pitch) * np.sin(yaw), np.sin(pitch)]
         )
         right = np.array([np.sin(yaw), -np.cos(yaw), 0.0])
-        down = np.cross(forward, right)
-        rolled = np.cos(roll) * right + np.sin(roll) * down
+        rolled = np.cos(roll) * right + np.sin(roll) * np.cross(forward, right)
         rows = np.stack([rolled, np.cross(forward, rolled), forward])
         position = np.array([0.0, 0.0, height], np.float32)
         return cls(position, rows.astype(np.float32), float(0.5 / np.tan(fov / 2)))
 
     def rays(self, size: tuple[int, int]) -> np.ndarray:
-        """(3, H, W) world directions through the pixel centres; t along them is z-depth."""
+        """(3, H, W) world directions through the pixel centres, of z-depth 1."""
         height, width = size
         focal = self.focal * width
         x = (np.arange(width, dtype=np.float32) + 0.5 - width / 2) / focal
         y = (np.arange(height, dtype=np.float32) + 0.5 - height / 2) / focal
-        right, down, forward = self.rotation[:, :, None, None].astype(np.float32)
-        return forward + right * x.astype(np.float32) + down * y.astype(np.float32)[:, None]
+        right, down, forward = self.rotation[:, :, None, None]
+        return forward + right * x + down * y[:, None]
 
 
 @dataclass(frozen=True)
 class Solid:
-    """A unit solid, stretched by ``half``, turned by ``rotation`` and moved to ``center``.
-
-    Attributes:
-        kind: which unit solid.
-        label: class id of its pixels.
-        center: (3,) metres.
-        half: (3,) half sizes along its own axes, metres.
-        rotation: (3, 3), columns are its own axes in the world.
-        surface: how it looks; not used here.
-    """
+    """A unit solid, scaled by ``half``, rotated and moved to ``center``."""
 
     kind: Kind
     label: int
-    center: np.ndarray
-    half: np.ndarray
-    rotation: np.ndarray = field(default_factory=lambda: np.eye(3, dtype=np.float32))
-    surface: Any = None
+    center: np.ndarray  # (3,) metres
+    half: np.ndarray  # (3,) half sizes along its own axes, metres
+    rotation: np.ndarray  # (3, 3), columns: its own axes in the world
+    material: Material
+    windows: Windows | None = None
 
     @cached_property
     def to_unit(self) -> np.ndarray:
-        """(3, 3) map of world offsets from the centre into the unit frame."""
-        return (self.rotation.T / self.half[:, None]).astype(np.float32)
+        """(3, 3) map of offsets from the centre to the unit frame."""
+        return self.rotation.T / self.half[:, None]
 
     def localize(self, points: np.ndarray) -> np.ndarray:
-        """World points (3, N) in the unit frame."""
+        """World points in the unit frame."""
         return self.to_unit @ (points - self.center[:, None])
 
-    def span(self, origins: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ray parameters of entry and exit, each (N,); NaN or entry > exit where missed.
-
-        Args:
-            origins: (3, N) or (3, 1), metres.
-            directions: (3, N), any length.
-        """
+    def span(self, origins: np.ndarray, directions: np.ndarray) -> Span:
+        """Where rays pass through; origins (3, N) or (3, 1), directions of any length."""
         o = self.localize(origins)
         d = self.to_unit @ directions
-        # Restart at the point nearest to the centre: float32 would lose distant small solids.
+        # Start at the point nearest to the centre: distant small solids exceed float32 otherwise.
         shift = -dot(o, d) / dot(d, d)
         entry, leave = _SPANS[self.kind](o + shift * d, d)
         return entry + shift, leave + shift
 
     def normals(self, local: np.ndarray) -> np.ndarray:
-        """Outward unit normals (3, N) in the world at surface points given in the unit frame."""
+        """Outward unit normals in the world at surface points given in the unit frame."""
         normal = self.to_unit.T @ _NORMALS[self.kind](local)
         return normal / np.sqrt(dot(normal, normal))
 
     def window(self, camera: Camera, size: tuple[int, int]) -> tuple[slice, slice] | None:
-        """Rows and columns of the image outside which the solid cannot be; None if unseen."""
+        """Rows and columns of the image that contain the solid; None if it is out of view."""
         height, width = size
         corners = self.center[:, None] + self.rotation @ (_CORNERS * self.half[:, None])
         x, y, z = camera.rotation @ (corners - camera.position[:, None])
         if z.max() < NEAR:
             return None
-        if z.min() < NEAR:  # reaches behind the camera: its outline is unbounded
+        if z.min() < NEAR:  # partly behind the camera: its outline is unbounded
             return slice(0, height), slice(0, width)
         scale = camera.focal * width / z
         u, v = x * scale + width / 2 - 0.5, y * scale + height / 2 - 0.5
@@ -132,83 +115,64 @@ class Solid:
 
 @dataclass(frozen=True)
 class Shell:
-    """What surrounds the camera: an axis-aligned box seen from inside.
+    """The axis-aligned box around the camera, seen from inside; open sides are infinite."""
 
-    Infinite sides are not there: open ground is a shell whose only finite side is the floor.
-
-    Attributes:
-        low, high: (3,) metres; ``low[2]`` is the floor, 0.
-        roof: False leaves the top open to the sky.
-    """
-
-    low: np.ndarray
-    high: np.ndarray
-    roof: bool
+    low: np.ndarray  # (3,) metres; low[2] is the floor, 0
+    high: np.ndarray  # (3,) metres
+    roof: bool  # False leaves the top open to the sky
 
     def span(self, origins: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where rays from inside leave.
-
-        Returns:
-            Ray parameters (N,), inf through the open; and the faces (N,): axis·2 + (1 if high).
-        """
+        """Ray parameters (N,) where rays from inside leave, inf through an open side; and the face
+        (N,) through which: axis·2 + (1 if high), or ``SKY_FACE``."""
         inverse = 1 / _nonzero(directions)
-        steps = np.maximum(
+        x, y, z = np.maximum(
             (self.low[:, None] - origins) * inverse, (self.high[:, None] - origins) * inverse
         )
-        # np.argmin over three long rows costs more than all of this.
-        x, y, z = steps
         faces = (directions > 0).view(np.int8) + np.array([[0], [2], [4]], np.int8)
-        aside = np.minimum(x, y)
+        aside = np.minimum(x, y)  # much faster than np.argmin
         step = np.minimum(aside, z)
         face = np.where(z <= aside, faces[2], np.where(y <= x, faces[1], faces[0]))
         if not self.roof:
             step = np.where(face == 5, np.float32(np.inf), step)
+            face = np.where(np.isinf(step), np.int8(SKY_FACE), face)
         return step, face
 
 
 def first_hits(
-    *, camera: Camera, shell: Shell, solids: Sequence[Solid], size: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    camera: Camera, shell: Shell, solids: Sequence[Solid], size: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What each pixel centre sees.
 
     Returns:
         rays: (3, H·W) world directions.
         depth: (H·W,) z-depth in metres, inf in the sky.
-        owner: (H·W,) index of the solid seen, or −1 for the shell and the sky.
-        face: (H·W,) side of the shell behind, as ``Shell.span`` numbers it.
+        surface: (H·W,) number of the solid, or ``len(solids)`` + face of the shell.
     """
     rays = camera.rays(size)
     origin = camera.position[:, None]
-    depth, face = shell.span(origin, rays.reshape(3, -1))
-    depth_map = depth.reshape(size)
-    owner = np.full(size, -1, np.int16)
+    step, face = shell.span(origin, rays.reshape(3, -1))
+    depth = step.reshape(size)
+    surface = face.reshape(size) + np.int16(len(solids))
     for k, solid in enumerate(solids):
         window = solid.window(camera, size)
         if window is None:
             continue
-        nearest = depth_map[window]
-        part = rays[(slice(None), *window)]
-        entry, leave = solid.span(origin, part.reshape(3, -1))
+        nearest = depth[window]
+        entry, leave = solid.span(origin, rays[(slice(None), *window)].reshape(3, -1))
         seen = ((entry > NEAR) & (entry < leave)).reshape(nearest.shape)
         entry = entry.reshape(nearest.shape)
         seen &= entry < nearest
         nearest[seen] = entry[seen]
-        owner[window][seen] = k
-    return rays.reshape(3, -1), depth_map.reshape(-1), owner.reshape(-1), face
+        surface[window][seen] = k
+    return rays.reshape(3, -1), depth.reshape(-1), surface.reshape(-1)
 
 
 def in_shadow(
-    *, points: np.ndarray, owner: np.ndarray, light: np.ndarray, solids: Sequence[Solid]
+    points: np.ndarray, surface: np.ndarray, light: np.ndarray, solids: Sequence[Solid]
 ) -> np.ndarray:
-    """Whether a solid stands between a point light and surface points that face it.
+    """Whether a solid lies between a light at (3,) and surface points that face it, bool (N,).
 
-    Args:
-        points: (3, N) metres.
-        owner: (N,) solid on which each point lies: being convex, it cannot shadow itself there.
-        light: (3,) metres.
-
-    Returns:
-        bool (N,).
+    ``surface`` (N,) is the surface of each point: a solid is convex and does not shadow itself.
     """
     away = points - light[:, None]
     reach = np.sqrt(dot(away, away))
@@ -216,7 +180,7 @@ def in_shadow(
     dark = np.zeros(points.shape[1], bool)
     if not solids:
         return dark
-    # A cone round each solid, as the light sees it, spares most points the exact test.
+    # The cone of each solid, seen from the light, excludes most points from the exact test.
     axes = np.stack([solid.center for solid in solids]) - light
     distances = np.sqrt((axes * axes).sum(1, keepdims=True))
     radii = np.sqrt(np.stack([(solid.half * solid.half).sum(keepdims=True) for solid in solids]))
@@ -225,8 +189,7 @@ def in_shadow(
     candidates = (axes / distances) @ away > cosines
     for k, solid in enumerate(solids):
         chosen = np.flatnonzero(candidates[k])
-        if chosen.size:
-            chosen = chosen[(owner[chosen] != k) & (reach[chosen] > distances[k] - radii[k])]
+        chosen = chosen[(surface[chosen] != k) & (reach[chosen] > distances[k] - radii[k])]
         if chosen.size:
             start = points.take(chosen, axis=1)  # several times faster than points[:, chosen]
             entry, leave = solid.span(start, light[:, None] - start)
@@ -244,48 +207,45 @@ def _nonzero(values: np.ndarray) -> np.ndarray:
     return np.copysign(np.maximum(np.abs(values), _TINY), values)
 
 
-def _slab(o: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _slab(o: np.ndarray, d: np.ndarray) -> Span:
     """Where |coordinate| ≤ 1."""
     inverse = 1 / _nonzero(d)
     middle, half = -o * inverse, np.abs(inverse)
     return middle - half, middle + half
 
 
-def _box(o: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _box(o: np.ndarray, d: np.ndarray) -> Span:
     entry, leave = _slab(o, d)
     return entry.max(0), leave.min(0)
 
 
-def _ball(o: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _ball(o: np.ndarray, d: np.ndarray) -> Span:
     half = np.sqrt((1 - dot(o, o)) / dot(d, d))  # o is the point nearest to the centre
     return -half, half
 
 
-def _quadratic(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Roots of a·t² + 2·b·t + c, lower first where a > 0."""
+def _quadratic(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Span:
+    """Roots of a·t² + 2·b·t + c, the lower one first where a > 0."""
     root = np.sqrt(b * b - a * c)
     return (-b - root) / a, (-b + root) / a
 
 
-def _cylinder(o: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    flat_o, flat_d = o[:2], d[:2]
-    a = np.maximum(flat_d[0] ** 2 + flat_d[1] ** 2, _TINY)
-    entry, leave = _quadratic(
-        a, flat_o[0] * flat_d[0] + flat_o[1] * flat_d[1], flat_o[0] ** 2 + flat_o[1] ** 2 - 1
-    )
+def _cylinder(o: np.ndarray, d: np.ndarray) -> Span:
+    a = np.maximum(d[0] ** 2 + d[1] ** 2, _TINY)
+    entry, leave = _quadratic(a, o[0] * d[0] + o[1] * d[1], o[0] ** 2 + o[1] ** 2 - 1)
     bottom, top = _slab(o[2], d[2])
     return np.maximum(entry, bottom), np.minimum(leave, top)
 
 
-def _cone(o: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _cone(o: np.ndarray, d: np.ndarray) -> Span:
     """Apex at z = 1, base of radius 1 at z = −1: x² + y² = ((1 − z) / 2)²."""
     rise = 1 - o[2]
     a = _nonzero(d[0] * d[0] + d[1] * d[1] - 0.25 * d[2] * d[2])
     b = o[0] * d[0] + o[1] * d[1] + 0.25 * rise * d[2]
     c = o[0] * o[0] + o[1] * o[1] - 0.25 * rise * rise
     first, second = _quadratic(a, b, c)
-    # A ray steeper than the side (a < 0) is inside before one root or after the other, in turn in
-    # the lower and in the mirrored upper cone; we want the lower, which is ahead if it descends.
+    # A ray steeper than the side (a < 0) is inside before one root and after the other; one of the
+    # parts lies in the mirrored upper cone. The lower cone comes last if the ray descends.
     steep, falls = a < 0, d[2] < 0
     low, high = np.minimum(first, second), np.maximum(first, second)
     infinite = np.float32(np.inf)
@@ -311,13 +271,13 @@ def _cone_normal(p: np.ndarray) -> np.ndarray:
     return np.stack([p[0] * ~base, p[1] * ~base, np.where(base, p[2], side)])
 
 
-_SPANS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+_SPANS: dict[Kind, Callable[[np.ndarray, np.ndarray], Span]] = {
     "box": _box,
     "ball": _ball,
     "cylinder": _cylinder,
     "cone": _cone,
 }
-_NORMALS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_NORMALS: dict[Kind, Callable[[np.ndarray], np.ndarray]] = {
     "box": _box_normal,
     "ball": lambda p: p,
     "cylinder": _cylinder_normal,

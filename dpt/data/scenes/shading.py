@@ -1,4 +1,4 @@
-"""From ray hits to a photograph: light, shadows, sky, haze, lens and sensor.
+"""Renders a scene: light, shadows, sky, haze, lens and sensor.
 
 Colours are linear RGB in 0..1 until the last step. Legend: N pixels, arrays are (3, N) or (N,).
 """
@@ -10,102 +10,89 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from dpt.data.scenes.raycast import Camera, Shell, Solid, dot, first_hits, in_shadow
+from dpt.data.scenes.raycast import SKY_FACE, Camera, Shell, Solid, dot, first_hits, in_shadow
 from dpt.data.scenes.textures import Material, Windows, noise, surface_color
 
 GROUND, WALL, CEILING, SKY, BOX, BALL, CYLINDER, CONE, TREE, WINDOW = range(10)
 
 _FAR = np.float32(1e3)
-"""Where sky pixels pretend to be while they are shaded; metres."""
+"""Depth at which sky pixels are shaded; metres."""
 
 
 @dataclass(frozen=True)
 class Light:
-    """A point light (the sun is one far away) and the light from all round.
+    """A point light (the sun is a distant one) and ambient light."""
 
-    Attributes:
-        position: (3,) metres.
-        color: (3,) arriving at a facing surface ``reach`` metres away.
-        reach: metres over which it halves; inf for the sun.
-        above, below: (3,) ambient light on surfaces that face up and down.
-    """
-
-    position: np.ndarray
-    color: np.ndarray
-    reach: float
-    above: np.ndarray
-    below: np.ndarray
+    position: np.ndarray  # (3,) metres
+    color: np.ndarray  # (3,) at a surface that faces the light, ``reach`` metres away
+    reach: float  # metres over which it halves; inf for the sun
+    above: np.ndarray  # (3,) ambient light on surfaces that face up
+    below: np.ndarray  # (3,) ambient light on surfaces that face down
 
 
 @dataclass(frozen=True)
 class Sky:
-    """Colours (3,) at the horizon, at the zenith and of the clouds; how much cloud; haze per m."""
+    """The sky and the haze in front of distant surfaces."""
 
-    horizon: np.ndarray
-    zenith: np.ndarray
-    cloud: np.ndarray
-    cover: float
-    haze: float
+    horizon: np.ndarray  # (3,) colour
+    zenith: np.ndarray  # (3,) colour
+    cloud: np.ndarray  # (3,) colour
+    cover: float  # amount of cloud, 0..1
+    haze: float  # density per metre
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that is to be seen. ``faces`` are the shell's six materials, floor at 4.
-
-    ``windows`` belong to the shell's walls, ``walls_with_windows`` to which of them; a solid's
-    ``surface`` is a pair of its material and its windows (or None).
-    """
+    """What :func:`render` draws."""
 
     camera: Camera
     shell: Shell
     solids: tuple[Solid, ...]
-    faces: tuple[Material, ...]
+    faces: tuple[tuple[Material, Windows | None], ...]  # of the shell, numbered as by Shell.span
     light: Light
-    sky: Sky
-    windows: Windows | None = None
-    walls_with_windows: tuple[int, ...] = ()
-    exposure: float = 1.0
-    noise: float = 0.01
-    blur: float = 0.5
+    sky: Sky | None  # None indoors
+    exposure: float
+    noise: float
+    blur: float
 
 
+@dataclass
+class _Pixels:
+    """All pixels, sorted by surface so that each surface is a slice."""
+
+    order: np.ndarray  # number of each pixel in the image
+    surface: np.ndarray  # as first_hits gives it
+    rays: np.ndarray
+    depth: np.ndarray
+    points: np.ndarray
+    normals: np.ndarray
+    albedo: np.ndarray
+    gloss: np.ndarray
+
+
+@np.errstate(all="ignore")  # misses and the sky are NaN or inf
 def render(
-    *, scene: Scene, size: tuple[int, int], rng: np.random.Generator
+    scene: Scene, size: tuple[int, int], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws a scene.
+    """Renders a scene.
 
     Returns:
         image: uint8 (H, W, 3) RGB.
         depth: float32 (H, W), z-depth in metres at the pixel centres, inf in the sky.
         labels: uint8 (H, W).
     """
-    with np.errstate(all="ignore"):  # misses and the sky are NaN or inf by design
-        return _render(scene, size, rng)
-
-
-def _render(
-    scene: Scene, size: tuple[int, int], rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     height, width = size
-    rays, depth_map, owner, face = first_hits(
-        camera=scene.camera, shell=scene.shell, solids=scene.solids, size=size
-    )
-    # Pixels are sorted by surface, so that each surface is one slice: solids, shell faces, sky.
+    rays, depth_map, surface = first_hits(scene.camera, scene.shell, scene.solids, size)
     count = len(scene.solids)
-    surface = np.where(owner >= 0, owner, face.astype(np.int16) + np.int16(count))
-    surface[np.isinf(depth_map)] = count + 6
     order = surface.argsort(kind="stable")
-    ends = np.bincount(surface, minlength=count + 7).cumsum().tolist()
-    rays, owner = rays.take(order, axis=1), owner[order]  # take is much faster than [:, order]
+    ends = np.bincount(surface, minlength=count + SKY_FACE + 1).cumsum().tolist()
+    rays = rays.take(order, axis=1)  # much faster than [:, order]
     depth = np.minimum(depth_map[order], _FAR)
-
     points = scene.camera.position[:, None] + rays * depth
-    pixel = depth / np.float32(scene.camera.focal * width)  # metres across, if facing us
-    normals = np.zeros_like(rays)
-    albedo = np.zeros_like(rays)
-    gloss = np.zeros_like(depth)
-    glow = np.zeros_like(depth)
+    normals, albedo = np.zeros_like(rays), np.zeros_like(rays)
+    gloss, glow = np.zeros_like(depth), np.zeros_like(depth)
     labels = np.full(depth.shape, SKY, np.uint8)
+    pixel = depth / np.float32(scene.camera.focal * width)  # metres on a surface that faces us
     for k, (start, end) in enumerate(zip([0, *ends], ends[:-1], strict=False)):
         if start == end:
             continue
@@ -115,97 +102,88 @@ def _render(
             solid = scene.solids[k]
             local = solid.localize(where)
             normals[:, part] = solid.normals(local)
-            label, uv, (material, windows) = solid.label, _unwrap(solid, local), solid.surface
+            label, material, windows = solid.label, solid.material, solid.windows
+            uv = _unwrap(solid, local)
         else:
             axis, high = divmod(k - count, 2)
             normals[axis, part] = 1 - 2 * high
             label = WALL if axis < 2 else CEILING if high else GROUND
+            material, windows = scene.faces[k - count]
             uv = where[1:] if axis == 0 else where[::2] if axis == 1 else where[:2]
-            material = scene.faces[k - count]
-            windows = scene.windows if k - count in scene.walls_with_windows else None
         labels[part] = label
         gloss[part] = material.gloss
         slant = np.abs(dot(normals[:, part], rays[:, part])) + np.float32(0.02)
         albedo[:, part], pane = surface_color(material, windows, uv, pixel[part] / slant)
-        if windows is not None and pane is not None:
+        if windows is not None:
             labels[part][pane] = WINDOW
             gloss[part][pane] = 0.8
             glow[part][pane] = windows.glow
 
-    color = _lit(scene, rays, points, normals, albedo, gloss, owner, order, size)
-    color += albedo * glow
-    _hide_in_haze(color, scene.sky, depth)
-    if ends[-2] < ends[-1]:
-        color[:, ends[-2] :] = _sky_color(scene, rays[:, ends[-2] :])
+    pixels = _Pixels(order, surface[order], rays, depth, points, normals, albedo, gloss)
+    color = _reflected_light(scene, pixels, size) + albedo * glow
+    if scene.sky is not None:
+        horizon = scene.sky.horizon[:, None]
+        color -= horizon
+        color *= np.exp(depth * np.float32(-scene.sky.haze))
+        color += horizon
+        color[:, ends[-2] :] = _sky_color(scene.sky, scene.light, rays[:, ends[-2] :])
 
     image = np.empty((height * width, 3), np.float32)
     image[order] = color.T
     label_map = np.empty_like(labels)
     label_map[order] = labels
-    developed = _develop(image.reshape(height, width, 3), scene, rng)
-    return developed, depth_map.reshape(size), label_map.reshape(size)
+    photo = _photograph(image.reshape(height, width, 3), scene, rng)
+    return photo, depth_map.reshape(size), label_map.reshape(size)
 
 
 def _unwrap(solid: Solid, local: np.ndarray) -> np.ndarray:
     """Surface coordinates (2, N) in metres of points given in the unit frame."""
-    x, y, z = local * solid.half[:, None].astype(np.float32)
+    x, y, z = local * solid.half[:, None]
     if solid.kind == "box":
-        # Height above the solid's own foot, so that windows count from there.
         size = np.abs(local)
         flat = size[2] >= np.maximum(size[0], size[1])
         u = np.where(size[0] >= size[1], np.where(flat, x, y), x)
-        return np.stack([u, np.where(flat, y, z + solid.half[2])])
-    around = np.arctan2(local[1], local[0]) * np.float32(solid.half[0])
+        return np.stack([u, np.where(flat, y, z + solid.half[2])])  # height above its foot
+    around = np.arctan2(local[1], local[0]) * solid.half[0]
     if solid.kind == "ball":
-        return np.stack([around, np.arcsin(np.clip(local[2], -1, 1)) * np.float32(solid.half[2])])
+        return np.stack([around, np.arcsin(np.clip(local[2], -1, 1)) * solid.half[2]])
     cap = np.abs(local[2]) > 0.999
     return np.stack([np.where(cap, x, around), np.where(cap, y, z)])
 
 
-def _lit(
-    scene: Scene,
-    rays: np.ndarray,
-    points: np.ndarray,
-    normals: np.ndarray,
-    albedo: np.ndarray,
-    gloss: np.ndarray,
-    owner: np.ndarray,
-    order: np.ndarray,
-    size: tuple[int, int],
-) -> np.ndarray:
-    """Light that leaves the surfaces towards the camera, (3, N); ``order`` are pixel numbers."""
-    light = scene.light
+def _reflected_light(scene: Scene, pixels: _Pixels, size: tuple[int, int]) -> np.ndarray:
+    """Light from the surfaces to the camera, (3, N)."""
+    light, points, normals = scene.light, pixels.points, pixels.normals
+    is_sun = np.isinf(light.reach)
     toward = light.position[:, None] - points
     distance = np.sqrt(dot(toward, toward))
     toward /= distance
     facing = dot(normals, toward)
     bright = np.flatnonzero(facing > 0)
-    lit_points = points.take(bright, axis=1)
-    dark = in_shadow(
-        points=lit_points, owner=owner[bright], light=light.position, solids=scene.solids
-    )
-    if np.isinf(light.reach) and np.isfinite(scene.shell.high).all():
-        # Sunlight enters an open court only from above.
-        _, out = scene.shell.span(lit_points, toward.take(bright, axis=1))
-        dark |= (out != 5) & (lit_points[2] < scene.shell.high[2])
+    lit = points.take(bright, axis=1)
+    dark = in_shadow(lit, pixels.surface[bright], light.position, scene.solids)
+    if is_sun and np.isfinite(scene.shell.high).all():  # a courtyard: sunlight enters from above
+        _, face = scene.shell.span(lit, toward.take(bright, axis=1))
+        dark |= (face != SKY_FACE) & (lit[2] < scene.shell.high[2])
     visible = np.zeros(facing.shape, np.float32)
-    visible[order[bright[~dark]]] = 1
-    visible = cv2.GaussianBlur(visible.reshape(size), (0, 0), 0.7).reshape(-1)[order]  # soft rim
+    visible[pixels.order[bright[~dark]]] = 1
+    blurred = cv2.GaussianBlur(visible.reshape(size), (0, 0), 0.7)  # soft edges of shadows
+    visible = blurred.reshape(-1)[pixels.order]
     strength = np.maximum(facing, 0) * visible
-    if np.isfinite(light.reach):
+    if not is_sun:
         strength *= 2 / (1 + (distance / np.float32(light.reach)) ** 2)
 
     up = 0.5 + 0.5 * normals[2]
     ambient = light.below[:, None] + (light.above - light.below)[:, None] * up
-    ambient *= _openness(scene.shell, points, owner)
-    color = albedo * (ambient + light.color[:, None] * strength)
+    ambient *= _openness(scene.shell, points, pixels.surface < len(scene.solids))
+    color = pixels.albedo * (ambient + light.color[:, None] * strength)
 
-    shiny = np.flatnonzero((gloss > 0) & (strength > 0))
+    shiny = np.flatnonzero((pixels.gloss > 0) & (strength > 0))
     if shiny.size:
-        view = rays.take(shiny, axis=1)
+        view = pixels.rays.take(shiny, axis=1)
         half = toward.take(shiny, axis=1) - view / np.sqrt(dot(view, view))
         highlight = dot(half, normals.take(shiny, axis=1)) / np.sqrt(dot(half, half))
-        highlight = _power32(np.maximum(highlight, 0)) * gloss[shiny] * visible[shiny]
+        highlight = _power32(np.maximum(highlight, 0)) * pixels.gloss[shiny] * visible[shiny]
         color[:, shiny] += light.color[:, None] * highlight
     return color
 
@@ -216,29 +194,20 @@ def _power32(base: np.ndarray) -> np.ndarray:
     return base
 
 
-def _openness(shell: Shell, points: np.ndarray, owner: np.ndarray) -> np.ndarray:
+def _openness(shell: Shell, points: np.ndarray, on_solid: np.ndarray) -> np.ndarray:
     """Share of the ambient light that reaches a point: less near the floor and in corners."""
     above = np.float32(0.45) / (1 + points[2] * np.float32(5))
-    share = np.where((owner >= 0) | (points[2] > 1e-3), 1 - above, np.float32(1))
+    share = np.where(on_solid | (points[2] > 1e-3), 1 - above, np.float32(1))
     if np.isfinite(shell.high[:2]).all():
         gap = np.minimum(points[:2] - shell.low[:2, None], shell.high[:2, None] - points[:2])
         near = np.minimum(gap[0], gap[1])
-        # On a wall that is 0, and the other one leads to the corner.
+        # A point on a wall is at distance 0 from it; the other distance is that to the corner.
         near = np.where(near < 1e-3, np.maximum(gap[0], gap[1]), near)
         share *= 1 - np.float32(0.35) / (1 + np.maximum(near, 0) * np.float32(4))
     return share
 
 
-def _hide_in_haze(color: np.ndarray, sky: Sky, depth: np.ndarray) -> None:
-    if sky.haze > 0:
-        kept = np.exp(depth * np.float32(-sky.haze))
-        color -= sky.horizon[:, None]
-        color *= kept
-        color += sky.horizon[:, None]
-
-
-def _sky_color(scene: Scene, rays: np.ndarray) -> np.ndarray:
-    sky, light = scene.sky, scene.light
+def _sky_color(sky: Sky, sun: Light, rays: np.ndarray) -> np.ndarray:
     rays = rays / np.sqrt(dot(rays, rays))
     rise = np.clip(rays[2], 0, 1)
     color = sky.horizon[:, None] + (sky.zenith - sky.horizon)[:, None] * np.sqrt(rise)
@@ -246,14 +215,13 @@ def _sky_color(scene: Scene, rays: np.ndarray) -> np.ndarray:
     cloud = noise(plane[0], plane[1], 4.0) + 0.35 * noise(plane[0], plane[1], 1.1)
     cloud = np.clip((cloud - (1.25 - 0.8 * np.float32(sky.cover))) * 3, 0, 1)
     color += (sky.cloud[:, None] - color) * (cloud * np.minimum(rise * 6, 1))
-    if np.isinf(light.reach):
-        sun = light.position / np.sqrt(light.position @ light.position)
-        color += light.color[:, None] * (0.3 * _power32(np.maximum(sun @ rays, 0)))
+    direction = sun.position / np.sqrt(sun.position @ sun.position)
+    color += sun.color[:, None] * (0.3 * _power32(np.maximum(direction @ rays, 0)))
     return color
 
 
-def _develop(color: np.ndarray, scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """Exposure, lens and sensor: linear light to a uint8 picture, both (H, W, 3)."""
+def _photograph(color: np.ndarray, scene: Scene, rng: np.random.Generator) -> np.ndarray:
+    """Exposure, lens and sensor: linear light to uint8, both (H, W, 3)."""
     height, width, _ = color.shape
     meter = np.sort(color.ravel()[::61])
     white = float(meter[int(0.92 * len(meter))])
@@ -263,7 +231,7 @@ def _develop(color: np.ndarray, scene: Scene, rng: np.random.Generator) -> np.nd
     image = color * (vignette * np.float32(0.66 * scene.exposure / max(white, 0.05)))[..., None]
     image /= 1 + 0.3 * image  # bright tones saturate slowly
     np.sqrt(np.maximum(image, 0, out=image), out=image)
-    image += (0.35 * image) * (image * (1.5 - image) - 0.5)  # darker darks, brighter brights
+    image += (0.35 * image) * (image * (1.5 - image) - 0.5)  # contrast
     image = cv2.GaussianBlur(image, (0, 0), scene.blur)
     image += (rng.random(image.shape, np.float32) - 0.5) * np.float32(12**0.5 * scene.noise)
     image *= 255

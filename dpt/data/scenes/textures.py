@@ -15,33 +15,25 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Material:
-    """A two-colour pattern.
+    """A two-colour pattern."""
 
-    Attributes:
-        pattern: a key of ``PATTERNS``.
-        colors: (2, 3) linear RGB.
-        scale: period of the pattern in metres.
-        gloss: strength of the highlight.
-        turn: rotation of the pattern in radians.
-    """
-
-    pattern: str
-    colors: np.ndarray
-    scale: float
-    gloss: float = 0.0
-    turn: float = 0.0
+    pattern: str  # a key of PATTERNS
+    colors: np.ndarray  # (2, 3)
+    scale: float  # period of the pattern, metres
+    gloss: float = 0.0  # strength of the highlight
+    turn: float = 0.0  # rotation of the pattern, radians
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A grid of windows on upright faces, metres; ``rows`` of them from ``sill`` upwards."""
+    """A grid of windows on upright faces: ``rows`` of them, starting at height ``sill``; metres."""
 
     period: tuple[float, float]
     size: tuple[float, float]
     sill: float
     rows: int
-    glass: np.ndarray  # (3,) linear RGB
-    glow: float  # light that the glass sends out, over its own colour
+    glass: np.ndarray  # (3,) colour
+    glow: float  # emitted light, relative to the colour
 
 
 def surface_color(
@@ -51,20 +43,19 @@ def surface_color(
 
     Args:
         uv: (2, N) metres along the surface; v is the height on upright faces.
-        pixel: (N,) metres that a pixel covers: detail finer than that fades to its mean.
+        pixel: (N,) size of a pixel on the surface in metres; finer detail fades to its mean.
 
     Returns:
-        Albedo (3, N), and which points are window panes (N,), None if there are no windows.
+        Albedo (3, N), and which points lie in windows (N,), None without windows.
     """
     cos, sin = np.float32(np.cos(material.turn)), np.float32(np.sin(material.turn))
     u = (cos * uv[0] - sin * uv[1]) / np.float32(material.scale)
     v = (sin * uv[0] + cos * uv[1]) / np.float32(material.scale)
     fade = np.clip(1.6 - 3.5 * pixel / np.float32(material.scale), 0, 1)
-    mix = PATTERNS[material.pattern](u, v)
-    mix = 0.5 + (mix - 0.5) * fade
-    first, second = material.colors.astype(np.float32)[:, :, None]
+    mix = 0.5 + (PATTERNS[material.pattern](u, v) - 0.5) * fade
+    first, second = material.colors[:, :, None]
     color = first + (second - first) * mix
-    color *= 0.8 + 0.4 * noise(uv[0], uv[1], 18.0)  # stains and unevenness
+    color *= 0.8 + 0.4 * noise(uv[0], uv[1], 18.0)  # stains
     if windows is None:
         return color, None
     across, up = uv[0] / np.float32(windows.period[0]), (uv[1] - windows.sill) / windows.period[1]
@@ -75,15 +66,14 @@ def surface_color(
     frame = pane & (
         (across < 0.05) | (across > wide - 0.05) | (up < 0.05) | (np.abs(up - high / 2) < 0.025)
     )
-    glass = windows.glass[:, None] * (0.5 + 0.6 * up[pane] / np.float32(high))
-    color[:, pane] = glass
+    color[:, pane] = windows.glass[:, None] * (0.5 + 0.6 * up[pane] / np.float32(high))
     color[:, frame] = second * 0.4
     return color, pane
 
 
 @cache
 def _noise_tables() -> tuple[np.ndarray, np.ndarray]:
-    """Two tables of 256² that repeat without a seam: smooth fractal noise, and white noise."""
+    """Two periodic tables of 256²: smooth fractal noise and white noise."""
     rng = np.random.default_rng(20)
     smooth = np.zeros((256, 256), np.float32)
     for cells in (4, 8, 16, 32, 64):
@@ -95,76 +85,52 @@ def _noise_tables() -> tuple[np.ndarray, np.ndarray]:
     return np.clip((smooth - low) / (high - low), 0, 1), rng.random((256, 256), np.float32)
 
 
+def _look_up(table: np.ndarray, column: np.ndarray, row: np.ndarray) -> np.ndarray:
+    return table.ravel()[(row.astype(np.int32) & 255) * 256 + (column.astype(np.int32) & 255)]
+
+
 def noise(u: np.ndarray, v: np.ndarray, period: float) -> np.ndarray:
-    """Smooth noise in 0..1 that repeats after ``period`` of u and v."""
+    """Smooth noise in 0..1 that repeats after ``period`` in u and v."""
     per = np.float32(256 / period)
-    column = np.floor(u * per).astype(np.int32) & 255
-    row = np.floor(v * per).astype(np.int32) & 255
-    return _noise_tables()[0].ravel()[row * 256 + column]
+    return _look_up(_noise_tables()[0], np.floor(u * per), np.floor(v * per))
 
 
-def _dice(column: np.ndarray, row: np.ndarray) -> np.ndarray:
+def _white_noise(column: np.ndarray, row: np.ndarray) -> np.ndarray:
     """A number in 0..1 for each cell of a grid."""
-    cell = (row.astype(np.int32) & 255) * 256 + (column.astype(np.int32) & 255)
-    return _noise_tables()[1].ravel()[cell]
+    return _look_up(_noise_tables()[1], column, row)
 
 
-def _cells(u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    column, row = np.floor(u), np.floor(v)
-    return column, row, u - column, v - row
-
-
-def _plain(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return 0.35 + 0.3 * noise(u, v, 5.0)
-
-
-def _checker(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return ((np.floor(2 * u) + np.floor(2 * v)).astype(np.int32) & 1).astype(np.float32)
-
-
-def _stripes(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return (u - np.floor(u) < 0.5).astype(np.float32)
+def _is_odd(cell: np.ndarray) -> np.ndarray:
+    return cell.astype(np.int32) & 1
 
 
 def _dots(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    _, _, du, dv = _cells(u, v)
+    du, dv = u - np.floor(u), v - np.floor(v)
     return ((du - 0.5) ** 2 + (dv - 0.5) ** 2 < 0.09).astype(np.float32)
 
 
 def _tiles(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    column, row, du, dv = _cells(u, v)
-    return np.where((du < 0.07) | (dv < 0.07), np.float32(0), 0.6 + 0.4 * _dice(column, row))
-
-
-def _bricks(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    row = np.floor(2.5 * v)
-    return _tiles(u + 0.5 * (row.astype(np.int32) & 1), 2.5 * v)
+    column, row = np.floor(u), np.floor(v)
+    joint = (u - column < 0.07) | (v - row < 0.07)
+    return np.where(joint, np.float32(0), 0.6 + 0.4 * _white_noise(column, row))
 
 
 def _planks(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     row = np.floor(4 * v)
-    tone = _dice(np.floor(0.6 * u + 0.37 * row), row)
+    tone = _white_noise(np.floor(0.6 * u + 0.37 * row), row)
     grain = noise(0.15 * u, v + tone, 1.5)
     return np.where(4 * v - row < 0.09, np.float32(0), 0.15 + 0.5 * tone + 0.35 * grain)
 
 
-def _marble(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    vein = np.abs(2 * noise(u, v, 6.0) - 1)
-    return np.minimum(vein * 2, 1)
-
-
-def _grass(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return np.clip(1.2 * (noise(u, v, 2.5) + noise(u, v, 12.0)) - 0.7, 0, 1)
-
-
 PATTERNS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "plain": _plain,
-    "checker": _checker,
-    "stripes": _stripes,
+    "plain": lambda u, v: 0.35 + 0.3 * noise(u, v, 5.0),
+    "checker": lambda u, v: _is_odd(np.floor(2 * u) + np.floor(2 * v)).astype(np.float32),
+    "stripes": lambda u, v: (u - np.floor(u) < 0.5).astype(np.float32),
     "dots": _dots,
     "tiles": _tiles,
-    "bricks": _bricks,
+    "bricks": lambda u, v: _tiles(u + 0.5 * _is_odd(np.floor(2.5 * v)), 2.5 * v),
     "planks": _planks,
-    "marble": _marble,
-    "grass": _grass,
+    "marble": lambda u, v: np.minimum(np.abs(2 * noise(u, v, 6.0) - 1) * 2, 1),
+    "grass": lambda u, v: np.clip(1.2 * (noise(u, v, 2.5) + noise(u, v, 12.0)) - 0.7, 0, 1),
 }
+"""Share of the second colour, 0..1, at points given in periods of the pattern."""
