@@ -19,21 +19,13 @@ log = logging.getLogger("dpt")
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """One file of a data set, an entry of ``data.download.files``.
+    """One file of a data set, an entry of ``data.download.files``."""
 
-    Attributes:
-        url: where it is fetched from; None if it needs a login and must be fetched by hand.
-        name: file name below ``data.root``; None takes the last part of ``url``.
-        checksum: ``sha256:HEX``, ``sha1:HEX`` or ``md5:HEX``, if known.
-        size: in bytes, if known.
-        unpack: maps folders of the archive to folders below ``data.root``; None keeps the file.
-    """
-
-    url: str | None = None
-    name: str | None = None
-    checksum: str | None = None
-    size: int | None = None
-    unpack: Mapping[str, str] | None = None
+    url: str | None = None  # None: needs a login and must be fetched by hand
+    name: str | None = None  # file name below data.root; None: the last part of the URL
+    checksum: str | None = None  # sha256:HEX, sha1:HEX or md5:HEX
+    size: int | None = None  # bytes
+    unpack: Mapping[str, str] | None = None  # folders of the archive: folders below data.root
 
     @property
     def file_name(self) -> str:
@@ -42,19 +34,12 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a data set comes from: ``data.download``.
+    """Where a data set comes from: ``data.download``."""
 
-    Attributes:
-        page: its home page.
-        terms: its licence or terms of use, in a few words.
-        steps: what has to be done by hand; None if nothing.
-        files: files to fetch, or to unpack after they were fetched by hand.
-    """
-
-    page: str
-    terms: str
-    steps: str | None = None
-    files: Sequence[SourceFile] = ()
+    page: str  # home page
+    terms: str  # licence or terms of use
+    steps: str | None = None  # what has to be done by hand
+    files: Sequence[SourceFile] = ()  # to fetch, or to unpack after they were fetched by hand
 
 
 def download(cfg: Mapping[str, Any]) -> None:

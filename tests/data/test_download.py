@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpt.data import DataError
+from dpt.data.datasets import download
 from dpt.data.datasets.download import ATTEMPTS, fetch
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
@@ -93,8 +94,13 @@ def server():
         thread.join()
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(download, "PAUSE", 0.001)
+
+
 def get(server, folder, **options):
-    return fetch(server.url, folder / "file.zip", **{"pause": 0.001} | options)
+    return fetch(server.url, folder / "file.zip", **options)
 
 
 def names(folder):
@@ -212,7 +218,7 @@ def test_error_statuses(server, tmp_path):
 
 def test_no_server(tmp_path):
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/x: .*refused.*check the network"):
-        fetch("http://127.0.0.1:9/x", tmp_path / "x", pause=0.0)
+        fetch("http://127.0.0.1:9/x", tmp_path / "x")
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "/etc/passwd"])

@@ -15,7 +15,7 @@ import torch
 from omegaconf import OmegaConf
 
 import dpt
-from dpt.data.scenes.dataset import CLASS_NAMES
+from dpt.data.scenes.dataset import CLASSES
 
 ROOT = Path(__file__).parents[2]
 DEPTH = {"val/abs_rel", "val/rmse", "val/sq_rel", "val/rmse_log", "val/log10", "val/silog",
@@ -107,7 +107,7 @@ def test_the_checkpoint_is_plain_data_and_a_model(kind, run):
     best = dpt.DPT.from_pretrained(run / "checkpoints/best.ckpt")
     assert best.spec == model.spec
     if kind == "joint":
-        assert model.spec["class_names"] == list(CLASS_NAMES)
+        assert model.spec["class_names"] == list(CLASSES)
 
 
 def test_training_changed_the_weights(run):

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 from urllib.error import HTTPError
@@ -36,6 +37,10 @@ from dpt.data.errors import DataError
 
 ATTEMPTS = 6
 """Requests in a row without any new byte before a download is given up."""
+PAUSE = 1.0
+"""Seconds before the second request; doubled after each further failure."""
+TIMEOUT = 30.0
+"""Seconds without data after which a connection counts as interrupted."""
 _ALGORITHMS = ("sha256", "sha1", "md5")
 
 
@@ -45,8 +50,6 @@ def fetch(
     *,
     checksum: str | None = None,
     size: int | None = None,
-    timeout: float = 30.0,
-    pause: float = 1.0,
     remedy: str | None = None,
     quiet: bool = False,
 ) -> Path:
@@ -61,8 +64,6 @@ def fetch(
         target: the file to write; its folder is created.
         checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. None checks the length only.
         size: size of the file in bytes, if known.
-        timeout: seconds without data after which a connection counts as interrupted.
-        pause: seconds before the second request; doubled after each further failure.
         remedy: what to do if the server refuses; None suggests fetching the file by hand.
         quiet: show no progress bar.
 
@@ -85,16 +86,11 @@ def fetch(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(file=sys.stderr), disable=quiet) as progress:
-        bar = progress.add_task(target.name, total=size)
-
-        def show(done: int, total: int | None) -> None:
-            progress.update(bar, completed=done, total=total)
-
-        transfer = _Transfer(url, part, size, timeout, remedy, show, checksum is not None)
+        show = partial(progress.update, progress.add_task(target.name, total=size))
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
             with part.open("ab") as file:
-                transfer.run(file, pause)
+                _Transfer(url, file, size, remedy, show, checksum is not None).run()
         except DataError:
             if part.stat().st_size == 0:
                 part.unlink()
@@ -143,28 +139,29 @@ class _Transfer:
     """Requests for one file.
 
     Attributes:
+        file: the partial file, opened for appending.
+        show: updates a progress bar, given ``completed`` and ``total`` bytes.
         has_checksum: whether a checksum will prove that all pieces belong to one file.
         validator: version of the file to which the data so far belongs, as the server stated it.
     """
 
     url: str
-    part: Path
+    file: BinaryIO
     size: int | None
-    timeout: float
     remedy: str
-    show: Callable[[int, int | None], None]
+    show: Callable[..., None]
     has_checksum: bool
     validator: str = ""
 
-    def run(self, file: BinaryIO, pause: float) -> None:
-        """Sends requests until ``file``, opened for appending, is complete."""
-        furthest, failures = file.tell(), 0
+    def run(self) -> None:
+        """Sends requests until the file is complete."""
+        furthest, failures = self.file.tell(), 0
         while True:
             try:
-                self._request(file)
+                self._request()
                 return
             except _InterruptedError as error:
-                done = file.tell()
+                done = self.file.tell()
                 failures = 0 if done > furthest else failures + 1
                 furthest = max(furthest, done)
                 if failures >= ATTEMPTS:
@@ -172,25 +169,25 @@ class _Transfer:
                         f"{self.url}: {error} ({done} bytes received): check the network and run "
                         "the same command again"
                     ) from None
-            time.sleep(pause * 2**failures)
+            time.sleep(PAUSE * 2**failures)
 
-    def _request(self, file: BinaryIO) -> None:
+    def _request(self) -> None:
         if not (self.validator or self.has_checksum):
-            _clear(file)
-        start = file.seek(0, os.SEEK_END)
+            self._clear()
+        start = self.file.seek(0, os.SEEK_END)
         headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
             if self.validator:
                 headers["If-Range"] = self.validator
         try:
-            with urlopen(Request(self.url, headers=headers), timeout=self.timeout) as response:
-                self._receive(response, file, start)
+            with urlopen(Request(self.url, headers=headers), timeout=TIMEOUT) as response:
+                self._receive(response, start)
         except HTTPError as error:
             if error.code == 416:  # nothing lies after ``start``
                 if error.headers["Content-Range"] == f"bytes */{start}":
                     return
-                _clear(file)
+                self._clear()
                 raise _InterruptedError("the file has changed on the server") from None
             reason = f"the server answers {error.code} {error.reason}"
             if error.code in (408, 425, 429) or error.code >= 500:
@@ -203,18 +200,17 @@ class _Transfer:
             text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
             raise _InterruptedError(text) from None
 
-    def _receive(self, response: http.client.HTTPResponse, file: BinaryIO, start: int) -> None:
-        """Appends a response to ``file``, from the beginning if the server sends the whole file."""
+    def _receive(self, response: http.client.HTTPResponse, start: int) -> None:
+        """Appends a response, or starts again if the server sends the whole file."""
         if response.status == 206:
             content_range = response.headers["Content-Range"] or ""
             match = re.match(rf"bytes {start}-\d+/(\d+)", content_range)
             if match is None:
-                _clear(file)
+                self._clear()
                 raise _InterruptedError(f"the server sent {content_range}, not from byte {start}")
             total = int(match[1])
         else:
-            _clear(file)
-            start = 0
+            self._clear()
             etag = response.headers["ETag"] or ""  # If-Range takes strong ones (without W/) only
             self.validator = etag if etag[:1] == '"' else response.headers["Last-Modified"] or ""
             total = int(response.headers["Content-Length"] or 0)
@@ -223,19 +219,20 @@ class _Transfer:
                 f"{self.url}: the server has {total} bytes, expected {self.size}: the file was "
                 "replaced; look for its new description"
             )
-        needed, free = (total or self.size or 0) - start, shutil.disk_usage(self.part.parent).free
-        if needed > free:
+        folder = Path(self.file.name).parent
+        needed = (total or self.size or 0) - self.file.tell()
+        if needed > (free := shutil.disk_usage(folder).free):
             raise DataError(
-                f"{self.part.parent}: needs {needed / 1e9:.1f} GB, has {free / 1e9:.1f} GB free: "
-                "free some space, or set data.root to another disk"
+                f"{folder}: needs {needed / 1e9:.1f} GB, has {free / 1e9:.1f} GB free: free some "
+                "space, or set data.root to another disk"
             )
         while block := response.read1(1 << 18):
-            file.write(block)
-            self.show(file.tell(), total or None)
-        if total and file.tell() != total:
-            raise _InterruptedError(f"the connection ended at {file.tell()} of {total} bytes")
+            self.file.write(block)
+            self.show(completed=self.file.tell(), total=total or None)
+        if total and self.file.tell() != total:
+            done = self.file.tell()
+            raise _InterruptedError(f"the connection ended at {done} of {total} bytes")
 
-
-def _clear(file: BinaryIO) -> None:
-    file.seek(0)
-    file.truncate()
+    def _clear(self) -> None:
+        self.file.seek(0)
+        self.file.truncate()

@@ -1,7 +1,7 @@
-"""The data set that needs no files: rooms, halls, streets and parks, drawn as they are asked for.
+"""``data=scenes``: procedural rooms, halls, streets and parks, rendered on demand.
 
-Every image is a pure function of (seed, split, index), with exact depth and labels. It is there to
-try, test and time training with: small enough for a CPU, hard enough that a model must look.
+Every image is a function of (seed, split, index), with exact depth and labels. The data set needs
+no files, is fast enough for a CPU, and cannot be solved by colour or position alone.
 """
 
 from __future__ import annotations
@@ -12,35 +12,23 @@ from typing import get_args
 import numpy as np
 
 from dpt.data.base import Dataset
-from dpt.data.scenes import layouts as scene_layouts
-from dpt.data.scenes import shading as scene_shading
-from dpt.data.scenes.layouts import SCENE_NAMES
+from dpt.data.scenes.layouts import SCENE_NAMES, build_scene
+from dpt.data.scenes.shading import render
 from dpt.types import DatasetInfo, Sample, Target
 
-CLASS_NAMES = (
-    "ground",
-    "wall",
-    "ceiling",
-    "sky",
-    "box",
-    "ball",
-    "cylinder",
-    "cone",
-    "tree",
-    "window",
-)
-PALETTE = (
-    (128, 100, 80),
-    (190, 178, 160),
-    (235, 230, 215),
-    (110, 175, 235),
-    (225, 85, 60),
-    (245, 190, 50),
-    (70, 115, 200),
-    (165, 80, 180),
-    (65, 150, 75),
-    (60, 205, 205),
-)
+CLASSES = {
+    "ground": (128, 100, 80),
+    "wall": (190, 178, 160),
+    "ceiling": (235, 230, 215),
+    "sky": (110, 175, 235),
+    "box": (225, 85, 60),
+    "ball": (245, 190, 50),
+    "cylinder": (70, 115, 200),
+    "cone": (165, 80, 180),
+    "tree": (65, 150, 75),
+    "window": (60, 205, 205),
+}
+"""Class names in the order of their ids, and their colours."""
 SPLITS = {"train": 0, "val": 1, "test": 2}
 MAX_DEPTH = 20.0
 
@@ -49,16 +37,16 @@ class ScenesDataset(Dataset):
     """Rendered scenes with depth, labels, a scene kind and a free distance.
 
     ``depth`` is exact z-depth in metres at the pixel centres, invalid in the sky and beyond 20 m.
-    ``labels`` are ids of ``info.class_names``. ``class_id`` is the kind of scene, an index of
-    ``class_id_names``. ``value`` is the free distance ahead: the smallest depth in the middle third
-    of the image (both ways), 20 if all of that is farther.
+    ``class_id`` is the kind of scene, an index of ``class_id_names``. ``value`` is the free
+    distance ahead: the smallest depth in the middle third of the image (in both directions), at
+    most 20.
 
     Args:
-        split: ``train``, ``val`` or ``test``; they never share an image.
+        split: ``train``, ``val`` or ``test``; they share no image.
         length: number of images.
         size: (H, W) of the images in pixels.
-        seed: another seed gives another set.
-        targets: what the samples carry, of ``depth``, ``labels``, ``class_id`` and ``value``.
+        seed: another seed gives other images.
+        targets: labels of the samples, some of ``depth``, ``labels``, ``class_id`` and ``value``.
     """
 
     class_id_names = SCENE_NAMES
@@ -74,26 +62,23 @@ class ScenesDataset(Dataset):
         targets: Sequence[Target] = ("depth", "labels", "class_id", "value"),
     ) -> None:
         if split not in SPLITS:
-            raise ValueError(f"scenes: unknown split {split!r}; there are {', '.join(SPLITS)}")
+            raise ValueError(f"scenes: split={split!r}: choose from {', '.join(SPLITS)}")
         sides = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else ()
         if len(sides) != 2 or not all(isinstance(n, int) and n >= 16 for n in sides):
-            raise ValueError(f"scenes: size must be [H, W] with both at least 16, got {size!r}")
-        if length < 1:
-            raise ValueError(f"scenes: length must be at least 1, got {length!r}")
-        if seed < 0:
-            raise ValueError(f"scenes: seed must not be negative, got {seed!r}")
-        unknown = [t for t in targets if t not in get_args(Target)]
-        if unknown or not targets:
+            raise ValueError(f"scenes: size={size!r}: must be [H, W] with both at least 16")
+        if length < 1 or seed < 0:
+            raise ValueError(
+                f"scenes: length={length!r}, seed={seed!r}: must be at least 1 and at least 0"
+            )
+        if not targets or not set(targets) <= set(get_args(Target)):
             allowed = ", ".join(get_args(Target))
-            raise ValueError(f"scenes: targets must be some of {allowed}; got {list(targets)!r}")
-        self.split = split
-        self.length = length
-        self.size = (int(size[0]), int(size[1]))
-        self.seed = seed
+            raise ValueError(f"scenes: targets={list(targets)!r}: choose from {allowed}")
+        self.split, self.length, self.seed = split, length, seed
+        self.size = (sides[0], sides[1])
         self.info = DatasetInfo(
             targets=tuple(targets),
-            class_names=CLASS_NAMES,
-            palette=PALETTE,
+            class_names=tuple(CLASSES),
+            palette=tuple(CLASSES.values()),
             max_depth=MAX_DEPTH,
         )
 
@@ -105,24 +90,16 @@ class ScenesDataset(Dataset):
             raise IndexError(f"scenes: index {index} is not in 0..{self.length - 1}")
         rng = np.random.default_rng((self.seed, SPLITS[self.split], int(index)))
         class_id = int(rng.integers(len(SCENE_NAMES)))
-        scene = scene_layouts.build_scene(class_id, rng)
-        image, depth, labels = scene_shading.render(scene, self.size, rng)
-        valid = depth <= MAX_DEPTH
-
+        image, depth, labels = render(build_scene(class_id, rng), self.size, rng)
         sample = Sample(image=image, index=int(index), name=f"scenes/{self.split}/{index:06d}")
         if "depth" in self.info.targets:
-            sample["depth"] = np.where(valid, depth, np.float32(0))
-            sample["valid"] = valid
+            sample["valid"] = depth <= MAX_DEPTH
+            sample["depth"] = np.where(sample["valid"], depth, np.float32(0))
         if "labels" in self.info.targets:
             sample["labels"] = labels
         if "class_id" in self.info.targets:
             sample["class_id"] = class_id
         if "value" in self.info.targets:
-            sample["value"] = _free_distance(depth)
+            height, width = (side // 3 for side in self.size)
+            sample["value"] = min(float(depth[height:-height, width:-width].min()), MAX_DEPTH)
         return sample
-
-
-def _free_distance(depth: np.ndarray) -> float:
-    height, width = depth.shape
-    ahead = depth[height // 3 : height - height // 3, width // 3 : width - width // 3]
-    return min(float(ahead.min()), MAX_DEPTH)

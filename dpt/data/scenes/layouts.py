@@ -14,21 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from dpt.data.scenes import shading
 from dpt.data.scenes.raycast import Camera, Kind, Shell, Solid
-from dpt.data.scenes.shading import (
-    BALL,
-    BOX,
-    CONE,
-    CYLINDER,
-    TREE,
-    WALL,
-    Light,
-    Scene,
-    Sky,
-)
+from dpt.data.scenes.shading import Light, Scene, Sky
 from dpt.data.scenes.textures import Material, Windows
 
-_LABELS: dict[Kind, int] = {"box": BOX, "ball": BALL, "cylinder": CYLINDER, "cone": CONE}
+_LABELS: dict[Kind, int] = {
+    "box": shading.BOX, "ball": shading.BALL, "cylinder": shading.CYLINDER, "cone": shading.CONE
+}  # fmt: skip
 _KINDS = tuple(_LABELS)
 _GROUND_PATTERNS = ("grass", "grass", "tiles", "plain", "marble", "bricks")
 
@@ -374,7 +367,7 @@ def _add_tree(site: Site, x: float, y: float, *, size: float) -> None:
     site.taken.append((x, y, 0.35))
     bark = Material("planks", _random_shades(rng, rng.uniform(0.04, 0.12), 0.25, 0.45), 0.3)
     half = [radius, radius, trunk / 2]
-    site.add("cylinder", [x, y, trunk / 2], half, label=TREE, material=bark)
+    site.add("cylinder", [x, y, trunk / 2], half, label=shading.TREE, material=bark)
     hue = rng.uniform(0.2, 0.4) if rng.random() < 0.75 else rng.uniform(0.03, 0.16)
     shades = _random_shades(rng, hue, rng.uniform(0.35, 0.7), 0.75)
     leaves = Material("grass", shades, rng.uniform(0.3, 0.6))
@@ -382,13 +375,13 @@ def _add_tree(site: Site, x: float, y: float, *, size: float) -> None:
     if rng.random() < 0.4:
         tall = rng.uniform(0.8, 1.6) * size
         half = [wide * 0.8, wide * 0.8, tall]
-        site.add("cone", [x, y, trunk + tall * 0.7], half, label=TREE, material=leaves)
+        site.add("cone", [x, y, trunk + tall * 0.7], half, label=shading.TREE, material=leaves)
         return
     for _ in range(int(rng.integers(1, 4))):
         shift = rng.uniform(-0.45, 0.45, 3) * wide
         crown = wide * rng.uniform(0.65, 1.0) * np.array([1, 1, rng.uniform(0.75, 1.25)])
         center = np.array([x, y, trunk + crown[2] * 0.7]) + shift * np.array([1, 1, 0.5])
-        site.add("ball", center, crown, label=TREE, material=leaves)
+        site.add("ball", center, crown, label=shading.TREE, material=leaves)
 
 
 def _add_building(site: Site, x: float, y: float, half: np.ndarray) -> None:
@@ -397,7 +390,7 @@ def _add_building(site: Site, x: float, y: float, half: np.ndarray) -> None:
     if rng.random() < 0.85:
         windows = _random_windows(rng, rows=max(1, int((2 * half[2] - 1.2) / 2.6)), glow=0.15)
     material = _random_material(rng, WALLS, 0.8)
-    site.add("box", [x, y, half[2]], half, label=WALL, material=material, windows=windows)
+    site.add("box", [x, y, half[2]], half, label=shading.WALL, material=material, windows=windows)
 
 
 def _random_windows(rng: Generator, *, rows: int, glow: float) -> Windows:

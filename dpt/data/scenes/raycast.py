@@ -1,10 +1,10 @@
 """Exact ray casting of simple solids with NumPy: visible surfaces and shadows.
 
-World axes: x and y on the ground, z up, metres. Every solid is an affine image of a unit solid (box,
-ball, cylinder or cone in [-1, 1]³), so a ray is mapped to the unit frame and intersected there; the
-ray parameter does not change. Camera rays advance one metre along the optical axis per unit of that
-parameter, so it is the z-depth. Where a ray misses, the interval is NaN or empty; every comparison
-with NaN is False. Callers silence NumPy's floating-point warnings with ``np.errstate``.
+World axes: x and y on the ground, z up, metres. Every solid is an affine image of a unit solid
+(box, ball, cylinder or cone in [-1, 1]³), so a ray is mapped to the unit frame and intersected
+there; the ray parameter does not change. Camera rays advance one metre along the optical axis per
+unit of that parameter, so it is the z-depth. Where a ray misses, the interval is NaN or empty;
+comparisons with NaN are False. Callers silence floating-point warnings with ``np.errstate``.
 
 Legend: N rays or points, arrays are (3, N) float32.
 """

@@ -120,7 +120,8 @@ def render(
             glow[part][pane] = windows.glow
 
     pixels = _Pixels(order, surface[order], rays, depth, points, normals, albedo, gloss)
-    color = _reflected_light(scene, pixels, size) + albedo * glow
+    color = _reflected_light(scene, pixels, size)
+    color += albedo * glow
     if scene.sky is not None:
         horizon = scene.sky.horizon[:, None]
         color -= horizon
