@@ -1,11 +1,11 @@
-"""A headless Chromium for tests, driven through chromedriver's own HTTP (W3C WebDriver)."""
+"""A headless Chromium for tests, driven by the DevTools protocol over a pair of pipes."""
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,111 +15,103 @@ import pytest
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         "--window-size=1400,1300")  # fmt: skip
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that the standard gives an element's id
+         "--window-size=1400,1300", "--remote-debugging-pipe")  # fmt: skip
 
 
 class Browser:
-    """One tab. Elements are named by CSS selectors."""
+    """One tab. Elements are named by CSS selectors.
 
-    def __init__(self, driver: str, folder: Path) -> None:
-        self.session = driver
-        self.downloads = folder / "downloads"
-        chromium = {
-            "binary": shutil.which("chromium"),
-            "args": [*FLAGS, f"--user-data-dir={folder / 'profile'}"],
-            "prefs": {"download.default_directory": str(self.downloads)},
-        }
-        log = {"performance": "ALL", "browser": "ALL"}
-        capabilities = {"alwaysMatch": {"goog:chromeOptions": chromium, "goog:loggingPrefs": log}}
-        started = self.call("POST", "/session", capabilities=capabilities)
-        self.session = f"{driver}/session/{started['sessionId']}"
+    Attributes:
+        requests: addresses that the page requested.
+        errors: messages of errors in the page.
+    """
 
-    def call(self, method: str, path: str, **body: Any) -> Any:
-        data = json.dumps(body).encode() if method == "POST" else None
-        request = urllib.request.Request(self.session + path, data, method=method)
-        request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)["value"]
+    def __init__(self, commands: int, answers: int) -> None:
+        self.commands, self.answers = commands, answers
+        self.count, self.waiting = 0, b""
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self.session: dict[str, str] = {}
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = {"sessionId": attached["sessionId"]}
+        for domain in ("Page", "Network", "Runtime", "Log", "DOM"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": parameters, **self.session}
+        os.write(self.commands, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == self.count:
+                assert "error" not in answer, answer
+                return answer["result"]
+            event, values = answer.get("method"), answer.get("params", {})
+            if event == "Network.requestWillBeSent":
+                self.requests.append(values["request"]["url"])
+            elif event == "Runtime.exceptionThrown":
+                self.errors.append(str(values["exceptionDetails"]))
+            elif event == "Log.entryAdded" and values["entry"]["level"] == "error":
+                self.errors.append(values["entry"]["text"])
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self.waiting:
+            data = os.read(self.answers, 1 << 16)
+            assert data, "the browser ended"
+            self.waiting += data
+        message, _, self.waiting = self.waiting.partition(b"\0")
+        return json.loads(message)
 
     def open(self, address: str) -> None:
-        self.call("POST", "/url", url=address)
+        self.call("Page.navigate", url=address)
 
-    def run(self, script: str, *arguments: Any) -> Any:
-        """The value of a JavaScript function's body."""
-        return self.call("POST", "/execute/sync", script=script, args=arguments)
+    def run(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        return answer["result"].get("value")
 
-    def wait(self, script: str, *arguments: Any, seconds: float = 60) -> Any:
-        """Runs a script until its value is true; the value."""
+    def wait(self, script: str, *, seconds: float = 60) -> None:
+        """Waits until an expression is true."""
         end = time.monotonic() + seconds
-        while not (value := self.run(script, *arguments)):
+        while not self.run(script):
             if time.monotonic() > end:
-                raise TimeoutError(f"after {seconds} s there is still no {script}")
+                raise TimeoutError(f"after {seconds} s still not true: {script}")
             time.sleep(0.2)
-        return value
 
-    def type(self, selector: str, text: str) -> None:
-        """Types into an element; into a file input, the path of the file to upload."""
-        self.call("POST", f"/element/{self._find(selector)}/value", text=text)
-
-    def click(self, selector: str) -> None:
-        self.call("POST", f"/element/{self._find(selector)}/click")
-
-    def download(self, selector: str, *, seconds: float = 30) -> Path:
-        """Clicks and waits for the file that comes of it."""
-        before = set(self.downloads.glob("*"))
-        self.click(selector)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for path in set(self.downloads.glob("*")) - before:
-                if path.suffix not in (".crdownload", ".tmp") and not path.name.startswith("."):
-                    return path
-            time.sleep(0.2)
-        raise TimeoutError(f"after {seconds} s nothing was downloaded from {selector}")
-
-    def _find(self, selector: str) -> str:
-        return self.call("POST", "/element", using="css selector", value=selector)[ELEMENT]
+    def upload(self, selector: str, path: Path) -> None:
+        """Chooses a file in a file input."""
+        found = self.call("Runtime.evaluate", expression=f"document.querySelector('{selector}')")
+        element = found["result"]["objectId"]
+        self.call("DOM.setFileInputFiles", files=[str(path)], objectId=element)
 
     def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("GET", "/screenshot")))
-
-    def requests(self) -> list[str]:
-        """Addresses that the page asked for since the last call."""
-        entries = self.call("POST", "/se/log", type="performance")
-        events = [json.loads(entry["message"])["message"] for entry in entries]
-        return [e["params"]["request"]["url"] for e in events
-                if e["method"] == "Network.requestWillBeSent"]  # fmt: skip
-
-    def errors(self) -> list[str]:
-        """What the page complained of in its console."""
-        entries = self.call("POST", "/se/log", type="browser")
-        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
 
 @contextmanager
-def open_browser(folder: Path, *, port: int) -> Iterator[Browser]:
-    """A browser that keeps what it has in ``folder``; skips the test where there is none."""
-    if not shutil.which("chromium") or not shutil.which("chromedriver"):
-        pytest.skip("needs chromium and chromedriver")
-    driver = subprocess.Popen(
-        ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def open_browser(folder: Path) -> Iterator[Browser]:
+    """A browser with its profile in ``folder``; skips the test if there is none."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs chromium")
+    (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
+
+    def connect() -> None:  # the browser reads from file 3 and writes to file 4
+        low, high = os.dup(their_in), os.dup(their_out)
+        os.dup2(low, 3)
+        os.dup2(high, 4)
+
+    process = subprocess.Popen(
+        [chromium, *FLAGS, f"--user-data-dir={folder}"], preexec_fn=connect, close_fds=False,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(their_in)
+    os.close(their_out)
     try:
-        address = f"http://127.0.0.1:{port}"
-        end = time.monotonic() + 30
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/status", timeout=5).close()
-                break
-            except OSError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.2)
-        browser = Browser(address, folder)
-        try:
-            yield browser
-        finally:
-            browser.call("DELETE", "")
+        yield Browser(our_out, our_in)
     finally:
-        driver.terminate()
-        driver.wait()
+        process.terminate()
+        process.wait()
+        os.close(our_out)
+        os.close(our_in)

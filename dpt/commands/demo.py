@@ -12,26 +12,17 @@ def run(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="dpt demo",
         description="Serves a web page: upload an image, see the predictions beside it, "
-        "download them. Needs: pip install 'dense-prediction-transformers[demo]'.",
+        "download them.",
     )
-    parser.add_argument("checkpoint", help="a file or folder in any format that is read")
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1, this computer only; 0.0.0.0: anyone)",
-    )
-    parser.add_argument("--port", type=int, default=7860, help="0 uses a free one (default: 7860)")
-    parser.add_argument(
-        "--max-pixels",
-        type=int,
-        default=50_000_000,
-        metavar="N",
-        help="of an image, checked before it is decoded (default: 50000000)",
-    )
-    parser.add_argument(
-        "--max-mb", type=float, default=30, metavar="MB", help="of an uploaded file (default: 30)"
-    )
-    parser.add_argument("--device", help="default: a GPU if there is one")
+    add = parser.add_argument
+    add("checkpoint", help="a file or folder in any known format")
+    add("--host", default="127.0.0.1",
+        help="address to listen on (default: this computer only; 0.0.0.0: anyone)")  # fmt: skip
+    add("--port", type=int, default=7860, help="0 uses a free one (default: 7860)")
+    add("--max-pixels", type=int, default=50_000_000, metavar="N",
+        help="of an image, checked before it is decoded (default: %(default)s)")  # fmt: skip
+    add("--max-mb", type=float, default=30, metavar="MB", help="of a file (default: 30)")
+    add("--device", help="default: a GPU if there is one")
     options = parser.parse_args(arguments)
     if not 1 <= options.max_pixels <= MOST_PIXELS:
         raise ValueError(f"--max-pixels {options.max_pixels}: must be 1 to {MOST_PIXELS}")

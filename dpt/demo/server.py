@@ -1,58 +1,245 @@
-"""Serving the page from this computer, without leaving files behind."""
+"""The demo: a page that predicts uploaded images, served by Python's own HTTP server.
+
+The server answers five fixed addresses and opens no file that a visitor names: an upload is decoded
+from a temporary folder, results are kept in memory.
+"""
 
 from __future__ import annotations
 
-import os
+import base64
+import json
+import secrets
 import signal
 import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections import OrderedDict
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
-from dpt.demo.page import CSS, Answers, build_page, gr
+import cv2
+import numpy as np
+
+from dpt.demo.views import View, is_shown, note, open_image
 from dpt.model import DPT
-from dpt.predict import Predictor
+from dpt.predict import Prediction, Predictor
+from dpt.predict.outputs import Style, all_products
+from dpt.viz import COLORMAPS
 
-SESSIONS = 16
-"""Number of browser tabs whose last image is kept, to be painted in other colours."""
-_FORM = 64 * 1024
-"""Bytes of a request beside the file in it."""
+PAGE = Path(__file__).with_name("page.html")
+KEPT_RESULTS = 4
+"""Number of predictions kept for other colours and downloads, the latest ones."""
+POLICY = (
+    "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
-class Gate:
-    """ASGI middleware that refuses requests that the page never sends.
+class NotFoundError(Exception):
+    """There is nothing at this address."""
 
-    - bodies beyond the limit or of unknown length: Gradio only limits uploads
-    - web addresses under ``/file=`` and ``/proxy=``, which Gradio would fetch
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A prediction, and what is shown of it."""
+
+    prediction: Prediction
+    view: View
+
+
+class Demo:
+    """The answers of the server.
+
+    Args:
+        predictor: of the model.
+        name: of the model, for the page.
+        max_pixels, max_bytes: of an uploaded image.
     """
 
-    def __init__(self, app: Callable[..., Awaitable[None]], *, max_bytes: int) -> None:
-        self.app = app
-        self.max_bytes = max_bytes
+    def __init__(self, predictor: Predictor, *, name: str, max_pixels: int, max_bytes: int) -> None:
+        self.predictor = predictor
+        self.name = name
+        self.max_pixels, self.max_bytes = max_pixels, max_bytes
+        self.outputs = predictor.outputs
+        products = all_products(self.outputs)
+        self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
+        self._results: OrderedDict[str, Result] = OrderedDict()
+        self._lock = threading.Lock()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        status = self.refusal(scope) if scope["type"] == "http" else None
-        if status is None:
-            await self.app(scope, receive, send)
-            return
-        headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"refused by the demo\n"})
+    def settings(self) -> dict[str, Any]:
+        """What the page shows before the first image."""
+        return {
+            "title": " and ".join(self.outputs).capitalize(),
+            "model": self.name,
+            "limits": f"JPEG, PNG, WebP, BMP, TIFF or PPM, up to {self.max_bytes / 1e6:g} MB and "
+            f"{self.max_pixels / 1e6:g} megapixels",
+            "max_bytes": self.max_bytes,
+            "colormaps": list(COLORMAPS),
+            "has_depth": any(spec.kind == "depth" for spec in self.outputs.values()),
+        }
 
-    def refusal(self, scope: Any) -> int | None:
-        """The HTTP status of a refusal, or None to accept the request."""
-        headers = dict(scope["headers"])
-        length = headers.get(b"content-length", b"0")
-        if b"transfer-encoding" in headers:
-            return 411
-        if not length.isdigit() or int(length) > self.max_bytes + _FORM:
-            return 413
-        return 403 if "=http" in scope["path"].lower() else None
+    def predict(self, data: bytes, colormap: str) -> dict[str, Any]:
+        """The page's content for an uploaded image.
+
+        Raises:
+            ValueError: it is too large, or not a complete image.
+        """
+        with tempfile.TemporaryDirectory(prefix="dpt-demo-") as folder:
+            path = Path(folder, "image")
+            path.write_bytes(data)
+            image = open_image(path, max_pixels=self.max_pixels)
+        with self._lock:  # one image at a time
+            prediction = self.predictor(image)
+        key = secrets.token_urlsafe(16)
+        self._results[key] = Result(prediction, View.of(image, prediction))
+        while len(self._results) > KEPT_RESULTS:
+            self._results.popitem(last=False)
+        return self.paint(key, colormap)
+
+    def paint(self, key: str, colormap: str) -> dict[str, Any]:
+        """The page's content for an earlier image."""
+        view = self._find(key).view
+        shown = [name for name, spec in self.outputs.items() if is_shown(spec)]
+        return {
+            "key": key,
+            "image": _data_url(view.image, "jpeg"),
+            "note": note(self._find(key).prediction),
+            "outputs": [
+                {
+                    "name": name,
+                    "picture": _data_url(view.picture(name, colormap), "png"),
+                    "legend": view.legend(name, colormap),
+                }
+                for name in shown
+            ],
+            "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
+        }
+
+    def file(self, key: str, name: str) -> bytes:
+        """A file for download, at the image's own size."""
+        if name not in self.downloads:
+            raise NotFoundError
+        return self.downloads[name].encode(self._find(key).prediction, None, Style())
+
+    def _find(self, key: str) -> Result:
+        try:
+            return self._results[key]
+        except KeyError:
+            raise ValueError("this result is no longer kept: upload the image again") from None
+
+
+def _data_url(picture: np.ndarray, kind: str) -> str:
+    data = cv2.imencode(f".{kind}", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))[1]
+    return f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    demo: Demo
+    timeout = 60  # seconds without a byte
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        self._answer(self._post)
+
+    def _get(self, path: str, query: dict[str, str]) -> Any:
+        if path == "/":
+            return PAGE.read_bytes()
+        if path == "/settings":
+            return self.demo.settings()
+        if path == "/paint":
+            return self.demo.paint(query.get("key", ""), _colormap(query))
+        if path == "/file":
+            return self.demo.file(query.get("key", ""), query.get("name", ""))
+        raise NotFoundError
+
+    def _post(self, path: str, query: dict[str, str]) -> Any:
+        if path != "/predict":
+            raise NotFoundError
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise _RefusedError(411, "the request does not state its length")
+        if int(length) > self.demo.max_bytes:
+            raise _RefusedError(413, f"more than {self.demo.max_bytes / 1e6:g} MB")
+        return self.demo.predict(self.rfile.read(int(length)), _colormap(query))
+
+    def _answer(self, respond: Any) -> None:
+        url = urlsplit(self.path)
+        status = 200
+        try:
+            body = respond(url.path, dict(parse_qsl(url.query)))
+        except NotFoundError:
+            status, body = 404, {"error": "there is nothing at this address"}
+        except _RefusedError as error:
+            status, body = error.status, {"error": str(error)}
+        except ValueError as error:
+            status, body = 400, {"error": str(error)}
+        kind = "text/html; charset=utf-8" if url.path == "/" else "application/octet-stream"
+        if not isinstance(body, bytes):
+            kind, body = "application/json", json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Requests are not logged."""
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def _colormap(query: dict[str, str]) -> str:
+    name = query.get("colormap", COLORMAPS[0])
+    if name not in COLORMAPS:
+        raise ValueError(f"colormap={name}: choose from {', '.join(COLORMAPS)}")
+    return name
+
+
+def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
+    """A server that listens, to be started by ``serve_forever``.
+
+    Args:
+        host: the address to listen on.
+        port: 0 uses a free one.
+
+    Raises:
+        ValueError: the port is in use, or the host is not an address of this computer.
+    """
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    try:
+        return Server((host, port), type("DemoHandler", (Handler,), {"demo": demo}))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(
+            f"cannot listen on --host {host} --port {port} ({reason}): choose others, such as "
+            "--host 127.0.0.1 --port 0"
+        ) from None
+
+
+def is_local(host: str) -> bool:
+    """Whether only this computer can connect to the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def serve(
@@ -68,128 +255,33 @@ def serve(
 
     Args:
         checkpoint: in any known format.
-        host: the address to listen on.
-        port: 0 uses a free one.
+        host, port: see :func:`make_server`.
         max_pixels, max_bytes: of an uploaded image.
         device: None uses a GPU if there is one.
 
     Raises:
         ValueError: the checkpoint, address or port cannot be used.
     """
-    port = free_port(host, port)
     model = DPT.from_pretrained(checkpoint)
-    predictor = Predictor(model, device=device)
-    with private_folder() as folder:
-        page = build_page(
-            Answers(predictor, folder=folder, max_pixels=max_pixels),
-            model=f"{model.spec['name']} ({Path(checkpoint).name})",
-            limits=f"up to {max_bytes / 1e6:g} MB and {max_pixels / 1e6:g} megapixels",
-        )
-        try:
-            with sigterm_as_interrupt():
-                address = launch(page, host=host, port=port, max_bytes=max_bytes)
-                if not is_local(host):
-                    print(
-                        f"warning: --host {host}: anyone who can reach this computer can use the "
-                        "page: it has no password",
-                        file=sys.stderr,
-                    )
-                print(f"{address}  (stop with Ctrl-C)", flush=True)
-                threading.Event().wait()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            page.close(verbose=False)
-
-
-def launch(page: gr.Blocks, *, host: str, port: int, max_bytes: int) -> str:
-    """Starts the server in other threads; returns the page's address."""
-    _, address, _ = page.launch(
-        server_name=f"[{host}]" if ":" in host else host,
-        server_port=port,
-        prevent_thread_lock=True,
-        quiet=True,
-        inbrowser=False,
-        share=False,
-        ssr_mode=False,
-        pwa=False,
-        mcp_server=False,
-        run_history=False,
-        enable_monitoring=False,
-        num_workers=0,
-        footer_links=[],
-        max_file_size=max_bytes,
-        state_session_capacity=SESSIONS,
-        app_kwargs={
-            "middleware": [(Gate, (), {"max_bytes": max_bytes})],
-            "docs_url": None,
-            "redoc_url": None,
-        },
-        # system fonts: the page fetches nothing from elsewhere
-        theme=gr.themes.Default(
-            font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
-        ),
-        css=CSS,
+    demo = Demo(
+        Predictor(model, device=device),
+        name=f"{model.spec['name']} ({Path(checkpoint).name})",
+        max_pixels=max_pixels,
+        max_bytes=max_bytes,
     )
-    return address
-
-
-def is_local(host: str) -> bool:
-    """Whether only this computer can connect to the address."""
+    server = make_server(demo, host=host, port=port)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    if not is_local(host):
+        print(
+            f"warning: --host {host}: anyone who can reach this computer can use the page: it has "
+            "no password",
+            file=sys.stderr,
+        )
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{server.server_port}/  (stop with Ctrl-C)", flush=True)
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def free_port(host: str, port: int) -> int:
-    """``port``, or any free one for 0.
-
-    Raises:
-        ValueError: the port is in use, or the host is not an address of this computer.
-    """
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((address[0], port))
-            return int(probe.getsockname()[1])
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ValueError(
-            f"cannot listen on --host {host} --port {port} ({reason}): choose others, such "
-            "as --host 127.0.0.1 --port 0"
-        ) from None
-
-
-@contextmanager
-def private_folder() -> Iterator[Path]:
-    """A temporary folder for uploads and results, also Gradio's; removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="dpt-demo-", ignore_cleanup_errors=True) as name:
-        folder = Path(name).resolve()
-        settings = {
-            "GRADIO_TEMP_DIR": str(folder),
-            "GRADIO_EXAMPLES_CACHE": str(folder / "examples"),  # else ./.gradio, which it serves
-            "NO_PROXY": f"localhost,127.0.0.1,::1,{os.environ.get('NO_PROXY', '')}",
-        }
-        before = {key: os.environ.get(key) for key in settings}
-        os.environ.update(settings)
-        try:
-            yield folder
-        finally:
-            for key, value in before.items():
-                os.environ.pop(key) if value is None else os.environ.update({key: value})
-
-
-@contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that ``finally`` clauses run."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
     finally:
-        signal.signal(signal.SIGTERM, before)
+        server.server_close()

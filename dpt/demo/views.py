@@ -1,4 +1,4 @@
-"""What the page shows for an image: pictures, legends as HTML, files. No web code."""
+"""What the page shows for an image: pictures, and legends and notes as HTML."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from dpt.data.formats.io import read_image, read_size
 from dpt.data.resize import resize_image, resize_map
 from dpt.predict import Prediction
 from dpt.predict.outputs import (
-    Product,
     Style,
-    all_products,
     depth_coding,
     is_paintable,
     label_palette,
@@ -33,12 +31,6 @@ MAX_CLASSES = 24
 def is_shown(spec: OutputSpec) -> bool:
     """Whether an output is shown as a picture."""
     return spec.dense and (spec.kind in ("depth", "logits") or is_paintable(spec))
-
-
-def downloads(outputs: dict[str, OutputSpec]) -> list[Product]:
-    """The files that can be downloaded."""
-    products = all_products(outputs)
-    return products["png"] + products["npy"]
 
 
 def open_image(path: Path, *, max_pixels: int) -> np.ndarray:
@@ -79,9 +71,9 @@ class View:
         small = Prediction(arrays, prediction.outputs)
         return cls(resize_image(image, size, rule="area"), small)
 
-    def pictures(self, name: str, colormap: str) -> tuple[np.ndarray, np.ndarray]:
-        """The image and the picture of an output, for a slider between the two."""
-        return self.image, paint(name, self.prediction, self.image, Style(colormap))
+    def picture(self, name: str, colormap: str) -> np.ndarray:
+        """The picture of an output, uint8 (h, w, 3)."""
+        return paint(name, self.prediction, self.image, Style(colormap))
 
     def legend(self, name: str, colormap: str) -> str:
         """HTML that explains the picture of an output."""
@@ -143,16 +135,6 @@ def note(prediction: Prediction) -> str:
                     f"× {scale:.6g}."
                 )
     return "".join(f"<div>{line}</div>" for line in lines)
-
-
-def write_files(prediction: Prediction, folder: Path, *, stem: str) -> dict[str, Path]:
-    """Writes all :func:`downloads` at the image's own size; paths by the product's folder."""
-    written = {}
-    for product in downloads(dict(prediction.outputs)):
-        name = product.folder.removesuffix("_npy")
-        written[product.folder] = folder / f"{stem}_{name}{product.suffix}"
-        product.save(written[product.folder], prediction, None, Style())
-    return written
 
 
 def _class_name(names: tuple[str, ...], k: int) -> str:

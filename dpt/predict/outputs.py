@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import io
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -86,33 +87,33 @@ class Product:
     is_picture: bool = False
     needs_image: bool = False
 
-    def save(
-        self, path: Path, prediction: Prediction, image: np.ndarray | None, style: Style
-    ) -> None:
-        """Writes the file."""
+    def encode(self, prediction: Prediction, image: np.ndarray | None, style: Style) -> bytes:
+        """The content of the file."""
         content = self.make(prediction, image, style)
         if isinstance(content, bytes):
-            path.write_bytes(content)
-        elif self.suffix == ".exr":
-            _write_exr(path, content)
-        elif self.suffix == ".npy":
-            file = io.BytesIO()  # NumPy's own errors do not say that the disk is full
+            return content
+        if self.suffix == ".exr":
+            return _encode_exr(content)
+        if self.suffix == ".npy":
+            file = io.BytesIO()
             np.save(file, content, allow_pickle=False)
-            path.write_bytes(file.getbuffer())
-        else:
-            if content.ndim == 3:
-                content = cv2.cvtColor(content, cv2.COLOR_RGB2BGR)
-            path.write_bytes(cv2.imencode(".png", content)[1].tobytes())
+            return file.getvalue()
+        if content.ndim == 3:
+            content = cv2.cvtColor(content, cv2.COLOR_RGB2BGR)
+        return cv2.imencode(".png", content)[1].tobytes()
 
 
-def _write_exr(path: Path, depth: np.ndarray) -> None:
+def _encode_exr(depth: np.ndarray) -> bytes:
     import OpenEXR
 
     header = {"compression": OpenEXR.ZIP_COMPRESSION, "type": OpenEXR.scanlineimage}
-    try:
-        OpenEXR.File(header, {"Z": depth}).write(str(path))
-    except RuntimeError as error:  # of its own kind, for a full disk too
-        raise OSError(errno.EIO, str(error)) from error
+    with tempfile.TemporaryDirectory() as folder:  # OpenEXR only writes to paths
+        path = Path(folder, "depth.exr")
+        try:
+            OpenEXR.File(header, {"Z": depth}).write(str(path))
+        except RuntimeError as error:  # for a full disk too
+            raise OSError(errno.EIO, str(error)) from error
+        return path.read_bytes()
 
 
 # ------------------------------------------------------------------------------ which files

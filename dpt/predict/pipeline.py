@@ -96,7 +96,7 @@ def _save(
 ) -> None:
     with folder.files(source, products, facts(prediction)) as paths:
         for product, path in paths.items():
-            product.save(path, prediction, image, style)
+            path.write_bytes(product.encode(prediction, image, style))
 
 
 class SteadyStyle:
