@@ -13,9 +13,10 @@ from torch import Tensor
 from dpt import nn as parts
 from dpt.nn.inference import optimized
 from dpt.types import Calibration, Preprocessing
-from dpt.weights import native
+from dpt.weights.files import from_hub
+from dpt.weights.format import list_faults
 from dpt.weights.formats import read
-from dpt.weights.naming import list_faults
+from dpt.weights.native import Native
 from dpt.zoo import Spec, build, make_spec
 
 WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
@@ -103,7 +104,7 @@ class DPT(parts.DPT):
         """
         if self.predicts_only:
             raise ValueError("an optimised copy only predicts: save the model it was made of")
-        native.write(self.spec, self.state_dict(), folder)
+        Native().write(self.spec, self.state_dict(), folder)
 
     def push_to_hub(self, name: str, *, private: bool = False, message: str | None = None) -> str:
         """Uploads what :meth:`save_pretrained` writes to ``user/name``; returns its address."""
@@ -124,22 +125,7 @@ def _local(path: str | Path, revision: str | None) -> Path:
         return Path(path)
     if name.endswith(WEIGHT_SUFFIXES):  # a file in a folder, mistyped
         return Path(path)
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "*.safetensors"]
-    try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(
-                snapshot_download(name, revision=revision, allow_patterns=[*patterns, "*.bin"])
-            )
-    except Exception as error:  # of many libraries: no network, no such name, no permission
-        reason = " ".join(str(error).split())[:160]
-        raise ValueError(
-            f"{name}: no such file or folder here, and it cannot be fetched from the hub "
-            f"({type(error).__name__}: {reason})"
-        ) from error
-    return folder
+    return from_hub(name, revision)
 
 
 def _without_downloads(spec: Spec) -> Spec:

@@ -176,7 +176,7 @@ def test_it_is_for_depth():
 
 
 def test_other_formats_do_not_drop_it_silently(tmp_path):
-    from dpt.weights.convert import convert
+    from dpt.weights.formats import convert
 
     model = tiny()
     model.calibration = Calibration(scale=0.4)

@@ -6,7 +6,7 @@ import argparse
 
 
 def run(arguments: list[str]) -> None:
-    from dpt.weights.convert import convert, writable
+    from dpt.weights.formats import convert, writable
 
     parser = argparse.ArgumentParser(
         prog="dpt convert",

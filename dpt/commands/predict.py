@@ -172,7 +172,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _settings(options: argparse.Namespace, model: DPT) -> dict[str, Any]:
     """What determines the contents of the files."""
-    from dpt.weights.fingerprint import fingerprint
+    from dpt.weights.native import fingerprint
 
     try:
         scales = [float(value) for value in options.scales.split(",")]
@@ -181,7 +181,7 @@ def _settings(options: argparse.Namespace, model: DPT) -> dict[str, Any]:
     classes = {n: list(s.class_names) for n, s in model.outputs.items() if s.class_names}
     return {
         "checkpoint": options.checkpoint,
-        "weights": fingerprint(model),
+        "weights": fingerprint(model.spec, model.state_dict()),
         "classes": classes,
         "colormap": options.colormap,
         "range": options.range,

@@ -1,12 +1,10 @@
-"""Checkpoints in and out. A format is one file; its reader gives a spec and a state dict.
+"""Reading and writing of checkpoints: one module per family of files, listed in ``formats``.
 
-Nothing here runs a model, and no file is ever allowed to run code. ``dpt.weights.formats`` is the
-front door, ``dpt.weights.convert`` writes what it read in another format.
+A reader turns a file into a model configuration and a state dict with our names. Nothing here runs
+a model, and no code in a file is ever executed.
 """
 
-from dpt.weights.encoder import load_encoder_weights
-from dpt.weights.files import read_tensors
-from dpt.weights.native import read_native
+from dpt.weights.encoders import load_encoder_weights
 from dpt.weights.transfer import load_model_weights
 
-__all__ = ["load_encoder_weights", "load_model_weights", "read_native", "read_tensors"]
+__all__ = ["load_encoder_weights", "load_model_weights"]

@@ -1,31 +1,36 @@
-"""Reading tensors from a file: safetensors, or torch files without running any pickle code."""
+"""Files and folders of tensors. Reading executes no code; writing is atomic."""
 
 from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dpt.atomic import replacing
+
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-WRAPPERS = ("model", "state_dict", "model_state_dict", "teacher")
+WRAPPERS = ("teacher", "model_ema", "encoder", "model", "state_dict", "model_state_dict")
 
 
 @dataclass(frozen=True)
 class Source:
-    """What lies at a path, read once.
+    """Content of a checkpoint file or folder.
 
     Attributes:
-        path: the folder or file.
+        path: the file or folder.
         config: ``config.json`` of a folder.
         processor: ``preprocessor_config.json`` or ``processor_config.json`` of a folder.
-        content: what the weight file holds, still wrapped as it was found.
+        content: content of the weight file, with its wrapper.
     """
 
     path: Path
@@ -33,12 +38,17 @@ class Source:
     processor: dict[str, Any] | None
     content: dict[str, Any]
 
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of ``content``, without a wrapper."""
+        return unwrap(self.content)
+
 
 def open_source(path: str | Path) -> Source:
     """Reads a file, or a folder with ``config.json`` and weights (one file or shards).
 
     Raises:
-        ValueError: something is missing, damaged, or asks to run code.
+        ValueError: a file is missing, damaged, or would execute code.
     """
     path = Path(path)
     if not path.is_dir():
@@ -56,12 +66,39 @@ def open_source(path: str | Path) -> Source:
     raise ValueError(f"{path}: no {WEIGHTS_FILE} in this folder; a saved model has one")
 
 
+def from_hub(name: str, revision: str | None = None) -> Path:
+    """The folder of a repository on the Hugging Face hub, downloaded; safetensors if it has any.
+
+    Args:
+        name: ``user/name``.
+        revision: branch, tag or commit.
+
+    Raises:
+        ValueError: there is no such repository, no permission, or no network.
+    """
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.safetensors"]
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        if not any(folder.glob("*.safetensors")):
+            patterns.append("*.bin")
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # of many libraries
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(
+            f"{name}: no such file or folder here, and it cannot be fetched from the hub "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+    return folder
+
+
 def _read_shards(index: Path) -> dict[str, Any]:
-    where = read_json(index).get("weight_map")
-    if not isinstance(where, dict):
-        raise ValueError(f"{index}: no 'weight_map' that says where the tensors are")
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict):
+        raise ValueError(f"{index}: no 'weight_map' with the file of each tensor")
     content: dict[str, Any] = {}
-    for name in sorted(set(map(str, where.values()))):
+    for name in sorted(set(map(str, files.values()))):
         if Path(name).name != name:
             raise ValueError(f"{index}: names {name!r}, which lies outside of the folder")
         content.update(read_tensors(index.parent / name))
@@ -69,7 +106,7 @@ def _read_shards(index: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object from a JSON file."""
+    """The object in a JSON file."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # not JSON, or not text
@@ -91,10 +128,10 @@ def unwrap(content: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def read_tensors(path: str | Path) -> dict[str, Any]:
-    """What a ``.safetensors``, ``.pt``, ``.pth``, ``.ckpt`` or ``.bin`` file holds.
+    """Content of a ``.safetensors``, ``.pt``, ``.pth``, ``.ckpt`` or ``.bin`` file.
 
     Raises:
-        ValueError: the file is missing, truncated, or asks to run code.
+        ValueError: the file is missing, truncated, or would execute code.
     """
     path = Path(path)
     if not path.is_file():
@@ -122,3 +159,55 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:120]
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    """A temporary file that replaces ``path`` at the end; a failed write is a ValueError."""
+    from safetensors import SafetensorError
+
+    try:
+        with replacing(path) as temporary:
+            temporary.touch()
+            mode = temporary.stat().st_mode  # as the umask says; safetensors writes 0600
+            yield temporary
+            temporary.chmod(mode)
+    except SafetensorError as error:  # a full disk, which is not an OSError there
+        raise ValueError(f"{path}: cannot be written ({_first_line(error)})") from error
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies on the CPU: safetensors refuses tensors that share memory."""
+    return {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+
+
+def write_torch(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a file of bare tensors for ``torch.load``."""
+    with _writing(path) as temporary:
+        torch.save(_plain(tensors), temporary)
+
+
+def write_folder(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    processor: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes ``config.json``, ``model.safetensors`` and, if given, ``preprocessor_config.json``.
+
+    An older ``config.json`` is removed before its weights are replaced, and the new one is placed
+    last. Until then the folder does not open, so that no reader sees a mixture of two models.
+    """
+    from safetensors.torch import save_file
+
+    def write_json(path: Path, values: Mapping[str, Any]) -> None:
+        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+    with _writing(folder / CONFIG_FILE) as config_file:
+        write_json(config_file, config)
+        with _writing(folder / WEIGHTS_FILE) as weights_file:
+            save_file(_plain(tensors), weights_file, metadata={"format": "pt"})
+            (folder / CONFIG_FILE).unlink(missing_ok=True)
+        if processor is not None:
+            with _writing(folder / PROCESSOR_FILES[0]) as processor_file:
+                write_json(processor_file, processor)

@@ -1,56 +1,47 @@
-"""The front door: which format a file is in, told from what it holds.
-
-A format is a module of this package with ``NAME``, ``matches``, ``read`` and, where models can be
-written in it, ``write``. Modules are found by listing the package: adding one file adds a format.
-"""
+"""The registry of checkpoint formats: reading in any of them, converting between them."""
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
 
 from torch import Tensor
 
-from dpt import weights
+from dpt.weights.depth_anything import DepthAnything
+from dpt.weights.dinov2 import Dinov2
 from dpt.weights.files import Source, open_source
-from dpt.zoo import Spec
+from dpt.weights.format import Config, Format, check_tensors
+from dpt.weights.midas31 import Midas31
+from dpt.weights.native import Native
+from dpt.weights.official import Official
+from dpt.weights.smp import Smp
+from dpt.weights.transformers import Transformers
+
+FORMATS: tuple[Format, ...] = (
+    Native(),
+    Midas31(),  # before Official, of which it has the decoder
+    Official(),
+    Transformers(),
+    DepthAnything(),
+    Dinov2(),
+    Smp(),
+)
+"""Every format. A new one is a module with its class, and an entry here."""
 
 
-class Format(Protocol):
-    """What a format's module offers; some also have ``unused(source)`` and ``write``."""
-
-    NAME: str
-
-    def matches(self, source: Source) -> bool:
-        """Whether the file is in this format, by its names; cheap."""
-
-    def read(self, source: Source) -> tuple[Spec, dict[str, Tensor]]:
-        """A complete spec, and the tensors under our names."""
-
-
-def _find() -> tuple[Format, ...]:
-    here = __name__.rpartition(".")[2]
-    names = [
-        m.name for m in pkgutil.iter_modules(weights.__path__) if m.name not in (here, "convert")
-    ]
-    modules = [import_module(f"{weights.__name__}.{name}") for name in names]
-    wanted = ("NAME", "matches", "read")
-    return tuple(cast(Format, m) for m in modules if all(hasattr(m, w) for w in wanted))
-
-
-FORMATS = _find()
+def writable() -> list[str]:
+    """Names of the formats that models can be written in."""
+    return [f.name for f in FORMATS if f.writable]
 
 
 def recognise(source: Source) -> Format:
     """The format of ``source``.
 
     Raises:
-        ValueError: none; the message lists what was found.
+        ValueError: it is in none; the message lists its content.
     """
     for candidate in FORMATS:
-        if candidate.matches(source):
+        if candidate.recognises(source):
             return candidate
     found = sorted(map(str, source.content))
     config = ""
@@ -58,16 +49,80 @@ def recognise(source: Source) -> Format:
         config = f"a config.json of model_type {source.config.get('model_type')!r} and "
     raise ValueError(
         f"{source.path}: not a checkpoint of this project, nor of any other known format "
-        f"({', '.join(f.NAME for f in FORMATS)}); found {config}"
+        f"({', '.join(f.name for f in FORMATS)}); found {config}"
         f"{len(found)} entries: {', '.join(found[:6])}{', ...' if len(found) > 6 else ''}"
     )
 
 
-def read(path: str | Path) -> tuple[Spec, dict[str, Tensor]]:
-    """(spec, state dict in our names) of a file or folder in any known format.
+def read(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
+    """Model configuration, and state dict with our names, of a file or folder in any format.
 
     Raises:
-        ValueError: missing, damaged, unknown, or of a model that we cannot express.
+        ValueError: missing, damaged, of no known format, or of a model that is not supported.
     """
     source = open_source(path)
-    return recognise(source).read(source)
+    checkpoint = recognise(source).read(source)
+    return checkpoint.config, checkpoint.tensors
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Report of a conversion.
+
+    Attributes:
+        source, target: paths.
+        source_format, target_format: names of their formats.
+        tensors: number of tensors of the model.
+        unused: tensors of the source that take no part in a prediction; they are left out.
+        notes: for the user of the result.
+    """
+
+    source: str
+    target: str
+    source_format: str
+    target_format: str
+    tensors: int
+    unused: list[str]
+    notes: list[str]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.source} ({self.source_format}) -> {self.target} ({self.target_format}): "
+            f"{self.tensors} tensors"
+        ]
+        if self.unused:
+            few = ", ".join(self.unused[:4]) + (", ..." if len(self.unused) > 4 else "")
+            lines.append(f"{len(self.unused)} tensors that never run were left out: {few}")
+        return "\n".join([*lines, *self.notes])
+
+
+def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
+    """Reads ``src`` in any format and writes it to ``dst`` in the format ``to``.
+
+    Raises:
+        ValueError: ``src`` cannot be read, or ``to`` cannot express its model.
+    """
+    target = next((f for f in FORMATS if f.name == to and f.writable), None)
+    if target is None:
+        raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(writable())}")
+    if Path(src).resolve() == Path(dst).resolve():
+        raise ValueError(f"{dst}: is the source itself; give another path")
+    source = open_source(src)
+    found = recognise(source)
+    checkpoint = found.read(source)
+    check_tensors(checkpoint.config, checkpoint.tensors, where=str(src))
+    if checkpoint.config.get("calibration") and not isinstance(target, Native):
+        raise ValueError(
+            f"the {to} format has no place for a calibration, so depth would no longer be in "
+            "metres: convert the checkpoint that was calibrated"
+        )
+    notes = target.write(checkpoint.config, checkpoint.tensors, dst)
+    return Conversion(
+        source=str(src),
+        target=str(dst),
+        source_format=found.name,
+        target_format=to,
+        tensors=len(checkpoint.tensors),
+        unused=checkpoint.unused,
+        notes=notes,
+    )

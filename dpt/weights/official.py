@@ -1,9 +1,9 @@
 """Official DPT and MiDaS v3 ``.pt`` files: ViT-B/16, ViT-L/16 and hybrid, depth or segmentation.
 
-A file holds tensors alone, bare or under ``"model"``. What it does not say is the recipe's: taps,
-64 channels a head, LayerNorm eps 1e-6, bilinear resizing of position codes. Scale and shift of the
-metric NYU and KITTI models stand in no file either: those two are known by the name under which
-they were released.
+A file holds tensors alone, bare or under ``"model"``. The rest is the recipe's: the feature levels
+are the ends of the quarters of the ViT, 64 channels per head, LayerNorm eps 1e-6, bilinear resizing
+of position embeddings. Scale and shift of the metric NYU and KITTI models are in no file either:
+those two are recognised by the names of their releases.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpt.weights.files import Source, unwrap
-from dpt.weights.naming import (
+from dpt.weights.files import Source, write_torch
+from dpt.weights.format import (
     PLAIN_ENCODER,
-    Rule,
+    Checkpoint,
+    Config,
+    Format,
+    Shapes,
+    Tensors,
+    add_deepest_unit,
     complete,
-    gather,
-    one_dense_head,
-    refuse_unless,
-    restandardize,
-    scatter,
-    split_unused,
+    from_theirs,
+    quarter_ends,
+    to_theirs,
 )
-from dpt.weights.vit_sizes import infer_vit, shape_of
-from dpt.zoo import Spec, make_spec
+from dpt.zoo import make_spec
 
-NAME = "official"
-FAMILY = "official DPT"
 METRIC = {
     "dpt_hybrid_nyu": ({"scale": 0.000305, "shift": 0.1378}, [480, 640]),
     "dpt_hybrid_kitti": ({"scale": 0.00006016, "shift": 0.00579}, [352, 1216]),
@@ -38,207 +37,178 @@ METRIC = {
 """Released metric models: from inverse depth to metres, and their input size."""
 
 MODEL = "pretrained.model."
-DEPTH_CONVS = {"1": "0", "2": "2", "3": "4"}
-RULES: list[Rule] = [
-    (r"encoder\.(.+)", r"pretrained.model.\1"),
-    (
-        r"decoder\.reassemble\.(\d)\.read\.linear\.(.+)",
-        lambda m: f"pretrained.act_postprocess{int(m[1]) + 1}.0.project.0.{m[2]}",
-    ),
-    (
-        r"decoder\.reassemble\.(\d)\.project\.(.+)",
-        lambda m: f"pretrained.act_postprocess{int(m[1]) + 1}.3.{m[2]}",
-    ),
-    (
-        r"decoder\.reassemble\.(\d)\.resample\.conv\.(.+)",
-        lambda m: f"pretrained.act_postprocess{int(m[1]) + 1}.4.{m[2]}",
-    ),
-    (r"decoder\.layer_rn\.(\d)\.(.+)", lambda m: f"scratch.layer{int(m[1]) + 1}_rn.{m[2]}"),
-    (
-        r"decoder\.fusion\.(\d)\.project\.(.+)",
-        lambda m: f"scratch.refinenet{int(m[1]) + 1}.out_conv.{m[2]}",
-    ),
-    (
-        r"decoder\.fusion\.(\d)\.rcu(\d)\.(.+)",
-        lambda m: f"scratch.refinenet{int(m[1]) + 1}.resConfUnit{m[2]}.{m[3]}",
-    ),
-    (r"heads\.depth\.conv(\d)\.(.+)", lambda m: f"scratch.output_conv.{DEPTH_CONVS[m[1]]}.{m[2]}"),
-    (r"heads\.segmentation\.layers\.(.+)", r"scratch.output_conv.\1"),
-    (r"heads\.segmentation\.auxiliary_layers\.(.+)", r"auxlayer.\1"),
+PREPROCESSING: Config = {
+    "mean": [0.5] * 3,
+    "std": [0.5] * 3,
+    "resize": "minimal",
+    "multiple_of": 32,
+    "interpolation": "cubic",
+}
+TABLE = [
+    ("encoder.*", "pretrained.model.*"),
+    ("decoder.reassemble.{n}.read.linear.*", "pretrained.act_postprocess{n+1}.0.project.0.*"),
+    ("decoder.reassemble.{n}.project.*", "pretrained.act_postprocess{n+1}.3.*"),
+    ("decoder.reassemble.{n}.resample.conv.*", "pretrained.act_postprocess{n+1}.4.*"),
+    ("decoder.layer_rn.{n}.*", "scratch.layer{n+1}_rn.*"),
+    ("decoder.fusion.{n}.project.*", "scratch.refinenet{n+1}.out_conv.*"),
+    ("decoder.fusion.{n}.rcu{k}.*", "scratch.refinenet{n+1}.resConfUnit{k}.*"),
+    ("heads.depth.conv1.*", "scratch.output_conv.0.*"),
+    ("heads.depth.conv2.*", "scratch.output_conv.2.*"),
+    ("heads.depth.conv3.*", "scratch.output_conv.4.*"),
+    ("heads.segmentation.layers.*", "scratch.output_conv.*"),
+    ("heads.segmentation.auxiliary_layers.*", "auxlayer.*"),
 ]
-UNUSED = (  # the final norm and the ImageNet head of the ViT; the deepest unit for a lateral
-    r"pretrained\.model\.(norm|head|head_drop|pre_logits)\.",
-    r"scratch\.refinenet4\.resConfUnit1\.",
-)
+DEEPEST_UNIT = "scratch.refinenet4.resConfUnit"
+UNUSED = (f"{MODEL}norm.*", f"{MODEL}head.*", f"{MODEL}pre_logits.*", f"{DEEPEST_UNIT}1.*")
+OTHER_ENCODERS = {
+    "relative_position_bias_table": "BEiT (MiDaS 3.1)",
+    ".gamma_1": "BEiT (MiDaS 3.1)",
+    f"{MODEL}layers.": "Swin (MiDaS 3.1)",
+    f"{MODEL}dist_token": "distilled DeiT",
+}
 
 
-def matches(source: Source) -> bool:
-    if source.config is not None:
-        return False
-    names = unwrap(source.content)
-    return any(k.startswith(MODEL) for k in names) and any(k.startswith("scratch.") for k in names)
+class Official(Format):
+    name = "official"
+    writable = True
+
+    def recognises(self, source: Source) -> bool:
+        if source.config is not None:
+            return False
+        return all(any(k.startswith(p) for k in source.tensors) for p in (MODEL, "scratch."))
+
+    def read(self, source: Source) -> Checkpoint:
+        return from_theirs(_config(source), source.tensors, TABLE, UNUSED)
+
+    def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
+        """Writes a bare ``.pt``, with zeros for the tensors that official code never runs."""
+        path, full = Path(path), complete(config)
+        encoder, decoder = full["encoder"], full["decoder"]
+        name, head = self.only_head(full, "depth", "segmentation")
+        self.refuse_unless("encoder", encoder, {"kind": ("vit", "hybrid")})
+        hybrid = encoder["kind"] == "hybrid"
+        needed = {
+            **PLAIN_ENCODER,
+            "norm_eps": 1e-6,
+            "num_heads": encoder["embed_dim"] // 64,
+            "out_indices": _out_indices(encoder["num_blocks"], hybrid=hybrid),
+            "image_size": [encoder["image_size"][0]] * 2,
+        }
+        self.refuse_unless("encoder", encoder, needed)
+        scales = [1, 1, 1, 0.5] if hybrid else [4, 2, 1, 0.5]
+        needed = {"readout": "project", "scales": scales, "output_project": False}
+        self.refuse_unless("decoder", decoder, {**needed, "deepest_unit": False})
+        if encoder["patch_size"] != 16:  # official heads double the map: the image's size at 16
+            self.refuse_unless(f"heads.{name}", head, {"upsample": "double"})
+        if name == "depth" and head["kind"] == "metric":
+            self.refuse_unless("heads.depth", head, {"activation": "inverse"})
+            constants = {"scale": head["scale"], "shift": head["shift"]}
+            if not any(path.name.startswith(n) and c == constants for n, (c, _) in METRIC.items()):
+                self.refuse(
+                    "stores no scale and shift; only files named "
+                    f"{' or '.join(f'{n}*.pt' for n in METRIC)} are read as metric, with theirs"
+                )
+        notes = []
+        if decoder["align"] == "resize_lateral":
+            notes.append("official code takes only sides that are multiples of 32")
+        if hybrid and encoder["weight_standardization"] != "official":
+            tensors = restandardize(tensors, "official")
+            notes.append("the CNN's weights were scaled for official weight standardisation")
+        if name == "segmentation" and not head["auxiliary"]:
+            notes.append("official segmentation models have an auxiliary head; this one had none")
+        theirs = to_theirs(tensors, TABLE)
+        add_unused(theirs, encoder["embed_dim"])
+        write_torch(path, theirs)
+        return notes
 
 
-def read(source: Source) -> tuple[Spec, dict[str, Tensor]]:
-    tensors = unwrap(source.content)
-    spec = _infer(source, tensors)
-    state, left = gather(spec, tensors, RULES)
-    _, unexpected = split_unused(left, UNUSED)
-    return spec, state | {k: tensors[k] for k in unexpected}
+def _out_indices(num_blocks: int, *, hybrid: bool) -> list[int]:
+    """Blocks of the feature levels; the first two levels of the hybrid come from its CNN."""
+    return quarter_ends(num_blocks)[2 if hybrid else 0 :]
 
 
-def unused(source: Source) -> list[str]:
-    """Tensors of the file that take no part in a prediction."""
-    return split_unused(unwrap(source.content), UNUSED)[0]
-
-
-def taps(num_blocks: int, *, hybrid: bool) -> list[int]:
-    """Blocks that are tapped: the ends of the quarters, of which the hybrid takes the last two."""
-    ends = [num_blocks * (i + 1) // 4 - 1 for i in range(4)]
-    return ends[2:] if hybrid else ends
-
-
-def _infer(source: Source, tensors: dict[str, Tensor]) -> Spec:
-    path = source.path
-
-    def channels(name: str) -> int:
-        return shape_of(tensors, name, path=path, family=FAMILY)[0]
-
-    strangers = {
-        "relative_position_bias_table": "BEiT (MiDaS 3.1)",
-        ".gamma_1": "BEiT (MiDaS 3.1)",
-        f"{MODEL}layers.": "Swin (MiDaS 3.1)",
-        f"{MODEL}dist_token": "distilled DeiT",
-    }
-    for part, family in strangers.items():
+def _config(source: Source) -> Config:
+    path, tensors = source.path, source.tensors
+    for part, family in OTHER_ENCODERS.items():
         if any(part in name for name in tensors):
             raise ValueError(f"{path}: official DPT over a {family} encoder, which is not read")
+    shapes = Shapes(source, tensors, "official DPT")
     hybrid = any(k.startswith(f"{MODEL}patch_embed.backbone.") for k in tensors)
-    encoder = infer_vit(tensors, MODEL, path=path, family=FAMILY)
-    dim, num_blocks, native = (encoder[k] for k in ("embed_dim", "num_blocks", "image_size"))
-    if "pretrained.act_postprocess4.0.project.0.weight" not in tensors:
-        raise ValueError(
-            f"{path}: official DPT without weights of a readout ('project'), so of readout "
-            "'ignore' or 'add', whose files hold the same tensors: nothing tells which, so neither "
-            "is read"
-        )
-    segmentation = "scratch.output_conv.1.running_mean" in tensors
-    size = native
-    head: dict[str, Any]
-    if segmentation:
-        head = {"num_classes": channels("scratch.output_conv.4.weight")}
-        head["auxiliary"] = "auxlayer.0.weight" in tensors
-        size = [480, 480] if native == [384, 384] else native  # what the released models take
-    else:
-        head = {"kind": "relative", "hidden_channels": channels("scratch.output_conv.2.weight")}
-        for name, (constants, metric_size) in METRIC.items():
-            if path.name.startswith(name):
-                head.update(kind="metric", activation="inverse", **constants)
-                size = metric_size
-    if encoder["patch_size"] != 16:
-        head["upsample"] = "double"
-    unit = "scratch.refinenet1.resConfUnit1"
-    levels = range(2, 4) if hybrid else range(4)
-    reassemble = [channels(f"pretrained.act_postprocess{i + 1}.3.weight") for i in levels]
-    encoder["out_indices"] = taps(num_blocks, hybrid=hybrid)
+    encoder = shapes.vit(MODEL)
+    size = encoder["image_size"]
+    encoder["out_indices"] = _out_indices(encoder["num_blocks"], hybrid=hybrid)
     encoder["position_resize"] = "bilinear"
     if hybrid:
         encoder["weight_standardization"] = "official"
-    released = {(768, 12): "dpt_base", (1024, 24): "dpt_large"}
+    if "pretrained.act_postprocess4.0.project.0.weight" not in tensors:
+        raise ValueError(
+            f"{path}: official DPT with readout 'ignore' or 'add', whose files do not tell which "
+            "of the two: neither is read, only 'project'"
+        )
+    segmentation = "scratch.output_conv.1.running_mean" in tensors
+    head: dict[str, Any]
+    if segmentation:
+        head = {"num_classes": shapes.channels("scratch.output_conv.4.weight")}
+        head["auxiliary"] = "auxlayer.0.weight" in tensors
+        size = [480, 480] if size == [384, 384] else size  # of the released models
+    else:
+        hidden = shapes.channels("scratch.output_conv.2.weight")
+        head = {"kind": "relative", "hidden_channels": hidden}
+        for name, (constants, metric_size) in METRIC.items():
+            if path.name.startswith(name):
+                head |= {"kind": "metric", "activation": "inverse", **constants}
+                size = metric_size
+    if encoder["patch_size"] != 16:
+        head["upsample"] = "double"
+    reassemble: list[int | None] = [None] * 4
+    for n in range(2 if hybrid else 0, 4):
+        reassemble[n] = shapes.channels(f"pretrained.act_postprocess{n + 1}.3.weight")
+    large = (encoder["embed_dim"], encoder["num_blocks"]) == (1024, 24)
+    unit = "scratch.refinenet1.resConfUnit1"
     return make_spec(
-        "dpt_hybrid" if hybrid else released.get((dim, num_blocks), "dpt_base"),
+        "dpt_hybrid" if hybrid else "dpt_large" if large else "dpt_base",
         heads={"segmentation" if segmentation else "depth": head},
         encoder=encoder,
         decoder={
-            "reassemble_channels": [None] * (4 - len(reassemble)) + reassemble,
-            "fusion_channels": channels("scratch.layer1_rn.weight"),
+            "reassemble_channels": reassemble,
+            "fusion_channels": shapes.channels("scratch.layer1_rn.weight"),
             "readout": "project",
             "batch_norm": f"{unit}.bn1.weight" in tensors,
             "unit_bias": f"{unit}.conv1.bias" in tensors,
-            "align": "to_lateral",  # doubling, at the multiples of 32 that official code takes
+            "align": "to_lateral",  # equal to doubling at multiples of 32, all that it takes
         },
-        preprocessing={
-            "mean": [0.5] * 3,
-            "std": [0.5] * 3,
-            "image_size": size,
-            "resize": "minimal",
-            "multiple_of": 32,
-            "interpolation": "cubic",
-        },
+        preprocessing={**PREPROCESSING, "image_size": size},
     )
 
 
-def write(spec: Spec, state: dict[str, Tensor], path: str | Path) -> list[str]:
-    """Writes a bare ``.pt``, with zeros for the tensors that official code has but never runs.
-
-    Returns:
-        What a user should know of the result.
-
-    Raises:
-        ValueError: an option of the model that official code has no place for.
-    """
-    full = complete(spec)
-    encoder, decoder = full["encoder"], full["decoder"]
-    name, head = one_dense_head(NAME, full)
-    if encoder["kind"] not in ("vit", "hybrid"):
-        raise ValueError(f"the {NAME} format has no {encoder['kind']} encoder: vit or hybrid")
-    hybrid = encoder["kind"] == "hybrid"
-    needed = {
-        **PLAIN_ENCODER,
-        "norm_eps": 1e-6,
-        "num_heads": encoder["embed_dim"] // 64,
-        "out_indices": taps(encoder["num_blocks"], hybrid=hybrid),
-    }
-    given = {**encoder, "out_indices": list(encoder["out_indices"])}
-    refuse_unless(NAME, "encoder", given, needed)
-    height, width = encoder["image_size"]
-    if height != width:
-        raise ValueError(f"the {NAME} format has square position grids, not {height}x{width}")
-    scales = [1, 1, 1, 0.5] if hybrid else [4, 2, 1, 0.5]
-    refuse_unless(
-        NAME,
-        "decoder",
-        {**decoder, "scales": list(decoder["scales"])},
-        {"readout": "project", "scales": scales, "output_project": False, "deepest_unit": False},
-    )
-    notes = []
-    if decoder["align"] == "resize_lateral":
-        notes.append("official code takes sides that are multiples of 32 alone")
-    upsample = "image" if encoder["patch_size"] == 16 else "double"
-    if encoder["patch_size"] != 16 and head["upsample"] != upsample:
-        raise ValueError(
-            "official heads double the map, which is not the image's size at patch size "
-            f"{encoder['patch_size']}: only a head with upsample='double' can be expressed"
-        )
-    if name == "depth" and head["kind"] == "metric":
-        constants = {"scale": head["scale"], "shift": head["shift"]}
-        released = [n for n, (known, _) in METRIC.items() if known == constants]
-        if head["activation"] != "inverse":
-            raise ValueError(f"the {NAME} format has no {head['activation']} metric depth head")
-        if not released or not Path(path).name.startswith(released[0]):
-            raise ValueError(
-                f"the {NAME} format stores no scale and shift; only files called "
-                f"{' or '.join(f'{n}*.pt' for n in METRIC)} are read as metric, with theirs"
-            )
-    if hybrid and encoder["weight_standardization"] != "official":
-        state = restandardize(state, "official")
-        notes.append("the CNN's weights were scaled for official weight standardisation")
-    tensors = scatter(state, RULES)
-    _add_unused(tensors, encoder["embed_dim"])
-    if name == "segmentation" and not head["auxiliary"]:
-        notes.append("official segmentation models have an auxiliary head; this one had none")
-    plain = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    torch.save(plain, path)
-    return notes
-
-
-def _add_unused(tensors: dict[str, Tensor], dim: int) -> None:
-    """What official code would miss, though it never runs."""
-    unit = "scratch.refinenet4.resConfUnit"
-    for name in [n for n in tensors if n.startswith(f"{unit}2.")]:
-        tensors[name.replace(f"{unit}2.", f"{unit}1.")] = torch.zeros_like(tensors[name])
+def add_unused(tensors: dict[str, Tensor], dim: int) -> None:
+    """Adds the tensors that official code has but never runs."""
+    add_deepest_unit(tensors, DEEPEST_UNIT)
     tensors[f"{MODEL}norm.weight"] = torch.ones(dim)
     tensors[f"{MODEL}norm.bias"] = torch.zeros(dim)
     tensors[f"{MODEL}head.weight"] = torch.zeros(1000, dim)
     tensors[f"{MODEL}head.bias"] = torch.zeros(1000)
+
+
+def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:
+    """The state dict of a hybrid for another form of weight standardisation in its CNN.
+
+    Official DPT divides w - mean by std + 1e-5, timm today and transformers by sqrt(var + 1e-8).
+    One gain per filter makes up for the difference, up to rounding.
+
+    Args:
+        kind: the form of the result: ``official`` or ``sqrt``.
+    """
+
+    def scaled(weight: Tensor) -> Tensor:
+        w = weight.double()
+        var, mean = torch.var_mean(w, dim=(1, 2, 3), keepdim=True, unbiased=False)
+        std = var.sqrt()
+        if kind == "sqrt":  # a·std / sqrt(a²·var + 1e-8) = std / (std + 1e-5)
+            gain = 1e-4 / (2e-5 * std + 1e-10).sqrt()
+        else:  # a·std / (a·std + 1e-5) = std / sqrt(var + 1e-8)
+            gain = 1e3 * ((var + 1e-8).sqrt() + std)
+        return (gain * (w - mean)).to(weight.dtype)
+
+    cnn = "encoder.patch_embed.backbone."
+    return {k: scaled(v) if k.startswith(cnn) and v.ndim == 4 else v for k, v in state.items()}

@@ -1,25 +1,20 @@
 """Folders of segmentation_models.pytorch's DPT, as its ``save_pretrained`` writes them.
 
-Its ViT is timm's and stays so. A bare state dict tells neither the encoder nor the taps: the config
-is needed. Unlike official DPT, it runs a residual unit on the deepest lateral too.
+The encoder stays timm's ViT. A bare state dict gives neither the encoder nor its feature levels:
+the config is needed. Unlike official DPT, it runs a residual unit on the deepest lateral too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from dpt.weights.files import Source
+from dpt.weights.format import Checkpoint, Config, Format, Shapes, Table, from_theirs
+from dpt.zoo import make_spec
 
-from dpt.weights.files import Source, unwrap
-from dpt.weights.naming import Rule, gather, split_unused
-from dpt.weights.vit_sizes import count_blocks
-from dpt.zoo import Spec, make_spec
-
-NAME = "smp"
 ENCODER = "encoder.model."
 READOUTS = {"cat": "project", "add": "add", "ignore": "ignore"}
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Config = {  # of its code
     "encoder_depth": 4,
     "encoder_output_indices": None,
     "decoder_readout": "cat",
@@ -30,111 +25,83 @@ DEFAULTS: dict[str, Any] = {
     "activation": None,
     "aux_params": None,
 }
-"""What its code takes where a config is silent."""
-
-ANY_SIZE = ("dynamic_img_size", "strict_img_size")
-"""timm's switches for other image sizes, which our encoder sets itself."""
+NOT_TIMMS = {*DEFAULTS, "encoder_name", "encoder_weights", "dynamic_img_size", "strict_img_size"}
+"""Keys of a config that are not passed on to timm; our encoder sets the last two itself."""
 
 INTERPOLATIONS = {"bicubic": "cubic", "bilinear": "bilinear"}
 
 
-def matches(source: Source) -> bool:
-    if source.config is not None:
-        return source.config.get("_model_class") == "DPT" and "encoder_name" in source.config
-    return "decoder.reassemble_blocks.0.project_to_feature_dim.weight" in unwrap(source.content)
+class Smp(Format):
+    name = "smp"
+
+    def recognises(self, source: Source) -> bool:
+        if source.config is not None:
+            return source.config.get("_model_class") == "DPT" and "encoder_name" in source.config
+        return "decoder.reassemble_blocks.0.project_to_feature_dim.weight" in source.tensors
+
+    def read(self, source: Source) -> Checkpoint:
+        shapes = Shapes(source, source.tensors, "smp")
+        config = _config(source, shapes)
+        total = shapes.count(f"{ENCODER}blocks.")
+        behind = range(config["encoder"]["out_indices"][-1] + 1, total)
+        heads = ("norm", "fc_norm", "head", "head_dist", "attn_pool")
+        unused = [f"{ENCODER}{n}.*" for n in (*heads, *(f"blocks.{i}" for i in behind))]
+        table = _table(len(config["decoder"]["scales"]))
+        return from_theirs(config, source.tensors, table, unused)
 
 
-def read(source: Source) -> tuple[Spec, dict[str, Tensor]]:
-    tensors = unwrap(source.content)
-    spec = _spec(source, tensors)
-    state, left = gather(spec, tensors, rules_of(len(spec["decoder"]["scales"])))
-    _, unexpected = split_unused(left, _unused_patterns(spec))
-    return spec, state | {k: tensors[k] for k in unexpected}
-
-
-def unused(source: Source) -> list[str]:
-    """Tensors of the folder that take no part in a prediction."""
-    tensors = unwrap(source.content)
-    return split_unused(tensors, _unused_patterns(_spec(source, tensors)))[0]
-
-
-def rules_of(levels: int) -> list[Rule]:
-    """From our names to its; its fusion blocks are counted from the deepest."""
-
-    def fusion(number: str) -> str:
-        return f"decoder.fusion_blocks.{levels - 1 - int(number)}"
-
-    block = r"decoder.reassemble_blocks.\1"
+def _table(levels: int) -> Table:
+    """Names; its fusion blocks are counted from the deepest level."""
+    block = "decoder.reassemble_blocks.{n}"
+    fusion = f"decoder.fusion_blocks.{{{levels - 1}-n}}"
     return [
-        (r"encoder\.model\.(.+)", r"encoder.model.\1"),
+        ("encoder.model.*", "encoder.model.*"),
+        ("decoder.reassemble.{n}.read.linear.*", "decoder.projection_blocks.{n}.project.0.*"),
+        ("decoder.reassemble.{n}.project.*", f"{block}.project_to_out_channel.*"),
+        ("decoder.reassemble.{n}.resample.conv.*", f"{block}.upsample.*"),
+        ("decoder.layer_rn.{n}.*", f"{block}.project_to_feature_dim.*"),
+        ("decoder.fusion.{n}.project.*", f"{fusion}.project.*"),
+        ("decoder.fusion.{n}.rcu{k}.conv{j}.*", f"{fusion}.residual_conv_block{{k}}.conv_{{j}}.*"),
         (
-            r"decoder\.reassemble\.(\d)\.read\.linear\.(.+)",
-            r"decoder.projection_blocks.\1.project.0.\2",
+            "decoder.fusion.{n}.rcu{k}.bn{j}.*",
+            f"{fusion}.residual_conv_block{{k}}.batch_norm_{{j}}.*",
         ),
-        (r"decoder\.reassemble\.(\d)\.project\.(.+)", rf"{block}.project_to_out_channel.\2"),
-        (r"decoder\.reassemble\.(\d)\.resample\.conv\.(.+)", rf"{block}.upsample.\2"),
-        (r"decoder\.layer_rn\.(\d)\.(.+)", rf"{block}.project_to_feature_dim.\2"),
-        (r"decoder\.fusion\.(\d)\.project\.(.+)", lambda m: f"{fusion(m[1])}.project.{m[2]}"),
-        (
-            r"decoder\.fusion\.(\d)\.rcu(\d)\.conv(\d)\.(.+)",
-            lambda m: f"{fusion(m[1])}.residual_conv_block{m[2]}.conv_{m[3]}.{m[4]}",
-        ),
-        (
-            r"decoder\.fusion\.(\d)\.rcu(\d)\.bn(\d)\.(.+)",
-            lambda m: f"{fusion(m[1])}.residual_conv_block{m[2]}.batch_norm_{m[3]}.{m[4]}",
-        ),
-        (r"heads\.segmentation\.layers\.(.+)", r"segmentation_head.head.\1"),
+        ("heads.segmentation.layers.*", "segmentation_head.head.*"),
     ]
 
 
-def _unused_patterns(spec: Spec) -> list[str]:
-    """Names of what never runs: timm's own head and norms, blocks behind the last tap."""
-    last = spec["encoder"]["out_indices"][-1]
-    behind = rf"encoder\.model\.blocks\.(?!(?:{'|'.join(map(str, range(last + 1)))})\.)"
-    heads = r"encoder\.model\.(?:norm|fc_norm|head|head_dist|attn_pool)\."
-    return [heads, behind]
-
-
-def _spec(source: Source, tensors: Mapping[str, Tensor]) -> Spec:
-    path = source.path
+def _config(source: Source, shapes: Shapes) -> Config:
+    path, tensors = source.path, source.tensors
     if source.config is None:
         raise ValueError(
-            f"{path}: the tensors of a DPT of segmentation_models.pytorch, which tell neither its "
-            "encoder nor its taps: save it as a folder, by its save_pretrained"
+            f"{path}: tensors of a DPT of segmentation_models.pytorch, without the name of its "
+            "encoder and its feature levels: save it as a folder, by its save_pretrained"
         )
     config = {**DEFAULTS, **source.config}
-    kernel = tensors.get(f"{ENCODER}patch_embed.proj.weight")
-    if kernel is None or kernel.ndim != 4:
-        raise ValueError(f"{path}: no {ENCODER}patch_embed.proj.weight: only plain ViTs are read")
-    readout, patch = config["decoder_readout"], kernel.shape[-1]
+    kernel = shapes(f"{ENCODER}patch_embed.proj.weight")
+    if len(kernel) != 4:
+        raise ValueError(f"{path}: patch_embed.proj is not a convolution: only plain ViTs are read")
+    readout, patch = config["decoder_readout"], kernel[-1]
     prefixes = [n for n in ("cls_token", "dist_token", "reg_token") if f"{ENCODER}{n}" in tensors]
-    several = prefixes != ["cls_token"]
-    wrong = [
-        f"{key}={config[key]!r}"
-        for key, fine in (
-            ("activation", (None, "identity")),
-            ("aux_params", (None,)),
-            ("in_channels", (3,)),
-        )
-        if config[key] not in fine
-    ]
+    allowed = {"activation": (None, "identity"), "aux_params": (None,), "in_channels": (3,)}
+    wrong = [f"{k}={config[k]!r}" for k, values in allowed.items() if config[k] not in values]
     if patch & (patch - 1):
         wrong.append(f"patch size {patch}, whose maps it does not double")
     if readout != "ignore" and "cls_token" not in prefixes:
         wrong.append(f"decoder_readout={readout!r} without a CLS token")
-    if readout == "add" and several:
+    if readout == "add" and prefixes != ["cls_token"]:
         wrong.append(f"decoder_readout='add', which averages {', '.join(prefixes)}")
     if wrong:
-        raise ValueError(f"{path}: a DPT of smp that is not read: {', '.join(wrong)}")
+        raise ValueError(f"{path}: a DPT of smp that is not supported: {', '.join(wrong)}")
     name = str(config["encoder_name"]).removeprefix("tu-")
-    levels = config["encoder_depth"]
-    scales = [patch / 2 ** (i + 2) for i in range(levels)]
-    arguments = {
+    levels, total = config["encoder_depth"], shapes.count(f"{ENCODER}blocks.")
+    out_indices = config["encoder_output_indices"]
+    if out_indices is None:
+        out_indices = [int(total / levels * (i + 1)) - 1 for i in range(levels)]
+    timms = {
         k: v
         for k, v in source.config.items()
-        if k not in (*DEFAULTS, *ANY_SIZE, "encoder_name", "encoder_weights")
-        and not k.startswith("_")
-        and v is not None
+        if k not in NOT_TIMMS and not k.startswith("_") and v is not None
     }
     return make_spec(
         "dpt_base",
@@ -142,42 +109,35 @@ def _spec(source: Source, tensors: Mapping[str, Tensor]) -> Spec:
         encoder={
             "kind": "timm",
             "name": name,
-            "out_indices": _taps(config["encoder_output_indices"], levels, tensors),
-            **arguments,
+            "out_indices": [i % total for i in out_indices],
+            **timms,
         },
         decoder={
             "reassemble_channels": list(config["decoder_intermediate_channels"]),
             "fusion_channels": config["decoder_fusion_channels"],
             "readout": READOUTS[readout],
-            "scales": scales,
+            "scales": [patch / 2 ** (i + 2) for i in range(levels)],
             "batch_norm": True,
             "unit_bias": False,
             "deepest_unit": True,
         },
-        preprocessing=_preprocessing(name, patch, tensors, len(prefixes), config),
+        preprocessing=_preprocessing(name, patch, shapes, len(prefixes), config),
     )
 
 
-def _taps(given: Any, levels: int, tensors: Mapping[str, Tensor]) -> list[int]:
-    total = count_blocks(tensors, f"{ENCODER}blocks.")
-    if given is None:
-        return [int(total / levels * (i + 1)) - 1 for i in range(levels)]
-    return [i % total for i in given]
-
-
 def _preprocessing(
-    name: str, patch: int, tensors: Mapping[str, Tensor], prefixes: int, config: Mapping[str, Any]
+    name: str, patch: int, shapes: Shapes, prefixes: int, config: Config
 ) -> dict[str, Any]:
-    """What timm notes for the encoder, as smp's own preprocessing; its size where it has one."""
+    """timm's for the encoder, as in smp; the image size is that of the position embedding."""
     from timm.models import get_pretrained_cfg
 
     known = get_pretrained_cfg(name)
-    codes = tensors.get(f"{ENCODER}pos_embed")
     settings: dict[str, Any] = {"resize": "none", "multiple_of": 2 * patch}
-    if codes is not None:
+    if f"{ENCODER}pos_embed" in shapes.tensors:
+        count = shapes(f"{ENCODER}pos_embed")[1]
         for slots in (prefixes, 1, 0):
-            side = round(max(codes.shape[1] - slots, 0) ** 0.5)
-            if side and side * side == codes.shape[1] - slots:
+            side = round(max(count - slots, 0) ** 0.5)
+            if side and side * side == count - slots:
                 settings["image_size"] = [side * patch, side * patch]
                 if not config.get("dynamic_img_size"):  # the only size that it takes
                     settings["resize"] = "stretch"

@@ -1,4 +1,4 @@
-"""Another model's weights as the start of a new one: what fits is kept, and the rest is named."""
+"""Starting a model from the weights of another one. A report names the parts that differ."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 
-from dpt.weights.encoder import LoadReport, fit_encoder, only_encoder, saved_grid
-from dpt.weights.naming import list_faults
-from dpt.zoo import Spec
+from dpt.weights.encoders import LoadReport, encoder_tensors, fit_encoder, saved_grid
+from dpt.weights.format import Config, list_faults
 
 PART = re.compile(r"heads\.\w+\.auxiliary_layers|heads\.\w+|decoder")
 
 
 @dataclass(frozen=True)
 class TransferReport:
-    """What of a file went into a model.
+    """Use of a file's tensors in a model.
 
     Attributes:
         source: the file.
-        encoder: what of it went into the encoder.
-        kept: parts beside the encoder that were taken over, but for their ``outputs``.
+        encoder: use in the encoder.
+        kept: parts beside the encoder that were loaded, but for their ``outputs``.
         outputs: final layers that stay at random, with their numbers of outputs there and here.
-        added: parts that the file has not; they stay at random.
-        unused: parts of the file that the model has not.
+        added: parts that are not in the file; they stay at random.
+        unused: parts of the file that the model does not have.
     """
 
     source: str
@@ -47,64 +46,59 @@ class TransferReport:
 
 
 def load_model_weights(
-    model: nn.Module, spec: Spec, state: Mapping[str, Tensor], *, source: str
+    model: nn.Module, config: Config, state: Mapping[str, Tensor], *, source: str
 ) -> TransferReport:
     """Loads the encoder, the decoder and the heads that ``model`` shares with another one.
 
-    A part that only one of the two has is left alone, and so is a head's layer that differs in its
-    number of outputs alone: that is how a model goes on to other classes.
+    A part that only one of the two has is left as it is, and so is a head's layer that differs only
+    in its number of outputs: a model for other classes.
 
     Args:
-        model: an encoder, a decoder or None, and heads, under our names.
-        spec: of the other model.
+        model: an encoder, a decoder or None, and heads, with our names.
+        config: configuration of the other model.
         state: its tensors.
         source: where they come from, for messages.
 
     Raises:
-        ValueError: a part that both have is missing tensors, has further ones, or ones of another
-            shape; ``model`` is then untouched.
+        ValueError: a part that both have misses tensors, has further ones, or ones of another
+            shape; ``model`` is then unchanged.
     """
-    own = {k: v.shape for k, v in model.state_dict().items() if PART.match(k)}
-    given = {k: v for k, v in state.items() if PART.match(k)}
-    own_parts, given_parts = _parts(own), _parts(given)
-    shared = [part for part in own_parts if part in given_parts]
-    wanted = {k: v for k, v in own.items() if _part(k) in shared}
-    fitting = {k: v for k, v in given.items() if _part(k) in shared}
+    own = _by_part(model.state_dict())
+    given = _by_part(state)
+    shared = [part for part in own if part in given]
+    wanted = {k: v for part in shared for k, v in own[part].items()}
+    fitting = {k: v for part in shared for k, v in given[part].items()}
     other = {k for k, v in fitting.items() if k in wanted and _other_outputs(k, v, wanted[k])}
-    faults = list_faults(
-        {k: v for k, v in wanted.items() if k not in other},
-        {k: v for k, v in fitting.items() if k not in other},
-    )
-    if faults:
+    outputs = {}
+    for name in sorted(other):
+        layer = name.rpartition(".")[0]
+        outputs[layer] = f"{layer} ({len(fitting.pop(name))} to {len(wanted.pop(name))})"
+    if faults := list_faults({k: v.shape for k, v in wanted.items()}, fitting):
         raise ValueError(f"{source}: another architecture: {faults}")
-    encoder = fit_encoder(model.get_submodule("encoder"), only_encoder(state), saved_grid(spec),
-                          source)  # fmt: skip
-    model.load_state_dict({k: v for k, v in fitting.items() if k not in other}, strict=False)
-    outputs = {
-        k.rpartition(".")[0]: f"{k.rpartition('.')[0]} ({len(fitting[k])} to {wanted[k][0]})"
-        for k in sorted(other)
-    }
+    report = fit_encoder(
+        model.get_submodule("encoder"), encoder_tensors(state), saved_grid(config), source
+    )
+    model.load_state_dict(fitting, strict=False)
     return TransferReport(
         source=source,
-        encoder=encoder,
+        encoder=report,
         kept=shared,
         outputs=list(outputs.values()),
-        added=[part for part in own_parts if part not in given_parts],
-        unused=[part for part in given_parts if part not in own_parts],
+        added=[part for part in own if part not in given],
+        unused=[part for part in given if part not in own],
     )
 
 
-def _part(name: str) -> str:
-    match = PART.match(name)
-    assert match is not None
-    return match[0]
+def _by_part(state: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of the decoder and of each head."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in state.items():
+        if match := PART.match(name):
+            parts.setdefault(match[0], {})[name] = value
+    return parts
 
 
-def _parts(names: Mapping[str, object]) -> list[str]:
-    return list(dict.fromkeys(map(_part, names)))
-
-
-def _other_outputs(name: str, value: Tensor, wanted: Size) -> bool:
-    """Whether a head's tensor differs in its first axis, the outputs', and in nothing else."""
-    differs = value.shape != wanted and value.shape[1:] == wanted[1:]
+def _other_outputs(name: str, given: Tensor, wanted: Tensor) -> bool:
+    """Whether a head's tensor differs only in its first axis, that of the outputs."""
+    differs = given.shape != wanted.shape and given.shape[1:] == wanted.shape[1:]
     return name.startswith("heads.") and differs

@@ -1,176 +1,611 @@
 """Folders of transformers' ``dpt``: its own ViT or the hybrid, or depth over a ``backbone_config``.
 
-Names are those on disk, which transformers keeps while names in memory change. Its DINOv2 codes
-are resized by size (``bicubic``), with registers also antialiased; its own ViT's and BEiT's tables
-``bilinear``. Beside DINOv2, backbones are BEiT and SwinV2; over Swin transformers' dpt cannot run.
+Names are those on disk, which transformers keeps while names in memory change. It resizes position
+embeddings of DINOv2 by size (``bicubic``), with registers also antialiased; those of its own ViT,
+and BEiT's tables, ``bilinear``. Beside DINOv2, backbones are BEiT and SwinV2; over Swin,
+transformers' dpt itself fails.
+
+SwinV2 runs on timm's blocks, which compute the same but for three things:
+
+- transformers pads a map to whole windows and then shifts it, timm shifts first, so that on maps
+  that do not fill the windows rows of the far edge mix. ``pad_windows="before_shift"`` follows
+  transformers.
+- transformers masks other regions by -200, Swin and timm by -100; in float32 both leave nothing of
+  them (e^-100 next to one).
+- images whose sides are not multiples of the deepest stride are padded before the network here,
+  and with zeros inside of it by transformers, whose maps then do not align: equal at multiples
+  of 32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from dpt.weights.files import Source, unwrap
-from dpt.weights.naming import gather, split_unused
-from dpt.weights.transformers_backbones import (
-    BEIT_DEFAULTS,
-    DEFAULTS,
-    DINOV2_DEFAULTS,
-    SWINV2_DEFAULTS,
-    backbone_encoder,
-    dinov2_encoder,
-    two,
-    vit_encoder,
+from dpt.types import Preprocessing
+from dpt.weights.files import Source, write_folder
+from dpt.weights.format import (
+    PLAIN_ENCODER,
+    Checkpoint,
+    Config,
+    Format,
+    Table,
+    Tensors,
+    add_deepest_unit,
+    complete,
+    from_theirs,
+    to_theirs,
 )
-from dpt.weights.transformers_names import (
-    BIT,
-    DINOV2_RULES,
-    MLP_RULES,
-    RESAMPLE,
-    SWIGLU_RULES,
-    neck_rules,
-    rules_of,
-    unused_patterns,
-)
-from dpt.weights.transformers_write import FORMAT, make_processor, write
-from dpt.zoo import Spec, make_spec
+from dpt.weights.official import restandardize
+from dpt.zoo import make_spec
 
-__all__ = [
-    "BEIT_DEFAULTS",
-    "DEFAULTS",
-    "DINOV2_DEFAULTS",
-    "DINOV2_RULES",
-    "MLP_RULES",
-    "NAME",
-    "SWIGLU_RULES",
-    "SWINV2_DEFAULTS",
-    "dinov2_encoder",
-    "make_processor",
-    "matches",
-    "neck_rules",
-    "read",
-    "read_preprocessing",
-    "unused",
-    "write",
+RESAMPLE = {2: "bilinear", 3: "cubic", 4: "area"}
+"""Interpolation by Pillow's number."""
+
+
+# Names of tensors
+
+
+def _blocks(ours: str, theirs: str, inner: str = "attention") -> Table:
+    """Rows of transformer blocks, for attention, norms and MLP."""
+    return [
+        (f"{ours}.attn.qkv.*", f"{theirs}.attention.{inner}.{{qkv}}.*"),
+        (f"{ours}.attn.q_bias", f"{theirs}.attention.{inner}.query.bias"),
+        (f"{ours}.attn.v_bias", f"{theirs}.attention.{inner}.value.bias"),
+        (f"{ours}.attn.proj.*", f"{theirs}.attention.output.dense.*"),
+        (f"{ours}.norm1.*", f"{theirs}.layernorm_before.*"),
+        (f"{ours}.norm2.*", f"{theirs}.layernorm_after.*"),
+        (f"{ours}.mlp.fc1.*", f"{theirs}.intermediate.dense.*"),
+        (f"{ours}.mlp.fc2.*", f"{theirs}.output.dense.*"),
+    ]
+
+
+def _embeddings(ours: str, theirs: str) -> Table:
+    return [
+        (f"{ours}.cls_token", f"{theirs}.cls_token"),
+        (f"{ours}.reg_token", f"{theirs}.register_tokens"),
+        (f"{ours}.pos_embed", f"{theirs}.position_embeddings"),
+        (f"{ours}.patch_embed.proj.*", f"{theirs}.patch_embeddings.projection.*"),
+        (f"{ours}.patch_embed.norm.*", f"{theirs}.norm.*"),
+    ]
+
+
+BLOCK, LAYER = "encoder.blocks.{i}", "backbone.encoder.layer.{i}"
+SWIN_BLOCK = "encoder.model.layers.{s}.blocks.{b}"
+SWIN_LAYER = "backbone.encoder.layers.{s}.blocks.{b}"
+CNN, BIT_CNN = "encoder.patch_embed.backbone.", "dpt.embeddings.backbone.bit."
+VIT_TABLE = [
+    *_embeddings("encoder", "dpt.embeddings"),
+    *_blocks(BLOCK, "dpt.encoder.layer.{i}"),
 ]
+HYBRID_TABLE = [
+    (CNN + "stem.conv.*", BIT_CNN + "embedder.convolution.*"),
+    (CNN + "stem.norm.*", BIT_CNN + "embedder.norm.*"),
+    (CNN + "stages.{s}.blocks.*", BIT_CNN + "encoder.stages.{s}.layers.*"),
+    ("encoder.patch_embed.proj.*", "dpt.embeddings.projection.*"),
+    *VIT_TABLE,
+]
+DINOV2_TABLE = [
+    *_embeddings("encoder", "backbone.embeddings"),
+    (f"{BLOCK}.norm{{k}}.*", f"{LAYER}.norm{{k}}.*"),
+    (f"{BLOCK}.mlp.*", f"{LAYER}.mlp.*"),
+    (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.layer_scale{{k}}.lambda1"),
+    *_blocks(BLOCK, LAYER),
+    ("encoder.norm.*", "backbone.layernorm.*"),
+]
+GATED = [
+    (f"{BLOCK}.mlp.fc1.*", f"{LAYER}.mlp.weights_in.*"),
+    (f"{BLOCK}.mlp.fc2.*", f"{LAYER}.mlp.weights_out.*"),
+]
+BIASES = "relative_position_bias"
+BEIT_TABLE = [
+    *_embeddings("encoder", "backbone.embeddings"),
+    (f"{BLOCK}.attn.{BIASES}_table", f"{LAYER}.attention.attention.{BIASES}.{BIASES}_table"),
+    (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.lambda_{{k}}"),
+    *_blocks(BLOCK, LAYER),
+]
+SWINV2_TABLE = [
+    *_embeddings("encoder.model", "backbone.embeddings"),
+    # timm merges patches before a stage, transformers behind the one before it
+    ("encoder.model.layers.{s}.downsample.*", "backbone.encoder.layers.{s-1}.downsample.*"),
+    (f"{SWIN_BLOCK}.attn.logit_scale", f"{SWIN_LAYER}.attention.self.logit_scale"),
+    (
+        f"{SWIN_BLOCK}.attn.cpb_mlp.*",
+        f"{SWIN_LAYER}.attention.self.continuous_position_bias_mlp.*",
+    ),
+    *_blocks(SWIN_BLOCK, SWIN_LAYER, inner="self"),
+]
+HEAD_TABLE = [
+    ("decoder.output_project.*", "head.projection.*"),
+    ("heads.depth.conv1.*", "head.head.0.*"),
+    ("heads.depth.conv2.*", "head.head.2.*"),
+    ("heads.depth.conv3.*", "head.head.4.*"),
+    ("heads.segmentation.layers.*", "head.head.*"),
+    ("heads.segmentation.auxiliary_layers.*", "auxiliary_head.head.*"),
+]
+DEEPEST_UNIT = "neck.fusion_stage.layers.0.residual_layer"
+MASK_TOKEN, REGISTERS = "backbone.embeddings.mask_token", "backbone.embeddings.register_tokens"
 
-NAME = FORMAT
+
+def neck_table(levels: int = 4) -> Table:
+    """Rows of the decoder; fusion blocks are counted from the deepest level."""
+    stage = "neck.reassemble_stage"
+    fusion = f"neck.fusion_stage.layers.{{{levels - 1}-n}}"
+    return [
+        ("decoder.reassemble.{n}.read.linear.*", f"{stage}.readout_projects.{{n}}.0.*"),
+        ("decoder.reassemble.{n}.project.*", f"{stage}.layers.{{n}}.projection.*"),
+        ("decoder.reassemble.{n}.resample.conv.*", f"{stage}.layers.{{n}}.resize.*"),
+        ("decoder.layer_rn.*", "neck.convs.*"),
+        ("decoder.fusion.{n}.project.*", f"{fusion}.projection.*"),
+        ("decoder.fusion.{n}.rcu{k}.conv{j}.*", f"{fusion}.residual_layer{{k}}.convolution{{j}}.*"),
+        ("decoder.fusion.{n}.rcu{k}.bn{j}.*", f"{fusion}.residual_layer{{k}}.batch_norm{{j}}.*"),
+    ]
 
 
-def matches(source: Source) -> bool:
-    return source.config is not None and source.config.get("model_type") == "dpt"
+# Encoders
 
 
-def read(source: Source) -> tuple[Spec, dict[str, Tensor]]:
-    spec, tensors = read_spec(source), unwrap(source.content)
-    state, left = gather(spec, tensors, rules_of(spec))
-    _, unexpected = split_unused(left, unused_patterns(spec))
-    return spec, state | {k: tensors[k] for k in unexpected}
+@dataclass(frozen=True)
+class Family:
+    """An encoder of transformers.
+
+    Attributes:
+        table: names of its tensors.
+        keys: for arguments of our encoder, the key in its config and the default there.
+        fixed: further arguments of our encoder.
+        needed: values in its config that are supported, the defaults but for ``required``.
+        required: keys of ``needed`` that must be there.
+    """
+
+    table: Table
+    keys: Mapping[str, tuple[str, Any]]
+    fixed: Config
+    needed: Config = field(default_factory=dict)
+    required: tuple[str, ...] = ()
 
 
-def unused(source: Source) -> list[str]:
-    """Tensors of the folder that take no part in a prediction."""
-    return split_unused(unwrap(source.content), unused_patterns(read_spec(source)))[0]
+KEYS: dict[str, tuple[str, Any]] = {
+    "embed_dim": ("hidden_size", 768),
+    "num_blocks": ("num_hidden_layers", 12),
+    "num_heads": ("num_attention_heads", 12),
+    "mlp_ratio": ("intermediate_size", 3072),
+    "norm_eps": ("layer_norm_eps", 1e-12),
+    "image_size": ("image_size", 384),
+    "patch_size": ("patch_size", 16),
+    "in_channels": ("num_channels", 3),
+}
+VIT_KEYS = {
+    **KEYS,
+    "qkv_bias": ("qkv_bias", True),
+    "out_indices": ("backbone_out_indices", [2, 5, 8, 11]),
+}
+DINOV2_KEYS = {
+    **KEYS,
+    "mlp_ratio": ("mlp_ratio", 4),
+    "norm_eps": ("layer_norm_eps", 1e-6),
+    "image_size": ("image_size", 224),
+    "patch_size": ("patch_size", 14),
+    "qkv_bias": ("qkv_bias", True),
+    "layer_scale": ("layerscale_value", 1.0),
+    "swiglu": ("use_swiglu_ffn", False),
+    "final_norm": ("apply_layernorm", True),
+}
+BEIT_KEYS = {
+    **KEYS,
+    "image_size": ("image_size", 224),
+    "layer_scale": ("layer_scale_init_value", 0.1),
+}
+SWINV2_KEYS: dict[str, tuple[str, Any]] = {
+    "image_size": ("image_size", 224),
+    "in_chans": ("num_channels", 3),
+    "patch_size": ("patch_size", 4),
+    "embed_dim": ("embed_dim", 96),
+    "depths": ("depths", [2, 2, 6, 2]),
+    "num_heads": ("num_heads", [3, 6, 12, 24]),
+    "window_size": ("window_size", 7),
+    "pretrained_window_sizes": ("pretrained_window_sizes", [0, 0, 0, 0]),
+    "mlp_ratio": ("mlp_ratio", 4.0),
+    "qkv_bias": ("qkv_bias", True),
+}
+VIT = Family(VIT_TABLE, VIT_KEYS, {"position_resize": "bilinear"})
+HYBRID = Family(HYBRID_TABLE, VIT_KEYS, {**VIT.fixed, "weight_standardization": "sqrt"})
+BACKBONES = {
+    # transformers' dpt fails over register tokens, which it takes for patches: none are written
+    "dinov2": Family(
+        DINOV2_TABLE, DINOV2_KEYS, {"position_resize": "bicubic", "num_register_tokens": 0}
+    ),
+    "dinov2_with_registers": Family(
+        DINOV2_TABLE,
+        {
+            **DINOV2_KEYS,
+            "patch_size": ("patch_size", 16),
+            "num_register_tokens": ("num_register_tokens", 4),
+        },
+        {"position_resize": "bicubic_antialias"},
+    ),
+    "beit": Family(
+        BEIT_TABLE,
+        BEIT_KEYS,
+        {"kind": "beit", "position_resize": "bilinear", "qkv_bias": True},
+        needed={
+            "use_relative_position_bias": True,
+            "use_shared_relative_position_bias": False,
+            "use_absolute_position_embeddings": False,
+            "add_fpn": False,
+        },
+        required=("use_relative_position_bias",),
+    ),
+    "swinv2": Family(
+        SWINV2_TABLE,
+        SWINV2_KEYS,
+        {"kind": "timm", "name": "swinv2_tiny_window8_256", "pad_windows": "before_shift"},
+        needed={"use_absolute_embeddings": False, "layer_norm_eps": 1e-5},
+    ),
+}
+"""Encoders that may stand in a ``backbone_config``, by ``model_type``."""
+
+BIT = {
+    "model_type": "bit",
+    "global_padding": "same",
+    "layer_type": "bottleneck",
+    "depths": [3, 4, 9],
+    "out_features": ["stage1", "stage2", "stage3"],
+    "embedding_dynamic_padding": True,
+}
 
 
-def read_spec(source: Source) -> Spec:
-    given = source.config or {}
-    config = {**DEFAULTS, **given}
-    backbone = config.get("backbone_config")
-    if config["is_hybrid"]:
-        _check_bit(source, config)
-        backbone = None
-    if backbone is None and given.get("backbone"):
+def _two(size: Any) -> list[int]:
+    return [size, size] if isinstance(size, int) else list(size)
+
+
+def read_encoder(path: Path, family: Family, config: Config) -> Config:
+    """Our encoder's arguments for an encoder of transformers with this config."""
+    needed = {"hidden_act": "gelu", **family.needed}
+    wrong = [
+        f"{k}={config.get(k)!r} (only {v!r})"
+        for k, v in needed.items()
+        if config.get(k, None if k in family.required else v) != v
+    ]
+    if wrong:
+        raise ValueError(f"{path}: an encoder that is not supported, with {', '.join(wrong)}")
+    given = {k: config.get(key, default) for k, (key, default) in family.keys.items()}
+    encoder = {**family.fixed, **given}
+    size, patch = _two(given["image_size"]), _two(given["patch_size"])
+    if patch[0] != patch[1]:
+        raise ValueError(f"{path}: patches of {patch[0]}x{patch[1]} pixels; only squares are read")
+    encoder |= {"image_size": size, "patch_size": patch[0]}
+    if family.keys["mlp_ratio"][0] == "intermediate_size":
+        encoder["mlp_ratio"] = given["mlp_ratio"] / given["embed_dim"]
+    kind = encoder.get("kind", "vit")
+    if kind in ("beit", "timm") and size[0] != size[1]:
         raise ValueError(
-            f"{source.path}: its backbone {given['backbone']!r} is named, not described; only a "
+            f"{path}: a {config['model_type']} backbone for {size[0]}x{size[1]} pixels: only "
+            "squares are read, as transformers confuses its rows and columns"
+        )
+    if kind == "beit":
+        encoder["layer_scale"] = encoder["layer_scale"] or None
+    if kind == "timm":
+        stride = patch[0] * 2 ** (len(given["depths"]) - 1)
+        if size[0] % stride:
+            raise ValueError(f"{path}: image_size={size[0]} is not a multiple of {stride}")
+        encoder["img_size"] = encoder.pop("image_size")
+    if "out_indices" not in encoder:
+        encoder["out_indices"] = _out_indices(path, config)
+    return encoder
+
+
+def _out_indices(path: Path, config: Config) -> list[int]:
+    """Zero-based blocks or stages that a ``backbone_config`` returns."""
+    stages = config.get("out_indices")
+    if not stages and config.get("out_features"):  # "stem" is 0, the first block "stage1"
+        stages = [int(f.removeprefix("stage").replace("stem", "0")) for f in config["out_features"]]
+    if not stages or min(stages) < 1:
+        raise ValueError(f"{path}: the backbone's out_indices={stages}: blocks are counted from 1")
+    return [s - 1 for s in stages]
+
+
+def read_backbone(path: Path, config: Config, *allowed: str) -> Config:
+    """Our encoder's arguments for a ``backbone_config``, of an allowed ``model_type``."""
+    model_type = config.get("model_type")
+    if model_type not in allowed:
+        why = ", over which transformers' dpt itself fails" if model_type == "swin" else ""
+        raise ValueError(
+            f"{path}: over a {model_type!r} backbone, which is not supported{why}; supported are "
+            f"{', '.join(allowed)}"
+        )
+    return read_encoder(path, BACKBONES[model_type], config)
+
+
+def write_encoder(family: Family, encoder: Config) -> Config:
+    """The config of an encoder with square images."""
+    config = {key: encoder[k] for k, (key, _) in family.keys.items()}
+    config["image_size"] = encoder["image_size"][0]
+    config["num_hidden_layers"] = encoder["out_indices"][-1] + 1  # later ones are not built
+    if "mlp_ratio" in config:
+        config["mlp_ratio"] = int(encoder["mlp_ratio"])
+    else:
+        config["intermediate_size"] = int(encoder["embed_dim"] * encoder["mlp_ratio"])
+    if "layer_scale_init_value" in config:
+        config["layer_scale_init_value"] = encoder["layer_scale"] or 0.0
+    return config
+
+
+def write_backbone(model_type: str, encoder: Config) -> Config:
+    """The ``backbone_config`` of an encoder."""
+    stages = [i + 1 for i in encoder["out_indices"]]
+    family = BACKBONES[model_type]
+    return {
+        "model_type": model_type,
+        **write_encoder(family, encoder),
+        **{k: family.needed[k] for k in family.required},
+        "reshape_hidden_states": False,
+        "out_indices": stages,
+        "out_features": [f"stage{i}" for i in stages],
+    }
+
+
+# The format
+
+DECODER: dict[str, tuple[str, Any]] = {  # our argument, their key and its default
+    "readout": ("readout_type", "project"),
+    "scales": ("reassemble_factors", [4, 2, 1, 0.5]),
+    "reassemble_channels": ("neck_hidden_sizes", [96, 192, 384, 768]),
+    "fusion_channels": ("fusion_hidden_size", 256),
+    "batch_norm": ("use_batch_norm_in_fusion_residual", False),
+    "unit_bias": ("use_bias_in_fusion_residual", None),
+    "output_project": ("add_projection", False),
+}
+
+
+class Transformers(Format):
+    name = "transformers"
+    writable = True
+
+    def recognises(self, source: Source) -> bool:
+        return source.config is not None and source.config.get("model_type") == "dpt"
+
+    def read(self, source: Source) -> Checkpoint:
+        config = _config(source, source.config or {})
+        return from_theirs(config, source.tensors, _table(config), _unused(config))
+
+    def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
+        """Writes a folder that transformers opens, image processor included."""
+        full = complete(config)
+        encoder, decoder = full["encoder"], full["decoder"]
+        name, head = self.only_head(full, "depth", "segmentation")
+        self.refuse_unless("encoder", encoder, {"kind": ("vit", "hybrid", "beit")})
+        self._check_decoder(encoder, decoder, name, head)
+        notes: list[str] = []
+        if decoder["align"] != "resize_lateral":
+            notes.append(
+                f"exact at sides that are multiples of {2 * encoder['patch_size']} pixels; at "
+                "other sizes transformers resizes laterals instead"
+            )
+        if encoder.get("weight_standardization", "sqrt") != "sqrt":
+            tensors = restandardize(tensors, "sqrt")
+            encoder["weight_standardization"] = "sqrt"
+            notes.append("the CNN's weights were scaled for transformers' weight standardisation")
+        model_type, family = _family(encoder)
+        needed = {k: v for k, v in PLAIN_ENCODER.items() if k not in family.keys}
+        if model_type:
+            del needed["padding"]  # its processor pads
+        needed |= {"num_register_tokens": 0, **family.fixed}
+        needed["image_size"] = [encoder["image_size"][0]] * 2
+        if family.keys["mlp_ratio"][0] == "mlp_ratio":
+            needed["mlp_ratio"] = int(encoder["mlp_ratio"])
+        self.refuse_unless("encoder", encoder, needed)
+        theirs_config = _write_config(full, name, head)
+        theirs_config["dtype"] = str(tensors["encoder.cls_token"].dtype).removeprefix("torch.")
+        processor = write_processor(full, notes)
+        theirs = to_theirs(tensors, _table(full))
+        _add_unused(theirs, model_type, encoder["embed_dim"])
+        write_folder(Path(path), theirs_config, theirs, processor)
+        return notes
+
+    def _check_decoder(self, encoder: Config, decoder: Config, name: str, head: Config) -> None:
+        needed: Config = {"deepest_unit": False}  # there it never runs
+        if encoder["kind"] == "hybrid":
+            needed["readout"] = "project"
+            needed["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
+        elif None in decoder["reassemble_channels"]:
+            self.refuse("(dpt) has a projection on every level")
+        if decoder["output_project"]:
+            needed["fusion_channels"] = 256
+        if name == "segmentation":
+            needed["output_project"] = False
+            if _family(encoder)[0]:
+                self.refuse("(dpt) has no segmentation over a DINOv2 or BEiT encoder")
+        else:
+            metric = head["kind"] == "metric"
+            if metric and (head["activation"] != "relu" or head["min_depth"]):
+                self.refuse(
+                    f"(dpt) has no metric depth head ({head['activation']}): its depth is "
+                    "relative; convert to depth_anything, or keep our own format"
+                )
+            if metric and not decoder["output_project"]:
+                self.refuse("(dpt) would read this metric depth as relative")
+            self.refuse_unless("heads.depth", head, {"hidden_channels": 32})
+        self.refuse_unless("decoder", decoder, needed)
+        if encoder["patch_size"] != 16:  # its heads double the map: the image's size at 16
+            self.refuse_unless(f"heads.{name}", head, {"upsample": "double"})
+
+
+def _family(encoder: Config) -> tuple[str | None, Family]:
+    """``model_type`` of a ``backbone_config``, None for dpt's own ViT; and the encoder."""
+    kind = encoder["kind"]
+    if kind == "vit" and encoder.get("layer_scale") is not None:
+        registers = encoder["position_resize"] == "bicubic_antialias"
+        kind = "dinov2_with_registers" if registers else "dinov2"
+    elif kind in ("vit", "hybrid"):
+        return None, VIT if kind == "vit" else HYBRID
+    kind = {"timm": "swinv2"}.get(kind, kind)
+    return kind, BACKBONES[kind]
+
+
+def _table(config: Config) -> Table:
+    gated = GATED if config["encoder"].get("swiglu") else []
+    neck = neck_table(len(config["decoder"]["reassemble_channels"]))
+    return [*gated, *_family(config["encoder"])[1].table, *neck, *HEAD_TABLE]
+
+
+def _unused(config: Config) -> list[str]:
+    """Patterns of names of tensors that never run."""
+    encoder = config["encoder"]
+    patterns = [f"{DEEPEST_UNIT}1.*", MASK_TOKEN, "dpt.pooler.*", "dpt.layernorm.*"]
+    # buffers that older versions saved
+    patterns += ["backbone.*.relative_position_index", "backbone.*.relative_coords_table"]
+    if not encoder.get("num_register_tokens"):
+        patterns.append(REGISTERS)  # a tensor of 0 rows
+    if not encoder.get("final_norm"):
+        patterns += ["backbone.layernorm.*", "backbone.beit.layernorm.*"]
+    last = encoder["out_indices"][-1]
+    pyramid = encoder["kind"] == "timm"
+    for i in range(last + 1, len(encoder["depths"]) if pyramid else encoder["num_blocks"]):
+        layer = f"encoder.layer{'s' if pyramid else ''}.{i}.*"
+        patterns += [f"dpt.{layer}", f"backbone.{layer}"]
+    if pyramid:  # merges patches for a stage that is not used
+        patterns.append(f"backbone.encoder.layers.{last}.downsample.*")
+    return patterns
+
+
+def _config(source: Source, config: Config) -> Config:
+    path, backbone = source.path, config.get("backbone_config")
+    decoder = {ours: config.get(key, default) for ours, (key, default) in DECODER.items()}
+    levels = len(decoder["reassemble_channels"])
+    hybrid = config.get("is_hybrid", False)
+    if hybrid:
+        bit = {**BIT, **(backbone or {})}
+        wrong = [k for k in ("model_type", "layer_type", "depths") if bit[k] != BIT[k]]
+        if wrong or list(decoder["reassemble_channels"])[:2] != [256, 512]:
+            raise ValueError(f"{path}: a hybrid over another CNN than ResNet-50 (BiT)")
+        encoder = read_encoder(path, HYBRID, config)
+        encoder["out_indices"] = encoder["out_indices"][2:]
+        decoder["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
+        backbone = None
+    elif backbone is not None:
+        encoder = read_backbone(path, backbone, *BACKBONES)
+    elif config.get("backbone"):
+        raise ValueError(
+            f"{path}: its backbone {config['backbone']!r} is named, not described; only a "
             "backbone_config is read"
         )
-    if backbone is None:
-        encoder = vit_encoder(source.path, config)
     else:
-        encoder = backbone_encoder(source.path, backbone)
-    if config["head_in_index"] not in (-1, len(config["neck_hidden_sizes"]) - 1):
-        raise ValueError(f"{source.path}: head_in_index={config['head_in_index']}: only -1 is read")
-    channels: list[int | None] = list(config["neck_hidden_sizes"])
-    scales, readout = list(config["reassemble_factors"])[: len(channels)], config["readout_type"]
-    if config["is_hybrid"]:
-        channels[:2] = [None, None]
-    elif encoder.get("kind") == "timm":  # a pyramid's maps go straight to the fusion
-        channels, scales, readout = [None] * len(channels), [1] * len(channels), "ignore"
-    batch_norm, bias = (
-        config["use_batch_norm_in_fusion_residual"],
-        config["use_bias_in_fusion_residual"],
+        encoder = read_encoder(path, VIT, config)
+    if config.get("head_in_index", -1) not in (-1, levels - 1):
+        raise ValueError(f"{path}: head_in_index={config['head_in_index']}: only -1 is read")
+    decoder["scales"] = decoder["scales"][:levels]
+    if encoder.get("kind") == "timm":  # the maps of a pyramid go straight to the fusion
+        decoder |= {"reassemble_channels": [None] * levels, "scales": [1] * levels}
+        decoder["readout"] = "ignore"
+    if decoder["unit_bias"] is None:
+        decoder["unit_bias"] = not decoder["batch_norm"]
+    architectures = str(config.get("architectures"))
+    segmentation = "Segmentation" in architectures or (
+        "Depth" not in architectures and "head.head.1.running_mean" in source.tensors
     )
-    classes = _class_names(given)
-    kinds = str(given.get("architectures"))
-    segmentation = "Segmentation" in kinds or (
-        "Depth" not in kinds and "head.head.1.running_mean" in unwrap(source.content)
-    )
-    head: dict[str, Any]
-    if segmentation and backbone is not None:
-        raise ValueError(
-            f"{source.path}: segmentation over a backbone_config, which transformers never looks "
-            "at: it builds its own ViT there"
-        )
+    classes = _class_names(config)
+    head: Config = {"kind": "relative"}
     if segmentation:
-        weight = unwrap(source.content).get("head.head.4.weight")
+        if backbone is not None:
+            raise ValueError(
+                f"{path}: segmentation over a backbone_config, which transformers ignores: it "
+                "builds its own ViT there"
+            )
+        decoder["output_project"] = False
+        weight = source.tensors.get("head.head.4.weight")
         head = {
             "num_classes": len(classes) or 2 if weight is None else weight.shape[0],
-            "dropout": config["semantic_classifier_dropout"],
-            "auxiliary": bool(config["use_auxiliary_head"]),
+            "dropout": config.get("semantic_classifier_dropout", 0.1),
+            "auxiliary": config.get("use_auxiliary_head", True),
         }
-    elif config["add_projection"]:  # DINOv2's depth heads alone have it: metres
+    elif decoder["output_project"]:  # only DINOv2's depth heads have it: metres
         head = {"kind": "metric", "activation": "relu"}
-    else:
-        head = {"kind": "relative"}
     spec = make_spec(
-        "dpt_hybrid" if config["is_hybrid"] else "dpt_base",
+        "dpt_hybrid" if hybrid else "dpt_base",
         heads={"segmentation" if segmentation else "depth": {**head, "upsample": "double"}},
         encoder=encoder,
-        decoder={
-            "reassemble_channels": channels,
-            "scales": scales,
-            "fusion_channels": config["fusion_hidden_size"],
-            "readout": readout,
-            "batch_norm": bool(batch_norm),
-            "unit_bias": not batch_norm if bias is None else bool(bias),
-            "align": "resize_lateral",
-            "output_project": bool(config["add_projection"]) and not segmentation,
-        },
-        preprocessing=read_preprocessing(source, encoder),
+        decoder={**decoder, "align": "resize_lateral"},
+        preprocessing=read_processor(source, encoder),
     )
-    if segmentation and classes:
-        spec["class_names"] = classes
-    return spec
+    return {**spec, "class_names": classes} if segmentation and classes else spec
 
 
-def _check_bit(source: Source, config: dict[str, Any]) -> None:
-    backbone = {**BIT, **(config.get("backbone_config") or {})}
-    wrong = [k for k in ("model_type", "layer_type", "depths") if backbone[k] != BIT[k]]
-    if wrong or list(config["neck_hidden_sizes"])[:2] != [256, 512]:
-        raise ValueError(
-            f"{source.path}: a hybrid over another CNN than ResNet-50 (BiT), which is not read"
-        )
-
-
-def _class_names(config: dict[str, Any]) -> list[str]:
+def _class_names(config: Config) -> list[str]:
     names = config.get("id2label")
     if not isinstance(names, dict) or all(str(v).startswith("LABEL_") for v in names.values()):
-        return []  # what transformers fills in where there are none
+        return []  # what transformers writes where there are none
     return [names[k] for k in sorted(names, key=int)]
 
 
-def read_preprocessing(source: Source, encoder: dict[str, Any]) -> dict[str, Any]:
-    """Our preprocessing for a processor of transformers; its defaults where there is none."""
+def _write_config(full: Config, name: str, head: Config) -> Config:
+    """``config.json`` of a folder."""
+    encoder, decoder = full["encoder"], full["decoder"]
+    model_type, family = _family(encoder)
+    hybrid = encoder["kind"] == "hybrid"
+    task = "DepthEstimation" if name == "depth" else "SemanticSegmentation"
+    config: Config = {
+        "architectures": [f"DPTFor{task}"],
+        "model_type": "dpt",
+        "hidden_act": "gelu",
+        "is_hybrid": hybrid,
+        "head_in_index": -1,
+        **{key: decoder[ours] for ours, (key, _) in DECODER.items()},
+    }
+    if name == "segmentation":
+        classes = full.get("class_names") or [f"LABEL_{i}" for i in range(head["num_classes"])]
+        config["id2label"] = {str(i): c for i, c in enumerate(classes)}
+        config["label2id"] = {c: i for i, c in enumerate(classes)}
+        config["use_auxiliary_head"] = head["auxiliary"]
+        config["semantic_classifier_dropout"] = head["dropout"]
+    if model_type:
+        config["backbone_config"] = write_backbone(model_type, encoder)
+        if model_type == "dinov2":
+            config["backbone_config"]["use_mask_token"] = False
+        return config
+    config |= write_encoder(family, encoder)
+    if hybrid:
+        grid = encoder["image_size"][0] // encoder["patch_size"]
+        config["neck_hidden_sizes"] = [256, 512, *decoder["reassemble_channels"][2:]]
+        config["backbone_out_indices"] = [0, 1, *encoder["out_indices"]]
+        config["backbone_featmap_shape"] = [1, 1024, grid, grid]
+        config["neck_ignore_stages"] = [0, 1]
+        config["backbone_config"] = BIT
+    return config
+
+
+def _add_unused(tensors: dict[str, Tensor], model_type: str | None, dim: int) -> None:
+    """Adds tensors that never run, which transformers would report as missing."""
+    add_deepest_unit(tensors, DEEPEST_UNIT)
+    if model_type == "beit":
+        return
+    norm = "backbone.layernorm" if model_type else "dpt.layernorm"
+    tensors.setdefault(f"{norm}.weight", torch.ones(dim))
+    tensors.setdefault(f"{norm}.bias", torch.zeros(dim))
+    if model_type == "dinov2_with_registers":
+        tensors[REGISTERS] = torch.zeros(1, 0, dim)
+        tensors[MASK_TOKEN] = torch.zeros(1, dim)
+
+
+# Image processors
+
+
+def read_processor(source: Source, encoder: Config) -> Config:
+    """Our preprocessing for the image processor of a folder; its defaults if there is none.
+
+    A processor that pads sets the padding of ``encoder``.
+    """
     p = source.processor or {}
     p = p.get("image_processor", p)  # processor_config.json nests it
-    size = p.get("size", {"height": 384, "width": 384})
+    size = p.get("size", 384)
     if isinstance(size, dict):
         if not {"height", "width"} <= set(size):
             raise ValueError(f"{source.path}: its processor's size={size}: height and width needed")
         size = [size["height"], size["width"]]
-    size = two(size)
     resample = p.get("resample", 3)
     if resample not in RESAMPLE:
         raise ValueError(f"{source.path}: resample={resample}: only {RESAMPLE} are read")
@@ -183,8 +618,47 @@ def read_preprocessing(source: Source, encoder: dict[str, Any]) -> dict[str, Any
     return {
         "mean": list(mean),
         "std": list(std),
-        "image_size": size,
+        "image_size": _two(size),
         "resize": rule if p.get("do_resize", True) else "none",
         "multiple_of": p.get("ensure_multiple_of") or 1,
         "interpolation": RESAMPLE[resample],
+    }
+
+
+def write_processor(full: Config, notes: list[str]) -> Config:
+    """``preprocessor_config.json`` of the image processor that comes closest to ours."""
+    encoder = full["encoder"]
+    patch = encoder["patch_size"]
+    p = Preprocessing.from_dict({"multiple_of": patch, **full["preprocessing"]})
+    rule, (height, width) = p.resize, p.image_size
+    if not _family(encoder)[0]:  # its own ViT takes only square images
+        if rule != "stretch" or height != width:
+            notes.append(
+                "transformers' own ViT takes square images alone: its processor stretches pictures "
+                f"to {encoder['image_size'][0]}x{encoder['image_size'][1]} (ours: {rule} "
+                f"{height}x{width})"
+            )
+        rule, (height, width) = "stretch", encoder["image_size"]
+    elif rule in ("lower_bound", "upper_bound"):
+        larger = "at least as large as" if rule == "lower_bound" else "no larger than"
+        notes.append(
+            f"transformers has no {rule} rule; keep_aspect_ratio does the same for pictures "
+            f"{larger} {height}x{width}"
+        )
+    notes.append("transformers filters pictures when it shrinks them (antialias); ours does not")
+    pad = encoder.get("padding") == "center"
+    return {
+        "image_processor_type": "DPTImageProcessor",
+        "do_resize": rule != "none",
+        "size": {"height": height, "width": width},
+        "keep_aspect_ratio": rule in ("minimal", "lower_bound", "upper_bound"),
+        "ensure_multiple_of": p.multiple_of,
+        "resample": {v: k for k, v in RESAMPLE.items()}[p.interpolation],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(p.mean),
+        "image_std": list(p.std),
+        "do_pad": pad,
+        **({"size_divisor": patch} if pad else {}),
     }

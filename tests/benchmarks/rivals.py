@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpt.losses import CrossEntropyLoss
 from dpt.model import DPT, create_model
-from dpt.weights.convert import convert
+from dpt.weights.formats import convert
 
 NUM_CLASSES = 150
 

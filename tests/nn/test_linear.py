@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import dpt
 from dpt.nn import LinearSegmentationHead
 from dpt.types import Tokens
-from dpt.weights.convert import convert
+from dpt.weights.formats import convert
 
 GRID = (3, 5)
 

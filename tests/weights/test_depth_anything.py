@@ -9,9 +9,9 @@ from peers_depth_anything import CASES, Depth, Folder, Hub, HubDepthAnything
 
 import dpt
 from dpt.weights import depth_anything
-from dpt.weights.convert import convert
 from dpt.weights.files import Source, open_source
-from dpt.weights.naming import own_shapes, their_names
+from dpt.weights.format import own_shapes, their_names
+from dpt.weights.formats import convert
 
 pytestmark = pytest.mark.peers
 
@@ -67,7 +67,7 @@ def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth")
             "readout": "ignore",
         },
     )
-    rules = depth_anything.rules_of(spec, folder=False)
+    rules = depth_anything.table(spec["encoder"], folder=False)
     tensors = {
         their: torch.empty(shape, device="meta")
         for our, shape in own_shapes(spec).items()
@@ -88,8 +88,9 @@ def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth")
 )
 def test_sizes_of_the_releases(size, gated, taps, heads, name):
     source = released(*size, gated=gated, name=name)
-    assert depth_anything.matches(source)
-    spec, state = depth_anything.read(source)
+    assert depth_anything.DepthAnything().recognises(source)
+    checkpoint = depth_anything.DepthAnything().read(source)
+    spec, state = checkpoint.config, checkpoint.tensors
     encoder = spec["encoder"]
     assert encoder["out_indices"] == (taps or [20, 21, 22, 23])  # v1 takes the last four
     assert (encoder["num_heads"], encoder["swiglu"], encoder["mlp_ratio"]) == (heads, gated, 4)
@@ -157,7 +158,7 @@ def test_a_model_of_ours_opens_in_transformers(head, tmp_path):
     from transformers import pipeline
 
     ours = small(heads={"depth": head})
-    notes = depth_anything.write(ours.spec, ours.state_dict(), tmp_path)
+    notes = depth_anything.DepthAnything().write(ours.spec, ours.state_dict(), tmp_path)
     assert not any("position codes" in note for note in notes)
     theirs = opened(tmp_path)
     images = torch.randn(2, 3, 70, 98)
@@ -193,11 +194,11 @@ def test_largest_depth_of_metric_files(tmp_path):
         ("depth_anything_v2_vits.pth", tensors, None),
     ):
         torch.save(content, tmp_path / name)
-        spec, _ = depth_anything.read(open_source(tmp_path / name))
+        spec = depth_anything.DepthAnything().read(open_source(tmp_path / name)).config
         assert spec["heads"]["depth"].get("max_depth") == wanted
         assert spec["heads"]["depth"]["kind"] == ("relative" if wanted is None else "metric")
     torch.save(tensors, tmp_path / "my_metric.pth")
-    with pytest.raises(ValueError, match=r"no largest depth is stored in it.*vkitti \(80 m\)"):
+    with pytest.raises(ValueError, match=r"without a largest depth.*vkitti \(80 m\)"):
         dpt.DPT.from_pretrained(tmp_path / "my_metric.pth")
 
 
@@ -242,11 +243,11 @@ def test_processor_of_a_folder(tmp_path):
         ("x", {"deepest_unit": True}, r"decoder.deepest_unit=True \(only False\)"),
         ("x", {"image_size": [70, 98]}, "encoder.image_size"),
         ("x", {"num_register_tokens": 2}, "encoder.num_register_tokens=2"),
-        ("x", {"heads": {"depth": {"kind": "metric", "max_depth": 9.5}}}, "whole number"),
+        ("x", {"heads": {"depth": {"kind": "metric", "max_depth": 9.5}}}, "max_depth=9.5"),
         (
             "x.pth",
             {"heads": {"depth": {"kind": "metric", "max_depth": 20.0}}},
-            "does not store the largest depth, its name does",
+            "does not store the largest depth",
         ),
         ("x_metric.pth", {}, "does not go with relative depth"),
         ("x.pth", {"out_indices": [0, 3, 5, 7]}, "encoder.out_indices"),
@@ -257,7 +258,7 @@ def test_processor_of_a_folder(tmp_path):
 def test_what_the_format_cannot_express(name, overrides, message, tmp_path):
     model = small(**overrides)
     with pytest.raises(ValueError, match=message):
-        depth_anything.write(model.spec, model.state_dict(), tmp_path / name)
+        depth_anything.DepthAnything().write(model.spec, model.state_dict(), tmp_path / name)
     assert not (tmp_path / name).exists()
 
 
@@ -283,9 +284,9 @@ def test_which_version_a_file_is(tmp_path, caplog):
     ):
         caplog.clear()
         torch.save(tensors, tmp_path / name)
-        spec, _ = depth_anything.read(open_source(tmp_path / name))
+        spec = depth_anything.DepthAnything().read(open_source(tmp_path / name)).config
         assert spec["encoder"]["out_indices"] == ([4, 5, 6, 7] if last_four else [1, 3, 5, 7])
-        assert ("taken as Depth Anything v2" in caplog.text) is warned
+        assert ("read as Depth Anything v2" in caplog.text) is warned
     config = {"encoder": "vits", "features": 16, "out_channels": [8, 12, 16, 24]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     torch.save(tensors, tmp_path / "pytorch_model.bin")

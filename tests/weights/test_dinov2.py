@@ -27,7 +27,7 @@ def test_what_a_file_tells(tensors, tmp_path):
     assert model.encoder.padding == "center"
     assert model.preprocessing.multiple_of == 14
     assert model.preprocessing.mean == (0.485, 0.456, 0.406)
-    unused = dinov2.unused(open_source(tmp_path / "dd.pth"))
+    unused = dinov2.Dinov2().read(open_source(tmp_path / "dd.pth")).unused
     assert sorted(unused) == ["backbone.mask_token", "backbone.norm.bias", "backbone.norm.weight"]
     assert model.spec["encoder"]["out_indices"] == [1, 3, 5, 7]
 
@@ -35,7 +35,7 @@ def test_what_a_file_tells(tensors, tmp_path):
 def test_every_tensor_arrives_and_stays(tensors, tmp_path):
     torch.save(tensors, tmp_path / "dd.pth")
     model = dpt.DPT.from_pretrained(tmp_path / "dd.pth")
-    used = len(tensors) - len(dinov2.unused(open_source(tmp_path / "dd.pth")))
+    used = len(tensors) - len(dinov2.Dinov2().read(open_source(tmp_path / "dd.pth")).unused)
     assert len(model.state_dict()) == used
     model.save_pretrained(tmp_path / "ours")
     images = torch.randn(1, 3, 65, 90)
@@ -67,7 +67,7 @@ def test_heads_that_are_no_whole_dpt(tensors, tmp_path):
     bare = {k.removeprefix("decode_head."): v for k, v in head.items()}
     for name, content, message in (
         ("head", head, "without the backbone that it was trained on. Put both"),
-        ("linear", linear, "a linear DINOv2 head, which is no DPT"),
+        ("linear", linear, "a linear DINOv2 head, which is not a DPT"),
         ("dinov3", bare, "a DINOv3 head"),
         ("lost", {k: v for k, v in tensors.items() if "norm1" not in k}, "missing encoder.blocks"),
         (

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 import dpt
 from dpt.weights import formats, load_encoder_weights
-from dpt.weights.convert import convert, writable
 from dpt.weights.files import Source, open_source, unwrap
+from dpt.weights.formats import convert, writable
 
 SMALL = {
     "embed_dim": 64,
@@ -43,7 +43,7 @@ def assert_same(found, model):
 
 
 def test_formats_are_the_modules_that_say_so():
-    names = [f.NAME for f in formats.FORMATS]
+    names = [f.name for f in formats.FORMATS]
     assert len(set(names)) == len(names)
     assert {"dpt", "official", "transformers"} <= set(names)
     assert {"dpt", "official", "transformers"} <= set(writable())
@@ -55,7 +55,7 @@ def test_what_each_format_writes_is_recognised_by_it_alone(name, saved, tmp_path
     target = tmp_path / ("a.pt" if name == "official" else "a")
     report = convert(folder, target, to=name)
     source = open_source(target)
-    assert [f.NAME for f in formats.FORMATS if f.matches(source)] == [name]
+    assert [f.name for f in formats.FORMATS if f.recognises(source)] == [name]
     assert_same(dpt.DPT.from_pretrained(target), model)
     assert (report.source_format, report.target_format) == ("dpt", name)
     assert f"{len(model.state_dict())} tensors" in str(report)
@@ -100,7 +100,7 @@ def test_an_unknown_file_is_described(tmp_path):
     with pytest.raises(ValueError, match=r"9 entries: layer0\.weight, .*\.\.\.") as caught:
         dpt.DPT.from_pretrained(tmp_path / "a.pt")
     message = str(caught.value)
-    assert all(f.NAME in message for f in formats.FORMATS)
+    assert all(f.name in message for f in formats.FORMATS)
     assert "a.pt" in message
     assert "\n" not in message
 
@@ -110,7 +110,7 @@ def test_matching_never_fails_on_odd_content(tmp_path):
     for config in (None, {}, {"model_type": "bert"}, {"architectures": None}):
         for content in contents:
             source = Source(tmp_path, config, None, content)
-            assert not any(f.matches(source) for f in formats.FORMATS), (config, content)
+            assert not any(f.recognises(source) for f in formats.FORMATS), (config, content)
 
 
 class Malicious:

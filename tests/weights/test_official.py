@@ -10,9 +10,9 @@ from peers_official import CASES, Official, OfficialDPT
 import dpt
 from dpt.nn.encoders import HybridVisionTransformer
 from dpt.weights import official
-from dpt.weights.convert import convert
 from dpt.weights.files import open_source
-from dpt.weights.naming import own_shapes, scatter
+from dpt.weights.format import own_shapes, quarter_ends, to_theirs
+from dpt.weights.formats import convert
 from dpt.zoo import make_spec
 
 pytestmark = pytest.mark.peers
@@ -40,8 +40,8 @@ def small(heads=None, **overrides):
 def test_files_hold_as_many_tensors_and_numbers_as_the_released_ones(name, count, millions):
     spec = make_spec(name, heads={"depth": {}})
     state = {k: torch.empty(s, device="meta") for k, s in own_shapes(spec).items()}
-    tensors = scatter(state, official.RULES)
-    official._add_unused(tensors, spec["encoder"]["embed_dim"])
+    tensors = to_theirs(state, official.TABLE)
+    official.add_unused(tensors, spec["encoder"]["embed_dim"])
     assert len(tensors) == count
     assert sum(t.numel() for t in tensors.values()) / 1e6 == pytest.approx(millions, abs=5e-3)
 
@@ -75,7 +75,7 @@ def test_what_a_file_does_not_say_is_the_recipes(tmp_path):
     assert decoder["readout"] == "project"
     assert (settings["resize"], settings["multiple_of"]) == ("minimal", 32)
     assert settings["mean"] == settings["std"] == [0.5] * 3
-    assert [official.taps(n, hybrid=False) for n in (12, 24)] == [[2, 5, 8, 11], [5, 11, 17, 23]]
+    assert [quarter_ends(n) for n in (12, 24)] == [[2, 5, 8, 11], [5, 11, 17, 23]]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_weight_standardisation_is_carried_over(tmp_path):
     arguments = {**SMALL, **overrides}
     model = dpt.create_model("dpt_hybrid", heads={"depth": {}}, **arguments).eval().double()
     assert isinstance(model.encoder, HybridVisionTransformer)
-    official.write(model.spec, model.state_dict(), tmp_path / "a.pt")
+    official.Official().write(model.spec, model.state_dict(), tmp_path / "a.pt")
     theirs = OfficialDPT(hybrid=True).eval().double()
     theirs.load_state_dict(torch.load(tmp_path / "a.pt", weights_only=True))
     images = torch.randn(1, 3, 64, 64, dtype=torch.float64)
@@ -129,7 +129,7 @@ def test_weight_standardisation_is_carried_over(tmp_path):
 
 REFUSED = {
     "one head": ({"depth": {}, "segmentation": {"num_classes": 3}}, {}),
-    "sigmoid metric": ({"depth": {"kind": "metric", "max_depth": 10.0}}, {}),
+    "only 'inverse'": ({"depth": {"kind": "metric", "max_depth": 10.0}}, {}),
     "no classification": ({"classification": {"num_classes": 3}}, {}),
     r"readout='add'": (None, {"readout": "add"}),
     "deepest_unit=True": (None, {"deepest_unit": True}),
@@ -137,9 +137,9 @@ REFUSED = {
     r"num_register_tokens=2": (None, {"num_register_tokens": 2}),
     r"num_heads=4 \(only 2\)": (None, {"num_heads": 4}),
     r"out_indices=\[0, 1, 2, 7\]": (None, {"out_indices": [0, 1, 2, 7]}),
-    "square": (None, {"image_size": [64, 96]}),
+    "image_size": (None, {"image_size": [64, 96]}),
     "position_resize": (None, {"position_resize": "dinov2"}),
-    r"upsample='double'": (None, {"patch_size": 8}),
+    r"upsample='image'": (None, {"patch_size": 8}),
 }
 
 
@@ -148,7 +148,7 @@ def test_what_the_format_cannot_express_is_refused(reason, tmp_path):
     heads, overrides = REFUSED[reason]
     model = small(heads, **overrides)
     with pytest.raises(ValueError, match=f"official.*{reason}|{reason}"):
-        official.write(model.spec, model.state_dict(), tmp_path / "a.pt")
+        official.Official().write(model.spec, model.state_dict(), tmp_path / "a.pt")
     assert not (tmp_path / "a.pt").exists()
 
 
@@ -196,7 +196,7 @@ def test_truncated(share, tmp_path):
 
 def test_unused_tensors_are_listed(tmp_path):
     torch.save(OfficialDPT().state_dict(), tmp_path / "a.pt")
-    names = official.unused(open_source(tmp_path / "a.pt"))
+    names = official.Official().read(open_source(tmp_path / "a.pt")).unused
     assert "scratch.refinenet4.resConfUnit1.conv1.weight" in names
     assert "pretrained.model.norm.weight" in names
     assert "pretrained.model.head.bias" in names

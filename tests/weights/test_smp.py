@@ -30,7 +30,7 @@ def test_what_a_folder_tells(tmp_path):
     assert model.spec["heads"]["segmentation"]["num_classes"] == 5
     assert model.preprocessing.mean == theirs.encoder.model.pretrained_cfg["mean"]
     assert (model.preprocessing.image_size, model.preprocessing.resize) == ((64, 64), "none")
-    unused = smp.unused(open_source(tmp_path))
+    unused = smp.Smp().read(open_source(tmp_path)).unused
     assert not any(name.startswith("decoder") for name in unused)
     assert len(model.state_dict()) + len(unused) == len(theirs.state_dict())
 
@@ -63,7 +63,7 @@ def test_options_that_are_not_read(changes, message, tmp_path):
 
 def test_a_bare_state_dict_is_asked_for_its_folder(tmp_path):
     torch.save(make().state_dict(), tmp_path / "smp.pth")
-    with pytest.raises(ValueError, match="tell neither its encoder nor its taps"):
+    with pytest.raises(ValueError, match="without the name of its encoder"):
         dpt.DPT.from_pretrained(tmp_path / "smp.pth")
 
 

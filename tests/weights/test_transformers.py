@@ -11,10 +11,9 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import dpt
-from dpt.types import Preprocessing
 from dpt.weights import transformers
-from dpt.weights.convert import convert
 from dpt.weights.files import open_source
+from dpt.weights.formats import convert
 
 pytestmark = pytest.mark.peers
 
@@ -50,7 +49,7 @@ def written(model, folder):
     """Our model in transformers' hands, opened as its users do; nothing missing or left over."""
     from transformers import AutoModelForDepthEstimation, DPTForSemanticSegmentation
 
-    notes = transformers.write(model.spec, model.state_dict(), folder)
+    notes = transformers.Transformers().write(model.spec, model.state_dict(), folder)
     depth = "depth" in model.heads
     cls = AutoModelForDepthEstimation if depth else DPTForSemanticSegmentation
     theirs, info = cls.from_pretrained(folder, output_loading_info=True)
@@ -160,7 +159,7 @@ def test_pipeline(tmp_path):
     from transformers import pipeline
 
     model = small(preprocessing={"resize": "stretch"})
-    transformers.write(model.spec, model.state_dict(), tmp_path)
+    transformers.Transformers().write(model.spec, model.state_dict(), tmp_path)
     photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 80, 3), np.uint8))
     found = pipeline("depth-estimation", model=str(tmp_path))(photo)
     assert found["depth"].size == photo.size
@@ -183,7 +182,7 @@ def test_image_processor_reproduces_our_preprocessing(rule, size, tmp_path):
         settings["multiple_of"] = 1
     heads = {"depth": {"upsample": "double"}}
     model = small(heads, **DINOV2, align="resize_lateral", preprocessing=settings)
-    notes = transformers.write(model.spec, model.state_dict(), tmp_path)
+    notes = transformers.Transformers().write(model.spec, model.state_dict(), tmp_path)
     processor = AutoImageProcessor.from_pretrained(tmp_path)
     picture = np.full((*size, 3), 200, np.uint8)
     found = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
@@ -199,11 +198,11 @@ def test_image_processor_reproduces_our_preprocessing(rule, size, tmp_path):
 
 def test_rules_that_transformers_lacks_are_told(tmp_path):
     model = small()  # lower_bound: not for its own ViT, which takes squares
-    notes = transformers.write(model.spec, model.state_dict(), tmp_path / "a")
+    notes = transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "a")
     assert any("square images alone" in n and "lower_bound" in n for n in notes)
     assert dpt.DPT.from_pretrained(tmp_path / "a").preprocessing.resize == "stretch"
     model = small({"depth": {"upsample": "double"}}, **DINOV2)
-    notes = transformers.write(model.spec, model.state_dict(), tmp_path / "b")
+    notes = transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "b")
     assert any("no lower_bound rule" in n for n in notes)
     assert any("multiples of 28" in n for n in notes)
 
@@ -239,7 +238,7 @@ def test_class_names_travel(tmp_path):
     theirs.save_pretrained(tmp_path)
     model = dpt.DPT.from_pretrained(tmp_path)
     assert model.spec["class_names"] == names
-    transformers.write(model.spec, model.state_dict(), tmp_path / "again")
+    transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "again")
     assert json.loads((tmp_path / "again/config.json").read_text())["id2label"]["3"] == "tree"
 
 
@@ -250,14 +249,14 @@ REFUSED = {
     "position='sincos_2d'": (None, {"position": "sincos_2d"}),
     "gelu='tanh'": (None, {"gelu": "tanh"}),
     "deepest_unit=True": (None, {"deepest_unit": True}),
-    "square images alone": (None, {"image_size": [64, 96]}),
-    r"upsample='double'": (None, {"patch_size": 8}),
+    "image_size": (None, {"image_size": [64, 96]}),
+    r"upsample='image'": (None, {"patch_size": 8}),
     "final_norm=True": (None, {"final_norm": True}),
-    "position codes of DINOv2": (
+    "position_resize='dinov2'": (
         {"depth": {"upsample": "double"}},
         {**DINOV2, "position_resize": "dinov2"},
     ),
-    "register tokens": (
+    "num_register_tokens=4": (
         {"depth": {"upsample": "double"}},
         {**DINOV2, "position_resize": "bicubic_antialias", "num_register_tokens": 4},
     ),
@@ -271,7 +270,7 @@ def test_what_the_format_cannot_express_is_refused(reason, tmp_path):
     heads, overrides = REFUSED[reason]
     model = small(heads, **overrides)
     with pytest.raises(ValueError, match=reason):
-        transformers.write(model.spec, model.state_dict(), tmp_path / "a")
+        transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
@@ -285,7 +284,7 @@ def change(folder, **values):
     [
         (
             {"backbone_config": {"model_type": "resnet"}},
-            "over a 'resnet' backbone, which is not read",
+            "over a 'resnet' backbone, which is not supported",
         ),
         ({"backbone_config": {"model_type": "convnextv2"}}, "over a 'convnextv2' backbone"),
         ({"hidden_act": "relu"}, "hidden_act='relu'"),
@@ -306,7 +305,7 @@ def test_other_architectures_give_one_clear_error(values, message, tmp_path):
 
 def test_unused_tensors_are_listed(tmp_path):
     make("depth", num_hidden_layers=8).save_pretrained(tmp_path)
-    names = transformers.unused(open_source(tmp_path))
+    names = transformers.Transformers().read(open_source(tmp_path)).unused
     blocks = {n.split(".")[3] for n in names if "encoder.layer" in n}
     assert blocks == {"6", "7"}  # behind the last tap
     assert "dpt.layernorm.weight" in names
@@ -314,19 +313,15 @@ def test_unused_tensors_are_listed(tmp_path):
 
 
 def test_defaults_are_those_of_transformers():
-    from transformers import Dinov2Config, DPTConfig
+    from transformers import AutoConfig, DPTConfig
 
-    for ours, theirs in (
-        (transformers.DEFAULTS, DPTConfig()),
-        (transformers.DINOV2_DEFAULTS, Dinov2Config()),
-    ):
-        for name, value in ours.items():
-            if name == "num_register_tokens":
-                continue
-            found = getattr(theirs, name)
-            assert (list(found) if isinstance(found, tuple) else found) == value, name
-    processor = Preprocessing.from_dict({"resize": "stretch", "multiple_of": 1})
-    assert processor.image_size == (384, 384)
+    rows = [(DPTConfig(), [*transformers.VIT.keys.values(), *transformers.DECODER.values()])]
+    for model_type, family in transformers.BACKBONES.items():
+        rows.append((AutoConfig.for_model(model_type), family.keys.values()))
+    for config, keys in rows:
+        for key, default in keys:
+            found = getattr(config, key)
+            assert (list(found) if isinstance(found, tuple) else found) == default, key
 
 
 def test_a_hybrid_standardises_as_transformers_does(tmp_path):

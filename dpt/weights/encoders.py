@@ -1,0 +1,382 @@
+"""Weights for an encoder alone: from timm, DINOv2, DINOv3, DeiT, or any checkpoint of a model.
+
+Common names are timm's, which are ours. The tensors of a file are renamed, moved and resized until
+they fit the encoder; a report lists what was done.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpt.nn import Beit, TimmEncoder, VisionTransformer
+from dpt.nn.beit import offsets, resize_table
+from dpt.nn.positions import ResizePolicy, resize_positions
+from dpt.weights.files import from_hub, open_source
+from dpt.weights.format import Config, Tensors
+from dpt.weights.formats import FORMATS
+from dpt.weights.native import Native
+
+Grid = tuple[int, int]
+State = dict[str, Tensor]
+TIMM, HUB = "timm:", "hf:"
+EMBED = "patch_embed.proj.weight"
+PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")
+"""In this order they precede the patches, in timm and in ours."""
+
+GAIN = re.compile(r"^blocks\.\d+\.ls[12]\.gamma$")
+RENAMED = [
+    (re.compile(r"^blocks\.\d+\.(\d+\.)"), r"blocks.\1"),  # DINOv2 trained in chunks of blocks
+    (re.compile(r"^(?:register|storage)_tokens$"), "reg_token"),  # DINOv2, DINOv3
+    (re.compile(r"\.mlp\.w12\."), ".mlp.fc1."),  # DINOv2
+    (re.compile(r"\.mlp\.w3\."), ".mlp.fc2."),
+    (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # BEiT
+]
+MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
+
+
+@dataclass
+class LoadReport:
+    """Use of a file's tensors in an encoder.
+
+    Attributes:
+        source: the file.
+        loaded: number of tensors.
+        resized: tensors that were interpolated to the encoder's grid or patch size.
+        moved: changes of place that keep the function.
+        missing: tensors of the encoder that are not in the file; they stay as they were.
+        unused: tensors of the file that the encoder does not have.
+    """
+
+    source: str
+    loaded: int = 0
+    resized: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{self.source}: {self.loaded} encoder tensors loaded"]
+        if self.resized:
+            lines.append(f"resized to this grid: {', '.join(self.resized)}")
+        if self.moved:
+            lines.append(f"moved, for the same function: {', '.join(self.moved)}")
+        if self.missing:
+            lines.append(f"not in the file, left at random: {_few(self.missing)}")
+        if self.unused:
+            lines.append(f"in the file, not used: {_few(self.unused)}")
+        return "; ".join(lines)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
+    """Loads the tensors of a file that fit into ``encoder``.
+
+    Position embeddings are resized to its grid and patch embeddings to its patch size; embeddings
+    of tokens without a slot of their own are added to the tokens.
+
+    Args:
+        encoder: one of :mod:`dpt.nn`.
+        path: a file or folder; ``timm:NAME`` for a timm model's released weights, ``hf:ID`` for a
+            repository on the Hugging Face hub.
+
+    Raises:
+        ValueError: nothing fits, or a tensor has the wrong shape; the encoder is then unchanged.
+    """
+    state, grid = _read(str(path))
+    return fit_encoder(encoder, state, grid, path)
+
+
+def fit_encoder(
+    encoder: nn.Module, state: State, grid: Grid | None, path: str | Path
+) -> LoadReport:
+    """Loads the tensors of ``state`` that fit; see :func:`load_encoder_weights`.
+
+    Args:
+        encoder: one of :mod:`dpt.nn`.
+        state: tensors by timm's names.
+        grid: of the position embeddings in ``state``; None if it is not known.
+        path: where they come from, for messages.
+    """
+    target: Any = encoder.model if isinstance(encoder, TimmEncoder) else encoder
+    wanted = target.state_dict()
+    report = LoadReport(str(path))
+    _resize_patches(state, wanted, report)
+    state = _rename(state, target, path)
+    _fit_tables(target, state, grid, report)
+    _fit_distillation(state, wanted, report)
+    _fit_positions(target, state, grid, report)
+    _fit_gains(state, wanted, report)
+    registers = [s["reg_token"].shape[1] for s in (state, wanted) if "reg_token" in s]
+    if len(set(registers)) > 1:  # another number of registers is of no use
+        report.unused.append("reg_token")
+        del state["reg_token"]
+    fitting = {k: v for k, v in state.items() if k in wanted}
+    wrong = [
+        f"{k} {tuple(v.shape)} instead of {tuple(wanted[k].shape)}"
+        for k, v in fitting.items()
+        if v.shape != wanted[k].shape
+    ]
+    if wrong:
+        raise ValueError(f"{path}: another architecture: {_few(wrong)}")
+    if not any("blocks" in k or "stages" in k or "layer" in k for k in fitting):
+        raise ValueError(
+            f"{path}: no tensor of this encoder found; the file has {_few(sorted(state))}"
+        )
+    target.load_state_dict(fitting, strict=False)
+    report.loaded = len(fitting)
+    report.missing = sorted(set(wanted) - set(fitting))
+    report.unused += sorted(set(state) - set(fitting))
+    return report
+
+
+# Reading
+
+
+def _read(name: str) -> tuple[State, Grid | None]:
+    """Encoder tensors of any file, and the grid of their position embeddings if it is known."""
+    if name.startswith(TIMM):
+        return _from_timm(name), None
+    source = open_source(from_hub(name.removeprefix(HUB)) if name.startswith(HUB) else name)
+    if not Native().recognises(source) and any(k.endswith(EMBED) for k in source.tensors):
+        return _strip_prefix(source.tensors), None
+    for candidate in FORMATS:
+        if candidate.recognises(source):
+            checkpoint = candidate.read(source)
+            return encoder_tensors(checkpoint.tensors), saved_grid(checkpoint.config)
+    return source.tensors, None
+
+
+def _from_timm(name: str) -> State:
+    import timm
+
+    model = name.removeprefix(TIMM)
+    if not timm.is_model(model.partition(".")[0]):
+        raise ValueError(f"{name}: timm has no such model")
+    try:
+        return dict(timm.create_model(model, pretrained=True, num_classes=0).state_dict())
+    except Exception as error:  # no such tag, no released weights, no network
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(
+            f"{name}: its weights cannot be fetched ({type(error).__name__}: {reason})"
+        ) from error
+
+
+def _strip_prefix(state: Tensors) -> State:
+    """The ViT's tensors alone, if a file holds it under a prefix; of several, the teacher's."""
+    prefixes = [k.removesuffix(EMBED) for k in state if k.endswith(EMBED)]
+    prefix = min(prefixes, key=lambda p: (p != "", "teacher" not in p, len(p)))
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def encoder_tensors(state: Tensors) -> State:
+    """The encoder's tensors of a whole model of ours, under its own names."""
+    tensors = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
+    return {k.removeprefix("model."): v for k, v in tensors.items()}  # timm's, inside ours
+
+
+def saved_grid(config: Config) -> Grid | None:
+    """The grid of the position embeddings of a saved model of ours."""
+    encoder = config.get("encoder")
+    if not isinstance(encoder, Mapping) or encoder.get("kind") == "timm":
+        return None
+    height, width = encoder.get("image_size", (384, 384))
+    patch = encoder.get("patch_size", 16)
+    return height // patch, width // patch
+
+
+# Fitting
+
+
+def _rename(state: State, target: nn.Module, path: str | Path) -> State:
+    """The tensors of ``state`` with the names of ``target``.
+
+    Raises:
+        ValueError: blocks of another kind than those of our ViT.
+    """
+    wanted = target.state_dict().keys()
+    merged = "layers.0.downsample.reduction.weight"  # Swin, as of its authors and timm 0.6
+    if merged in state and merged not in wanted:
+        state = {MERGING.sub(lambda m: f"layers.{int(m[1]) + 1}", k): v for k, v in state.items()}
+    if isinstance(target, VisionTransformer):
+        strange = [k for k in state if k.startswith(("storage_tokens", "rope_embed.", "rope."))]
+        if not isinstance(target, Beit):
+            beit = (".gamma_1", ".relative_position_bias_table")
+            strange += [k for k in state if k.endswith(beit)]
+        if strange:
+            raise ValueError(
+                f"{path}: holds {strange[0]}, so blocks of another kind than this encoder's "
+                "(DINOv3, EVA and BEiT have positions inside attention): use encoder kind 'timm' "
+                "and their name, such as vit_small_patch16_dinov3, or 'beit'"
+            )
+    elif "storage_tokens" in state and getattr(target, "rope", None) is not None:  # DINOv3
+        # by timm's own rules, which follow its options (biases of queries, names of gains)
+        rules = import_module(type(target).__module__).checkpoint_filter_fn
+        with redirect_stdout(StringIO()):  # it prints each bias that it leaves out
+            return dict(rules(state, target))
+    for pattern, new in RENAMED:
+        state = {k if k in wanted else pattern.sub(new, k): v for k, v in state.items()}
+    return state
+
+
+def _resize_patches(state: State, wanted: Tensors, report: LoadReport) -> None:
+    """Resizes the kernel of the patch embedding, in place.
+
+    By the pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, section 3.4).
+    """
+    kernel, own = state.get(EMBED), wanted.get(EMBED)
+    if kernel is None or own is None or kernel.ndim != 4 or kernel.shape[:2] != own.shape[:2]:
+        return
+    old, new = list(kernel.shape[2:]), list(own.shape[2:])
+    if old != new:
+        from timm.layers import resample_patch_embed
+
+        state[EMBED] = resample_patch_embed(kernel, new)
+        report.resized.append(f"{EMBED} {old[0]}x{old[1]} to {new[0]}x{new[1]}")
+
+
+def _fit_tables(encoder: nn.Module, state: State, old: Grid | None, report: LoadReport) -> None:
+    """Resizes our BEiT's tables of position biases to its grid, in place.
+
+    Args:
+        encoder: any; others than BEiT have no tables.
+        state: tensors.
+        old: grid of the tables in ``state``; None takes a square one.
+        report: to add to.
+    """
+    names = [k for k in state if k.endswith(".relative_position_bias_table")]
+    if not isinstance(encoder, Beit) or not names:
+        return
+    rows = state[names[0]].shape[0]
+    side = (math.isqrt(max(rows - 3, 0)) + 1) // 2
+    old = old or (side, side)
+    if old != encoder.grid and math.prod(offsets(old)) + 3 == rows:
+        policy = encoder.position_resize
+        for name in names:
+            state[name] = resize_table(state[name], old, encoder.grid, policy=policy)
+        sizes = "{}x{} to {}x{}".format(*old, *encoder.grid)
+        report.resized.append(f"{len(names)} tables of position biases {sizes}")
+
+
+def _fit_gains(state: State, wanted: Tensors, report: LoadReport) -> None:
+    """Fits LayerScale if only one of the two has it, in place.
+
+    γ · (W x + b) is (γ W) x + γ b: gains without a place go into the layer before them, and a place
+    without a gain gets ones.
+    """
+    folded, added = 0, 0
+    for name in [k for k in state if GAIN.match(k) and k not in wanted]:
+        layer = name.replace("ls1.gamma", "attn.proj").replace("ls2.gamma", "mlp.fc2")
+        if f"{layer}.weight" in wanted and f"{layer}.weight" in state:
+            gain = state.pop(name)
+            state[f"{layer}.weight"] = gain[:, None] * state[f"{layer}.weight"]
+            state[f"{layer}.bias"] = gain * state[f"{layer}.bias"]
+            folded += 1
+    for name in [k for k in wanted if GAIN.match(k) and k not in state]:
+        if name.replace("ls1.gamma", "norm1.weight").replace("ls2.gamma", "norm2.weight") in state:
+            state[name] = torch.ones_like(wanted[name])
+            added += 1
+    if folded:
+        report.moved.append(f"{folded} LayerScale gains into the layers before them")
+    if added:
+        report.moved.append(f"{added} LayerScale gains, which the file does not have, to 1")
+
+
+def _fit_distillation(state: State, wanted: Tensors, report: LoadReport) -> None:
+    """Makes DeiT's distillation token the only register, in place: the same function."""
+    register = wanted.get("reg_token")
+    if "dist_token" in state and register is not None and register.shape[1] == 1:
+        state["reg_token"] = state.pop("dist_token")
+        report.moved.append("dist_token into the register")
+
+
+def _layout(encoder: Any) -> tuple[int, Grid, ResizePolicy] | None:
+    """Number of slots before those of patches, grid and policy of an encoder's ``pos_embed``."""
+    own = getattr(encoder, "pos_embed", None)
+    if own is None or own.ndim != 3:
+        return None
+    if isinstance(encoder, VisionTransformer):
+        return int(encoder.cls_position), encoder.grid, encoder.position_resize
+    grid = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)  # of timm's
+    if grid is None:
+        return None
+    return own.shape[1] - grid[0] * grid[1], (grid[0], grid[1]), "bicubic_antialias"
+
+
+def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: LoadReport) -> None:
+    """Fits ``pos_embed`` and the tokens before the patches to the encoder, in place.
+
+    Embeddings of patches are resized to its grid. That of a token without a slot there is added to
+    the token, which is the same function; that of a token which the encoder does not have (DeiT's
+    for distillation) is dropped.
+
+    Args:
+        encoder: any.
+        state: tensors.
+        old: grid of the embeddings in ``state``; None takes the encoder's own, or a square one.
+        report: to add to.
+    """
+    positions, layout = state.get("pos_embed"), _layout(encoder)
+    if positions is None or positions.ndim != 3 or layout is None:
+        return
+    new_slots, new, policy = layout
+    have, wanted = _tokens(state), _tokens(encoder.state_dict())
+    slots, old = _find_grid(positions.shape[1], len(have), old, new, report.source)
+    dropped = [name for name, _ in (t for t in have[:slots] if t not in wanted)]
+    report.unused += [f"code of {name}" for name in dict.fromkeys(dropped)]
+    before = positions.new_zeros(1, new_slots, positions.shape[2])
+    for place, token in enumerate(wanted):
+        if token not in have[:slots]:
+            continue
+        position = positions[:, have.index(token)]
+        if place < new_slots:
+            before[:, place] = position
+        else:
+            name, i = token
+            state[name] = state[name].clone()
+            state[name][:, i] += position
+    if slots - len(dropped) != new_slots:
+        report.moved.append(f"pos_embed {slots} to {new_slots} codes before the patches")
+    cells = positions[:, slots:]
+    if old != new:
+        cells = resize_positions(cells, old, new, policy=policy)
+        report.resized.append(f"pos_embed {old[0]}x{old[1]} to {new[0]}x{new[1]}")
+    state["pos_embed"] = torch.cat((before, cells), dim=1)
+
+
+def _tokens(state: Tensors) -> list[tuple[str, int]]:
+    """(name, index in its parameter) of every token before the patches."""
+    return [(n, i) for n in PREFIX_TOKENS if n in state for i in range(state[n].shape[1])]
+
+
+def _find_grid(
+    count: int, num_tokens: int, old: Grid | None, new: Grid, source: str
+) -> tuple[int, Grid]:
+    """Number of slots before those of patches, and grid of the latter, that fit ``count``."""
+    choices = list(dict.fromkeys((1, num_tokens, 0)))
+    for grid in (old,) if old is not None else (new, None):
+        for slots in choices:
+            rest = count - slots
+            side = round(max(rest, 0) ** 0.5)
+            height, width = grid or (side, side)
+            if rest > 0 and height * width == rest:
+                return slots, (height, width)
+    shape = "a square" if old is None else f"{old[0]}x{old[1]}"
+    allowed = " or ".join(map(str, sorted(choices)))
+    raise ValueError(
+        f"{source}: pos_embed has {count} codes, which are not {shape} beside {allowed} for the "
+        "tokens before the patches"
+    )

@@ -1,0 +1,347 @@
+"""The interface of a checkpoint format, and what formats share.
+
+A format maps tensor names by a table of rows (our name, its name), used for reading and for
+writing. ``*`` is the rest of a name and ``{n}`` a number, which its name may shift: ``{n+1}``,
+``{3-n}``. ``{qkv}`` stands for three tensors, query, key and value, which we keep as one: their
+rows follow one another. The first row that matches a name applies.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from dpt.nn import Decoder
+from dpt.weights.files import Source
+from dpt.zoo import ENCODERS, HEADS, build, is_linear
+
+Config = dict[str, Any]
+Tensors = Mapping[str, Tensor]
+Table = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model as read from a file.
+
+    Attributes:
+        config: the model configuration, plain data.
+        tensors: the state dict with our names; unexpected tensors keep the file's.
+        unused: names of tensors in the file that take no part in a prediction.
+    """
+
+    config: Config
+    tensors: dict[str, Tensor]
+    unused: list[str] = field(default_factory=list)
+
+
+class Format(ABC):
+    """A checkpoint format.
+
+    Attributes:
+        name: of the format, as in ``dpt convert --to``.
+        writable: whether ``write`` is implemented.
+    """
+
+    name: str
+    writable = False
+
+    @abstractmethod
+    def recognises(self, source: Source) -> bool:
+        """Whether the file is in this format, by the names in it; never fails."""
+
+    @abstractmethod
+    def read(self, source: Source) -> Checkpoint:
+        """The model in the file.
+
+        Raises:
+            ValueError: the file is damaged, or its model cannot be expressed here.
+        """
+
+    def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
+        """Writes a model, and returns notes for its user.
+
+        Raises:
+            ValueError: the format cannot express the model.
+        """
+        raise ValueError(f"models are not written in the {self.name} format, only read")
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise ValueError(f"the {self.name} format {reason}")
+
+    def refuse_unless(self, part: str, given: Config, needed: Config) -> None:
+        """Refuses options of a ``part`` of the model that the format has no place for.
+
+        Args:
+            part: such as ``encoder``.
+            given: its options.
+            needed: the only value of an option; a tuple, if there are several.
+        """
+        allowed = {k: v if isinstance(v, tuple) else (v,) for k, v in needed.items()}
+        wrong = [
+            f"{part}.{k}={given.get(k)!r} (only {' or '.join(map(repr, v))})"
+            for k, v in allowed.items()
+            if given.get(k) not in v
+        ]
+        if wrong:
+            self.refuse(f"cannot express {'; '.join(wrong)}")
+
+    def only_head(self, config: Config, *allowed: str) -> tuple[str, Config]:
+        """Name and options of the head, for a format that holds one, of one of these names."""
+        heads = config["heads"]
+        if len(heads) != 1:
+            self.refuse(f"holds one head, and this model has {len(heads)}: {', '.join(heads)}")
+        ((name, options),) = heads.items()
+        if name not in allowed or is_linear(name, options):
+            kind = "linear " if name in allowed else ""
+            self.refuse(f"has no {kind}{name} head, only {' or '.join(allowed)}")
+        return name, options
+
+
+@cache
+def _pattern(ours: str) -> re.Pattern[str]:
+    pattern = re.escape(ours).replace(r"\*", "(?P<rest>.+)")
+    return re.compile(re.sub(r"\\\{(\w)\\\}", r"(?P<\1>\\d+)", pattern))
+
+
+def their_names(name: str, table: Table) -> list[str]:
+    """The names in another format (one, or three for ``{qkv}``) of our tensor ``name``."""
+
+    def number(found: re.Match[str]) -> str:
+        base, letter, shift = found.groups()
+        n = int(groups[letter])
+        return str(int(base) - n if base else n + int(shift or 0))
+
+    for ours, theirs in table:
+        match = _pattern(ours).fullmatch(name)
+        if match:
+            groups = match.groupdict()
+            new = re.sub(r"\{(?:(\d)-)?([a-z])([+-]\d)?\}", number, theirs)
+            new = new.replace("*", groups.get("rest", ""))
+            parts = ("query", "key", "value") if "{qkv}" in new else ("",)
+            return [new.replace("{qkv}", part) for part in parts]
+    raise ValueError(f"this format has no place for {name}")
+
+
+def from_theirs(
+    config: Config, tensors: Tensors, table: Table, unused: Iterable[str]
+) -> Checkpoint:
+    """The checkpoint with another format's tensors under our names.
+
+    Args:
+        config: the model configuration.
+        tensors: of the other format.
+        table: of names.
+        unused: patterns (``fnmatch``) of names of tensors that never run.
+    """
+    state: dict[str, Tensor] = {}
+    left = dict.fromkeys(tensors)
+    for name in own_shapes(config):
+        names = their_names(name, table)
+        if all(n in tensors for n in names):
+            parts = [tensors[n] for n in names]
+            state[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
+            for n in names:
+                left.pop(n, None)
+    never_run = [n for n in left if any(fnmatchcase(n, p) for p in unused)]
+    unexpected = {n: tensors[n] for n in left if n not in never_run}
+    return Checkpoint(config, state | unexpected, never_run)
+
+
+def to_theirs(state: Tensors, table: Table) -> dict[str, Tensor]:
+    """Our tensors under another format's names."""
+    tensors: dict[str, Tensor] = {}
+    for name, value in state.items():
+        names = their_names(name, table)
+        parts = value.chunk(len(names)) if len(names) > 1 else (value,)
+        tensors.update(zip(names, parts, strict=True))
+    return tensors
+
+
+def add_deepest_unit(tensors: dict[str, Tensor], unit: str) -> None:
+    """Adds zeros for the first residual unit of the deepest fusion block, which never runs.
+
+    Args:
+        unit: its name in the format, without the number at the end.
+    """
+    for name in [n for n in tensors if n.startswith(f"{unit}2.")]:
+        tensors[name.replace(f"{unit}2.", f"{unit}1.")] = torch.zeros_like(tensors[name])
+
+
+def own_shapes(config: Config) -> dict[str, torch.Size]:
+    """Shapes of the tensors of a model, by name; nothing is allocated."""
+    with torch.device("meta"):
+        encoder, decoder, heads = build(config)
+    parts: dict[str, Any] = {"encoder": encoder, "decoder": decoder}
+    parts |= {f"heads.{k}": head for k, head in heads.items()}
+    return {
+        f"{part}.{k}": v.shape
+        for part, module in parts.items()
+        if module is not None
+        for k, v in module.state_dict().items()
+    }
+
+
+def check_tensors(config: Config, state: Tensors, *, where: str) -> None:
+    """Checks that ``state`` holds every tensor of the model, with its shape, and no other.
+
+    Raises:
+        ValueError: one message that lists the differences.
+    """
+    try:
+        shapes = own_shapes(config)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{where}: its configuration describes no model ({type(error).__name__}: {reason})"
+        ) from error
+    if faults := list_faults(shapes, state):
+        raise ValueError(f"{where} does not fit its own configuration: {faults}")
+
+
+def list_faults(shapes: Mapping[str, torch.Size], state: Tensors) -> str:
+    """Lists missing, unexpected and misshapen tensors of ``state``; empty if there are none."""
+    faults = [f"missing {k}" for k in shapes if k not in state]
+    faults += [f"unexpected {k}" for k in state if k not in shapes]
+    faults += [
+        f"{k} is {tuple(state[k].shape)}, not {tuple(shape)}"
+        for k, shape in shapes.items()
+        if k in state and state[k].shape != shape
+    ]
+    return "; ".join(faults[:8]) + (f" and {len(faults) - 8} more" if len(faults) > 8 else "")
+
+
+# For readers: sizes from the shapes of tensors
+
+
+class Shapes:
+    """Shapes of the tensors of a file that must be there.
+
+    Args:
+        source: the file, for messages.
+        tensors: its tensors.
+        family: what the file looks like, for messages.
+    """
+
+    def __init__(self, source: Source, tensors: Tensors, family: str) -> None:
+        self.path, self.tensors, self.family = source.path, tensors, family
+
+    def __call__(self, name: str) -> tuple[int, ...]:
+        if name not in self.tensors:
+            raise ValueError(f"{self.path}: looks like {self.family}, but {name} is missing")
+        return tuple(self.tensors[name].shape)
+
+    def channels(self, name: str) -> int:
+        """Size of the first dimension."""
+        return self(name)[0]
+
+    def count(self, prefix: str) -> int:
+        """Number of items with tensors under ``prefix``, such as ``pretrained.blocks.``."""
+        names = (n for n in self.tensors if n.startswith(prefix))
+        return len({n.removeprefix(prefix).partition(".")[0] for n in names})
+
+    def count_blocks(self, prefix: str) -> int:
+        """Number of transformer blocks under ``prefix``; four or more."""
+        count = self.count(prefix)
+        if count < 4:
+            raise ValueError(f"{self.path}: {count} blocks under {prefix}*; a DPT needs four")
+        return count
+
+    def vit(self, prefix: str) -> Config:
+        """Arguments of our ViT for one under ``prefix``, with timm's or DINOv2's names.
+
+        Shapes do not tell the heads (64 channels each) or the LayerNorm eps (1e-6). The patches of
+        the hybrid, behind its CNN, are 16 pixels.
+        """
+        slots, dim = self(f"{prefix}pos_embed")[1:]
+        side = math.isqrt(slots - 1)
+        if side * side != slots - 1 or dim % 64:
+            raise ValueError(
+                f"{self.path}: position embedding of {slots} tokens by {dim} channels: "
+                f"{self.family} has a square grid, and 64 channels per attention head"
+            )
+        num_blocks = self.count_blocks(f"{prefix}blocks.")
+        hybrid = any(k.startswith(f"{prefix}patch_embed.backbone.") for k in self.tensors)
+        patch = 16 if hybrid else self(f"{prefix}patch_embed.proj.weight")[-1]
+        block = f"{prefix}blocks.0."
+        gated = f"{block}mlp.w12.weight" in self.tensors
+        if gated:
+            hidden = self.channels(f"{block}mlp.w12.weight") // 2
+            # SwiGLU has two thirds of the hidden channels, rounded up to a multiple of 8
+            usual = (int(4 * dim * 2 / 3) + 7) // 8 * 8
+            mlp_ratio = 4.0 if hidden == usual else 1.5 * hidden / dim
+        else:
+            mlp_ratio = self.channels(f"{block}mlp.fc1.weight") / dim
+        registers = self.tensors.get(f"{prefix}register_tokens")
+        return {
+            "image_size": [side * patch, side * patch],
+            "patch_size": patch,
+            "embed_dim": dim,
+            "num_blocks": num_blocks,
+            "num_heads": dim // 64,
+            "mlp_ratio": mlp_ratio,
+            "swiglu": gated,
+            "qkv_bias": f"{block}attn.qkv.bias" in self.tensors,
+            "norm_eps": 1e-6,
+            "layer_scale": 1.0 if f"{block}ls1.gamma" in self.tensors else None,
+            "num_register_tokens": 0 if registers is None else registers.shape[1],
+        }
+
+
+def quarter_ends(num_blocks: int) -> list[int]:
+    """Zero-based indices of the last block of each quarter of an encoder."""
+    return [num_blocks * (i + 1) // 4 - 1 for i in range(4)]
+
+
+# For writers: what a format can express
+
+PLAIN_ENCODER: Config = {
+    "in_channels": 3,
+    "position": "learned",
+    "cls_position": True,
+    "norm_order": "pre",
+    "gelu": "exact",
+    "num_register_tokens": 0,
+    "swiglu": False,
+    "layer_scale": None,
+    "final_norm": False,
+    "padding": "bottom_right",
+    "position_resize": "bilinear",
+}
+"""Options of the ViT of official DPT, and of transformers' DPT."""
+
+
+def _defaults(target: type) -> Config:
+    """Default arguments of a class and of its parents."""
+    found: Config = {}
+    for cls in reversed(target.__mro__):
+        if "__init__" in vars(cls) and cls.__module__.startswith("dpt."):
+            parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+            found |= {p.name: p.default for p in parameters if p.default is not p.empty}
+    return found
+
+
+def complete(config: Config) -> Config:
+    """The configuration with every default written out; sequences are lists."""
+
+    def plain(values: Config) -> Config:
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    encoder = {**_defaults(ENCODERS[config["encoder"]["kind"]]), **config["encoder"]}
+    scales = [1, 1, 1, 0.5] if encoder["kind"] == "hybrid" else [4, 2, 1, 0.5]
+    decoder = {**_defaults(Decoder), "scales": scales, **config["decoder"]}
+    if decoder["unit_bias"] is None:
+        decoder["unit_bias"] = not decoder["batch_norm"]
+    heads = {k: plain({**_defaults(HEADS[k]), **v}) for k, v in config["heads"].items()}
+    return {**config, "encoder": plain(encoder), "decoder": plain(decoder), "heads": heads}
