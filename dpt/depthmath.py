@@ -1,10 +1,9 @@
-"""Arithmetic on depth maps with holes: inverse depth, masked statistics, scale/shift alignment.
+"""Arithmetic on depth maps with holes: inverse depth, masked statistics, alignment.
 
 Every function takes ``valid``, bool, and reads nothing outside it: invalid pixels may hold 0, NaN
-or infinity without reaching a value or a gradient. All are batched (statistics go per image) and
-use ``torch.where`` in place of boolean indexing: no shape depends on the data, so nothing waits
-for the device and ``torch.compile`` sees one graph. Half-precision inputs are computed in float32,
-float64 stays float64.
+or infinity without reaching a value or a gradient. All are batched, with statistics per image, and
+use ``torch.where`` in place of boolean indexing, so that no shape depends on the data. Half
+precision is computed in float32, float64 stays float64.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def valid_range(depth: Tensor, valid: Tensor, *, min_depth: float, max_depth: float) -> Tensor:
-    """Narrows ``valid`` to depths strictly inside (``min_depth``, ``max_depth``).
+    """Narrows ``valid`` to depths strictly between two limits, as in BTS's evaluation code.
 
-    Strict on both sides, as in the BTS evaluation code. NaN is never inside, and neither is
-    infinity, also for ``max_depth=inf``.
+    NaN and infinity are never valid, also for ``max_depth=inf``.
 
     Args:
         depth: float (..., H, W), metres.
@@ -33,14 +31,11 @@ def valid_range(depth: Tensor, valid: Tensor, *, min_depth: float, max_depth: fl
 
 
 def inverse_depth(depth: Tensor, valid: Tensor) -> Tensor:
-    """1 / depth where ``valid`` and depth is positive, 0 elsewhere.
+    """1 / depth where ``valid`` and depth is positive, 0 elsewhere: float (..., H, W), 1/metres.
 
     Args:
         depth: float (..., H, W), metres.
         valid: bool (..., H, W).
-
-    Returns:
-        float (..., H, W), 1/metres.
     """
     usable = valid & (depth > 0)
     safe = torch.where(usable, at_least_float32(depth), 1.0)
@@ -48,16 +43,16 @@ def inverse_depth(depth: Tensor, valid: Tensor) -> Tensor:
 
 
 def masked_mean(values: Tensor, valid: Tensor, dim: int | tuple[int, ...] = (-2, -1)) -> Tensor:
-    """Mean of the valid ``values`` along ``dim``; 0 (with zero gradient) where there are none."""
+    """Mean of the valid ``values`` along ``dim``; 0 (with zero gradient) if there are none."""
     total = torch.where(valid, at_least_float32(values), 0.0).sum(dim)
     return total / valid.sum(dim).clamp(min=1)
 
 
 def masked_median(values: Tensor, valid: Tensor) -> Tensor:
-    """Median of each image's valid values, (B, H, W) → (B,); 0 where there are none.
+    """Median of each image's valid values, (B, H, W) → (B,); 0 if there are none.
 
-    NumPy's definition: of an even number of values, the mean of the middle two (``torch.median``
-    takes the lower one). Differentiable: the gradient goes to the one or two middle pixels.
+    As in NumPy, the mean of the middle two of an even number of values (``torch.median`` takes the
+    lower one). The gradient goes to the one or two middle pixels.
     """
     flat_valid = valid.flatten(1)
     filled = torch.where(flat_valid, at_least_float32(values).flatten(1), torch.inf)
@@ -70,19 +65,15 @@ def masked_median(values: Tensor, valid: Tensor) -> Tensor:
 
 
 def median_mad(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Shift and scale that bring a map to zero translation and unit scale.
+    """(shift, scale), each (B,), such that (values - shift) / scale is normalised.
 
-    Ranftl et al. 2020 (MiDaS), eq. 5: t(d) = median(d), s(d) = mean |d - t(d)|, over the valid
-    pixels alone (the authors' published snippet takes the median over all pixels, which sparse
-    ground truth pulls to 0). Use as (d - shift) / scale, eq. 6.
+    Ranftl et al. 2020 (MiDaS), eqs. 5 and 6: shift = median(d), scale = mean |d - shift|, over the
+    valid pixels alone (the authors' code takes the median over all pixels, which is 0 for sparse
+    ground truth). The scale of a constant map (at most 1e-6 of spread) is 1.
 
     Args:
         values: float (B, H, W).
         valid: bool (B, H, W).
-
-    Returns:
-        (shift, scale), each (B,). The scale of a constant map (at most 1e-6 of spread) is 1, so
-        that the division is finite and its gradient of ordinary size.
     """
     values = torch.where(valid, at_least_float32(values), 0.0)
     shift = masked_median(values, valid)
@@ -93,10 +84,9 @@ def median_mad(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
 def align_scale_shift(prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Least-squares (scale, shift) of each image: argmin Σ (scale · prediction + shift - target)².
 
-    Ranftl et al. 2020, eqs. 2-4, over the valid pixels, in centred moments: scale = cov(p, t) /
-    var(p), shift = mean(t) - scale · mean(p). The normal equations of the paper lose all digits
-    in float32 where the spread is small against the mean; these do not. A prediction that runs
-    against the target gets a negative scale.
+    Ranftl et al. 2020, eqs. 2-4, in centred moments: scale = cov(p, t) / var(p), shift = mean(t) -
+    scale · mean(p). The normal equations of the paper lose all digits in float32 where the spread
+    is small against the mean.
 
     Args:
         prediction: float (B, H, W), any unit.
@@ -104,9 +94,8 @@ def align_scale_shift(prediction: Tensor, target: Tensor, valid: Tensor) -> tupl
         valid: bool (B, H, W).
 
     Returns:
-        (scale, shift), each (B,) and finite. Where the scale is not determined (one valid pixel,
-        constant prediction) it is 0 and the shift the target's mean, which is a least-squares
-        solution too; without a valid pixel both are 0.
+        (scale, shift), each (B,) and finite; the scale may be negative. If it is not determined
+        (one valid pixel, constant prediction) it is 0 and the shift the target's mean.
     """
     p = torch.where(valid, at_least_float32(prediction), 0.0)
     t = torch.where(valid, at_least_float32(target), 0.0)
@@ -114,7 +103,7 @@ def align_scale_shift(prediction: Tensor, target: Tensor, valid: Tensor) -> tupl
     centred = p - mean_p[:, None, None]
     variance = masked_mean(centred.square(), valid)
     covariance = masked_mean(centred * (t - mean_t[:, None, None]), valid)
-    # what rounding leaves of a constant map is a few units in the last place of its mean
+    # rounding leaves a constant map a spread of a few units in the last place of its mean
     limits = torch.finfo(variance.dtype)
     determined = variance > (16 * limits.eps * mean_p).square() + limits.tiny
     scale = torch.where(determined, covariance / torch.where(determined, variance, 1.0), 0.0)
@@ -124,8 +113,8 @@ def align_scale_shift(prediction: Tensor, target: Tensor, valid: Tensor) -> tupl
 def align_median(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """Scale (B,) that gives each image's prediction the target's median over the valid pixels.
 
-    The "median scaling" of self-supervised depth (Zhou et al. 2017). Arguments as for
-    :func:`align_scale_shift`. 1 where there is no valid pixel or the prediction's median is 0.
+    The "median scaling" of Zhou et al. 2017. Arguments as for :func:`align_scale_shift`. 1 if
+    there is no valid pixel or the prediction's median is 0.
     """
     median_p, median_t = masked_median(prediction, valid), masked_median(target, valid)
     determined = (median_p.abs() > torch.finfo(median_p.dtype).tiny) & valid.flatten(1).any(1)

@@ -5,10 +5,23 @@ from pathlib import Path
 import h5py
 import numpy as np
 import scipy.io
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from PIL import Image
+
+from dpt.config.build import make_dataset
+from dpt.config.compose import config_dir
+from dpt.data import Dataset
 
 SIZE = (24, 32)
 RNG = np.random.default_rng(0)
+
+
+def configured(name: str, root: Path, *overrides: str, split: str = "train") -> Dataset:
+    """The data set that ``data=name`` means, with the user's further overrides."""
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        cfg = compose("train", [f"data={name}", f"data.root={root}", *overrides])
+    return make_dataset(OmegaConf.to_container(cfg.data, resolve=True), split)
 
 
 def photo(path: Path) -> np.ndarray:

@@ -62,16 +62,16 @@ def sources():
         (r"^\s*(import|from) wandb", {"dpt/training/loggers.py"}),
         (
             r"cv2\.im(read|decode)|Image\.open|np\.load\(|\bh5py\b|loadmat",
-            {"dpt/data/formats/decode_pictures.py", "dpt/data/formats/decode_arrays.py"},
+            {"dpt/data/formats/decoders.py"},
         ),
         (
             r"\bOpenEXR\b",
-            {"dpt/data/formats/decode_arrays.py", "dpt/predict/outputs.py"},
+            {"dpt/data/formats/decoders.py", "dpt/predict/outputs.py"},
         ),  # which writes
         (r"cv2\.Video", {"dpt/data/formats/video.py"}),
         (
             r"^\s*(import|from) dpt\.data\.formats\.decode",
-            {"dpt/data/formats/io.py", "dpt/data/formats/decode_arrays.py"},
+            {"dpt/data/formats/io.py"},
         ),
     ],
 )

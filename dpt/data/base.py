@@ -57,27 +57,17 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     the three named above have defaults.
     """
 
-    info: DatasetInfo
-    """Targets, class names, palette and depth range; known before any file is read."""
-    class_id_names: tuple[str, ...] = ()
-    """Names of the image-level classes, if ``class_id`` is a target."""
-    root: str | Path | None = None
-    """Folder or address of the data; messages and reports shorten file names by it."""
-    remedies: Mapping[Target, str] = {}
-    """How to get targets that the data set could have and has not, for messages."""
-    depth_rule: DepthRule | None = None
-    """How the values of depth files become metres, if there are depth files."""
-    label_rule: LabelRule | None = None
-    """How the values of label files become classes, if there are label files."""
-    depth_key: str | None = None
-    """Name of the depth array in files that hold several."""
-    reads_files: bool = True
-    """False where samples are computed, so that there are no files to check."""
-    changes_every_epoch: bool = False
-    """True if the sample of an index depends on the epoch, see :meth:`draw`."""
-    is_sharded: bool = False
-    """True if neighbouring indices share a large file. Ranks then take contiguous parts of
-    :meth:`epoch_order`, so that they read different files."""
+    info: DatasetInfo  # targets, class names, palette, depth range; known before any file is read
+    class_id_names: tuple[str, ...] = ()  # of the image-level classes, if there are any
+    root: str | Path | None = None  # folder or address; reports shorten file names by it
+    remedies: Mapping[Target, str] = {}  # how to get targets that are absent, for messages
+    depth_rule: DepthRule | None = None  # from the values of depth files to metres
+    label_rule: LabelRule | None = None  # from the values of label files to classes
+    depth_key: str | None = None  # name of the depth array in files that hold several
+    reads_files: bool = True  # False if samples are computed: there are no files to check
+    changes_every_epoch: bool = False  # whether the sample of an index depends on the epoch
+    is_sharded: bool = False  # whether neighbouring indices share a file: ranks then take
+    # contiguous parts of `epoch_order`, so that they read different files
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -124,7 +114,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Reads ``limit`` samples, see :meth:`some_indices`, before any training time is spent.
 
         Returns:
-            Remarks that need not stop a run: maps without a usable pixel, if few.
+            A remark on every map without a usable pixel.
 
         Raises:
             DataError: a file cannot be read, sizes differ, class ids are out of range, or more
@@ -132,27 +122,24 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """
         if len(self) == 0:
             raise DataError("the data set is empty")
-        empty: dict[str, list[str]] = {"depth": [], "labels": []}
-        seen = {"depth": 0, "labels": 0}
+        found: dict[str, list[str]] = {"depth": [], "labels": []}  # a remark, or "" for each map
         for index in self.some_indices(limit=limit, seed=seed) if self.reads_files else ():
             sample = self[index]
             check_sample(sample)
             if "valid" in sample:
-                seen["depth"] += 1
-                if not sample["valid"].any():
-                    empty["depth"].append(self.explain_invalid_depth(index))
+                usable = sample["valid"].any()
+                found["depth"].append("" if usable else self.explain_invalid_depth(index))
             if "labels" in sample:
-                seen["labels"] += 1
-                if (sample["labels"] == IGNORE_INDEX).all():
-                    empty["labels"].append(
-                        f"every label pixel of {sample.get('name', f'sample {index}')} is ignored: "
-                        "check data.ignore_index and data.label_map"
-                    )
-        for key, remarks in empty.items():
-            if 2 * len(remarks) > seen[key]:
-                others = f" (so are {len(remarks)} of {seen[key]} {key} files read)"
-                raise DataError(remarks[0] + (others if seen[key] > 1 else ""))
-        return empty["depth"] + empty["labels"]
+                usable = (sample["labels"] != IGNORE_INDEX).any()
+                name = sample.get("name", f"sample {index}")
+                remark = f"every label pixel of {name} is ignored: check data.ignore_index and "
+                found["labels"].append("" if usable else remark + "data.label_map")
+        for key, remarks in found.items():
+            empty = [remark for remark in remarks if remark]
+            if 2 * len(empty) > len(remarks):
+                others = f" (so are {len(empty)} of {len(remarks)} {key} files read)"
+                raise DataError(empty[0] + (others if len(remarks) > 1 else ""))
+        return [remark for remarks in found.values() for remark in remarks if remark]
 
 
 class Transform(Protocol):
@@ -168,17 +155,15 @@ MAX_REPLACEMENTS = 20
 class Augmented(torch.utils.data.Dataset[Sample]):
     """A data set and its transform, indexed by (epoch, index).
 
-    The transform's randomness depends on (seed, epoch, index) only: not on the worker, nor on what
-    was read before. Batches are therefore bit-identical for any number of workers, and a resumed
-    run continues as an uninterrupted one would.
+    The transform's randomness depends on (seed, epoch, index) only, so that batches are
+    bit-identical for any number of workers and after resuming.
 
     Args:
         dataset: raw samples.
         transform: applied to each sample.
         seed: of the transform.
-        on_error: what to do where a file cannot be read: ``raise``; ``next`` takes the next sample
-            instead; ``blank`` gives a black image without labels, which no metric counts. Both
-            list the errors under ``failed``.
+        on_error: if a file cannot be read, ``raise``, take the ``next`` sample, or give a
+            ``blank`` image without labels. The last two list the errors under ``failed``.
     """
 
     def __init__(
@@ -205,8 +190,6 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         out = self.transform(sample, seed=int(state[0]))
         out["index"] = index
         out.setdefault("name", str(index))
-        if "failed" in sample:
-            out["failed"] = sample["failed"]
         return out
 
     def _read(self, epoch: int, index: int) -> Sample:
@@ -227,12 +210,8 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")
 
 
-_DTYPES: dict[str, Any] = {
-    "image": np.uint8,
-    "labels": np.uint8,
-    "depth": np.float32,
-    "valid": bool,
-}
+_DTYPES: dict[str, Any] = {"image": np.uint8, "labels": np.uint8, "depth": np.float32,
+                           "valid": bool}  # fmt: skip
 
 
 def check_sample(sample: Sample, *, files: Files | None = None) -> None:

@@ -18,10 +18,9 @@ class MixDataset(Dataset):
     """Draws from several data sets by weight.
 
     Training: an epoch has ``length`` places, of which each set has its share, exact to one place.
-    A set fills its places from a permutation of its samples that continues from epoch to epoch:
-    each sample is used once before any is used again, whatever the weight. Which sample fills a
-    place depends on (seed, epoch, place) only, so order, ranks, augmentation and resuming have
-    the same guarantees as with any other data set.
+    A set fills its places from a permutation of its samples that continues from epoch to epoch, so
+    that each sample is used once before any is used again. Which sample fills a place depends on
+    (seed, epoch, place) only.
 
     Other splits: the sets one after the other, each sample once, without weights.
 
@@ -60,7 +59,14 @@ class MixDataset(Dataset):
             )
         self.is_training = split == "train"
         names = list(sets) if self.is_training else chosen
-        self.sets = [_build(name, sets[name], split) for name in names]
+        self.sets: list[Dataset] = []
+        for name in names:
+            try:
+                self.sets.append(sets[name](split))
+            except DataError as error:  # its message names data.root, as if the set were alone
+                raise DataError(f"data.sets.{name}: {error}") from None
+            if len(self.sets[-1]) == 0:
+                raise DataError(f"data.sets.{name}: the data set is empty")
         self._sizes = [len(dataset) for dataset in self.sets]
         self._counts = self._sizes
         if self.is_training:
@@ -75,8 +81,7 @@ class MixDataset(Dataset):
         )
         self.is_sharded = any(dataset.is_sharded for dataset in self.sets)
         self.reads_files = any(dataset.reads_files for dataset in self.sets)
-        self._orders: dict[tuple[int, int], np.ndarray] = {}
-        self._orders_epoch = 0
+        self._orders: dict[tuple[int, int, int], np.ndarray] = {}
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -131,23 +136,12 @@ class MixDataset(Dataset):
 
     def _order(self, epoch: int, number: int, turn: int) -> np.ndarray:
         """The permutation of a set for one pass through it; those of one epoch are kept."""
-        if epoch != self._orders_epoch:
-            self._orders.clear()
-            self._orders_epoch = epoch
-        if (number, turn) not in self._orders:
+        key = (epoch, number, turn)
+        if key not in self._orders:
+            self._orders = {k: order for k, order in self._orders.items() if k[0] == epoch}
             random = np.random.default_rng(np.random.SeedSequence((self.seed, number, turn)))
-            self._orders[number, turn] = self.sets[number].epoch_order(random)
-        return self._orders[number, turn]
-
-
-def _build(name: str, make: Callable[[str], Dataset], split: str) -> Dataset:
-    try:
-        dataset = make(split)
-    except DataError as error:  # its message names data.root, as if the set were alone
-        raise DataError(f"data.sets.{name}: {error}") from None
-    if len(dataset) == 0:
-        raise DataError(f"data.sets.{name}: the data set is empty")
-    return dataset
+            self._orders[key] = self.sets[number].epoch_order(random)
+        return self._orders[key]
 
 
 def _share_out(weights: Mapping[str, float], total: int) -> list[int]:
@@ -168,12 +162,11 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     """The targets of all sets, their common list of classes, and the widest depth range."""
     targets: tuple[Target, ...] = tuple(dict.fromkeys(t for i in infos.values() for t in i.targets))
     named: Target = "labels" if "labels" in targets else "class_id"
-    with_names = {name: info for name, info in infos.items() if named in info.targets}
     with_depth = [info for info in infos.values() if "depth" in info.targets]
     return DatasetInfo(
         targets=targets,
-        class_names=_agreed({name: info.class_names for name, info in with_names.items()}),
-        palette=next((info.palette for info in with_names.values() if info.palette), ()),
+        class_names=_agreed({n: i.class_names for n, i in infos.items() if named in i.targets}),
+        palette=next((i.palette for i in infos.values() if named in i.targets and i.palette), ()),
         min_depth=min((info.min_depth for info in with_depth), default=DatasetInfo.min_depth),
         max_depth=max((info.max_depth for info in with_depth if info.max_depth), default=None),
     )

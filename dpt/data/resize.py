@@ -1,4 +1,4 @@
-"""Resizing of images and of maps. OpenCV's (width, height) order stays in here and in io.py."""
+"""Resizing of images and of maps. OpenCV's (width, height) order stays in this file."""
 
 from __future__ import annotations
 
@@ -8,27 +8,21 @@ import numpy as np
 from dpt.types import Sample
 
 
-def resize_image(image: np.ndarray, size: tuple[int, int], *, rule: str = "train") -> np.ndarray:
+def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") -> np.ndarray:
     """uint8 (H, W, 3) to ``size`` [h, w].
 
     Args:
-        image: what to resize; returned as it is when it has that size.
+        image: returned unchanged if it has that size.
         size: (h, w).
         rule: ``bilinear`` and ``cubic`` take every pixel from its 2×2 or 4×4 neighbours, as MiDaS
-            does, also when shrinking; ``area`` averages when shrinking and is bilinear when
-            enlarging; ``train`` averages by the whole factor, where it divides the sides, and is
-            bilinear for what remains: nearly as smooth as ``area`` and several times as fast.
+            does, also when shrinking; ``area`` averages when shrinking and is bilinear otherwise;
+            ``train`` averages by the whole factor, where it divides the sides, and is bilinear for
+            the rest: nearly as smooth as ``area`` and several times as fast.
     """
-    if image.shape[:2] == tuple(size):
-        return image
     height, width = image.shape[:2]
-    shrinks = size[0] < height or size[1] < width
-    if rule == "cubic":
-        method = cv2.INTER_CUBIC
-    elif rule == "area" and shrinks:
+    method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR
+    if rule == "area" and (size[0] < height or size[1] < width):
         method = cv2.INTER_AREA
-    else:
-        method = cv2.INTER_LINEAR
     if rule == "train":
         factor = whole_factor((height, width), size)
         if factor > 1 and height % factor == 0 and width % factor == 0:
@@ -36,17 +30,17 @@ def resize_image(image: np.ndarray, size: tuple[int, int], *, rule: str = "train
             image = cv2.resize(image, small, interpolation=cv2.INTER_AREA)
         elif factor > 1:
             method = cv2.INTER_AREA
-        if image.shape[:2] == tuple(size):
-            return image
+    if image.shape[:2] == tuple(size):
+        return image
     return cv2.resize(image, (size[1], size[0]), interpolation=method)
 
 
 def resize_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Labels, depth or a bool map to ``size`` [h, w] by nearest neighbour.
 
-    Nothing is interpolated: no depth arises between an object and its background, no class id
-    between two others. Pixel centres are matched exactly (plain INTER_NEAREST is off by up to
-    half a pixel against the bilinear image).
+    Interpolation would invent depths between an object and its background, and class ids. Pixel
+    centres are matched exactly (INTER_NEAREST is off by up to half a pixel against the bilinear
+    image).
     """
     if values.shape == tuple(size):
         return values

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import cv2
 import numpy as np
 
-from dpt.data.formats.color import change_colors, draw_colors
 from dpt.data.resize import resize_image, resize_map, whole_factor
 from dpt.types import IGNORE_INDEX, Preprocessing, Sample
 
@@ -16,30 +16,33 @@ from dpt.types import IGNORE_INDEX, Preprocessing, Sample
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
 GREY = 128
-"""What fills image pixels that lie outside the photo."""
+"""The value of image pixels outside the photo."""
+LUMA = np.array([0.299, 0.587, 0.114])
+"""Weights of R, G and B in the luma (ITU-R BT.601)."""
+_YIQ = np.array([LUMA, [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+"""RGB to luma and the two axes of hue (NTSC)."""
 
 
 class TrainTransform:
     """A random window, resized to one size, then flipped, rotated and recoloured.
 
-    The window has the shape of ``image_size``. At zoom 1 it is the largest that fits into the
-    image, so the photo is scaled as ``Preprocessing.resize="lower_bound"`` scales it; at zoom z
-    its sides are z times shorter. It is cut out before anything else is done, so that a large
-    photo costs no more than a small one.
+    The window has the aspect ratio of ``image_size``. At zoom 1 it is the largest that fits into
+    the image, so the photo is scaled as by ``Preprocessing.resize="lower_bound"``; at zoom z its
+    sides are z times shorter. It is cut out first, so that large photos cost no more than small
+    ones.
 
     Args:
-        image_size: [H, W] of what comes out.
+        image_size: [H, W] of the result.
         zoom: (smallest, largest), drawn log-uniformly. Below 1 the window is larger than the
-            image: grey, unlabelled, without depth outside it.
+            image: grey, unlabelled and without depth outside it.
         hflip: probability of a horizontal flip.
         rotate: largest angle, in degrees, to either side.
-        color: strength in 0..1 of brightness, contrast, saturation and hue changes, made in four
-            of five pictures; see :mod:`dpt.data.formats.color`.
+        color: strength in 0..1 of changes of brightness, contrast, saturation and hue, made with
+            probability 0.8; see :func:`change_colors`.
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
-        zoom_scales_depth: divide depth by the zoom. The camera keeps its focal length as far as
-            the network can know, so what looks z times larger is z times nearer (Eigen et al.
-            2014, section 3.4).
+        zoom_scales_depth: divide depth by the zoom: an unchanged camera would see an object z times
+            larger at a z times shorter distance (Eigen et al. 2014, section 3.4).
     """
 
     def __init__(
@@ -76,23 +79,20 @@ class TrainTransform:
         height, width = sample["image"].shape[:2]
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
         scale = max(self.image_size[0] / height, self.image_size[1] / width) * zoom
-        window = _Window(
-            image=(height, width), out=self.image_size, scale=scale, position=random.random(2)
-        )
-        arrays = {"image": window.cut_image(sample["image"])}
+        window = _Window((height, width), self.image_size, scale, random.random(2))
+        arrays = {"image": window.cut(resize_image, sample["image"], GREY)}
         # Zero means "nothing here" in every map, so that one fill value serves them all: labels
         # are stored plus one (255 wraps to 0), depth is 0 where invalid.
         if "labels" in sample:
-            labels = window.cut_map(sample["labels"], fill=IGNORE_INDEX)
+            labels = window.cut(resize_map, sample["labels"], IGNORE_INDEX)
             arrays["labels"] = labels + np.uint8(1)
         if "depth" in sample:
-            depth = window.cut_map(sample["depth"], fill=0)
-            valid = window.cut_map(sample["valid"], fill=False)
+            depth = window.cut(resize_map, sample["depth"], 0)
+            valid = window.cut(resize_map, sample["valid"], False)
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             arrays["depth"] = np.where(valid, depth * factor, np.float32(0))
         if self.color and random.random() < 0.8:
-            changes = draw_colors(random, self.color)
-            arrays["image"] = change_colors(arrays["image"], **changes)
+            arrays["image"] = change_colors(arrays["image"], **draw_colors(random, self.color))
         elif np.may_share_memory(arrays["image"], sample["image"]):
             arrays["image"] = arrays["image"].copy()
         if self._compose is not None:
@@ -123,19 +123,21 @@ class EvalTransform:
 
 
 class _Window:
-    """A rectangle of the image, perhaps reaching beyond it, that is resized to ``out``."""
+    """A rectangle of the image, perhaps reaching beyond it, that is resized to ``out``.
+
+    Args:
+        image: (H, W) of the image.
+        out: (H, W) of the result.
+        scale: of the result against the image.
+        position: (2,) in 0..1, of the window in the free space.
+    """
 
     def __init__(
-        self,
-        *,
-        image: tuple[int, int],
-        out: tuple[int, int],
-        scale: float,
-        position: np.ndarray,
+        self, image: tuple[int, int], out: tuple[int, int], scale: float, position: np.ndarray
     ) -> None:
         self.out = out
         sides = (max(1, round(out[0] / scale)), max(1, round(out[1] / scale)))
-        factor = whole_factor(sides, out)  # sides that it divides are averaged fast
+        factor = whole_factor(sides, out)  # resizing is fast if it divides the sides
         self.inside: list[slice] = []
         self.target: list[slice] = []
         for axis in (0, 1):
@@ -147,49 +149,81 @@ class _Window:
             ratio = out[axis] / side
             low = round((first - start) * ratio)
             self.target.append(slice(low, max(low + 1, round((last - start) * ratio))))
-        self.pads = self.target != [slice(0, out[0]), slice(0, out[1])]
-        self.size = tuple(s.stop - s.start for s in self.target)
 
-    def cut_image(self, image: np.ndarray) -> np.ndarray:
-        return self._place(resize_image(image[*self.inside], self.size), GREY)
-
-    def cut_map(self, values: np.ndarray, *, fill: float) -> np.ndarray:
-        return self._place(resize_map(values[*self.inside], self.size), fill)
-
-    def _place(self, part: np.ndarray, fill: float) -> np.ndarray:
-        if not self.pads:
+    def cut(self, resize: Any, array: np.ndarray, fill: float) -> np.ndarray:
+        """The window of ``array`` (H, W, ...), with ``fill`` outside the image."""
+        rows, columns = self.target
+        size = (rows.stop - rows.start, columns.stop - columns.start)
+        part = resize(array[*self.inside], size)
+        if self.target == [slice(0, length) for length in self.out]:
             return part
         whole = np.full((*self.out, *part.shape[2:]), fill, part.dtype)
         whole[*self.target] = part
         return whole
 
 
+def draw_colors(random: np.random.Generator, strength: float) -> dict[str, float]:
+    """Arguments of :func:`change_colors`, for a strength in 0..1."""
+    brightness, contrast, saturation = 1 + 0.4 * strength * random.uniform(-1, 1, 3)
+    return {
+        "brightness": float(brightness),
+        "contrast": float(contrast),
+        "saturation": float(saturation),
+        "hue": 0.1 * strength * random.uniform(-1, 1),
+    }
+
+
+def change_colors(
+    image: np.ndarray, *, brightness: float, contrast: float, saturation: float, hue: float
+) -> np.ndarray:
+    """A copy with other colours, uint8 RGB (H, W, 3).
+
+    Each of the four changes is an affine map of a pixel's colour, so they are made in one pass and
+    clipped once. Hue rotates the colour about the grey axis, as ``hueRotate`` of SVG and CSS does.
+
+    Args:
+        image: uint8 RGB (H, W, 3).
+        brightness: factor of every value.
+        contrast: factor of the distance to the picture's mean luma.
+        saturation: factor of the distance to a pixel's own luma; 0 makes it grey.
+        hue: turns about the grey axis; a third maps red to about green.
+    """
+    angle = -2 * np.pi * hue  # the axes I and Q are in the opposite order of hues
+    turn = np.array(
+        [[1, 0, 0], [0, np.cos(angle), -np.sin(angle)], [0, np.sin(angle), np.cos(angle)]]
+    )
+    matrix = np.linalg.inv(_YIQ) @ turn @ _YIQ
+    matrix = matrix @ (saturation * np.eye(3) + (1 - saturation) * np.tile(LUMA, (3, 1)))
+    middle = brightness * float(LUMA @ cv2.mean(image)[:3])
+    # saturation and hue do not change greys, so this is all that contrast adds
+    shift = np.full((3, 1), (1 - contrast) * middle)
+    return cv2.transform(image, np.hstack([brightness * contrast * matrix, shift]))
+
+
 def _compose(*, hflip: float, rotate: float, grayscale: float, blur: float) -> Any:
-    """One albumentations pipeline for image and maps together, or None if nothing is asked for."""
+    """One albumentations pipeline for image and maps together, or None if it would be empty."""
     if not (hflip or rotate or grayscale or blur):
         return None
-    import albumentations as A  # takes two seconds: not for those who only predict
-    import cv2
+    import albumentations as A  # takes two seconds, and prediction does not need it
 
-    steps: list[Any] = []
-    if hflip:
-        steps.append(A.HorizontalFlip(p=hflip))
-    if rotate:
-        steps.append(
-            A.Rotate(
-                limit=(-rotate, rotate),
-                interpolation=cv2.INTER_LINEAR,
-                mask_interpolation=cv2.INTER_NEAREST,
-                border_mode=cv2.BORDER_CONSTANT,
-                fill=GREY,
-                fill_mask=0,
-                p=1.0,
-            )
-        )
-    if grayscale:
-        steps.append(A.ToGray(p=grayscale))
-    if blur:
-        steps.append(A.GaussianBlur(sigma_limit=(0.1, 1.5), p=blur))
-    # strict: a key that is not declared would pass through unflipped, silently
-    targets = {"labels": "mask", "depth": "mask"}
-    return A.Compose(steps, additional_targets=targets, strict=True)
+    rotation = A.Rotate(
+        limit=(-rotate, rotate),
+        interpolation=cv2.INTER_LINEAR,
+        mask_interpolation=cv2.INTER_NEAREST,
+        border_mode=cv2.BORDER_CONSTANT,
+        fill=GREY,
+        fill_mask=0,
+        p=1.0,
+    )
+    steps = [
+        (hflip, A.HorizontalFlip(p=hflip)),
+        (rotate, rotation),
+        (grayscale, A.ToGray(p=grayscale)),
+        (blur, A.GaussianBlur(sigma_limit=(0.1, 1.5), p=blur)),
+    ]
+    # strict: an undeclared key would otherwise be passed on without the geometric changes
+    return A.Compose(
+        [step for strength, step in steps if strength],
+        additional_targets={"labels": "mask", "depth": "mask"},
+        strict=True,
+    )

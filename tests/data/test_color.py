@@ -5,7 +5,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as peer
 
-from dpt.data.formats.color import LUMA, change_colors, draw_colors
+from dpt.data.transforms import LUMA, change_colors, draw_colors
 
 SAME = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
 

@@ -457,7 +457,7 @@ def test_camvid(shared_data):
     assert (len(train), len(val)) == (367, 101)
     counts = np.zeros(256, np.int64)
     for i in range(len(val)):
-        counts += np.bincount(val.label_rule.read(val.files(i).labels).ravel(), minlength=256)
+        counts += np.bincount(val[i]["labels"].ravel(), minlength=256)
     shares = 100 * counts[:11] / counts[:11].sum()
     expected = [9.34, 26.41, 0.57, 29.46, 8.87, 16.62, 0.91, 3.13, 1.78, 0.66, 2.26]
     assert np.allclose(shares, expected, atol=0.006)

@@ -21,11 +21,9 @@ class FileListDataset(FileDataset):
     is ``None`` is left out, as the KITTI Eigen protocol does. A leading ``/`` has no meaning.
 
     Args:
-        root, split, cache, cache_size: see :class:`FileDataset`.
         lists: the text file of each split, relative to ``root``.
         images: folder of the photos in the lists; ``%split`` stands for the split.
         depth: folder of the depth files in the lists; ``%split`` stands for the split.
-        min_depth, max_depth: limits of valid depth in metres.
         depth_scale: metres = value in the file × depth_scale.
         invalid_depth: values in the files that mean "not measured".
         split_names: what ``%split`` becomes, where it is not the split's name.
@@ -34,8 +32,7 @@ class FileListDataset(FileDataset):
     lists: Mapping[str, str | None]
     images: str = "."
     depth: str = "."
-    max_depth: float
-    min_depth: float = 1e-3
+    max_depth: float | None
     depth_scale: float = 0.001
     invalid_depth: Sequence[float] = (0,)
     split_names: Mapping[str, str] | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,21 +16,22 @@ from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import shrink_sample
-from dpt.types import DatasetInfo, Sample, Target
+from dpt.types import DatasetInfo, Sample
 
 
 @dataclass(kw_only=True, eq=False)
 class FileDataset(Dataset):
     """Reads images with their depth files, label files and image-level labels.
 
-    A subclass is a dataclass whose fields are its options. It writes :meth:`list_files`, and
-    :meth:`make_depth_rule` and :meth:`make_label_rule` if it has depth and labels. Where several
-    samples share a file, it overrides :meth:`read_image`, :meth:`read_raw_depth` or
+    A subclass is a dataclass whose fields are its options. It writes :meth:`list_files`, sets
+    ``depth_format`` if it has depth, and writes :meth:`make_label_rule` if it has labels. Where
+    several samples share a file, it overrides :meth:`read_image`, :meth:`read_raw_depth` or
     :meth:`read_raw_labels`.
 
     Args:
         root: the folder of the data set.
         split: ``train``, ``val``, ...
+        min_depth, max_depth: limits of valid depth, in metres.
         cache: keep decoded samples in memory.
         cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
             smallest size that covers this. Other splits are kept at their own size.
@@ -37,8 +39,13 @@ class FileDataset(Dataset):
 
     root: str | Path = field()  # without a default: the base class has None
     split: str
+    min_depth: float = 1e-3
+    max_depth: float | None = None
     cache: bool = False
     cache_size: Sequence[int] | None = None
+
+    depth_format: ClassVar[DepthRule | None] = None
+    """Encoding, scale and invalid values of the depth files."""
 
     def __post_init__(self) -> None:
         self.root = self.folder = data_root(self.root)
@@ -53,23 +60,25 @@ class FileDataset(Dataset):
         raise NotImplementedError
 
     def make_depth_rule(self) -> DepthRule | None:
-        """How depth files become metres; None if there are none. Needs a ``max_depth``."""
-        return None
+        """How depth files become metres; None if there are none."""
+        if self.depth_format is None:
+            return None
+        return replace(self.depth_format, min_depth=self.min_depth, max_depth=self.max_depth)
 
     def make_label_rule(self) -> LabelRule | None:
         """How label files become classes; None if there are none."""
         return None
 
     def make_info(self) -> DatasetInfo:
-        depth, labels = self.depth_rule, self.label_rule
-        given: dict[Target, object] = {"depth": depth, "labels": labels}
-        return DatasetInfo(
-            targets=tuple(target for target, rule in given.items() if rule is not None),
-            class_names=() if labels is None else labels.class_names,
-            palette=() if labels is None else labels.palette,
-            min_depth=1e-3 if depth is None else depth.min_depth,
-            max_depth=None if depth is None else depth.max_depth,
-        )
+        info = DatasetInfo(targets=())
+        if (depth := self.depth_rule) is not None:
+            info = DatasetInfo(("depth",), min_depth=depth.min_depth, max_depth=depth.max_depth)
+        if (labels := self.label_rule) is not None:
+            names, palette = labels.class_names, labels.palette
+            info = replace(
+                info, targets=(*info.targets, "labels"), class_names=names, palette=palette
+            )
+        return info
 
     def __len__(self) -> int:
         return len(self._files)
@@ -139,18 +148,12 @@ class FileDataset(Dataset):
         raw = self.read_raw_depth(index)
         assert raw is not None
         assert self.depth_rule is not None
-        source = self._files[index].depth if self.files(index) else self.name(index)
+        source = self._files[index].depth or self.name(index)
         return f"every pixel of {source} is invalid: {self.depth_rule.explain(raw)}"
 
 
 def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files]:
-    """``files``; DataError if there are none or one does not exist.
-
-    Args:
-        files: samples that a list or table names.
-        source: the list, table or folder, for messages.
-        remedy: what to check.
-    """
+    """``files``; DataError if there are none or one does not exist. ``source`` names them."""
     paths = [path for item in files for path in (item.image, item.labels, item.depth) if path]
     absent = [str(path) for path in paths if not path.is_file()]
     if absent:
@@ -206,12 +209,11 @@ def share_out_sequences(
     """The videos or scenes of one split; none is divided, since its frames are similar.
 
     Args:
-        found: names of all sequences on disk.
+        found: names of all sequences in the folder ``source``.
         split: of which the names are returned.
-        chosen: names by split; a split without names gets a share of those of no split.
+        chosen: names by split, the setting ``option``; a split without names gets a share of those
+            that no split names.
         fractions: see :func:`share_out`.
-        source: the folder of the sequences, for messages.
-        option: the setting of ``chosen``, for messages.
     """
     chosen = chosen or {}
     names = chosen.get(split)

@@ -26,7 +26,6 @@ class FolderDataset(FileDataset):
     """Pairs files of two or three folders by their names. ``data/README.md`` shows layouts.
 
     Args:
-        root, split, cache, cache_size: see :class:`FileDataset`.
         images: folder of the photos, relative to ``root``. Here, in ``labels`` and in ``depth``,
             ``%split`` stands for the split; without it a sub-folder named after the split is used
             where it exists.
@@ -48,8 +47,7 @@ class FolderDataset(FileDataset):
         depth_key: name of the depth array in files that hold several: an EXR channel, an HDF5
             data set, a variable of a ``.mat`` or ``.npz`` file.
         invalid_depth: values in the files, before scaling, that mean "not measured".
-        min_depth, max_depth: limits of valid depth in metres; ``max_depth`` is required with
-            ``depth``.
+        max_depth: required with ``depth``.
         images_name, labels_name, depth_name: templates in which ``%stem`` is the common part of a
             pair's file names: ``%stem_leftImg8bit`` beside ``%stem_gtFine_labelIds``.
         split_names: the splits' names on disk, where they differ: ``{val: dev}``.
@@ -73,8 +71,6 @@ class FolderDataset(FileDataset):
     depth_encoding: DepthEncoding = "linear"
     depth_key: str | None = None
     invalid_depth: Sequence[float] = (0,)
-    min_depth: float = 1e-3
-    max_depth: float | None = None
     images_name: str = "%stem"
     labels_name: str = "%stem"
     depth_name: str = "%stem"

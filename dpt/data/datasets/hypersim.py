@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
-from dpt.data.datasets.nyuv2 import NYU40_CLASSES
 from dpt.data.errors import DataError, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
@@ -30,22 +30,18 @@ class HypersimDataset(FileDataset):
         root: the folder of the scenes (``ai_001_001``, ...) and of the split table.
         split: ``train``, ``val`` or ``test``.
         labels: also read the 40 classes of NYUv2 from the ``semantic`` files.
-        min_depth, max_depth: limits of valid depth in metres.
-        cache, cache_size: see :class:`FileDataset`.
+        class_names: of the 40 classes.
     """
 
     labels: bool = False
-    max_depth: float = 20.0
-    min_depth: float = 1e-3
+    class_names: Sequence[str] = ()
+    max_depth: float | None = 20.0
 
-    def make_depth_rule(self) -> DepthRule:
-        return DepthRule(
-            encoding="hypersim", scale=1.0, min_depth=self.min_depth, max_depth=self.max_depth
-        )
+    depth_format = DepthRule(encoding="hypersim", scale=1.0)
 
     def make_label_rule(self) -> LabelRule | None:
         self.remedies = {"labels": "set data.labels=true"}
-        return LabelRule(class_names=NYU40_CLASSES, label_map="1-40") if self.labels else None
+        return LabelRule(class_names=self.class_names, label_map="1-40") if self.labels else None
 
     def list_files(self) -> list[Files]:
         table = self.folder / _TABLE

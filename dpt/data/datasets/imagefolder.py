@@ -22,7 +22,6 @@ class ImageFolderDataset(FileDataset):
     Classes are numbered in the sorted order of the train split's folders, on every split.
 
     Args:
-        root, split, cache, cache_size: see :class:`FileDataset`.
         class_names: the class folders in the order of their ids; None takes those of ``train``.
         split_names: the splits' names on disk, where they differ.
     """
@@ -68,7 +67,6 @@ class ImageTableDataset(FileDataset):
     """Images named in a CSV table, with one number each (``task=regression``).
 
     Args:
-        root, split, cache, cache_size: see :class:`FileDataset`.
         table: the CSV file, with a header line. ``%split`` stands for the split; without it the
             splits share one table, by ``fractions``.
         images: folder of the images in the table; ``%split`` stands for the split.

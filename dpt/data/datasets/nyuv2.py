@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,15 +15,6 @@ from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-
-NYU40_CLASSES = (
-    "wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf",
-    "picture", "counter", "blinds", "desk", "shelves", "curtain", "dresser", "pillow", "mirror",
-    "floor mat", "clothes", "ceiling", "books", "refrigerator", "television", "paper", "towel",
-    "shower curtain", "box", "whiteboard", "person", "night stand", "toilet", "sink", "lamp",
-    "bathtub", "bag", "other structure", "other furniture", "other prop",
-)  # fmt: skip
-"""Gupta et al. 2013; ids in files are 1..40 in this order."""
 
 _MAT = "nyu_depth_v2_labeled.mat"
 _MAPPING = "classMapping40.mat"
@@ -43,17 +35,15 @@ class NYUv2Dataset(FileDataset):
             pixels alone.
         labels: also read the 40 classes, which needs ``classMapping40.mat``: most of the frames'
             own 894 classes are too rare to train on. None: if that file exists.
-        min_depth, max_depth: limits of valid depth in metres.
-        cache, cache_size: see :class:`FileDataset`.
+        class_names: of the 40 classes (Gupta et al. 2013).
     """
 
     depth: Literal["filled", "raw"] = "filled"
     labels: bool | None = None
-    max_depth: float = 10.0
-    min_depth: float = 1e-3
+    class_names: Sequence[str] = ()
+    max_depth: float | None = 10.0
 
-    def make_depth_rule(self) -> DepthRule:
-        return DepthRule(scale=1.0, min_depth=self.min_depth, max_depth=self.max_depth)
+    depth_format = DepthRule(scale=1.0)
 
     def make_label_rule(self) -> LabelRule | None:
         mapping = self.folder / _MAPPING
@@ -63,7 +53,7 @@ class NYUv2Dataset(FileDataset):
         if not mapping.is_file():
             remedy = "it maps the 894 raw classes to 40: see data/README.md, or data.labels=false"
             raise missing_path(mapping, what="file", remedy=remedy)
-        return _nyu40_rule(mapping)
+        return LabelRule(class_names=self.class_names, label_map=_ids_of_40(mapping))
 
     def list_files(self) -> list[Files]:
         self._mat = self.folder / _MAT
@@ -110,15 +100,12 @@ def _split_numbers(root: Path, split: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _nyu40_rule(path: Path) -> LabelRule:
-    """The 40 classes, by the file that maps each of the 894 raw classes to one of them."""
+def _ids_of_40(path: Path) -> list[list[int]]:
+    """The raw ids of each of the 40 classes, from the file with the class of each raw id."""
     class_of_id = io.read_array(path, "mapClass").ravel().tolist()
     if set(class_of_id) != set(range(1, 41)):
         raise DataError(
             f"{path}: mapClass must hold a class of 1..40 for each raw class, and each class once "
             f"at least; found {len(class_of_id)} values of {min(class_of_id)}..{max(class_of_id)}"
         )
-    ids: list[list[int]] = [[] for _ in NYU40_CLASSES]
-    for raw_id, class_id in enumerate(class_of_id, start=1):
-        ids[int(class_id) - 1].append(raw_id)
-    return LabelRule(class_names=NYU40_CLASSES, label_map=ids)
+    return [[i + 1 for i, c in enumerate(class_of_id) if c == n] for n in range(1, 41)]

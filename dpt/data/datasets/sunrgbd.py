@@ -17,14 +17,6 @@ from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 
-SUNRGBD_CLASSES = (
-    "wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf",
-    "picture", "counter", "blinds", "desk", "shelves", "curtain", "dresser", "pillow", "mirror",
-    "floor_mat", "clothes", "ceiling", "books", "fridge", "tv", "paper", "towel", "shower_curtain",
-    "box", "whiteboard", "person", "night_stand", "toilet", "sink", "lamp", "bathtub", "bag",
-)  # fmt: skip
-"""The toolbox's ``seg37list``; ids in files are 1..37 in this order, 0 is unlabelled."""
-
 _LISTS = "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat"
 _MASKS = "SUNRGBDtoolbox/Metadata/SUNRGBD2Dseg.mat"
 _FRAMES = "SUNRGBDtoolbox/Metadata/SUNRGBDMeta.mat"
@@ -42,23 +34,20 @@ class SunRgbdDataset(FileDataset):
     Args:
         root: the folder of ``SUNRGBD`` and ``SUNRGBDtoolbox``.
         split: ``train``; ``val`` or ``test`` for the official test frames.
-        depth: ``depth`` for the measured maps, ``depth_bfx`` for the maps that the authors filled
-            from several frames.
+        depth: ``depth`` for the measured maps, ``depth_bfx`` for those that the authors filled.
         labels: also read the 37 classes, which needs the toolbox's ``Metadata``. None: if it
             exists.
-        min_depth, max_depth: limits of valid depth in metres.
+        class_names: of the 37 classes, the toolbox's ``seg37list``.
         fractions: each split's share where there is no toolbox.
-        cache, cache_size: see :class:`FileDataset`.
     """
 
     depth: Literal["depth", "depth_bfx"] = "depth"
     labels: bool | None = None
-    max_depth: float = 10.0
-    min_depth: float = 1e-3
+    class_names: Sequence[str] = ()
+    max_depth: float | None = 10.0
     fractions: Mapping[str, float] | None = None
 
-    def make_depth_rule(self) -> DepthRule:
-        return DepthRule(encoding="sunrgbd", min_depth=self.min_depth, max_depth=self.max_depth)
+    depth_format = DepthRule(encoding="sunrgbd")
 
     def make_label_rule(self) -> LabelRule | None:
         self.remedies = {"labels": f"unpack the toolbox's Metadata into {self.folder}"}
@@ -69,7 +58,7 @@ class SunRgbdDataset(FileDataset):
         if absent:
             remedy = "unpack SUNRGBDtoolbox.zip below data.root, or set data.labels=false"
             raise missing_path(absent[0], what="file", remedy=remedy)
-        return LabelRule(class_names=SUNRGBD_CLASSES, label_map="1-37")
+        return LabelRule(class_names=self.class_names, label_map="1-37")
 
     def list_files(self) -> list[Files]:
         lists = self.folder / _LISTS

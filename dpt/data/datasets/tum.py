@@ -22,20 +22,16 @@ class TumDataset(FileDataset):
     """Every folder below ``root`` with ``rgb.txt`` and ``depth.txt`` is a sequence.
 
     Args:
-        root, split, cache, cache_size: see :class:`FileDataset`.
         sequences: the sequences of each split. A split without any gets its share, by
             ``fractions``, of the sequences that no split names.
-        min_depth, max_depth: limits of valid depth in metres.
         fractions: each split's share of the sequences.
     """
 
     sequences: Mapping[str, Sequence[str] | None] | None = None
-    max_depth: float = 10.0
-    min_depth: float = 1e-3
+    max_depth: float | None = 10.0
     fractions: Mapping[str, float] | None = None
 
-    def make_depth_rule(self) -> DepthRule:
-        return DepthRule(scale=1 / 5000, min_depth=self.min_depth, max_depth=self.max_depth)
+    depth_format = DepthRule(scale=1 / 5000)
 
     def list_files(self) -> list[Files]:
         names = share_out_sequences(

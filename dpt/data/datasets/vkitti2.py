@@ -11,17 +11,6 @@ from dpt.data.errors import DataError
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 
-SKY = 65535
-"""The value of the sky in depth files: 655.35 m."""
-
-CLASSES = {
-    "Terrain": (210, 0, 200), "Sky": (90, 200, 255), "Tree": (0, 199, 0),
-    "Vegetation": (90, 240, 0), "Building": (140, 140, 140), "Road": (100, 60, 100),
-    "GuardRail": (250, 100, 255), "TrafficSign": (255, 255, 0), "TrafficLight": (200, 200, 0),
-    "Pole": (255, 130, 0), "Misc": (80, 80, 80), "Truck": (160, 60, 60), "Car": (255, 127, 80),
-    "Van": (0, 139, 139),
-}  # fmt: skip
-"""Their colours in the class files, from ``colors.txt`` of every scene; black is undefined."""
 _MASKS = "classSegmentation"
 
 
@@ -30,36 +19,38 @@ class VirtualKitti2Dataset(FileDataset):
     """``SceneXX/VARIATION/frames/{rgb,depth,classSegmentation}/Camera_N/`` as in the archives.
 
     Args:
-        root, split, cache, cache_size: see :class:`FileDataset`.
         scenes: the scenes of each split. A split without any gets its share, by ``fractions``, of
             the scenes that no split names.
         variations: ``clone``, ``fog``, ``15-deg-left``, ...; None for all.
         cameras: ``Camera_0`` (left) and ``Camera_1``.
         labels: also read the 14 classes. None: if their archive was unpacked.
-        min_depth, max_depth: limits of valid depth in metres.
         fractions: each split's share of the scenes.
+        class_names: the 14 classes.
+        label_colors: their colours in the class files, then that of undefined pixels.
     """
 
     scenes: Mapping[str, Sequence[str] | None] | None = None
     variations: Sequence[str] | None = None
     cameras: Sequence[str] = ("Camera_0",)
     labels: bool | None = None
-    max_depth: float = 80.0
-    min_depth: float = 1e-3
+    max_depth: float | None = 80.0
     fractions: Mapping[str, float] | None = None
+    class_names: Sequence[str] = ()
+    label_colors: Sequence[Sequence[int]] = ()
 
-    def make_depth_rule(self) -> DepthRule:
-        return DepthRule(
-            scale=0.01, invalid=(0, SKY), min_depth=self.min_depth, max_depth=self.max_depth
-        )
+    depth_format = DepthRule(scale=0.01, invalid=(0, 65535))  # the sky is stored as 655.35 m
 
     def make_label_rule(self) -> LabelRule | None:
         self.remedies = {"labels": f"unpack the {_MASKS} archive into {self.folder}"}
         if self.labels is None:
             self.labels = any(self.folder.glob(f"Scene*/*/frames/{_MASKS}"))
-        colors = [*CLASSES.values(), (0, 0, 0)]
-        rule = LabelRule(class_names=tuple(CLASSES), colors=colors, ignore_index=len(CLASSES))
-        return rule if self.labels else None
+        if not self.labels:
+            return None
+        return LabelRule(
+            class_names=self.class_names,
+            colors=self.label_colors,
+            ignore_index=len(self.class_names),
+        )
 
     def list_files(self) -> list[Files]:
         scenes = share_out_sequences(

@@ -1,4 +1,4 @@
-"""How the numbers of a depth file become metres: one rule for every data set."""
+"""Conversion of the values of a depth file to metres."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class DepthRule:
     """metres = decoded value × scale, valid within limits.
 
     Attributes:
-        encoding: what the stored numbers are, before ``scale``: ``linear`` for numbers that grow
-            with depth, else a name of ``ENCODINGS``.
+        encoding: what the stored values are, before ``scale``: ``linear`` if they are proportional
+            to depth, else a name of ``ENCODINGS``.
         scale: metres for each decoded unit: 0.001 for millimetres, 1/256 for KITTI's PNGs.
         invalid: values in the file, before decoding, that mean "not measured".
         min_depth: smallest depth that counts as valid, in metres.
@@ -45,14 +45,13 @@ class DepthRule:
             )
 
     def __call__(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Stored numbers (H, W) to depth and where it was measured.
+        """Converts stored values (H, W).
 
         Returns:
             depth, float32 (H, W) in metres, 0 where invalid; valid, bool (H, W). NaN, infinity and
-            anything not above zero are always invalid.
+            values not above zero are always invalid.
         """
-        decode = ENCODINGS.get(self.encoding)
-        values = raw if decode is None else decode(raw)
+        values = self._decode(raw)
         inverse = round(1.0 / self.scale) if self.scale <= 1 else 0
         # Whole divisors (1000 for millimetres) divide: the result is then rounded correctly.
         if inverse and abs(inverse * self.scale - 1.0) < 1e-9:
@@ -70,36 +69,36 @@ class DepthRule:
 
     def explain(self, raw: np.ndarray) -> str:
         """Why no pixel of a file is valid, with a remedy."""
-        decode = ENCODINGS.get(self.encoding)
-        values = raw if decode is None else decode(raw)
+        values = self._decode(raw)
         usable = values[np.isfinite(values) & (values > 0) & ~np.isin(raw, self.invalid)]
         if usable.size == 0:
-            return "the file holds no other value than data.invalid_depth: check the file"
-        low, middle, high = (float(v) for v in (usable.min(), np.median(usable), usable.max()))
+            return "the file holds only values of data.invalid_depth: check the file"
         text = (
-            f"its values {low:g}..{high:g} times data.depth_scale={self.scale:g} lie outside "
-            f"{self.min_depth:g}..{self.max_depth:g} m"
+            f"its values {usable.min():g}..{usable.max():g} times data.depth_scale={self.scale:g} "
+            f"lie outside {self.min_depth:g}..{self.max_depth:g} m"
         )
-        if middle * self.scale > 1000:
+        if np.median(usable) * self.scale > 1000:
             return f"{text}; these look like millimetres: set data.depth_scale=0.001"
         return f"{text}: check data.depth_scale, data.invalid_depth and data.max_depth"
+
+    def _decode(self, raw: np.ndarray) -> np.ndarray:
+        name = self.encoding
+        if name in ("sunrgbd", "kinect") and raw.dtype != np.uint16:
+            raise DataError(f"data.depth_encoding={name} needs 16-bit files, found {raw.dtype}")
+        return raw if name == "linear" else ENCODINGS[name](raw)
 
 
 def _sunrgbd(raw: np.ndarray) -> np.ndarray:
     """SUN RGB-D stores millimetres with their bits rotated left by three."""
-    if raw.dtype != np.uint16:
-        raise DataError(f"data.depth_encoding=sunrgbd needs 16-bit files, found {raw.dtype}")
     return (raw >> 3) | (raw << 13)
 
 
 def _kinect(raw: np.ndarray) -> np.ndarray:
     """Raw Kinect values of NYUv2's ``.pgm`` files, their bytes swapped, to millimetres.
 
-    351.3 / (1092.5 - raw) metres is the fit of NYUv2's own toolbox; it has no meaning from 1093
-    on, where 2047 says "not measured".
+    351.3 / (1092.5 - raw) metres is the fit of NYUv2's own toolbox; it is undefined from 1093 on,
+    where 2047 means "not measured".
     """
-    if raw.dtype != np.uint16:
-        raise DataError(f"data.depth_encoding=kinect needs 16-bit files, found {raw.dtype}")
     return np.float32(351_300) / (np.float32(1092.5) - raw.byteswap().astype(np.float32))
 
 
@@ -112,8 +111,8 @@ def _disparity(raw: np.ndarray) -> np.ndarray:
 def _hypersim(raw: np.ndarray) -> np.ndarray:
     """Hypersim's metres along the ray to metres along the optical axis.
 
-    Its images are 1024 pixels wide with a focal length of 886.81 pixels, and its rays pass
-    through pixel centres, the principal point in the middle.
+    Its images are 1024 pixels wide with a focal length of 886.81 pixels; rays pass through pixel
+    centres, and the principal point is in the middle.
     """
     height, width = raw.shape
     focal = 886.81 * width / 1024
@@ -129,5 +128,4 @@ ENCODINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "disparity": _disparity,
     "hypersim": _hypersim,
 }
-"""What ``depth_encoding`` names, but for ``linear``. Millimetres where the file itself has a unit,
-so that the usual scale of 0.001 holds; metres for ``hypersim``."""
+"""Decoders by ``depth_encoding``; the results are millimetres for ``sunrgbd`` and ``kinect``."""

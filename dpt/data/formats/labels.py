@@ -1,4 +1,4 @@
-"""How the numbers of a label file become classes: one rule for every data set."""
+"""Conversion of the values of a label file to class ids."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import cv2
 import numpy as np
 
 from dpt.data.errors import DataError, few
-from dpt.data.formats import io
 from dpt.types import IGNORE_INDEX
 
 LabelMap = Sequence[int | Sequence[int]] | str
 """The file's ids of each class, in the order of the classes: ``[7, 8, [11, 12]]`` makes 7 the
 class 0, 8 the class 1, and both 11 and 12 the class 2. ``"1-150"`` is short for 1, 2, ..., 150.
-Ids that are not named are ignored."""
+All other ids are ignored."""
 
 _LARGEST_ID = 65535
 
@@ -24,15 +23,15 @@ class LabelRule:
     """From the ids in label files to class ids 0..num_classes-1, 255 where no class applies.
 
     Args:
-        num_classes: how many there are, at most 255. None: as many as ``label_map`` has rows, or
-            else as ``class_names`` has names.
-        class_names: one for each class; ``class_0``, ... if left out.
+        num_classes: at most 255. None: the number of rows of ``label_map``, or else of
+            ``class_names``.
+        class_names: one for each class; by default ``class_0``, ...
         ignore_index: the value, or values, that mean "unlabelled" in the files. Other values
             outside the classes are an error. Not used with ``label_map``.
-        label_map: the file's ids of each class, see ``LabelMap``; all others are ignored. None:
-            the ids in the files are the classes.
-        colors: an RGB row for each id *in the files*: the palette of pictures, and the key to RGB
-            label files. Rows after the last class are for ignored ids.
+        label_map: the file's ids of each class, see ``LabelMap``. None: the ids in the files are
+            the classes.
+        colors: an RGB row for each id *in the files*: the palette of pictures, and the classes of
+            RGB label files. Rows after the last class are for ignored ids.
     """
 
     def __init__(
@@ -47,75 +46,70 @@ class LabelRule:
         ignored = [ignore_index] if isinstance(ignore_index, int) else ignore_index or ()
         self.ignore_index = tuple(int(v) for v in ignored)
         self.ids_of_class = None if label_map is None else _rows(label_map)
-        if num_classes is None and self.ids_of_class is not None:
-            num_classes = len(self.ids_of_class)
-        self.class_names = _class_names(num_classes, class_names)
+        rows = self.ids_of_class
+        if num_classes is None:
+            num_classes = len(class_names) if rows is None else len(rows)
+            if num_classes == 0:
+                raise DataError("data.num_classes is needed with data.labels: set it")
+        if not 1 <= num_classes <= 255:
+            raise DataError(
+                f"data.num_classes={num_classes} must lie in 1..255 (255 is the ignored id)"
+            )
+        if rows is not None and len(rows) != num_classes:
+            raise DataError(
+                f"data.label_map has {len(rows)} rows for {num_classes} classes: "
+                "give the ids of each class, in their order"
+            )
+        if class_names and len(class_names) != num_classes:
+            raise DataError(
+                f"data.class_names has {len(class_names)} names for data.num_classes="
+                f"{num_classes}: give one for each class"
+            )
+        self.num_classes = num_classes
+        self.class_names = tuple(class_names) or tuple(f"class_{i}" for i in range(num_classes))
         self.colors = tuple((int(r), int(g), int(b)) for r, g, b in colors)
-        self._table = None if self.ids_of_class is None else self._make_table(self.ids_of_class)
-        first_ids = [ids[0] for ids in self.ids_of_class or ()] or range(self.num_classes)
+        first_ids = range(num_classes) if rows is None else [ids[0] for ids in rows]
         if self.colors and len(self.colors) <= max(first_ids):
             raise DataError(
-                f"data.label_colors has {len(self.colors)} rows for "
-                f"{self.num_classes} classes: give one [r,g,b] for each id of the files, "
-                f"0..{max(first_ids)}"
+                f"data.label_colors has {len(self.colors)} rows for {num_classes} classes: give "
+                f"one [r,g,b] for each id of the files, 0..{max(first_ids)}"
             )
         self.palette = tuple(self.colors[i] for i in first_ids) if self.colors else ()
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.class_names)
-
-    def read(self, path: str | Path) -> np.ndarray:
-        """The classes of a label file, uint8 (H, W)."""
-        return self(io.read_labels(path, colors=self.colors), source=path)
+        # one more entry for ids below 0 and above two bytes, which are ignored
+        self._table = np.full(_LARGEST_ID + 2, IGNORE_INDEX, np.uint8)
+        for class_id, ids in enumerate(rows or ()):
+            self._table[list(ids)] = class_id
 
     def __call__(self, raw: np.ndarray, *, source: str | Path) -> np.ndarray:
         """Ids of any integer type, (H, W), as classes, uint8 (H, W).
 
         Args:
-            raw: what the file holds.
+            raw: the values of the file.
             source: the file, for messages.
         """
-        if self._table is not None:
+        if self.ids_of_class is not None:
             if raw.dtype == np.uint8:
                 return cv2.LUT(raw, self._table[:256])  # several times as fast
-            if raw.dtype != np.uint16:  # below 0 and beyond the table: ignored
+            if raw.dtype != np.uint16:
                 raw = np.where((raw < 0) | (raw > _LARGEST_ID), _LARGEST_ID + 1, raw)
             return self._table.take(raw)
-        count = self.num_classes
-        ignored = raw == self.ignore_index[0] if self.ignore_index else np.zeros(raw.shape, bool)
-        for value in self.ignore_index[1:]:
+        ignored = np.zeros(raw.shape, bool)
+        for value in self.ignore_index:
             ignored |= raw == value
-        outside = (raw >= count) | (raw < 0) if raw.dtype.kind == "i" else raw >= count
-        if (outside & ~ignored).any():
-            raise self._out_of_range(source, np.unique(raw[outside & ~ignored]).tolist())
+        outside = (raw >= self.num_classes) & ~ignored
+        if raw.dtype.kind == "i":
+            outside |= (raw < 0) & ~ignored
+        if outside.any():
+            raise self._out_of_range(source, np.unique(raw[outside]).tolist())
         if raw.dtype == np.uint8 and self.ignore_index in ((), (IGNORE_INDEX,)):
             return raw
         labels = raw.astype(np.uint8)
         labels[ignored] = IGNORE_INDEX
         return labels
 
-    def _make_table(self, ids_of_class: tuple[tuple[int, ...], ...]) -> np.ndarray:
-        """The class of each id up to the largest of two bytes, and one ignored place more."""
-        if len(ids_of_class) != self.num_classes:
-            raise DataError(
-                f"data.label_map has {len(ids_of_class)} rows for {self.num_classes} classes: "
-                "give the ids of each class, in their order"
-            )
-        ids = [i for row in ids_of_class for i in row]
-        twice = [str(i) for i in dict.fromkeys(ids) if ids.count(i) > 1]
-        if twice or min(ids) < 0 or max(ids) > _LARGEST_ID:
-            fault = f"names {few(twice)} twice" if twice else f"has ids outside 0..{_LARGEST_ID}"
-            raise DataError(f"data.label_map {fault}: give each id of the files to one class")
-        table = np.full(_LARGEST_ID + 2, IGNORE_INDEX, np.uint8)
-        for class_id, row in enumerate(ids_of_class):
-            table[list(row)] = class_id
-        return table
-
     def _out_of_range(self, path: str | Path, values: list[int]) -> DataError:
         count = self.num_classes
-        listed = list(self.ignore_index)
-        ignored = listed[0] if len(listed) == 1 else listed
+        ignored = self.ignore_index[0] if len(self.ignore_index) == 1 else [*self.ignore_index]
         if values == [count]:
             hint = (
                 f"if {count} marks unlabelled pixels, set data.ignore_index={count}; if ids count "
@@ -147,18 +141,9 @@ def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
     rows = tuple((row,) if isinstance(row, int) else tuple(row) for row in label_map)
     if not rows or not all(rows):
         raise DataError("data.label_map has an empty row: every class needs an id of the files")
+    ids = [i for row in rows for i in row]
+    twice = [str(i) for i in dict.fromkeys(ids) if ids.count(i) > 1]
+    if twice or min(ids) < 0 or max(ids) > _LARGEST_ID:
+        fault = f"names {few(twice)} twice" if twice else f"has ids outside 0..{_LARGEST_ID}"
+        raise DataError(f"data.label_map {fault}: give each id of the files to one class")
     return rows
-
-
-def _class_names(num_classes: int | None, class_names: Sequence[str]) -> tuple[str, ...]:
-    count = len(class_names) if num_classes is None else num_classes
-    if count == 0 and num_classes is None:
-        raise DataError("data.num_classes is needed with data.labels: how many classes there are")
-    if not 1 <= count <= 255:
-        raise DataError(f"data.num_classes={count} must lie in 1..255 (255 is the ignored id)")
-    if class_names and len(class_names) != count:
-        raise DataError(
-            f"data.class_names has {len(class_names)} names for data.num_classes={count}: "
-            "give one for each class"
-        )
-    return tuple(class_names) or tuple(f"class_{i}" for i in range(count))

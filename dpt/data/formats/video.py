@@ -12,7 +12,6 @@ import numpy as np
 from dpt.data.errors import DataError, missing_path
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
-_USUAL_FPS = 25.0
 _WHOLE = 0.9
 """Share of the announced frames below which a video counts as damaged: headers often round."""
 
@@ -20,9 +19,11 @@ _WHOLE = 0.9
 class VideoReader:
     """The frames of a video, uint8 (H, W, 3) RGB, turned upright by its rotation tag.
 
+    Iterating raises a DataError after the last frame if the file ends too early.
+
     Attributes:
-        fps: frames a second; 25 where the file does not say.
-        announced: how many frames the header promises; 0 where it does not say.
+        fps: frames per second; 25 if the file does not say.
+        announced: number of frames in the header; 0 if it does not say.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -35,23 +36,15 @@ class VideoReader:
                 f"{path}: not a video that can be decoded, or damaged: copy or download it again"
             )
         fps = self._capture.get(cv2.CAP_PROP_FPS)
-        self.fps = fps if 0 < fps < 1000 else _USUAL_FPS
+        self.fps = fps if 0 < fps < 1000 else 25.0
         self.announced = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """Every frame once.
-
-        Raises:
-            DataError: the file ends too early.
-        """
         count = 0
         try:
-            while True:
-                more, frame = self._capture.read()
-                if not more:
-                    break
+            while (read := self._capture.read())[0]:
                 count += 1
-                yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB, dst=frame)
+                yield cv2.cvtColor(read[1], cv2.COLOR_BGR2RGB, dst=read[1])
         finally:
             self._capture.release()
         if count == 0 or count < _WHOLE * self.announced:
@@ -64,8 +57,8 @@ class VideoReader:
 class VideoWriter:
     """An MP4 of uint8 (H, W, 3) RGB frames, all of the first one's size.
 
-    The codec (MPEG-4 part 2) stores an even number of rows and columns: OpenCV leaves out the last
-    one of an odd number.
+    The codec (MPEG-4 part 2) stores an even number of rows and columns: OpenCV drops the last one
+    of an odd number.
     """
 
     def __init__(self, path: Path, *, fps: float) -> None:
@@ -85,11 +78,7 @@ class VideoWriter:
         self.count += 1
 
     def close(self) -> None:
-        """Ends the file.
-
-        Raises:
-            OSError: it does not hold what was written: OpenCV is silent about a full disk.
-        """
+        """Ends the file; OSError if it lacks frames, since OpenCV does not report a full disk."""
         if self._writer is None:
             return
         self._writer.release()
