@@ -1,9 +1,9 @@
-"""What happens inside a model: attention, tokens and read-out as arrays, and as a picture sheet.
+"""Attention, tokens and readout of a model, as arrays and as one picture.
 
-    maps = cls_attention(model, images)      # a list of (B, heads, h, w), one a block
+    maps = cls_attention(model, images)      # a list of (B, heads, h, w), one for each block
 
-The functions take images as the model does and give NumPy arrays, float32. The model should be in
-evaluation mode, as :meth:`dpt.DPT.from_pretrained` gives it.
+The functions take float images (B, 3, H, W), normalised, pad them as the model does, and return
+float32 NumPy arrays. The model should be in evaluation mode.
 """
 
 from dpt.inspect.attention import attention_maps, cls_attention, patch_attention

@@ -1,177 +1,128 @@
-"""All that can be inspected of one image, as one picture."""
+"""Everything that can be inspected of one image, as one picture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any
 
 import cv2
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpt.inspect.attention import (
-    has_attention,
-    patch_grid,
-    patch_query,
-    to_patches,
-    watched,
-)
-from dpt.inspect.tokens import caught, components, contribution_of_cls, patches_of
+from dpt.inspect.attention import cls_attention, has_attention, patch_attention, patch_grid
+from dpt.inspect.tokens import feature_norms, readout_contribution, token_pca
 from dpt.model import DPT
-from dpt.types import Tokens
-from dpt.viz.color import colorize_depth, colorize_labels, heatmap
+from dpt.predict.inputs import Image, as_rgb
+from dpt.predict.outputs import Style, is_paintable, paint
+from dpt.predict.predictor import Prediction, Predictor
+from dpt.viz.color import heatmap
 from dpt.viz.panel import heading, stack, tiles
 
 WIDTH = 1280
-"""Of a sheet, in pixels, unless very many heads make it wider."""
-
-_MARK = (255, 50, 50)
+"""Of a sheet, in pixels; many attention heads make it wider."""
 
 
 def inspection_sheet(
-    model: DPT,
-    images: Tensor,
-    *,
-    patch: tuple[int, int] | None = None,
-    block: int | None = None,
+    model: DPT, image: Image, *, patch: tuple[int, int] | None = None, block: int | None = None
 ) -> np.ndarray:
-    """Photo and outputs, tokens and read-out of each level, attention of each block.
+    """Image and outputs, tokens and readout of each level, attention of each block.
 
     Args:
-        images: float (1, 3, H, W), normalised.
+        image: a path, uint8 (H, W, 3) RGB, a PIL image or a tensor, see :class:`dpt.Predictor`.
         patch: (row, column) of the patch whose attention is shown, from 0; None takes the middle.
-        block: the one block whose attention is shown, larger and head by head; None shows all.
+        block: the only block whose attention is shown, with larger pictures; None shows all.
 
     Returns:
         uint8 (H', W', 3) RGB.
 
     Raises:
-        ValueError: there is no such patch or block, or the encoder shows no attention and a patch
-            or block was asked for.
+        ValueError: there is no such patch or block, or one was given and the encoder has no
+            attention maps.
     """
-    if model.predicts_only:
-        raise ValueError("an optimised copy cannot be inspected: take the model it was made of")
-    images = model.pad(images)[0]
-    photo, caption = _photo(model, images), "photo"
-    watching: AbstractContextManager[dict[int, np.ndarray]] = nullcontext({})
-    attends = has_attention(model) or patch is not None or block is not None
-    if attends:
+    predictor, photo = Predictor(model), as_rgb(image)
+    pixels = torch.from_numpy(predictor.prepare(photo).input).permute(2, 0, 1)[None]
+    device = next(model.parameters()).device
+    images = model.pad(model.preprocessing.normalize(pixels.to(device)))[0]
+    prediction, shape = predictor(photo), images.shape[-2:]
+    attention, caption = [], "image"
+    if has_attention(model) or patch is not None or block is not None:
         grid = patch_grid(model, images)
-        patch = (grid[0] // 2, grid[1] // 2) if patch is None else patch
-        queries = [0, patch_query(model, images, patch)]
-        watching = watched(model, queries=queries, blocks=None if block is None else [block])
-        photo, caption = _marked(photo, patch, grid), f"photo; framed: patch {patch[0]} {patch[1]}"
-    with torch.no_grad(), watching as rows, caught(model) as tokens:
-        outputs = model(images)
-    sections = [
-        *_outputs(model, outputs, photo, caption),
-        *_levels(model, tokens[0], photo.shape),
+        patch = patch or (grid[0] // 2, grid[1] // 2)
+        blocks = range(len(model.encoder.blocks)) if block is None else [block]
+        rows = {
+            "the CLS token": cls_attention(model, images, blocks=blocks),
+            "the framed patch": patch_attention(model, images, patch=patch, blocks=blocks),
+        }
+        for token, maps in rows.items():
+            attention += _attention(token, dict(zip(blocks, maps, strict=True)), shape)
+        photo, caption = _framed(photo, patch, grid), f"framed: patch {patch[0]} {patch[1]}"
+    first = _outputs(photo, prediction, caption, shape)
+    return stack([*first, *_levels(model, images, shape), *attention])
+
+
+def _framed(photo: np.ndarray, patch: tuple[int, int], grid: tuple[int, int]) -> np.ndarray:
+    height, width = photo.shape[0] / grid[0], photo.shape[1] / grid[1]
+    corners = [
+        (round((patch[1] + step) * width), round((patch[0] + step) * height)) for step in (0, 1)
     ]
-    for i, who in enumerate(["CLS", "the framed patch"]) if attends else ():
-        maps = {k: to_patches(model, images, r[0, :, i]) for k, r in sorted(rows.items())}
-        sections += _attention(who, maps, photo.shape)
-    return stack(sections)
-
-
-def _photo(model: DPT, images: Tensor) -> np.ndarray:
-    """What the model sees: the input brought back to colours, uint8 (H, W, 3)."""
-    shape = (3, 1, 1)
-    mean = torch.tensor(model.preprocessing.mean).view(shape)
-    std = torch.tensor(model.preprocessing.std).view(shape)
-    pixels = (images[0].float().cpu() * std + mean) * 255
-    return pixels.round().clamp(0, 255).byte().permute(1, 2, 0).contiguous().numpy()
-
-
-def _marked(photo: np.ndarray, patch: tuple[int, int], grid: tuple[int, int]) -> np.ndarray:
-    """The photo with a frame round one patch."""
-    height, width = photo.shape[0] // grid[0], photo.shape[1] // grid[1]
-    top, left = patch[0] * height, patch[1] * width
-    corners = (left - 1, top - 1), (left + width, top + height)
-    return cv2.rectangle(photo.copy(), *corners, _MARK, thickness=2)
+    thickness = max(2, photo.shape[1] // 200)
+    return cv2.rectangle(photo.copy(), *corners, (255, 50, 50), thickness)
 
 
 def _outputs(
-    model: DPT, outputs: Mapping[str, Tensor], photo: np.ndarray, caption: str
+    photo: np.ndarray, prediction: Prediction, caption: str, shape: Sequence[int]
 ) -> list[np.ndarray]:
-    """The photo and what each head makes of it."""
-    pictures, captions = [photo], [caption]
-    numbers = []
-    for name, output in outputs.items():
-        values = output[0].float().cpu().numpy()
-        if name == "depth":
-            metric = getattr(model.heads[name], "kind", "") == "metric"
-            span = f"{values.min():.3g} to {values.max():.3g}"
-            pictures.append(colorize_depth(values, inverse=metric))
-            captions.append(f"depth, {span} m" if metric else f"inverse depth, {span} (relative)")
-        elif name == "segmentation":
-            pictures.append(colorize_labels(values.argmax(axis=0)))
-            captions.append(f"segmentation, {len(values)} classes")
-        elif values.ndim == 2:  # of a head of one's own
-            pictures.append(heatmap(values - values.min()))
-            captions.append(f"{name}, {values.min():.3g} to {values.max():.3g}")
-        elif values.ndim == 1:
-            numbers.append(f"{name}: class {values.argmax()}")
-        elif values.ndim == 0:
-            numbers.append(f"{name}: {values:.4g}")
-    columns = max(3, len(pictures))
-    title = "; ".join(
-        [f"{model.spec['name']}, input {photo.shape[1]} x {photo.shape[0]}", *numbers]
-    )
-    return _section(title, pictures, captions, columns=columns, shape=photo.shape)
+    """The photo and the outputs: dense ones as pictures, others in the title."""
+    title, pictures, captions = f"network input {shape[1]} x {shape[0]}", [photo], [caption]
+    for name, spec in prediction.outputs.items():
+        values = prediction.arrays[name]
+        if not spec.dense and spec.kind == "logits":
+            title += f"; {name}: class {values.argmax()}"
+        elif not spec.dense:
+            title += f"; {name}: {np.array2string(values, precision=4)}"
+        elif spec.kind in ("depth", "logits") or is_paintable(spec):
+            pictures.append(paint(name, prediction, photo, Style()))
+            span = f", {values.min():.3g} to {values.max():.3g} {spec.unit}"
+            captions.append(name + (span if spec.kind == "depth" else ""))
+    return _section(title, pictures, captions, columns=max(3, len(pictures)), shape=photo.shape)
 
 
-def _levels(model: DPT, tokens: Tokens, shape: Sequence[int]) -> list[np.ndarray]:
-    """A row of cells for each quantity, a column for each tapped level."""
-    names = _level_names(model)
-    patches = patches_of(model, tokens)
-    pca = [np.rint(components(level)[0] * 255).astype(np.uint8) for level in patches]
-    norms = [np.linalg.norm(level[0], axis=-1) for level in patches]
+def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray]:
+    """A row of cells for each quantity, a column for each feature level."""
+    names = [f"level {i}, stride {s}" for i, s in enumerate(model.encoder.strides)]
+    pca = [np.rint(level[0] * 255).astype(np.uint8) for level in token_pca(model, images)]
+    norms = [level[0] for level in feature_norms(model, images)]
     captions = [
         f"{name}: median {np.median(n):.3g}, largest {n.max():.3g}"
         for name, n in zip(names, norms, strict=True)
     ]
-    lengths = [heatmap(n) for n in norms]
-    section = partial(_section, columns=len(names), shape=shape)
-    rows = [
-        *section("Tokens: principal components as red, green, blue", pca, names),
-        *section("Tokens: length; single bright patches are outliers", lengths, captions),
-    ]
+    title = "Tokens: principal components as red, green, blue"
+    rows = _section(title, pca, names, columns=len(names), shape=shape)
+    title = "Tokens: length; single bright patches are outliers"
+    rows += _section(title, [heatmap(n) for n in norms], captions, columns=len(names), shape=shape)
     if model.decoder is not None:
-        shares = [maps[0] for maps in contribution_of_cls(model, tokens)]
-        levels: Any = model.decoder.reassemble
-        modes = [level.read.mode for level in levels]
-        captions = [
-            f"{name}: {mode}, median {np.median(s):.2f}"
-            for name, mode, s in zip(names, modes, shares, strict=True)
-        ]
+        shares = [level[0] for level in readout_contribution(model, images)]
+        captions = [f"{n}: median {np.median(s):.2f}" for n, s in zip(names, shares, strict=True)]
         high = max(*(float(np.quantile(s, 0.99)) for s in shares), 1e-6)
+        title = f"Readout: relative change of each patch by the CLS token, 0 to {high:.2f}"
         pictures = [heatmap(s, high=high) for s in shares]
-        title = f"Read-out: length of what CLS adds over length of the patch, 0 to {high:.2f}"
-        rows += section(title, pictures, captions)
+        rows += _section(title, pictures, captions, columns=len(names), shape=shape)
     return rows
 
 
-def _level_names(model: DPT) -> list[str]:
-    """The block or stage that each level taps."""
-    taps: Any = getattr(model.encoder, "out_indices", ())  # an encoder of one's own has stages
-    stages = len(model.encoder.strides) - len(taps)  # of the hybrid's CNN
-    return [f"CNN stage {i}" for i in range(stages)] + [f"block {k}" for k in taps]
-
-
-def _attention(who: str, maps: Mapping[int, np.ndarray], shape: Sequence[int]) -> list[np.ndarray]:
+def _attention(
+    token: str, maps: Mapping[int, np.ndarray], shape: Sequence[int]
+) -> list[np.ndarray]:
     """Blocks from left to right and heads from top to bottom; of one block, its heads in rows.
 
     Args:
-        maps: (heads, h, w) of each block.
+        maps: (1, heads, h, w) of each block.
     """
-    heads = len(next(iter(maps.values())))
+    heads = next(iter(maps.values())).shape[1]
     places = [(block, head) for head in range(heads) for block in maps]
     return _section(
-        f"Attention of {who} by block (b) and head (h), each map from 0 to its 99 % quantile",
-        [heatmap(maps[block][head]) for block, head in places],
+        f"Attention of {token} by block (b) and head (h), each map from 0 to its 99 % quantile",
+        [heatmap(maps[block][0, head]) for block, head in places],
         [f"b{block} h{head}" for block, head in places],
         columns=len(maps) if len(maps) > 1 else min(heads, 6),
         shape=shape,
@@ -186,10 +137,7 @@ def _section(
     columns: int,
     shape: Sequence[int],
 ) -> list[np.ndarray]:
-    """A heading and its cells, which have the photo's aspect."""
+    """A heading, and cells of the image's aspect ratio."""
     width = min(max(WIDTH // columns - 4, 72), 420)
-    height = max(8, round(width * shape[0] / shape[1]))
-    return [
-        heading(title, width=WIDTH),
-        tiles(pictures, captions, size=(height, width), columns=columns),
-    ]
+    size = (max(8, round(width * shape[0] / shape[1])), width)
+    return [heading(title, width=WIDTH), tiles(pictures, captions, size=size, columns=columns)]
