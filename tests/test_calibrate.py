@@ -99,7 +99,7 @@ def test_one_depth_is_enough_for_a_scale_alone():
         (
             [1.0, 2.0, 3.0, 4.0, 5.0],
             [1.0, 2.0, 3.0, 4.0, 5.0],
-            "predictions fall where inverse depth grows",
+            "predictions decrease where inverse depth increases",
         ),
     ],
 )
@@ -328,7 +328,7 @@ def test_real_frames_are_read_and_reported(tmp_path, run, shared_data):
         "--depth", rgbd / "depth" / "val", "--depth-scale", "0.001", "--invalid", "0", "65535",
     )  # fmt: skip
     assert code == 0, wrong
-    assert "as the model predicts" in said
+    assert "before: the model's prediction" in said
     last = next(line for line in said.splitlines() if line.startswith("all images")).split()
     assert last[2] == str(25 * 2000)
     before, after = float(last[4]), float(last[5])

@@ -1,4 +1,4 @@
-"""One scale and one shift from predictions to known depths, in spite of wrong ones among them."""
+"""Fits one scale and one shift from predictions to known depths; outliers are rejected."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from dpt.types import Calibration, CalibrationSpace
 
 MIN_POINTS = 4
 MIN_SPREAD = 1.05
-"""Ratio of far to near known depths from which a scale can be told from a shift."""
+"""Smallest ratio of far to near known depths that separates scale and shift."""
 MARGIN = 10.0
-"""Metres are held within the nearest known depth over this and the farthest times this."""
-HYPOTHESES = 500
-SCORED = 5000
-"""Points that hypotheses are judged by, of those there are."""
-BIWEIGHT = 4.685
-"""Tukey's constant: nineteen twentieths of least squares' precision on normal errors."""
+"""Metres are clamped to the nearest known depth divided by this .. the farthest times this."""
+START_POINTS = 1000
+"""Points that the first estimate is made from; it takes quadratic time."""
 
 
 def fit(
     prediction: np.ndarray, depth: np.ndarray, *, space: CalibrationSpace, with_shift: bool
 ) -> tuple[Calibration, np.ndarray]:
-    """The scale and shift of smallest relative error, robustly.
+    """The scale and shift of smallest relative error.
 
     With the target t, 1/depth or depth as ``space`` says, a point's residual is
-    (scale · prediction + shift) / t - 1: near and far count alike. Least median of squares
-    (Rousseeuw 1984) over random pairs of points finds what half of the points agree on; Tukey's
-    biweight, iterated, refines it on all that agree.
+    (scale · prediction + shift) / t - 1: near and far points count alike. Siegel's repeated
+    medians (1982), which tolerate almost one half of outliers, give a first estimate. Repeated
+    least squares over the points within 2.5 standard deviations refines it (Rousseeuw and Leroy
+    1987, chapters 1 and 5).
 
     Args:
         prediction: float (N,), as the model predicts.
@@ -38,75 +36,56 @@ def fit(
         The calibration, and which points agree with it, bool (N,).
 
     Raises:
-        ValueError: there are too few points, they do not determine the fit, or predictions run
-            against the known depths.
+        ValueError: there are too few points, they do not determine the fit, or predictions decrease
+            where the known values increase.
     """
     usable = np.isfinite(prediction)
     if usable.sum() < MIN_POINTS:
         raise ValueError(f"{usable.sum()} points of known depth: at least {MIN_POINTS} are needed")
-    known = depth[usable]
+    known, x = depth[usable], prediction[usable]
     target = 1 / known if space == "inverse_depth" else known
-    columns = [prediction[usable], np.ones(len(known))] if with_shift else [prediction[usable]]
+    columns = [x, np.ones(len(known))] if with_shift else [x]
     rows = np.stack(columns, axis=1) / target[:, None]
-    solution = _least_median(rows)
-    sigma = _deviation(rows @ solution - 1, rows.shape[1])
-    agrees = np.abs(rows @ solution - 1) <= 2.5 * sigma
-    if with_shift:
-        _check_spread(known[agrees])
+    solution = _first_estimate(x, target, with_shift=with_shift)
+    deviation = 1.4826 * (1 + 5 / max(len(known) - len(columns), 1))  # of a median of one
+    agrees = np.zeros(len(known), bool)
     for _ in range(100):
-        off = (rows @ solution - 1) / (BIWEIGHT * sigma)
-        root = np.clip(1 - off**2, 0, None)  # of Tukey's weight
-        refined = np.linalg.lstsq(rows * root[:, None], root, rcond=None)[0]
-        done = np.allclose(refined, solution, rtol=1e-9, atol=1e-15)
-        solution = refined
-        if done:
+        before, residual = agrees, np.abs(rows @ solution - 1)
+        agrees = residual <= 2.5 * max(deviation * float(np.median(residual)), 1e-6)
+        if (agrees == before).all():
             break
-    if solution[0] <= 0:
-        raise ValueError(
-            f"predictions fall where {space.replace('_', ' ')} grows: check that points and images "
-            "belong together"
-        )
-    agrees = np.abs(rows @ solution - 1) <= 2.5 * sigma
-    inliers = np.zeros(len(depth), bool)
-    inliers[usable] = agrees
-    return (
-        Calibration(
-            scale=float(solution[0]),
-            shift=float(solution[1]) if with_shift else 0.0,
-            space=space,
-            min_depth=float(known[agrees].min() / MARGIN),
-            max_depth=float(known[agrees].max() * MARGIN),
-        ),
-        inliers,
-    )
-
-
-def _check_spread(depth: np.ndarray) -> None:
-    """Raises ValueError where the depths that agree are all alike."""
-    near, far = np.quantile(depth, [0.05, 0.95])
-    if far < MIN_SPREAD * near:
+        solution = np.linalg.lstsq(rows[agrees], np.ones(agrees.sum()), rcond=None)[0]
+    near, far = np.quantile(known[agrees], [0.05, 0.95])
+    if with_shift and far < MIN_SPREAD * near:
         raise ValueError(
             f"nearly all known depths lie between {near:.3g} and {far:.3g} m, where scale and "
             "shift cannot be told apart: add points that are nearer or farther"
         )
+    if solution[0] <= 0:
+        raise ValueError(
+            f"predictions decrease where {space.replace('_', ' ')} increases: check that points "
+            "and images belong together"
+        )
+    calibration = Calibration(
+        scale=float(solution[0]),
+        shift=float(solution[1]) if with_shift else 0.0,
+        space=space,
+        min_depth=float(known[agrees].min() / MARGIN),
+        max_depth=float(known[agrees].max() * MARGIN),
+    )
+    inliers = np.zeros(len(depth), bool)
+    inliers[usable] = agrees
+    return calibration, inliers
 
 
-def _least_median(rows: np.ndarray) -> np.ndarray:
-    """Of solutions through as many random points as there are unknowns, the one of least median."""
-    random = np.random.default_rng(0)
-    unknowns = rows.shape[1]
-    chosen = rows[random.integers(0, len(rows), (HYPOTHESES, unknowns))]
-    size = np.abs(chosen).prod(axis=2).max(axis=1) if unknowns > 1 else 1.0
-    solvable = np.abs(np.linalg.det(chosen)) > 1e-9 * size
-    if not solvable.any():
-        raise ValueError("the model predicts one value at all points: nothing can be fitted to it")
-    solutions = np.linalg.solve(chosen[solvable], np.ones((solvable.sum(), unknowns, 1)))[..., 0]
-    judges = rows if len(rows) <= SCORED else rows[random.permutation(len(rows))[:SCORED]]
-    medians = [np.median(np.abs(judges @ solution - 1)) for solution in solutions]
-    return solutions[int(np.argmin(medians))]
+def _first_estimate(x: np.ndarray, target: np.ndarray, *, with_shift: bool) -> np.ndarray:
+    """Scale and shift, or the scale alone."""
+    from scipy.stats import siegelslopes
 
-
-def _deviation(residual: np.ndarray, unknowns: int) -> float:
-    """The standard deviation of what agrees (Rousseeuw and Leroy 1987, chapter 5, eq. 1.3)."""
-    few = 1 + 5 / max(len(residual) - unknowns, 1)
-    return max(1.4826 * few * float(np.median(np.abs(residual))), 1e-6)
+    if not with_shift:
+        return np.array([np.nanmedian(target / np.where(x == 0, np.nan, x))])
+    if np.ptp(x) <= 1e-9 * np.abs(x).max():
+        raise ValueError("the model predicts one value at all points, which determines no fit")
+    few = np.random.default_rng(0).permutation(len(x))[:START_POINTS]
+    slope, shift = siegelslopes(target[few], x[few])
+    return np.array([slope, shift])

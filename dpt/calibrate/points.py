@@ -6,7 +6,7 @@ import csv
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +17,18 @@ from dpt.data.formats import io
 
 COLUMNS = ("image", "x", "y", "depth_m")
 POINTS_PER_IMAGE = 2000
-"""Of a depth map so many pixels are drawn: more do not change two numbers."""
+"""Pixels drawn from a depth map; more do not improve two numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What is known of one image.
+    """The known depths of one image.
 
     Attributes:
         image: its file.
         x, y: float (N,), columns and rows as shares of width and height, in 0..1.
         depth: float (N,), metres.
-        exif: whether the points are those of the picture turned upright, as a viewer shows it.
+        exif: whether the points refer to the image rotated upright, as viewers show it.
     """
 
     image: Path
@@ -60,39 +60,35 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
         DataError: a column is missing, a value is no number, or a point lies outside its image.
     """
     rows = csv.DictReader(io.read_text(path).splitlines(), skipinitialspace=True)
-    header = [name.strip() for name in rows.fieldnames or ()]
+    header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
     if absent := [name for name in COLUMNS if name not in header]:
         raise DataError(
             f"{path}: no column {', '.join(absent)} (it has {few(header, 6) or 'none'}): its first "
             f"line must name {','.join(COLUMNS)}"
         )
-    rows.fieldnames = header
-    found: dict[str, list[tuple[float, float, float]]] = {}
+    found: dict[str, list[list[float]]] = {}
     for row in rows:
+        values, where = [row[name] for name in COLUMNS[1:]], f"{path}: line {rows.line_num}"
         try:
-            x, y, depth = (float(row[name]) for name in COLUMNS[1:])
+            point = [float(value) for value in values]
         except (TypeError, ValueError):
-            values = [row[name] for name in COLUMNS[1:]]
-            raise DataError(
-                f"{path}: line {rows.line_num}: {values} must be three numbers: x, y, depth_m"
-            ) from None
-        if not (isfinite(depth) and depth > 0):
-            raise DataError(f"{path}: line {rows.line_num}: depth_m={depth} must be metres above 0")
-        found.setdefault(row["image"].strip(), []).append((x, y, depth))
-    folder = Path(images) if images is not None else Path(path).parent
-    return [_in_image(folder / name, np.array(points), path) for name, points in found.items()]
-
-
-def _in_image(image: Path, points: np.ndarray, table: str | Path) -> Known:
-    height, width = io.read_image(image, exif=True).shape[:2]
-    x, y, depth = points.T
-    outside = (x < 0) | (y < 0) | (x >= width) | (y >= height)
-    if outside.any():
-        x, y = points[outside][0, :2]
-        raise DataError(
-            f"{table}: the point x={x:g}, y={y:g} lies outside of {image} ({width}x{height} pixels)"
-        )
-    return Known(image, (x + 0.5) / width, (y + 0.5) / height, depth, exif=True)
+            raise DataError(f"{where}: {values} must be three numbers: x, y, depth_m") from None
+        if not 0 < point[2] < inf:
+            raise DataError(f"{where}: depth_m={point[2]} must be metres above 0")
+        found.setdefault(row["image"].strip(), []).append(point)
+    folder = Path(path).parent if images is None else Path(images)
+    known = []
+    for name, points in found.items():
+        height, width = io.read_image(folder / name, exif=True).shape[:2]
+        for x, y, _ in points:
+            if not (0 <= x < width and 0 <= y < height):
+                size = f"{width}x{height} pixels"
+                raise DataError(
+                    f"{path}: x={x:g}, y={y:g} lies outside of {folder / name} ({size})"
+                )
+        x, y, depth = np.array(points).T
+        known.append(Known(folder / name, (x + 0.5) / width, (y + 0.5) / height, depth, exif=True))
+    return known
 
 
 def read_maps(
@@ -110,28 +106,26 @@ def read_maps(
     """
     photos = _scan(images, io.IMAGE_SUFFIXES, "--images")
     maps = _scan(depth, io.DEPTH_SUFFIXES, "--depth")
-    both = [key for key in photos if key in maps]
-    if not both:
+    if not photos.keys() & maps.keys():
         raise DataError(
             f"no file of {images} has the stem of one of {depth} (such as {next(iter(photos))} and "
             f"{next(iter(maps))}): name them alike"
         )
-    return [_of_map(photos[key], maps[key], scale=scale, invalid=invalid) for key in both]
+    known = []
+    for key in [key for key in photos if key in maps]:
+        metres, valid = io.read_depth(maps[key], scale=scale, invalid=invalid)
+        height, width = metres.shape
+        places = np.flatnonzero(valid)
+        if len(places) > POINTS_PER_IMAGE:
+            random = np.random.default_rng(zlib.crc32(photos[key].name.encode()))
+            places = np.sort(random.choice(places, POINTS_PER_IMAGE, replace=False))
+        y, x = np.divmod(places, width)
+        chosen = metres.flat[places].astype(float)
+        known.append(Known(photos[key], (x + 0.5) / width, (y + 0.5) / height, chosen, exif=False))
+    return known
 
 
 def _scan(folder: str | Path, suffixes: Sequence[str], option: str) -> dict[str, Path]:
     if not Path(folder).is_dir():
         raise DataError(f"{folder}: no such folder: check {option}")
     return scan(Path(folder), name="%stem", suffixes=suffixes, option=option)
-
-
-def _of_map(image: Path, path: Path, *, scale: float, invalid: Sequence[float]) -> Known:
-    depth, valid = io.read_depth(path, scale=scale, invalid=invalid)
-    height, width = depth.shape
-    places = np.flatnonzero(valid)
-    if len(places) > POINTS_PER_IMAGE:
-        random = np.random.default_rng(zlib.crc32(image.name.encode()))
-        places = np.sort(random.choice(places, POINTS_PER_IMAGE, replace=False))
-    y, x = np.divmod(places, width)
-    chosen = depth.flat[places].astype(float)
-    return Known(image, (x + 0.5) / width, (y + 0.5) / height, chosen, exif=False)

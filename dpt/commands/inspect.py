@@ -13,20 +13,14 @@ def run(arguments: list[str]) -> None:
         "the tokens of each feature level, and the CLS token's contribution; attention of the "
         "CLS token and of a patch. Blocks, rows and columns are counted from 0.",
     )
-    parser.add_argument("checkpoint", help="a file or folder in any known format")
-    parser.add_argument("image", type=Path, help="a photo")
-    parser.add_argument("--out", type=Path, default=Path("sheet.png"), help="default: sheet.png")
-    parser.add_argument(
-        "--patch",
-        nargs=2,
-        type=int,
-        metavar=("ROW", "COL"),
-        help="the patch whose attention is shown, counted in patches; default: the middle",
-    )
-    parser.add_argument(
-        "--block", type=int, metavar="N", help="show the attention of this block only, larger"
-    )
-    parser.add_argument("--device", help="default: a GPU where there is one")
+    add = parser.add_argument
+    add("checkpoint", help="a file or folder in any known format")
+    add("image", type=Path, help="a photo")
+    add("--out", type=Path, default=Path("sheet.png"), help="default: sheet.png")
+    text = "the patch whose attention is shown, counted in patches; default: the middle"
+    add("--patch", nargs=2, type=int, metavar=("ROW", "COL"), help=text)
+    add("--block", type=int, metavar="N", help="show the attention of this block only, larger")
+    add("--device", help="default: a GPU where there is one")
     options = parser.parse_args(arguments)
     if options.out.suffix.lower() != ".png":
         raise ValueError(

@@ -77,13 +77,7 @@ def cls_attention(
 def patch_attention(
     model: DPT, images: Tensor, *, patch: tuple[int, int], blocks: Sequence[int] | None = None
 ) -> list[np.ndarray]:
-    """Attention of one patch to each patch.
-
-    Args:
-        patch: its (row, column) in the grid, from 0.
-
-    Returns:
-        (B, heads, h, w) of each block; a map sums to 1 minus the weight of the prefix tokens.
+    """As :func:`cls_attention`, of the ``patch`` at (row, column) of the grid, from 0.
 
     Raises:
         ValueError: the patch lies outside the grid.

@@ -84,7 +84,7 @@ def _outputs(
             pictures.append(paint(name, prediction, photo, Style()))
             span = f", {values.min():.3g} to {values.max():.3g} {spec.unit}"
             captions.append(name + (span if spec.kind == "depth" else ""))
-    return _section(title, pictures, captions, columns=max(3, len(pictures)), shape=photo.shape)
+    return _section(title, pictures, captions, photo.shape)
 
 
 def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray]:
@@ -96,48 +96,40 @@ def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray
         f"{name}: median {np.median(n):.3g}, largest {n.max():.3g}"
         for name, n in zip(names, norms, strict=True)
     ]
-    title = "Tokens: principal components as red, green, blue"
-    rows = _section(title, pca, names, columns=len(names), shape=shape)
+    rows = _section("Tokens: principal components as red, green, blue", pca, names, shape)
     title = "Tokens: length; single bright patches are outliers"
-    rows += _section(title, [heatmap(n) for n in norms], captions, columns=len(names), shape=shape)
+    rows += _section(title, [heatmap(n) for n in norms], captions, shape)
     if model.decoder is not None:
         shares = [level[0] for level in readout_contribution(model, images)]
         captions = [f"{n}: median {np.median(s):.2f}" for n, s in zip(names, shares, strict=True)]
         high = max(*(float(np.quantile(s, 0.99)) for s in shares), 1e-6)
         title = f"Readout: relative change of each patch by the CLS token, 0 to {high:.2f}"
-        pictures = [heatmap(s, high=high) for s in shares]
-        rows += _section(title, pictures, captions, columns=len(names), shape=shape)
+        rows += _section(title, [heatmap(s, high=high) for s in shares], captions, shape)
     return rows
 
 
 def _attention(
     token: str, maps: Mapping[int, np.ndarray], shape: Sequence[int]
 ) -> list[np.ndarray]:
-    """Blocks from left to right and heads from top to bottom; of one block, its heads in rows.
-
-    Args:
-        maps: (1, heads, h, w) of each block.
-    """
+    """Maps (1, heads, h, w) of each block: a column for each block, a row for each head."""
     heads = next(iter(maps.values())).shape[1]
     places = [(block, head) for head in range(heads) for block in maps]
-    return _section(
-        f"Attention of {token} by block (b) and head (h), each map from 0 to its 99 % quantile",
-        [heatmap(maps[block][0, head]) for block, head in places],
-        [f"b{block} h{head}" for block, head in places],
-        columns=len(maps) if len(maps) > 1 else min(heads, 6),
-        shape=shape,
-    )
+    title = f"Attention of {token} by block (b) and head (h), each map from 0 to its 99 % quantile"
+    pictures = [heatmap(maps[block][0, head]) for block, head in places]
+    captions = [f"b{block} h{head}" for block, head in places]
+    columns = len(maps) if len(maps) > 1 else min(heads, 6)
+    return _section(title, pictures, captions, shape, columns)
 
 
 def _section(
     title: str,
     pictures: Sequence[np.ndarray],
     captions: Sequence[str],
-    *,
-    columns: int,
     shape: Sequence[int],
+    columns: int | None = None,
 ) -> list[np.ndarray]:
-    """A heading, and cells of the image's aspect ratio."""
+    """A heading, and cells of the aspect ratio of ``shape``; by default in one row."""
+    columns = columns or max(3, len(pictures))
     width = min(max(WIDTH // columns - 4, 72), 420)
     size = (max(8, round(width * shape[0] / shape[1])), width)
     return [heading(title, width=WIDTH), tiles(pictures, captions, size=size, columns=columns)]
