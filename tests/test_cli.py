@@ -143,16 +143,19 @@ def test_configuration_files_are_the_repositorys():
 
 WRONG_KEYS = [
     (["optim.lrr=1"], ["optim.lrr", "Did you mean lr?", "weight_decay"]),
+    (["model.encoder.embed_dims=3"], ["model.encoder.embed_dims", "Did you mean embed_dim?"]),
+    (["+optim.speed=3"], ["optim.speed", "Allowed here", "weight_decay"]),
+    (["task=dept"], ["task/dept", "depth", "segmentation", "joint"]),
+    (["tsk=depth"], ["tsk", "task"]),
+]
+MORE_WRONG_KEYS = [
     (["optm.lr=1"], ["optm.lr", "optim"]),
     (["sead=1"], ["sead", "Did you mean seed?", "trainer"]),
     (["trainer.max_step=3"], ["trainer.max_step", "Did you mean max_steps?"]),
     (["data.batchsize=3"], ["data.batchsize", "Did you mean batch_size?"]),
-    (["model.encoder.embed_dims=3"], ["model.encoder.embed_dims", "Did you mean embed_dim?"]),
     (["task=depth", "task.maxdepth=3"], ["task.maxdepth", "Did you mean max_depth?"]),
     (["callbacks.panels.cuont=3"], ["callbacks.panels.cuont", "Did you mean count?"]),
-    (["+optim.speed=3"], ["optim.speed", "Allowed here", "weight_decay"]),
     (["+data.train.lenght=3"], ["data.lenght", "Did you mean length?"]),
-    (["task=dept"], ["task/dept", "depth", "segmentation", "joint"]),
     (["data=scene"], ["data/scene", "scenes", "folder"]),
     (["model=dpt_huge"], ["model/dpt_huge", "dpt_tiny", "dpt_large"]),
     (["model/encoder=vitt"], ["model/encoder/vitt", "vit", "timm"]),
@@ -160,14 +163,24 @@ WRONG_KEYS = [
     (["logger=wanb"], ["logger/wanb", "wandb", "csv"]),
     (["experiment=camvit"], ["experiment/camvit", "camvid"]),
     (["debug=everything"], ["debug/everything"]),
-    (["tsk=depth"], ["tsk", "task"]),
 ]
 WRONG_VALUES = [
     (["optim.lr=fast"], ["optim.lr", "'fast'", "number"]),
+    (["data.batch_size=many"], ["data.batch_size", "'many'", "integer"]),
+    (["task=depth", "task.kind=absolute"], ["kind", "'absolute'", "metric", "relative"]),
+    (["model.name=dpt_huge"], ["dpt_huge", "dpt_tiny", "dpt_large"]),
+    (["model.encoder.out_indices=[0,1,2,99]"], ["out_indices", "99", "0..11"]),
+    (["model=_base"], ["model.name", "must be given"]),
+    (["trainer.accelerator=abacus"], ["accelerator", "abacus", "cpu"]),
+    (["trainer.precision=8"], ["trainer.precision", "bf16-mixed"]),
+    (["callbacks.panels.count=few"], ["callbacks.panels.count", "'few'", "integer"]),
+    (["optim._target_=os.system"], ["optim._target_", "os.system", "dpt."]),
+    (["optim"], ["optim"]),
+]
+MORE_WRONG_VALUES = [
     (["optim.lr=null"], ["optim.lr", "None", "number"]),
     (["schedule.decay=linear"], ["schedule.decay", "'linear'", "cosine"]),
     (["schedule.warmup=-1"], ["schedule", "warmup=-1"]),
-    (["data.batch_size=many"], ["data.batch_size", "'many'", "integer"]),
     (["data.batch_size=0"], ["batch_size=0", "positive"]),
     (["data.image_size=big"], ["data.image_size", "'big'"]),
     (["data.image_size=[32]"], ["data.image_size", "[32]"]),
@@ -175,50 +188,50 @@ WRONG_VALUES = [
     (["data.train.length=x"], ["data.length", "'x'", "integer"]),
     (["augment.hflip=2"], ["augment.hflip", "0..1"]),
     (["augment.hflip=left"], ["augment.hflip", "'left'", "number"]),
-    (["task=depth", "task.kind=absolute"], ["kind", "'absolute'", "metric", "relative"]),
     (["task=segmentation", "task.objectives.segmentation.num_classes=3"], ["num_classes=3", "10"]),
-    (["model.name=dpt_huge"], ["dpt_huge", "dpt_tiny", "dpt_large"]),
     (["model.encoder.num_blocks=four"], ["model.encoder.num_blocks", "'four'", "integer"]),
     (["model.encoder.position=spiral"], ["position", "spiral", "sincos_2d"]),
     (["model.encoder.kind=cnn"], ["cnn", "vit"]),
     (["model.decoder.readout=half"], ["readout", "half", "project"]),
     (["model.decoder.fusion_channels=x"], ["model.decoder.fusion_channels", "'x'", "integer"]),
-    (["model.encoder.out_indices=[0,1,2,99]"], ["out_indices", "99", "0..11"]),
-    (["model=_base"], ["model.name", "must be given"]),
     (["model.encoder.weights=nowhere.ckpt"], ["nowhere.ckpt", "no such file"]),
     (["trainer.max_steps=long"], ["trainer.max_steps", "'long'", "integer"]),
-    (["trainer.accelerator=abacus"], ["accelerator", "abacus", "cpu"]),
     (["trainer.strategy=guess"], ["strategy", "guess"]),
     (["trainer.devices=lots"], ["trainer: ", "devices"]),
-    (["trainer.precision=8"], ["trainer.precision", "bf16-mixed"]),
     (["trainer.limit_train_batches=2.5"], ["limit_train_batches", "2.5"]),
     (["trainer.max_steps=-1", "trainer.max_time=00:00:01:00"], ["max_time", "trainer.max_steps"]),
     (["trainer.max_steps=-1", "steps=long"], ["steps", "'long'", "integer"]),
     (["seed=lucky"], ["seed", "lucky", "integer"]),
-    (["callbacks.panels.count=few"], ["callbacks.panels.count", "'few'", "integer"]),
-    (["optim._target_=os.system"], ["optim._target_", "os.system", "dpt."]),
     (["optim._target_=dpt.training.optim.adam"], ["dpt.training.optim.adam", "not found"]),
-    (["optim"], ["optim"]),
     (["task==depth"], ["task"]),
     (["trainer.min_steps=x"], ["trainer.min_steps", "'x'"]),
     (["trainer.val_check_interval=often"], ["val_check_interval", "'often'"]),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "says"), WRONG_KEYS, ids=lambda v: str(v[-1]))
+def slow(cases):
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), WRONG_KEYS + slow(MORE_WRONG_KEYS), ids=lambda v: str(v[-1])
+)
 def test_misspelt_keys_and_choices(mistake, arguments, says):
     message = mistake("train", *SHORT, *arguments)
     for text in says:
         assert text in message
 
 
-@pytest.mark.parametrize(("arguments", "says"), WRONG_VALUES, ids=lambda v: str(v[-1]))
+@pytest.mark.parametrize(
+    ("arguments", "says"), WRONG_VALUES + slow(MORE_WRONG_VALUES), ids=lambda v: str(v[-1])
+)
 def test_wrong_values(mistake, arguments, says):
     message = mistake("train", *SHORT, *arguments)
     for text in says:
         assert text in message
 
 
+@pytest.mark.slow
 def test_timm_encoder_without_a_known_name(mistake):
     message = mistake("train", "logger=none", "model/encoder=timm")
     assert "model.encoder.name must be given" in message
@@ -334,7 +347,7 @@ def test_empty_folder(mistake, folder):
     assert "empty" in message
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_truncated_image(mistake, folder, workers):
     path = folder / "images/train/1.jpg"
     path.write_bytes(path.read_bytes()[:400])
@@ -343,6 +356,7 @@ def test_truncated_image(mistake, folder, workers):
     assert "truncated" in message
 
 
+@pytest.mark.slow
 def test_truncated_image_that_is_first_met_by_a_worker(mistake, folder):
     """More files than are checked at the start: the loader's own error is as short."""
     random = np.random.default_rng(0)
@@ -396,6 +410,7 @@ def test_depth_maps_without_a_valid_pixel(mistake, folder):
     assert "data.invalid_depth" in message
 
 
+@pytest.mark.slow
 def test_depth_without_its_range(mistake, folder):
     message = mistake(*dense(folder, "task=depth", "data.depth=depth"))
     assert "data.max_depth" in message
@@ -420,6 +435,7 @@ def test_task_that_needs_labels_the_data_lacks(mistake, folder):
     assert "task=classification needs a class for each image" in message
 
 
+@pytest.mark.slow
 def test_class_counts_that_disagree(mistake, folder):
     message = mistake(*masks(folder, "data.class_names=[a,b]"))
     assert "data.class_names" in message
@@ -479,13 +495,14 @@ def test_weights_of_another_architecture(mistake, checkpoint):
 # ----------------------------------------------------------------------------- as a new process
 
 
-def test_train_py_and_dpt_are_the_same_command():
-    """The script and the module both start, and say what is wrong without a stack trace."""
+@pytest.mark.parametrize(
+    "command", [["train.py"], pytest.param(["-m", "dpt", "train"], marks=pytest.mark.slow)]
+)
+def test_train_py_and_dpt_train_are_the_same_command(command):
     root = Path(__file__).parents[1]
-    for command in (["train.py"], ["-m", "dpt", "train"]):
-        done = subprocess.run(
-            [sys.executable, *command, "task=dept"], cwd=root, capture_output=True, text=True
-        )
-        assert done.returncode == 1
-        assert done.stderr.startswith("error: there is no task/dept; choose from classification")
-        assert len(done.stderr.splitlines()) == 1
+    done = subprocess.run(
+        [sys.executable, *command, "task=dept"], cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: there is no task/dept; choose from classification")
+    assert len(done.stderr.splitlines()) == 1

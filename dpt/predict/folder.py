@@ -52,20 +52,25 @@ class OutputFolder:
         overwrite: bool = False,
     ) -> None:
         self.path = path
-        if self.path.exists() and not self.path.is_dir():
+        if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
         wanted = json.loads(json.dumps(settings))  # as it will be read back
         self._records: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        self._journal = self.path / RECORDS_FILE
-        known = self.path / SETTINGS_FILE
+        self._journal = path / RECORDS_FILE
+        known = path / SETTINGS_FILE
         if overwrite:
             self._journal.unlink(missing_ok=True)
         elif known.is_file():
             _check_settings(known, wanted)
             self._records = _read_records(self._journal)
-        else:
-            self._refuse_foreign_files(folders)
+        else:  # files that would be overwritten, such as a data set's labels
+            for taken in (path / name for name in folders):
+                if taken.is_dir() and any(taken.iterdir()):
+                    raise ValueError(
+                        f"{taken}: exists and was not written by dpt predict (there is no "
+                        f"{SETTINGS_FILE}): choose another --out, or give --overwrite"
+                    )
         with self._disk_errors():
             write_bytes(known, (json.dumps(wanted, indent=2) + "\n").encode())
 
@@ -136,22 +141,11 @@ class OutputFolder:
                 "--out; finished files stay, and the same command continues from there"
             ) from error
 
-    def _refuse_foreign_files(self, folders: Iterable[str]) -> None:
-        """Files that would be overwritten and no earlier run wrote, such as a data set's labels."""
-        for folder in folders:
-            taken = self.path / folder
-            if taken.is_dir() and any(taken.iterdir()):
-                raise ValueError(
-                    f"{taken}: exists and was not written by dpt predict (there is no "
-                    f"{SETTINGS_FILE}): choose another --out, or give --overwrite"
-                )
-
 
 def _check_settings(path: Path, wanted: Mapping[str, Any]) -> None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        assert isinstance(found, dict)
-    except (ValueError, AssertionError):
+        found = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
         raise ValueError(f"{path}: not a settings file of dpt predict: give --overwrite") from None
     for key in dict.fromkeys(("weights", *wanted, *found)):
         if key != "checkpoint" and found.get(key) != wanted.get(key):  # its name may change
@@ -173,13 +167,11 @@ def _read_records(path: Path) -> dict[str, dict[str, Any]]:
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):
         write_bytes(path, whole)
-    lines = whole.decode("utf-8", "replace").splitlines()
-    return {r["name"]: r for r in map(_record, lines) if r}
-
-
-def _record(line: str) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and {"name", "source"} <= set(record) else None
+    records = {}
+    for line in whole.splitlines():
+        try:
+            record = json.loads(line)
+            records[record["name"]] = {"source": record["source"]}
+        except (ValueError, KeyError, TypeError):  # damaged: the input is predicted again
+            continue
+    return records

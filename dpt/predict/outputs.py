@@ -66,7 +66,9 @@ class Style:
     spans: Mapping[str, Span] = field(default_factory=dict)
 
 
-Make = Callable[[Prediction, np.ndarray | None, Style], "np.ndarray | bytes"]
+Photo = np.ndarray | None
+"""The image, uint8 (H, W, 3); None where no product reads it."""
+Make = Callable[[Prediction, Photo, Style], "np.ndarray | bytes"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Product:
     is_picture: bool = False
     needs_image: bool = False
 
-    def encode(self, prediction: Prediction, image: np.ndarray | None, style: Style) -> bytes:
+    def encode(self, prediction: Prediction, image: Photo, style: Style) -> bytes:
         """The content of the file."""
         content = self.make(prediction, image, style)
         if isinstance(content, bytes):
@@ -280,9 +282,7 @@ def nearness_span(name: str, prediction: Prediction, style: Style) -> Span:
     return near_range(*nearness(depth[::step, ::step], inverse=not inverse))
 
 
-def paint_depth(
-    name: str, prediction: Prediction, image: np.ndarray | None, style: Style
-) -> np.ndarray:
+def paint_depth(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
     """Depth in colours: near is bright and warm."""
     low, high = nearness_span(name, prediction, style)
     inverse = not prediction.outputs[name].is_inverse_depth
@@ -294,9 +294,7 @@ def paint_depth(
     return _by_bands(paint, prediction.arrays[name])
 
 
-def paint_overlay(
-    name: str, prediction: Prediction, image: np.ndarray | None, style: Style
-) -> np.ndarray:
+def paint_overlay(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
     """Classes over the image."""
     assert image is not None
     palette = label_palette(prediction, name)
@@ -307,9 +305,7 @@ def paint_overlay(
     return _by_bands(paint, prediction.arrays[name], image)
 
 
-def paint_map(
-    name: str, prediction: Prediction, image: np.ndarray | None, style: Style
-) -> np.ndarray:
+def paint_map(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
     """A map in gray or RGB, scaled from its value range."""
     value_range = prediction.outputs[name].value_range
     assert value_range is not None
@@ -327,13 +323,13 @@ def paint_map(
 _PAINTERS = {"depth": paint_depth, "logits": paint_overlay}
 
 
-def paint(name: str, prediction: Prediction, image: np.ndarray | None, style: Style) -> np.ndarray:
+def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
     """The picture of a dense output, uint8 (H, W, 3)."""
     painter = _PAINTERS.get(prediction.outputs[name].kind, paint_map)
     return painter(name, prediction, image, style)
 
 
-def paint_panel(prediction: Prediction, image: np.ndarray | None, style: Style) -> np.ndarray:
+def paint_panel(prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
     """The image and a picture of each dense output, side by side."""
     assert image is not None
     pictures, captions = [image], ["photo"]
