@@ -1,7 +1,8 @@
-"""From configuration to objects: the only door. Below it nobody sees a Hydra object.
+"""From configuration (plain data) to objects.
 
-A mapping with ``_target_`` becomes a call of that function or class with the other keys as typed
-keyword arguments; with ``_partial_`` it becomes a factory that waits for the rest.
+A mapping with ``_target_`` becomes a call of that function or class, with the other keys as keyword
+arguments, converted to the declared types; with ``_partial_: true`` it becomes a factory that takes
+the remaining arguments later.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -24,13 +24,8 @@ from dpt.plugins import VARIABLE, plugin_names
 log = logging.getLogger("dpt")
 
 ALLOWED = ("dpt.", "lightning.", "torch.nn.", "torch.optim.", "torchmetrics.")
-"""Where a ``_target_`` may lie, beside the user's own modules (:mod:`dpt.plugins`): a configuration
-must not be able to call anything there is."""
-
-
-def plain(cfg: Any) -> Any:
-    """A configuration node as plain dictionaries and lists, interpolations resolved."""
-    return OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else cfg
+"""Where a ``_target_`` may be, besides the user's own modules (:mod:`dpt.plugins`): a configuration
+must not be able to call arbitrary code."""
 
 
 def make(node: Any, where: str, **given: Any) -> Any:
@@ -39,7 +34,7 @@ def make(node: Any, where: str, **given: Any) -> Any:
     Args:
         node: plain data with ``_target_``.
         where: the node's key in the configuration, for messages.
-        **given: further arguments, which win over the node's.
+        **given: further arguments, which replace the node's.
 
     Raises:
         ValueError: an unknown target or key, or a value of the wrong type.
@@ -67,7 +62,7 @@ def find(path: Any, where: str) -> Callable[..., Any]:
     allowed = (*ALLOWED, *(f"{name}." for name in plugin_names()))
     if not isinstance(path, str) or not path.startswith(allowed):
         raise ValueError(
-            f"{where}._target_={path!r}: must begin with one of {', '.join(allowed)} or lie in a "
+            f"{where}._target_={path!r}: must begin with one of {', '.join(allowed)} or be in a "
             f"module of yours that {VARIABLE} names"
         )
     module, _, name = path.rpartition(".")
@@ -86,54 +81,47 @@ def check_arguments(
 ) -> dict[str, Any]:
     """Arguments converted to the types that ``target`` declares.
 
+    Args:
+        target: a function or class.
+        arguments: by name.
+        where: their key in the configuration, for messages.
+        is_partial: required arguments may be missing.
+
     Raises:
         ValueError: one line that names the key, what was found, and what is allowed.
     """
-    parameters = inspect.signature(target).parameters
-    names = [
-        n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    hints = _hints(target)
-    checked: dict[str, Any] = {}
-    for key, value in arguments.items():
-        if key not in names:
-            if not open_ended:
-                raise ValueError(unknown_key(f"{where}.{key}", key, names))
-            checked[key] = value
-        elif key in hints:
-            checked[key] = convert(value, hints[key], f"{where}.{key}")
-        else:
-            checked[key] = value
-    if not is_partial:
-        empty = inspect.Parameter.empty
-        absent = [n for n in names if parameters[n].default is empty and n not in arguments]
-        if absent:
-            raise ValueError(f"{where} needs {', '.join(absent)}")
-    return checked
+    parameters = dict(inspect.signature(target).parameters)
+    is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {
+        n: p for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    }
+    try:
+        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except NameError:  # hints of a library that exist for type checkers only
+        hints = {}
+    for key in arguments:
+        if key not in named and not is_open:
+            raise ValueError(unknown_key(f"{where}.{key}", key, list(named)))
+    absent = [n for n, p in named.items() if p.default is p.empty and n not in arguments]
+    if absent and not is_partial:
+        raise ValueError(f"{where} needs {', '.join(absent)}")
+    return {k: convert(v, hints.get(k, Any), f"{where}.{k}") for k, v in arguments.items()}
 
 
 def unknown_key(path: str, key: str, allowed: list[str]) -> str:
+    """A message for the unknown key ``path``, with the closest of the allowed keys."""
     near = get_close_matches(key, allowed, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     shown = sorted(k for k in allowed if not k.startswith("_"))
     return f"there is no {path}.{hint} Allowed here: {', '.join(shown)}"
 
 
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    own = inspect.isclass(target) and not is_dataclass(target)
-    try:
-        return get_type_hints(target.__init__ if own else target)
-    except NameError:  # a library's hints that exist for type checkers alone
-        return {}
-
-
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """``value`` as the type that ``hint`` declares; a ValueError names the key ``where``."""
+    """``value`` as the type ``hint``; a ValueError names the key ``where``."""
     try:
         config = pydantic.ConfigDict(arbitrary_types_allowed=True)
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint, config=config)
-    except Exception:  # a hint that describes no plain data
+    except Exception:  # a type that pydantic cannot check
         return value
     try:
         return adapter.validate_python(value)
@@ -143,20 +131,26 @@ def convert(value: Any, hint: Any, where: str) -> Any:
 
 
 def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
-    """The configuration of the run in ``folder`` with what the command line changes in it."""
+    """The configuration of the run in ``folder``, changed by the command line.
+
+    Args:
+        cfg: composed from ``overrides`` without regard to the run.
+        folder: of the run; paths inside its former folder are changed to this one.
+        overrides: of the command line. A recipe (``experiment``, ``debug``) replaces the old
+            configuration, because it sets keys of every group.
+    """
     old = OmegaConf.load(folder / "config.yaml")
     keys = [o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides]
     keys = [k.replace("/", ".") for k in keys if k not in ("resume", "run_dir")]
-    recipe = bool({"experiment", "debug"} & set(keys))  # these change keys in every group
-    new = cfg.copy() if recipe else old.copy()
-    for key in keys if not recipe else ():
-        OmegaConf.update(new, key, OmegaConf.select(cfg, key), merge=False, force_add=True)
-    for key in [str(k) for k in cfg if k not in new]:  # of a newer version than the run's
-        OmegaConf.update(new, key, cfg[key], force_add=True)
-    moved = str(OmegaConf.select(old, "run_dir") or folder)
-    values: Any = OmegaConf.to_container(new, resolve=True)
-    if moved != str(folder):
-        values = _replaced(values, moved, str(folder))
+    if {"experiment", "debug"} & set(keys):
+        new = cfg.copy()
+    else:
+        new = old.copy()
+        for key in [*keys, *(str(k) for k in cfg if k not in old)]:
+            value = OmegaConf.select(cfg, key)
+            OmegaConf.update(new, key, value, merge=False, force_add=True)
+    before = str(OmegaConf.select(old, "run_dir") or folder)
+    values = _moved(OmegaConf.to_container(new, resolve=True), before, str(folder))
     values |= {"run_dir": str(folder), "resume": cfg.resume}
     for line in changes(OmegaConf.to_container(old), values):
         if not line.startswith("resume:"):
@@ -164,22 +158,23 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
     return OmegaConf.create(values)
 
 
-def _replaced(values: Any, old: str, new: str) -> Any:
-    """Paths that begin with ``old`` begin with ``new``: the run's folder was moved."""
+def _moved(values: Any, old: str, new: str) -> Any:
+    """``values`` with paths in the folder ``old`` changed to the folder ``new``."""
     if isinstance(values, dict):
-        return {k: _replaced(v, old, new) for k, v in values.items()}
+        return {k: _moved(v, old, new) for k, v in values.items()}
     if isinstance(values, list):
-        return [_replaced(v, old, new) for v in values]
+        return [_moved(v, old, new) for v in values]
     if isinstance(values, str) and (values == old or values.startswith(f"{old}/")):
         return new + values[len(old) :]
     return values
 
 
-def changes(old: Any, new: Any, prefix: str = "") -> Sequence[str]:
-    """``key: old -> new`` of every value in which two plain configurations differ."""
+def changes(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """``key: old -> new`` for every value in which two plain configurations differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        lines: list[str] = []
-        for key in dict.fromkeys([*old, *new]):
-            lines += changes(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
-        return lines
+        return [
+            line
+            for key in dict.fromkeys([*old, *new])
+            for line in changes(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
+        ]
     return [] if old == new else [f"{prefix}: {old} -> {new}"]

@@ -1,4 +1,4 @@
-"""Arguments of Lightning's Trainer."""
+"""Lightning's Trainer from its part of the configuration."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ log = logging.getLogger("dpt")
 
 
 def pick_precision(accelerator: str) -> str:
-    """``bf16-mixed`` where the device multiplies in bf16 by itself, else ``32-true``."""
+    """``bf16-mixed`` if the device has bf16 matrix instructions, else ``32-true``."""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     elif accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
-        known = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # of no public name yet
-        native = any(getattr(torch.cpu, name, lambda: False)() for name in known)
+        found = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.10
+        native = bool(found.get("amx_bf16") or found.get("avx512_bf16"))
     else:
         native = False
     return "bf16-mixed" if native else "32-true"
 
 
 def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked arguments; the progress bar is for terminals alone unless asked for."""
+    """The checked arguments of the Trainer; by default a progress bar only in a terminal."""
     if node.get("precision") == "auto":
         node = {**node, "precision": pick_precision(str(node.get("accelerator")))}
         log.info("trainer.precision=auto: %s on this machine", node["precision"])
     if node.get("precision") in ("bf16-true", "16-true"):  # Lightning casts whole batches
         raise ValueError(
-            f"trainer.precision={node['precision']} would round depth labels too, to three digits: "
-            "take bf16-mixed or 16-mixed, which round neither labels nor weights"
+            f"trainer.precision={node['precision']} would round depth labels to three digits: "
+            f"use bf16-mixed or 16-mixed, which round neither labels nor weights"
         )
     arguments = check_arguments(L.Trainer, node, "trainer")
     if arguments["enable_progress_bar"] is None:
@@ -45,8 +45,16 @@ def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
+def build_trainer(**arguments: Any) -> L.Trainer:
+    """Lightning's trainer; ``ValueError`` for arguments that it refuses."""
+    try:
+        return L.Trainer(**arguments)
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        raise ValueError(f"trainer: {error}") from error
+
+
 def require_images(trainer: L.Trainer, count: int) -> None:
-    """A process without an image would leave the others waiting for it."""
+    """Every rank needs an image to validate on; else the others would wait for it forever."""
     if count < trainer.world_size:
         raise ValueError(
             f"{count} images to validate on are too few for {trainer.world_size} processes: each "
@@ -55,18 +63,10 @@ def require_images(trainer: L.Trainer, count: int) -> None:
 
 
 def require_batches(trainer: L.Trainer, count: int, batch_size: int) -> None:
-    """Of several processes, each drops a batch that is not whole, and would have no other."""
+    """Every one of several ranks needs a whole batch to train on."""
     ranks = trainer.world_size
     if ranks > 1 and math.ceil(count / ranks) < batch_size:
         raise ValueError(
             f"{count} images to train on are too few for {ranks} processes: each needs a batch of "
             f"{batch_size}; lower data.batch_size or trainer.devices"
         )
-
-
-def build_trainer(**arguments: Any) -> L.Trainer:
-    """Lightning's trainer; what it refuses is a mistake of the user's."""
-    try:
-        return L.Trainer(**arguments)
-    except (MisconfigurationException, TypeError, ValueError) as error:
-        raise ValueError(f"trainer: {error}") from error

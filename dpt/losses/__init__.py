@@ -1,7 +1,7 @@
-"""Losses: masked, at least float32, averaged per image first and then over the images.
+"""Losses: masked, in float32 at least, averaged over each image and then over the images.
 
-An image without any valid pixel contributes exactly 0, with zero gradient, and still counts as an
-image: two processes with batch 2 follow the same gradient as one process with batch 4.
+An image without any valid pixel contributes exactly 0, with zero gradient, and counts as an image:
+two ranks with batch size 2 have the same gradient as one with batch size 4.
 """
 
 from dpt.losses.combined import CombinedLoss

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 
 class CombinedLoss(nn.Module):
-    """Σ weight · loss, for losses of one signature: all of depth, or all of segmentation.
+    """Σ weight · loss, of depth losses or of segmentation losses.
 
     Args:
         losses: name to module.
-        weights: name to factor. A name left out has weight 1; an unknown name is an error.
+        weights: name to factor; 1 for names left out.
     """
 
     def __init__(
@@ -28,10 +28,6 @@ class CombinedLoss(nn.Module):
         self.losses = nn.ModuleDict(dict(losses))
         self.weights = {name: float(weights.get(name, 1.0)) for name in losses}
 
-    def parts(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Each loss by name, before its weight: what a log wants to show."""
-        return {name: loss(*inputs) for name, loss in self.losses.items()}
-
     def forward(self, *inputs: Tensor) -> Tensor:
-        parts = self.parts(*inputs)
-        return torch.stack([self.weights[name] * part for name, part in parts.items()]).sum()
+        terms = [self.weights[name] * loss(*inputs) for name, loss in self.losses.items()]
+        return torch.stack(terms).sum()

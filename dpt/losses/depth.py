@@ -1,12 +1,11 @@
 """Depth losses: scale-invariant log (metric), scale- and shift-invariant (relative), gradients.
 
 All take ``prediction``, ``target`` (B, H, W) and ``valid`` bool (B, H, W) and return a scalar: the
-mean over the batch's images of one number an image, which is 0 for an image without valid pixels.
-The papers' own code pools the pixels of a batch instead; per image, neither the number of valid
-pixels of a neighbour nor the number of processes changes what an image teaches.
+mean over the batch of one number per image, which is 0 for an image without valid pixels. (The
+papers' own code pools the pixels of a batch, so that an image's weight depends on the others.)
 
-Only element-wise operations, sums and sorts are used, none of which autocast takes below float32;
-half-precision inputs are cast up on entry.
+Only element-wise operations, sums and sorts are used, which autocast leaves in float32;
+half-precision inputs are converted first.
 """
 
 from __future__ import annotations
@@ -18,44 +17,41 @@ from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, median_mad, valid_range
 
-SILogForm = Literal["bts", "zoedepth", "depth_anything", "eigen"]
+SILogForm = Literal["bts", "depth_anything", "eigen"]
 
 
 class _Form(NamedTuple):
-    focus: float  # λ: how much of the squared mean error is forgiven
+    focus: float  # λ: share of the squared mean error that is subtracted
     factor: float
     root: bool
-    sample_variance: bool  # divides by M - 1, as torch.var does by default
 
 
 _FORMS: dict[SILogForm, _Form] = {
-    "bts": _Form(focus=0.85, factor=10.0, root=True, sample_variance=False),
-    "zoedepth": _Form(focus=0.85, factor=10.0, root=True, sample_variance=True),
-    "depth_anything": _Form(focus=0.5, factor=1.0, root=True, sample_variance=False),
-    "eigen": _Form(focus=0.5, factor=1.0, root=False, sample_variance=False),
+    "bts": _Form(focus=0.85, factor=10.0, root=True),
+    "depth_anything": _Form(focus=0.5, factor=1.0, root=True),
+    "eigen": _Form(focus=0.5, factor=1.0, root=False),
 }
 
 
 class SILogLoss(nn.Module):
-    """Scale-invariant log error of metric depth, in the four forms in use.
+    """Scale-invariant log error of metric depth.
 
     With e = ln(prediction) - ln(target) over an image's valid pixels:
 
-    ==================  ==================================  =======================================
+    ==================  ==================================  =====================================
     ``form``            loss                                source
-    ==================  ==================================  =======================================
+    ==================  ==================================  =====================================
     ``bts``             10 · sqrt(mean e² - .85 (mean e)²)  Lee et al. 2019, eq. 4 and code
-    ``zoedepth``        10 · sqrt(var e + .15 (mean e)²)    Bhat et al. 2023, code: sample variance
     ``depth_anything``  sqrt(mean e² - .5 (mean e)²)        Yang et al. 2024 (V2), code, λ = .5
     ``eigen``           mean e² - .5 (mean e)²              Eigen et al. 2014, eq. 4, λ = .5
-    ==================  ==================================  =======================================
+    ==================  ==================================  =====================================
 
-    All are computed as var e + (1 - λ) (mean e)², which cannot turn negative by rounding. The root
-    has no gradient at 0; there (a perfect image, or one without valid pixels) the gradient is 0.
-    Just above 0 it is bounded, since ∇ mean e² shrinks as fast as the root.
+    Computed as var e + (1 - λ) (mean e)², which rounding cannot make negative. Where the root is 0
+    (a perfect image, or one without valid pixels) its gradient is set to 0.
 
-    Below ``eps`` the logarithm is continued by its tangent, ln(eps) + (p - eps) / eps: finite for
-    every prediction, and unlike a clamp it still pulls a prediction of 0 upwards.
+    Below ``eps`` the logarithm of the prediction is continued by its tangent,
+    ln(eps) + (p - eps) / eps. It is finite, and its gradient raises a prediction of 0, which a
+    clamp would not.
 
     Args:
         form: see the table.
@@ -65,9 +61,9 @@ class SILogLoss(nn.Module):
     def __init__(self, *, form: SILogForm = "bts", eps: float = 1e-3) -> None:
         super().__init__()
         if form not in _FORMS:
-            raise ValueError(f"SILog form {form!r} is unknown; allowed: {get_args(SILogForm)}")
+            raise ValueError(f"SILog form={form!r}: choose from {', '.join(get_args(SILogForm))}")
         if not eps > 0:
-            raise ValueError(f"SILog eps must be positive, got {eps}")
+            raise ValueError(f"SILog eps={eps}: must be above 0")
         self.form: SILogForm = form
         self.eps = eps
 
@@ -79,9 +75,6 @@ class SILogLoss(nn.Module):
         error = _log_error(prediction, target, valid, self.eps)
         mean = masked_mean(error, valid)
         variance = masked_mean((error - mean[:, None, None]).square(), valid)
-        if form.sample_variance:
-            count = valid.sum((-2, -1))
-            variance = variance * count / (count - 1).clamp(min=1)
         loss = variance + (1 - form.focus) * mean.square()
         return (form.factor * (_sqrt(loss) if form.root else loss)).mean()
 
@@ -90,10 +83,10 @@ class SILogLoss(nn.Module):
 
 
 class GradientMatchingLoss(nn.Module):
-    """Multi-scale gradient matching of two maps in one unit (Ranftl et al. 2020, eq. 11).
+    """Multi-scale gradient matching of two maps of the same unit (Ranftl et al. 2020, eq. 11).
 
     Σ_k 1/M_k Σ_i |∇x R_i^k| + |∇y R_i^k| with R = prediction - target and R^k every 2^k-th pixel
-    of it, k = 0 .. scales - 1. A difference counts where both neighbours are valid. M_k is the
+    of R, k = 0 .. scales - 1. A difference counts where both neighbours are valid. M_k is the
     number of valid pixels at scale k, as in the authors' code.
 
     Args:
@@ -105,7 +98,7 @@ class GradientMatchingLoss(nn.Module):
     def __init__(self, *, scales: int = 4, log: bool = False) -> None:
         super().__init__()
         if scales < 1:
-            raise ValueError(f"gradient matching needs at least 1 scale, got {scales}")
+            raise ValueError(f"gradient matching: scales={scales} must be at least 1")
         self.scales = scales
         self.log = log
 
@@ -130,7 +123,7 @@ class GradientMatchingLoss(nn.Module):
 
 
 class ScaleShiftInvariantLoss(nn.Module):
-    """MiDaS' trimmed scale- and shift-invariant loss (Ranftl et al. 2020, eqs. 5-7, 11, 12).
+    """The trimmed scale- and shift-invariant loss of MiDaS (Ranftl et al. 2020, eqs. 5-7, 11, 12).
 
     Prediction and true inverse depth are each brought to zero median and unit mean absolute
     deviation over the valid pixels (eqs. 5, 6); the loss is 1/(2M) Σ |residual| over the U_M
@@ -138,7 +131,7 @@ class ScaleShiftInvariantLoss(nn.Module):
     ``gradient_weight`` times gradient matching between the aligned maps (eqs. 11, 12).
 
     Args:
-        trim: share of the largest residuals left out, in [0, 1), to three decimals.
+        trim: share of the largest residuals that is left out, in [0, 1), to three decimals.
         gradient_weight: α of eq. 12; 0 leaves gradient matching out.
         gradient_scales: K of eq. 11.
     """
@@ -148,9 +141,9 @@ class ScaleShiftInvariantLoss(nn.Module):
     ) -> None:
         super().__init__()
         if not 0 <= trim < 1:
-            raise ValueError(f"trim must be in [0, 1), got {trim}")
+            raise ValueError(f"trim={trim}: must be in [0, 1)")
         if gradient_weight < 0:
-            raise ValueError(f"gradient_weight must not be negative, got {gradient_weight}")
+            raise ValueError(f"gradient_weight={gradient_weight}: must not be negative")
         self.trim = trim
         self.gradient_weight = gradient_weight
         self.gradient_matching = GradientMatchingLoss(scales=gradient_scales)
@@ -181,9 +174,9 @@ class ScaleShiftInvariantLoss(nn.Module):
 
 
 def _log_error(prediction: Tensor, target: Tensor, valid: Tensor, eps: float) -> Tensor:
-    """ln(prediction) - ln(target) where ``valid``, which asks for a positive target; 0 elsewhere.
+    """ln(prediction) - ln(target) where ``valid`` (targets must be positive there), 0 elsewhere.
 
-    Below ``eps`` the logarithm of the prediction goes on as its tangent.
+    Below ``eps`` the logarithm of the prediction is continued by its tangent.
     """
     prediction = torch.where(valid, at_least_float32(prediction), 1.0)
     floored = prediction.clamp(min=eps)
@@ -199,7 +192,7 @@ def _normalize(values: Tensor, valid: Tensor) -> Tensor:
 
 
 def _sqrt(values: Tensor) -> Tensor:
-    """Square root whose gradient at 0 is 0 in place of infinity."""
+    """Square root whose gradient at 0 is 0 instead of infinity."""
     positive = values > torch.finfo(values.dtype).tiny
     return torch.where(positive, torch.where(positive, values, 1.0).sqrt(), 0.0)
 

@@ -1,6 +1,6 @@
-"""How far a student is from its teacher: class probabilities, and likeness between patches.
+"""Distances between a model and its teacher: of class probabilities, and of patch features.
 
-As the other losses these are means over images, at least float32. Gradients reach the student.
+Means over images, in float32 at least. Gradients reach the student.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dpt.depthmath import at_least_float32
 def softened_divergence(student: Tensor, teacher: Tensor, *, temperature: float = 1.0) -> Tensor:
     """T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over pixels or images.
 
-    Hinton et al. 2015, section 2: a temperature T above 1 shows what a teacher thinks of the
-    classes it does not choose, and T² keeps the size of the gradient.
+    Hinton et al. 2015, section 2. T > 1 raises small probabilities, and T² keeps the size of the
+    gradient.
 
     Args:
         student, teacher: logits of one shape, (B, K) or (B, K, h, w).
@@ -30,23 +30,22 @@ def softened_divergence(student: Tensor, teacher: Tensor, *, temperature: float 
 
 
 def pairwise_similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean squared difference of the cosines between all pairs of an image's patches.
+    """Mean squared difference of the cosine similarities of all pairs of an image's patches.
 
-    Liu et al. 2019 (structured knowledge distillation), eq. 2. Two encoders need not agree on what
-    their channels mean, nor on how many there are, and nothing is learned to translate them.
+    Liu et al. 2019 (structured knowledge distillation), eq. 2. The numbers of channels may differ.
 
     Args:
         student: features (B, D, h, w).
         teacher: features (B, D', h', w'), resized to h × w.
     """
-    size = (student.shape[-2], student.shape[-1])
     if teacher.shape[-2:] != student.shape[-2:]:
+        size = (student.shape[-2], student.shape[-1])
         teacher = F.interpolate(teacher, size=size, mode="bilinear", align_corners=False)
-    return (_cosines(student) - _cosines(teacher)).square().mean()
+    return (_similarities(student) - _similarities(teacher)).square().mean()
 
 
-def _cosines(features_BDhw: Tensor) -> Tensor:
-    """(B, h·w, h·w)."""
+def _similarities(features_BDhw: Tensor) -> Tensor:
+    """Cosine similarities of all pairs of patches, (B, h·w, h·w)."""
     unit = F.normalize(at_least_float32(features_BDhw).flatten(2), dim=1)
     with torch.autocast(unit.device.type, enabled=False):
         return unit.transpose(1, 2) @ unit

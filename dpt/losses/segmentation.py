@@ -1,9 +1,9 @@
 """Segmentation losses on logits (B, K, H, W) and labels (B, H, W) with an ignored id.
 
-Each returns the mean over the batch's images of one number an image, 0 for a wholly ignored one.
-Logits of another size than the labels (an auxiliary head's) are resized to the labels' size first,
-bilinear with ``align_corners=True`` as in the official DPT. Softmax and everything after it runs in
-float32 at least. Labels must be in [0, K) or ``ignore_index``; the data set checks that.
+Each returns the mean over the batch of one number per image, 0 for an image without labels.
+Logits of another size are upsampled to the labels' size, bilinearly with aligned corners as in the
+official DPT. Softmax and everything after it runs in float32 at least. Labels must be in [0, K) or
+``ignore_index``; the data set checks that.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from dpt.rowwise import enlarged_cross_entropy
 class CrossEntropyLoss(nn.Module):
     """Pixel-wise cross-entropy: per image Σ w[y] · ce / Σ w[y] over its labelled pixels.
 
-    Without ``class_weights`` this is the mean over the labelled pixels. For one image it equals
-    ``torch.nn.functional.cross_entropy`` with ``reduction="mean"``, weights and smoothing included.
+    For one image it equals ``torch.nn.functional.cross_entropy`` with ``reduction="mean"``.
 
     Args:
         ignore_index: label of pixels that do not count.
-        label_smoothing: in [0, 1): share of the target spread evenly over the classes.
-        class_weights: K factors, none negative; None for 1.
+        label_smoothing: in [0, 1): share of the target spread over all classes.
+        class_weights: K factors, none negative; None means 1.
     """
 
     class_weights: Tensor | None
@@ -72,35 +71,8 @@ class CrossEntropyLoss(nn.Module):
         )
 
 
-class FocalLoss(nn.Module):
-    """(1 - p)^γ · (-ln p), p the probability of the true class (Lin et al. 2017, eq. 4).
-
-    Args:
-        gamma: γ, at least 0; 0 is cross-entropy.
-        ignore_index: label of pixels that do not count.
-    """
-
-    def __init__(self, *, gamma: float = 2.0, ignore_index: int = 255) -> None:
-        super().__init__()
-        if gamma < 0:
-            raise ValueError(f"gamma must not be negative, got {gamma}")
-        self.gamma = gamma
-        self.ignore_index = ignore_index
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
-        logits, labels, valid = _prepare(logits, labels, self.ignore_index)
-        ce = F.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction="none")
-        # 1 - p without cancellation; the floor keeps the gradient of a small power finite at p = 1
-        miss = (-torch.expm1(-ce)).clamp(min=1e-12)
-        return _image_mean(miss.pow(self.gamma) * ce, valid.to(ce.dtype))
-
-
-class DiceLoss(nn.Module):
-    """Soft Dice: mean over the image's classes of 1 - 2 Σ p·g / (Σ p + Σ g) (Milletari 2016).
-
-    The classes of an image are those with a labelled pixel in it; the sums run over its labelled
-    pixels. Milletari et al. square p and g in the denominator; this is the plain, more common form.
+class _MaskedLoss(nn.Module):
+    """A loss of probabilities at the labelled pixels.
 
     Args:
         ignore_index: label of pixels that do not count.
@@ -110,9 +82,51 @@ class DiceLoss(nn.Module):
         super().__init__()
         self.ignore_index = ignore_index
 
+    def _prepare(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (B, K, H, W) in float32 or more, labels as int64, and bool: which are labelled."""
+        _check_shapes(logits, labels)
+        logits, size = at_least_float32(logits), labels.shape[-2:]
+        if logits.shape[-2:] != size:
+            logits = F.interpolate(logits, size=size, mode="bilinear", align_corners=True)
+        return logits, labels.long(), labels != self.ignore_index
+
+
+class FocalLoss(_MaskedLoss):
+    """(1 - p)^γ · (-ln p), p the probability of the true class (Lin et al. 2017, eq. 4).
+
+    Args:
+        gamma: γ, at least 0; 0 is cross-entropy.
+        ignore_index: label of pixels that do not count.
+    """
+
+    def __init__(self, *, gamma: float = 2.0, ignore_index: int = 255) -> None:
+        super().__init__(ignore_index=ignore_index)
+        if gamma < 0:
+            raise ValueError(f"gamma={gamma}: must not be negative")
+        self.gamma = gamma
+
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
-        logits, labels, valid = _prepare(logits, labels, self.ignore_index)
+        logits, labels, valid = self._prepare(logits, labels)
+        ce = F.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction="none")
+        # 1 - p without cancellation; the floor keeps the gradient of a small power finite at p = 1
+        miss = (-torch.expm1(-ce)).clamp(min=1e-12)
+        return _image_mean(miss.pow(self.gamma) * ce, valid.to(ce.dtype))
+
+
+class DiceLoss(_MaskedLoss):
+    """Soft Dice: mean over the image's classes of 1 - 2 Σ p·g / (Σ p + Σ g).
+
+    The classes of an image are those with a labelled pixel in it; the sums run over its labelled
+    pixels. (Milletari et al. 2016 square p and g in the denominator; this form is more common.)
+
+    Args:
+        ignore_index: label of pixels that do not count.
+    """
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
+        logits, labels, valid = self._prepare(logits, labels)
         probabilities = logits.softmax(1).flatten(2)
         index, inside = torch.where(valid, labels, 0).flatten(1), valid.flatten(1)
         true_class = probabilities.gather(1, index[:, None]).squeeze(1)
@@ -127,29 +141,24 @@ class DiceLoss(nn.Module):
         return _image_mean(1 - dice, present.to(dice.dtype))
 
 
-class LovaszSoftmaxLoss(nn.Module):
+class LovaszSoftmaxLoss(_MaskedLoss):
     """Lovász extension of the Jaccard loss, per image, over the classes present in it.
 
-    Berman et al. 2018, eq. 9 and algorithm 1: for each class the errors m = |[y = c] - p_c| are
-    sorted descending and weighted with the growth of the Jaccard loss as pixels are added in that
-    order. The growth is written in closed form, 1/U for a pixel of the class and I/(U (U - 1)) for
-    another one (I, U: intersection and union so far), where a difference of neighbouring losses
-    would cancel in float32. The weights are constants for the gradient, as in the authors' code;
-    only they and the errors are kept for backward, not the sorted order.
+    Berman et al. 2018, eq. 9 and algorithm 1: for each class, the errors |[y = c] - p_c| are sorted
+    in descending order and weighted by the growth of the Jaccard loss as pixels are added in that
+    order. The growth is computed in closed form, 1/U for a pixel of the class and I/(U (U - 1)) for
+    another (I, U: intersection and union so far), because a difference of neighbouring losses
+    cancels in float32. The weights have no gradient, as in the authors' code.
 
-    Costs a sort of all pixels for each class: meant for fine-tuning and for few classes.
+    It sorts all pixels once per class: use it for fine-tuning and few classes.
 
     Args:
         ignore_index: label of pixels that do not count.
     """
 
-    def __init__(self, *, ignore_index: int = 255) -> None:
-        super().__init__()
-        self.ignore_index = ignore_index
-
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
-        logits, labels, valid = _prepare(logits, labels, self.ignore_index)
+        logits, labels, valid = self._prepare(logits, labels)
         probabilities = logits.softmax(1).flatten(2)
         labels, valid = labels.flatten(1), valid.flatten(1)
         losses, present = [], []
@@ -176,15 +185,6 @@ def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor
     return torch.zeros_like(errors).scatter(1, order, growth)
 
 
-def _prepare(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits in float32 or more at the labels' size, labels as int64, and where they count."""
-    _check_shapes(logits, labels)
-    logits, size = at_least_float32(logits), labels.shape[-2:]
-    if logits.shape[-2:] != size:
-        logits = F.interpolate(logits, size=size, mode="bilinear", align_corners=True)
-    return logits, labels.long(), labels != ignore_index
-
-
 def _check_shapes(logits: Tensor, labels: Tensor) -> None:
     if logits.ndim != 4 or labels.ndim != 3 or len(logits) != len(labels):
         raise ValueError(
@@ -193,12 +193,7 @@ def _check_shapes(logits: Tensor, labels: Tensor) -> None:
         )
 
 
-def _image_ratio(values: Tensor, weights: Tensor) -> Tensor:
-    """Σ values / Σ weights of each image (0 without weight), averaged over the images."""
-    total, weight = values.flatten(1).sum(1), weights.flatten(1).sum(1)
-    return (total / torch.where(weight > 0, weight, 1.0)).mean()
-
-
 def _image_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean of each image's values, averaged over the images; (B, ...) → ()."""
-    return _image_ratio(values * weights, weights)
+    """Weighted mean of each image's values (0 without weight), averaged over images: () scalar."""
+    total, weight = (values * weights).flatten(1).sum(1), weights.flatten(1).sum(1)
+    return (total / torch.where(weight > 0, weight, 1.0)).mean()

@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lightning.pytorch.loggers import CSVLogger, Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -51,7 +51,7 @@ def make_wandb(
             name=name,
             group=group,
             tags=list(tags),
-            mode=mode,
+            mode=cast(Any, mode),
             settings=wandb.Settings(console="off", silent=True, init_timeout=60),
         )
 

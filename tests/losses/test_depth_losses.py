@@ -8,7 +8,7 @@ import torch
 
 from dpt.losses import CombinedLoss, GradientMatchingLoss, ScaleShiftInvariantLoss, SILogLoss
 
-FORMS = ("bts", "zoedepth", "depth_anything", "eigen")
+FORMS = ("bts", "depth_anything", "eigen")
 LOSSES = {
     **{form: SILogLoss(form=form) for form in FORMS},
     "gradient": GradientMatchingLoss(),
@@ -36,7 +36,6 @@ def silog_reference(form, p, t):
     e = np.log(p) - np.log(t)
     return {
         "bts": lambda: 10 * np.sqrt((e**2).mean() - 0.85 * e.mean() ** 2),
-        "zoedepth": lambda: 10 * np.sqrt(e.var(ddof=1) + 0.15 * e.mean() ** 2),
         "depth_anything": lambda: np.sqrt((e**2).mean() - 0.5 * e.mean() ** 2),
         "eigen": lambda: (e**2).sum() / e.size - 0.5 / e.size**2 * e.sum() ** 2,
     }[form]()
@@ -89,7 +88,6 @@ def test_silog_by_hand():
     ln2 = math.log(2)
     expected = {
         "bts": 10 * ln2 * math.sqrt(0.5 - 0.85 / 4),
-        "zoedepth": 10 * ln2 * math.sqrt(0.5 + 0.15 / 4),
         "depth_anything": ln2 * math.sqrt(0.5 - 0.5 / 4),
         "eigen": ln2**2 * (0.5 - 0.5 / 4),
     }
@@ -233,13 +231,12 @@ def test_combined_loss():
     both = CombinedLoss({"silog": silog, "gradient": gradient}, {"gradient": 0.5})
     expected = silog(prediction, target, valid) + 0.5 * gradient(prediction, target, valid)
     torch.testing.assert_close(both(prediction, target, valid), expected)
-    assert set(both.parts(prediction, target, valid)) == {"silog", "gradient"}
     with pytest.raises(ValueError, match="typo"):
         CombinedLoss({"silog": silog}, {"typo": 1.0})
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match="zoedepth"):
+    with pytest.raises(ValueError, match="depth_anything"):
         SILogLoss(form="zoe")
     with pytest.raises(ValueError, match="trim"):
         ScaleShiftInvariantLoss(trim=1.0)

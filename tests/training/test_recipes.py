@@ -1,7 +1,6 @@
 """The recipes of ``conf/experiment``: each at full size without weights, and two tiny steps."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from dpt.config.compose import config_dir
 RECIPES = sorted(p.stem for p in (config_dir() / "experiment").glob("*.yaml"))
 NO_DOWNLOADS = ("model.encoder.weights=null",)
 HYBRID = ("model.encoder.out_indices=[2,3]", "model.decoder.reassemble_channels=[null,null,16,16]")
-DEFAULT = ("mmseg_dpt_b_ade20k", "nyu_metric", "dinov2_linear", "midas_mix")
-"""Recipes that run by default; between them every task, optimiser, schedule and kind of data."""
+DEFAULT = ("dpt_ade20k", "midas_mix")
+"""Recipes that the default tier runs."""
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +37,6 @@ def trees(tmp_path_factory) -> Path:
     def photo(path: str, size: tuple[int, int] = (40, 48)) -> None:
         save(path, random.integers(0, 255, (*size, 3), np.uint8))
 
-    depth_trees.nyuv2_bts(root / "nyuv2_bts")
     depth_trees.hypersim(root / "hypersim")
     depth_trees.vkitti2(root / "vkitti2")
     for scene in ("Scene02", "Scene06", "Scene18"):
@@ -56,20 +54,6 @@ def trees(tmp_path_factory) -> Path:
             photo(f"rgbd/images/{name}/{i}.png")
             depth = random.integers(500, 9000, (40, 48)).astype(np.uint16)
             save(f"rgbd/depth/{name}/{i}.png", depth)
-            for wordnet in ("n01440764", "n01443537"):
-                photo(f"imagenet/{name}/{wordnet}/{i}.JPEG")
-    for split, drive in (("train", "0001"), ("test", "0002")):
-        lines = []
-        for i in range(2):
-            drive_name = f"2011_09_26_drive_{drive}_sync"
-            photo_name = f"2011_09_26/{drive_name}/image_02/data/{i:010d}.png"
-            depth_name = f"{drive_name}/proj_depth/groundtruth/image_02/{i:010d}.png"
-            photo(f"kitti/raw/{photo_name}", (360, 1220))
-            folder = "train" if split == "train" else "val"
-            save(f"kitti/data_depth_annotated/{folder}/{depth_name}",
-                 random.integers(256, 20000, (360, 1220)).astype(np.uint16))  # fmt: skip
-            lines.append(f"{photo_name} {depth_name} 721.5377")
-        (root / f"kitti/eigen_{split}_files_with_gt.txt").write_text("\n".join(lines) + "\n")
     return root
 
 
@@ -115,8 +99,7 @@ def test_every_recipe_runs_two_steps(recipe, trees, tmp_path):
 def test_a_recipe_says_what_it_costs_and_what_to_expect(recipe):
     head = (config_dir() / f"experiment/{recipe}.yaml").read_text().partition("defaults:")[0]
     assert f"python train.py experiment={recipe} " in head
-    if recipe not in ("camvid", "rgbd"):  # which were trained here, on a laptop's CPU
-        assert "# Published" in head
-        assert re.search(r"[Nn]ot\s(#\s)?trained\shere", head)
-        assert re.search(r"\d GPUs?: ", head) or recipe == "dinov2_linear"
-    assert max(len(line) for line in head.splitlines()) <= 101
+    assert "\n# Hardware: " in head
+    assert "\n# Score: " in head
+    if recipe not in ("camvid", "rgbd"):
+        assert "never trained here" in head
