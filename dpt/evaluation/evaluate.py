@@ -24,7 +24,7 @@ from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.base import lower_is_better, same_size_groups, take
-from dpt.run_log import log_scores, write_json
+from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
 
 log = logging.getLogger("dpt")
@@ -200,10 +200,11 @@ def _write(
     write_report(
         folder / "report.html", scorer, scores, intervals, facts=[fact for fact in facts if fact]
     )
-    log_scores(
-        scores,
-        intervals,
+    low, high = ({k: v[i] for k, v in intervals.items()} for i in (0, 1))
+    log_table(
+        {"score": scores, "95 % from": low, "to": high},
         title=f"{source} on {cfg['split']}, protocol {title}",
         lower_is_better=lower_is_better(objectives),
+        mark_best=False,
     )
     log.info("%d images; report: %s", values["images"], folder / "report.html")

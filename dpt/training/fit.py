@@ -115,10 +115,9 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
             for metric, value in row.items()
         }
         write_json(folder / "metrics.json", {**scores, **baselines, **notes})
-        lower = lower_is_better(objectives.values()) | {"train/loss_since_validation"}
-        log_table(
-            {**rows, cfg["model"]["name"]: scores}, title="Scores on val", lower_is_better=lower
-        )
+        columns = {**rows, cfg["model"]["name"]: scores}
+        lower = lower_is_better(objectives.values())
+        log_table(columns, title="Scores on val", lower_is_better=lower)
         minutes = (time.monotonic() - started) / 60
         log.info("%d steps in %.1f minutes", trainer.global_step, minutes)
         log.info("checkpoints: %s", folder / "checkpoints")
