@@ -203,15 +203,6 @@ def test_neither_a_constant_nor_the_position_in_the_image_predicts_much(train, v
     assert np.mean(ious) < 0.25
 
 
-def test_samples_have_the_chosen_targets():
-    sample = ScenesDataset(targets=("labels",), size=SMALL)[0]
-    assert set(sample) == {"image", "labels", "index", "name"}
-    dataset = ScenesDataset(targets=["depth"], size=[48, 64])
-    assert set(dataset[0]) == {"image", "depth", "valid", "index", "name"}
-    assert dataset.info.targets == ("depth",)
-    assert dataset.info.max_depth == MAX_DEPTH
-
-
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
@@ -220,7 +211,6 @@ def test_samples_have_the_chosen_targets():
         ({"size": (8, 128)}, "at least 16"),
         ({"length": 0}, "length=0"),
         ({"seed": -1}, "seed=-1"),
-        ({"targets": ("deep",)}, "deep"),
     ],
 )
 def test_mistakes_are_named(mistake, words):

@@ -1,6 +1,6 @@
 """Unpacks zip and tar archives from sources that need not be trusted.
 
-The standard library keeps members inside the folder: ``tarfile.data_filter`` refuses names that
+The standard library keeps members inside the folder: tarfile's data filter refuses names that
 leave it, ``zipfile`` removes ``..`` and leading slashes. This module adds the choice of folders,
 refuses links and devices, limits the unpacked size and leaves nothing behind after an error.
 """
@@ -14,7 +14,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from dpt import atomic
@@ -50,20 +50,35 @@ def extract(
             device or leaves the folder; or the unpacked data is too large.
     """
     archive, folder = Path(archive), Path(folder)
-    selection = _Selection(archive, folder, unpack or {".": "."})
+    unpack = unpack or {".": "."}
+    rules = {PurePosixPath(k).parts: PurePosixPath(v) for k, v in unpack.items()}
     staging = folder / f".{archive.name}.unpacking"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
+    allowed = max(_ALWAYS_ALLOWED, MAX_RATIO * archive.stat().st_size)
+    limit = min(allowed, shutil.disk_usage(folder).free)
+    total, other = 0, set[str]()
     try:
-        with archive.open("rb") as file:  # zipfile.is_zipfile accepts a tar that contains a zip
-            is_zip = file.read(2) == b"PK"
-        (_extract_zip if is_zip else _extract_tar)(archive, staging, selection)
+        for name, size, is_plain, write in _members(archive, staging):
+            parts = PurePosixPath(name).parts
+            source = next((rule for rule in rules if parts[: len(rule)] == rule), None)
+            if source is None:
+                other.update(parts[:1])
+                continue
+            if not is_plain:
+                raise DataError(f"{archive}: member {name!r} is a link or device: not unpacked")
+            total += max(size, _BLOCK)
+            if total > limit:
+                raise DataError(
+                    f"{archive}: unpacks to more than {limit / 1e9:.1f} GB (at {name}), the free "
+                    f"space or {MAX_RATIO} times its size: free some space, or do not trust it"
+                )
+            write(str(rules[source].joinpath(*parts[len(source) :])))
         files = [path for path in staging.rglob("*") if path.is_file()]
         if not files:
             raise DataError(
-                f"{archive}: holds no file of {', '.join(unpack or ['any folder'])}, only "
-                f"{', '.join(sorted(selection.other)[:5]) or 'nothing'}: check that it is the "
-                "right archive"
+                f"{archive}: holds no file of {', '.join(unpack)}, only "
+                f"{', '.join(sorted(other)[:5]) or 'nothing'}: check that it is the right archive"
             )
         for path in files:
             target = folder / path.relative_to(staging)
@@ -94,52 +109,29 @@ def _marker(archive: Path, folder: Path) -> Path:
     return folder / f".{archive.name}.unpacked"
 
 
-class _Selection:
-    """Chooses members, renames them and limits their total size."""
+def _members(
+    archive: Path, folder: Path
+) -> Iterator[tuple[str, int, bool, Callable[[str], object]]]:
+    """Name and size of each file, whether it is a plain one, and what writes it to ``folder``."""
+    with archive.open("rb") as file:  # zipfile.is_zipfile accepts a tar that contains a zip
+        is_zip = file.read(2) == b"PK"
+    if is_zip:
+        with zipfile.ZipFile(archive) as zip_file:
+            for info in zip_file.infolist():
 
-    def __init__(self, archive: Path, folder: Path, unpack: Mapping[str, str]) -> None:
-        self.archive = archive
-        self.rules = {PurePosixPath(k).parts: PurePosixPath(v) for k, v in unpack.items()}
-        folder.mkdir(parents=True, exist_ok=True)
-        allowed = max(_ALWAYS_ALLOWED, MAX_RATIO * archive.stat().st_size)
-        self.limit = min(allowed, shutil.disk_usage(folder).free)
-        self.total = 0
-        self.other: set[str] = set()  # top folders of the members that were left out
+                def unzip(name: str, info: zipfile.ZipInfo = info) -> None:
+                    info.filename = name
+                    zip_file.extract(info, folder)
 
-    def place(self, name: str, size: int, *, is_plain: bool) -> str | None:
-        """The name under which a member is unpacked; None leaves it out."""
-        parts = PurePosixPath(name).parts
-        source = next((rule for rule in self.rules if parts[: len(rule)] == rule), None)
-        if source is None:
-            self.other.update(parts[:1])
-            return None
-        if not is_plain:
-            raise DataError(f"{self.archive}: member {name!r} is a link or device: not unpacked")
-        self.total += max(size, _BLOCK)
-        if self.total > self.limit:
-            raise DataError(
-                f"{self.archive}: unpacks to more than {self.limit / 1e9:.1f} GB (at {name}), the "
-                f"free space or {MAX_RATIO} times its size: free some space, or do not trust it"
-            )
-        return str(self.rules[source].joinpath(*parts[len(source) :]))
+                mode = stat.S_IFMT(info.external_attr >> 16)  # 0 where the writer did not set it
+                if not info.is_dir():
+                    yield info.filename, info.file_size, mode in (0, stat.S_IFREG), unzip
+        return
+    with tarfile.open(archive) as tar:
+        for member in tar:
 
+            def untar(name: str, member: tarfile.TarInfo = member) -> None:
+                tar.extract(member.replace(name=name), folder, filter="data")
 
-def _extract_zip(archive: Path, staging: Path, selection: _Selection) -> None:
-    with zipfile.ZipFile(archive) as file:
-        for info in file.infolist():
-            kind = stat.S_IFMT(info.external_attr >> 16)  # 0 where the writer did not set it
-            is_plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
-            place = selection.place(info.filename, info.file_size, is_plain=is_plain)
-            if place is not None and not info.is_dir():
-                info.filename = place
-                file.extract(info, staging)
-
-
-def _extract_tar(archive: Path, staging: Path, selection: _Selection) -> None:
-    def choose(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        is_plain = member.isreg() or member.isdir()
-        place = selection.place(member.name, member.size, is_plain=is_plain)
-        return None if place is None else tarfile.data_filter(member.replace(name=place), path)
-
-    with tarfile.open(archive) as file:
-        file.extractall(staging, filter=choose)
+            if not member.isdir():
+                yield member.name, member.size, member.isreg(), untar

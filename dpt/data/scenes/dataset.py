@@ -7,14 +7,13 @@ no files, is fast enough for a CPU, and cannot be solved by colour or position a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 
 from dpt.data.base import Dataset
 from dpt.data.scenes.layouts import SCENE_NAMES, build_scene
 from dpt.data.scenes.shading import render
-from dpt.types import DatasetInfo, Sample, Target
+from dpt.types import DatasetInfo, Sample
 
 CLASSES = {
     "ground": (128, 100, 80),
@@ -46,9 +45,14 @@ class ScenesDataset(Dataset):
         length: number of images.
         size: (H, W) of the images in pixels.
         seed: another seed gives other images.
-        targets: labels of the samples, some of ``depth``, ``labels``, ``class_id`` and ``value``.
     """
 
+    info = DatasetInfo(
+        targets=("depth", "labels", "class_id", "value"),
+        class_names=tuple(CLASSES),
+        palette=tuple(CLASSES.values()),
+        max_depth=MAX_DEPTH,
+    )
     class_id_names = SCENE_NAMES
     reads_files = False
 
@@ -59,7 +63,6 @@ class ScenesDataset(Dataset):
         length: int = 2000,
         size: Sequence[int] = (96, 128),
         seed: int = 0,
-        targets: Sequence[Target] = ("depth", "labels", "class_id", "value"),
     ) -> None:
         if split not in SPLITS:
             raise ValueError(f"scenes: split={split!r}: choose from {', '.join(SPLITS)}")
@@ -70,17 +73,8 @@ class ScenesDataset(Dataset):
             raise ValueError(
                 f"scenes: length={length!r}, seed={seed!r}: must be at least 1 and at least 0"
             )
-        if not targets or not set(targets) <= set(get_args(Target)):
-            allowed = ", ".join(get_args(Target))
-            raise ValueError(f"scenes: targets={list(targets)!r}: choose from {allowed}")
         self.split, self.length, self.seed = split, length, seed
         self.size = (sides[0], sides[1])
-        self.info = DatasetInfo(
-            targets=tuple(targets),
-            class_names=tuple(CLASSES),
-            palette=tuple(CLASSES.values()),
-            max_depth=MAX_DEPTH,
-        )
 
     def __len__(self) -> int:
         return self.length
@@ -91,15 +85,15 @@ class ScenesDataset(Dataset):
         rng = np.random.default_rng((self.seed, SPLITS[self.split], int(index)))
         class_id = int(rng.integers(len(SCENE_NAMES)))
         image, depth, labels = render(build_scene(class_id, rng), self.size, rng)
-        sample = Sample(image=image, index=int(index), name=f"scenes/{self.split}/{index:06d}")
-        if "depth" in self.info.targets:
-            sample["valid"] = depth <= MAX_DEPTH
-            sample["depth"] = np.where(sample["valid"], depth, np.float32(0))
-        if "labels" in self.info.targets:
-            sample["labels"] = labels
-        if "class_id" in self.info.targets:
-            sample["class_id"] = class_id
-        if "value" in self.info.targets:
-            height, width = (side // 3 for side in self.size)
-            sample["value"] = min(float(depth[height:-height, width:-width].min()), MAX_DEPTH)
-        return sample
+        valid = depth <= MAX_DEPTH
+        height, width = (side // 3 for side in self.size)
+        return Sample(
+            image=image,
+            depth=np.where(valid, depth, np.float32(0)),
+            valid=valid,
+            labels=labels,
+            class_id=class_id,
+            value=min(float(depth[height:-height, width:-width].min()), MAX_DEPTH),
+            index=int(index),
+            name=f"scenes/{self.split}/{index:06d}",
+        )

@@ -89,12 +89,12 @@ class Solid:
         d = self.to_unit @ directions
         # Start at the point nearest to the centre: distant small solids exceed float32 otherwise.
         shift = -dot(o, d) / dot(d, d)
-        entry, leave = _SPANS[self.kind](o + shift * d, d)
+        entry, leave = _SOLIDS[self.kind][0](o + shift * d, d)
         return entry + shift, leave + shift
 
     def normals(self, local: np.ndarray) -> np.ndarray:
         """Outward unit normals in the world at surface points given in the unit frame."""
-        normal = self.to_unit.T @ _NORMALS[self.kind](local)
+        normal = self.to_unit.T @ _SOLIDS[self.kind][1](local)
         return normal / np.sqrt(dot(normal, normal))
 
     def window(self, camera: Camera, size: tuple[int, int]) -> tuple[slice, slice] | None:
@@ -230,11 +230,16 @@ def _quadratic(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Span:
     return (-b - root) / a, (-b + root) / a
 
 
+def _cut(entry: np.ndarray, leave: np.ndarray, o: np.ndarray, d: np.ndarray) -> Span:
+    """The part of a span between the planes z = −1 and z = 1."""
+    bottom, top = _slab(o[2], d[2])
+    return np.maximum(entry, bottom), np.minimum(leave, top)
+
+
 def _cylinder(o: np.ndarray, d: np.ndarray) -> Span:
     a = np.maximum(d[0] ** 2 + d[1] ** 2, _TINY)
     entry, leave = _quadratic(a, o[0] * d[0] + o[1] * d[1], o[0] ** 2 + o[1] ** 2 - 1)
-    bottom, top = _slab(o[2], d[2])
-    return np.maximum(entry, bottom), np.minimum(leave, top)
+    return _cut(entry, leave, o, d)
 
 
 def _cone(o: np.ndarray, d: np.ndarray) -> Span:
@@ -251,8 +256,7 @@ def _cone(o: np.ndarray, d: np.ndarray) -> Span:
     infinite = np.float32(np.inf)
     entry = np.where(steep, np.where(falls, high, -infinite), low)
     leave = np.where(steep, np.where(falls, infinite, low), high)
-    bottom, top = _slab(o[2], d[2])
-    return np.maximum(entry, bottom), np.minimum(leave, top)
+    return _cut(entry, leave, o, d)
 
 
 def _box_normal(p: np.ndarray) -> np.ndarray:
@@ -271,15 +275,11 @@ def _cone_normal(p: np.ndarray) -> np.ndarray:
     return np.stack([p[0] * ~base, p[1] * ~base, np.where(base, p[2], side)])
 
 
-_SPANS: dict[Kind, Callable[[np.ndarray, np.ndarray], Span]] = {
-    "box": _box,
-    "ball": _ball,
-    "cylinder": _cylinder,
-    "cone": _cone,
-}
-_NORMALS: dict[Kind, Callable[[np.ndarray], np.ndarray]] = {
-    "box": _box_normal,
-    "ball": lambda p: p,
-    "cylinder": _cylinder_normal,
-    "cone": _cone_normal,
+_SOLIDS: dict[
+    Kind, tuple[Callable[[np.ndarray, np.ndarray], Span], Callable[[np.ndarray], np.ndarray]]
+] = {
+    "box": (_box, _box_normal),
+    "ball": (_ball, lambda p: p),
+    "cylinder": (_cylinder, _cylinder_normal),
+    "cone": (_cone, _cone_normal),
 }
