@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dpt.config import build
 from dpt.config.objects import convert
 from dpt.data.shards.pack import pack_split
-from dpt.run_log import tracked
 
 log = logging.getLogger("dpt")
 
@@ -51,7 +49,6 @@ def pack(cfg: Mapping[str, Any]) -> None:
             shuffle_seed=0 if shuffle and split == "train" else None,
             num_workers=settings.num_workers,
             skip_broken=settings.on_error == "skip",
-            watch=partial(tracked, title=f"packing {split}"),
         )
         megabytes = sum(shard.size for shard in index.shards) / MEGABYTE
         left_out = f", {len(index.skipped)} left out" if index.skipped else ""

@@ -13,9 +13,8 @@ import http.client
 import os
 import re
 import shutil
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,16 +23,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
 from dpt.data.errors import DataError
+from dpt.run_log import tracked
 
 ATTEMPTS = 6
 """Requests in a row without any new byte before a download is given up."""
@@ -41,6 +32,7 @@ PAUSE = 1.0
 """Seconds before the second request; doubled after each further failure."""
 TIMEOUT = 30.0
 """Seconds without data after which a connection counts as interrupted."""
+_MEGABYTE = 1 << 20
 _ALGORITHMS = ("sha256", "sha1", "md5")
 
 
@@ -65,7 +57,7 @@ def fetch(
         checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. None checks the length only.
         size: size of the file in bytes, if known.
         remedy: what to do if the server refuses; None suggests fetching the file by hand.
-        quiet: show no progress bar.
+        quiet: show no progress.
 
     Raises:
         DataError: the transfer failed, or the file is not the expected one.
@@ -78,28 +70,19 @@ def fetch(
         return target
     part = target.with_name(f"{target.name}.part")
     remedy = remedy or f"fetch the file by hand and save it as {target}"
-    columns = (
-        "{task.description}",
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(file=sys.stderr), disable=quiet) as progress:
-        show = partial(progress.update, progress.add_task(target.name, total=size))
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("ab") as file:
-                _Transfer(url, file, size, remedy, show, checksum is not None).run()
-        except DataError:
-            if part.stat().st_size == 0:
-                part.unlink()
-            raise
-        except OSError as error:
-            raise DataError(
-                f"{part}: cannot be written ({error.strerror}): free some space or check the "
-                "permissions, and run the same command again to resume"
-            ) from None
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("ab") as file:
+            _Transfer(url, file, size, remedy, quiet, checksum is not None).run()
+    except DataError:
+        if part.stat().st_size == 0:
+            part.unlink()
+        raise
+    except OSError as error:
+        raise DataError(
+            f"{part}: cannot be written ({error.strerror}): free some space or check the "
+            "permissions, and run the same command again to resume"
+        ) from None
     try:
         remedy = f"it was removed; run again, or check whether {url} has changed"
         verify(part, checksum=checksum, size=size, remedy=remedy)
@@ -140,7 +123,6 @@ class _Transfer:
 
     Attributes:
         file: the partial file, opened for appending.
-        show: updates a progress bar, given ``completed`` and ``total`` bytes.
         has_checksum: whether a checksum will prove that all pieces belong to one file.
         validator: version of the file to which the data so far belongs, as the server stated it.
     """
@@ -149,7 +131,7 @@ class _Transfer:
     file: BinaryIO
     size: int | None
     remedy: str
-    show: Callable[..., None]
+    quiet: bool
     has_checksum: bool
     validator: str = ""
 
@@ -226,9 +208,12 @@ class _Transfer:
                 f"{folder}: needs {needed / 1e9:.1f} GB, has {free / 1e9:.1f} GB free: free some "
                 "space, or set data.root to another disk"
             )
-        while block := response.read1(1 << 18):
+        blocks: Iterable[bytes] = iter(partial(response.read, _MEGABYTE), b"")
+        if total and not self.quiet:
+            name = Path(self.file.name).stem
+            blocks = tracked(blocks, -(-needed // _MEGABYTE), title=f"{name} (MB)")
+        for block in blocks:
             self.file.write(block)
-            self.show(completed=self.file.tell(), total=total or None)
         if total and self.file.tell() != total:
             done = self.file.tell()
             raise _InterruptedError(f"the connection ended at {done} of {total} bytes")

@@ -11,8 +11,8 @@ import hashlib
 import json
 import logging
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -29,7 +29,7 @@ from dpt.data.errors import DataError
 from dpt.data.loading import init_worker
 from dpt.data.shards.samples import encode_sample
 from dpt.data.shards.store import Shard, ShardIndex
-from dpt.types import Sample
+from dpt.run_log import tracked
 
 log = logging.getLogger("dpt")
 
@@ -47,7 +47,6 @@ def pack_split(
     shuffle_seed: int | None = None,
     num_workers: int = 0,
     skip_broken: bool = False,
-    watch: Callable[[Iterable[Encoded], int], Iterable[Encoded]] = lambda items, total: items,
 ) -> ShardIndex:
     """Writes ``SPLIT-000000.tar``, ... and ``SPLIT.json``; verifies and keeps existing shards.
 
@@ -61,7 +60,6 @@ def pack_split(
         shuffle_seed: seed of a random order of the samples; None keeps the order.
         num_workers: processes that read samples.
         skip_broken: leave out samples that cannot be read, with a warning.
-        watch: wraps the iterable of samples, given their number, to show progress.
 
     Raises:
         DataError: a sample cannot be read, the folder holds other data, or the disk is full.
@@ -71,13 +69,7 @@ def pack_split(
             f"split {split}: a mix is drawn again in every epoch and cannot be packed: pack its "
             "data sets one by one and mix those (data=mix with packed sets)"
         )
-    settings = {
-        **source,
-        "split": split,
-        "samples": len(dataset),
-        "shard_size": shard_size,
-        "shuffle_seed": shuffle_seed,
-    }
+    settings = [source, split, len(dataset), shard_size, shuffle_seed]
     fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     target, partial = folder / f"{split}.json", folder / f".{split}.partial.json"
     if finished := _existing(target, fingerprint):
@@ -94,7 +86,7 @@ def pack_split(
     if shuffle_seed is not None:
         order = np.random.default_rng(shuffle_seed).permutation(order)
     loader: Iterable[Encoded] = DataLoader(
-        _Encoder(dataset, skip_broken=skip_broken),
+        _Encoder(dataset, skip_broken),
         batch_size=None,
         sampler=order[index.done :].tolist(),
         num_workers=num_workers,
@@ -105,7 +97,7 @@ def pack_split(
 
     def readable() -> Iterator[tuple[str, dict[str, bytes]]]:
         nonlocal done
-        for key, parts in watch(loader, remaining):
+        for key, parts in tracked(loader, remaining, title=f"packing {split}"):
             done += 1
             if isinstance(parts, str):
                 log.warning("left out: %s", parts)
@@ -127,17 +119,17 @@ def pack_split(
     return index
 
 
-class _Encoder(torch.utils.data.Dataset):
+@dataclass
+class _Encoder(torch.utils.data.Dataset[Encoded]):
     """Encodes samples in the worker processes."""
 
-    def __init__(self, dataset: Dataset, *, skip_broken: bool) -> None:
-        self.dataset = dataset
-        self.skip_broken = skip_broken
+    dataset: Dataset
+    skip_broken: bool
 
     def __getitem__(self, index: int) -> Encoded:
         key = f"{index:09}"
         try:
-            sample: Sample = self.dataset[index]
+            sample = self.dataset[index]
             check_sample(sample)
         except DataError as error:
             if not self.skip_broken:
