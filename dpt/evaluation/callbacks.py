@@ -31,19 +31,12 @@ class Panels(Callback):
         self.pictures: dict[int, np.ndarray] = {}
 
     def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: Any
     ) -> None:
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         loader: Any = trainer.val_dataloaders
-        module: Any = pl_module
-        declared = module.model.outputs
+        declared = pl_module.model.outputs
         wanted = spread(self.count, len(loader.dataset))
         images = {int(i): image for i, image in zip(batch["index"], batch["image"], strict=True)}
         for predictions, labels in outputs["groups"]:
@@ -55,7 +48,7 @@ class Panels(Callback):
                 truth = take(labels, [k])
                 rows = [
                     objective.panel(photo, own, truth, declared[objective.head])
-                    for objective in module.objectives.values()
+                    for objective in pl_module.objectives.values()
                 ]
                 if rows := [row for row in rows if row is not None]:
                     self.pictures[index] = stack(rows)
@@ -95,23 +88,12 @@ class FailedFiles(Callback):
         self.count = state_dict["count"]
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, *_: Any
     ) -> None:
-        self._note(batch)
-
-    def on_validation_batch_start(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self._note(batch)
-
-    def _note(self, batch: Batch) -> None:
         for message in batch.get("failed", ()):
             self.count += 1
             if message not in self.messages:
                 self.messages.add(message)
                 log.warning("skipped (%d so far): %s", self.count, message)
+
+    on_validation_batch_start = on_train_batch_start

@@ -18,7 +18,7 @@ from dpt.data.errors import DataError
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
 from dpt.metrics.protocols import KB_SIZE, PredictionKind, kb_box
-from dpt.types import Batch, OutputSpec, Sample, Target
+from dpt.types import Batch, OutputSpec, Target
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
     "depth": ("depth_npy", "depth", "depth_exr"),
@@ -167,20 +167,22 @@ class Pairs(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> tuple[Sample, dict[str, np.ndarray], str]:
-        """A sample, its predictions by head, and what is wrong with them."""
+    def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], Batch, str]:
+        """Predictions (1, H, W) by head, labels as an evaluation batch, and the fault if any."""
         sample = self.dataset[index]
         check_sample(sample)
         sample["index"] = index
+        labels = collate_eval([sample], targets=[*self.folders])
         try:
-            return sample, {HEADS[t]: self._read(t, sample) for t in self.folders}, ""
+            arrays = {HEADS[target]: self._read(target, sample) for target in self.folders}
         except DataError as error:
-            return sample, {}, str(error)
+            return {}, labels, str(error)
+        return {head: torch.from_numpy(values)[None] for head, values in arrays.items()}, labels, ""
 
     def _read(self, target: Target, sample: Any) -> np.ndarray:
         if target not in sample:  # no label: nothing is scored
-            shape = sample["image"].shape[:2]
-            return np.zeros(shape, np.float32 if target == "depth" else np.uint8)
+            dtype = np.float32 if target == "depth" else np.int64
+            return np.zeros(sample["image"].shape[:2], dtype)
         path, truth = self.folders[target].find(sample["name"]), sample[target]
         if target == "depth":
             values = self._read_depth(path)
@@ -190,7 +192,7 @@ class Pairs(Dataset):
                 whole[top:bottom, left:right] = values
                 values = whole
         else:
-            values = io.read_labels(path, colors=self.dataset.info.palette)
+            values = io.read_labels(path, colors=self.dataset.info.palette).astype(np.int64)
         if values.shape != truth.shape:
             raise DataError(
                 f"{path}: {values.shape[1]}x{values.shape[0]} pixels (width x height), but its "
@@ -219,25 +221,17 @@ def scored_pairs(
     """
     loader = DataLoader(pairs, batch_size=None, num_workers=num_workers, collate_fn=_unchanged)
     faults: list[str] = []
-    for sample, predictions, fault in loader:
+    for outputs, labels, fault in loader:
         if fault:
             faults.append(fault)
             if len(faults) > MAX_FAULTS:
                 break
         elif not faults:
-            outputs = {k: torch.from_numpy(_plain(v))[None] for k, v in predictions.items()}
-            yield outputs, collate_eval([sample], targets=[*pairs.folders])
+            yield outputs, labels
     if faults:
         more = "; and more" if len(faults) > MAX_FAULTS else ""
         named = "; ".join(faults[:MAX_FAULTS])
         raise DataError(f"predictions that cannot be scored: {named}{more}")
-
-
-def _plain(values: np.ndarray) -> np.ndarray:
-    """Of a type that torch has: no 16-bit and 32-bit unsigned ids."""
-    if values.dtype.kind == "u" and values.dtype != np.uint8:
-        return values.astype(np.int64)
-    return np.ascontiguousarray(values)
 
 
 def _unchanged(sample: Any) -> Any:

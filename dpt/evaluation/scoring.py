@@ -27,7 +27,7 @@ class Picture:
     score: float
     index: int
     name: str = field(compare=False)
-    rgb: np.ndarray = field(compare=False)
+    rgb: np.ndarray = field(compare=False, default_factory=lambda: np.empty((0, 0, 3), np.uint8))
 
 
 class Gallery:
@@ -35,34 +35,30 @@ class Gallery:
 
     def __init__(self, keep: int) -> None:
         self.keep = keep
-        self.low: list[Picture] = []
-        self.high: list[Picture] = []
+        self.pictures: list[Picture] = []  # at most 2 · keep, by score
 
     def offer(self, score: float, index: int, name: str, draw: Callable[[], np.ndarray]) -> None:
         """Draws and adds an image if it is among the extremes so far."""
-        if score != score:
-            return
-        key = (score, index)
-        is_low = len(self.low) < self.keep or key < (self.low[-1].score, self.low[-1].index)
-        is_high = len(self.high) < self.keep or key > (self.high[-1].score, self.high[-1].index)
-        if is_low or is_high:
-            self.add(Picture(score, index, name, draw()))
-
-    def add(self, picture: Picture) -> None:
-        self.low = sorted([*self.low, picture])[: self.keep]
-        self.high = sorted([*self.high, picture], reverse=True)[: self.keep]
+        new = Picture(score, index, name)
+        pictures = self._extremes([*self.pictures, new])
+        if score == score and new in pictures:
+            new.rgb = draw()
+            self.pictures = pictures
 
     def merge(self, other: Gallery) -> None:
         """Adds the extremes of other images."""
-        for picture in {p.index: p for p in (*other.low, *other.high)}.values():
-            self.add(picture)
+        self.pictures = self._extremes([*self.pictures, *other.pictures])
+
+    def _extremes(self, pictures: list[Picture]) -> list[Picture]:
+        ranked = sorted(pictures)
+        return (
+            ranked if len(ranked) <= 2 * self.keep else ranked[: self.keep] + ranked[-self.keep :]
+        )
 
     def extremes(self) -> tuple[list[Picture], list[Picture]]:
         """Lowest first, and highest first; no image is in both."""
-        pictures = sorted({p.index: p for p in (*self.low, *self.high)}.values())
-        half = len(pictures) // 2
-        low = min(self.keep, len(pictures) - half)
-        return pictures[:low], pictures[::-1][: min(self.keep, half)]
+        half = len(self.pictures) // 2
+        return self.pictures[: len(self.pictures) - half], self.pictures[::-1][:half]
 
 
 class Scorer:

@@ -14,9 +14,8 @@ from dpt.depthmath import (
     align_scale_shift,
     at_least_float32,
     inverse_depth,
-    masked_mean,
 )
-from dpt.metrics.base import SumMetric
+from dpt.metrics.base import SumMetric, sum_dtype
 from dpt.metrics.protocols import DepthProtocol, PredictionKind
 
 DEPTH_ERRORS = (
@@ -44,7 +43,8 @@ def depth_errors(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     Returns:
         float (B, 9) in the order of ``DEPTH_ERRORS``; 0 for an image without valid pixels.
     """
-    return _errors(prediction, target, valid)[0]
+    count = valid.sum((-2, -1)).clamp(min=1)
+    return _errors_of(_pixel_sums(prediction, target, valid) / count[:, None])
 
 
 class DepthMetrics(SumMetric):
@@ -96,13 +96,12 @@ class DepthMetrics(SumMetric):
             )
         self.prediction_kind = prediction_kind
         self.detailed = detailed
-        self.ranges = RANGES if detailed else 0
         self.add_sum("errors", len(DEPTH_ERRORS))
         self.add_sum("pooled", len(DEPTH_ERRORS))
         self.add_count("images")
         self.add_count("pixels")
         if detailed:
-            self.add_sum("by_range", 3, self.ranges)  # pixels, |p - t| / t, (p - t)²
+            self.add_sum("by_range", 3, RANGES)  # pixels, |p - t| / t, (p - t)²
 
     def update(self, prediction: Tensor, target: Tensor, valid: Tensor) -> None:
         """Args: prediction: float (B, H, W) or (H, W), of the ``prediction_kind``; target: the same
@@ -118,11 +117,10 @@ class DepthMetrics(SumMetric):
         target = at_least_float32(target)
         depth, valid = self.in_metres(prediction, target, valid)
 
-        errors, mean_log = _errors(depth, target, valid)
+        sums = _pixel_sums(depth, target, valid)
         count = valid.sum((1, 2))
-        errors = errors.to(self.errors.dtype)
-        self.errors = self.errors + errors.sum(0)
-        self.pooled = self.pooled + (_pixel_means(errors, mean_log) * count[:, None]).sum(0)
+        self.errors = self.errors + _errors_of(sums / count.clamp(min=1)[:, None]).sum(0)
+        self.pooled = self.pooled + sums.sum(0)
         self.images = self.images + (count > 0).sum()
         self.pixels = self.pixels + count.sum()
         if self.detailed:
@@ -132,20 +130,20 @@ class DepthMetrics(SumMetric):
         """Scalars by name, NaN if no valid pixel was seen."""
         means = self.errors / self.images
         result = dict(zip(DEPTH_ERRORS, means.unbind(), strict=True))
-        pooled = {f"{k}_pooled": v for k, v in _pooled_errors(self.pooled / self.pixels).items()}
+        of_pixels = _errors_of(self.pooled / self.pixels).unbind()
+        pooled = {f"{k}_pooled": v for k, v in zip(DEPTH_ERRORS, of_pixels, strict=True)}
         if not self.detailed:
             return result | {"rmse_pooled": pooled["rmse_pooled"]}
         count, absolute, square = self.by_range
-        parts = zip(
-            pairwise(torch.linspace(0, self.protocol.max_depth, self.ranges + 1).tolist()),
-            (absolute / count).unbind(),
-            (square / count).sqrt().unbind(),
-            (count / self.pixels).unbind(),
-            strict=True,
-        )
-        for (low, high), abs_rel, rmse, share in parts:
+        columns = {
+            "abs_rel": absolute / count,
+            "rmse": (square / count).sqrt(),
+            "share": count / self.pixels,
+        }
+        edges = torch.linspace(0, self.protocol.max_depth, RANGES + 1).tolist()
+        for k, (low, high) in enumerate(pairwise(edges)):
             name = f"range/{low:g}-{high:g}m"
-            pooled |= {f"{name}/abs_rel": abs_rel, f"{name}/rmse": rmse, f"{name}/share": share}
+            pooled |= {f"{name}/{measure}": values[k] for measure, values in columns.items()}
         return result | pooled
 
     def in_metres(self, prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,12 +158,12 @@ class DepthMetrics(SumMetric):
     def _range_sums(self, depth: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         """(3, ranges): pixels, Σ |p - t| / t and Σ (p - t)² by the truth's share of max_depth."""
         t = torch.where(valid, target, 1.0)
-        place = (t * (self.ranges / self.protocol.max_depth)).long().clamp(max=self.ranges - 1)
-        place = torch.where(valid, place, self.ranges).flatten()  # a last bin for invalid pixels
+        place = (t * (RANGES / self.protocol.max_depth)).long().clamp(max=RANGES - 1)
+        place = torch.where(valid, place, RANGES).flatten()  # a last bin for invalid pixels
         difference = (depth - t).to(self.by_range.dtype)
         values = [torch.ones_like(difference), difference.abs() / t, difference.square()]
-        sums = [torch.bincount(place, v.flatten(), minlength=self.ranges + 1) for v in values]
-        return torch.stack(sums)[:, : self.ranges]
+        sums = [torch.bincount(place, v.flatten(), minlength=RANGES + 1) for v in values]
+        return torch.stack(sums)[:, :RANGES]
 
     def _to_depth(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         """Aligned depth in metres, within [min_depth, max_depth] and never NaN."""
@@ -190,51 +188,27 @@ class DepthMetrics(SumMetric):
         return protocol.clamp(prediction)
 
 
-def _errors(prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`depth_errors` and the mean of e, (B,)."""
-    # Where invalid both are 1, so that every error below is 0 there without another mask.
+def _pixel_sums(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    """Sums over each image's valid pixels (B, 9): |p - t| / t, (p - t)² / t, (p - t)², e², |e|, e
+    and the pixels below the three thresholds."""
+    # 1 where invalid: every term but the thresholds is 0 there
     p = torch.where(valid, at_least_float32(prediction), 1.0)
     t = torch.where(valid, at_least_float32(target), 1.0)
-    count = valid.sum((-2, -1)).clamp(min=1)
-
-    def mean(values: Tensor) -> Tensor:
-        return values.sum((-2, -1)) / count
-
     difference, log_error = p - t, p.log() - t.log()
     square = difference.square()
-    mean_log = masked_mean(log_error, valid)
-    centred = torch.where(valid, log_error - mean_log[:, None, None], 0.0)
     ratio = torch.where(valid, torch.maximum(p / t, t / p), torch.inf)
-    errors = [
-        mean(difference.abs() / t),
-        mean(square / t),
-        mean(square).sqrt(),
-        mean(log_error.square()).sqrt(),
-        mean(log_error.abs()) / math.log(10),
-        100 * mean(centred.square()).sqrt(),
-        *(mean((ratio < 1.25**power).to(p.dtype)) for power in (1, 2, 3)),
-    ]
-    return torch.stack(errors, dim=1), mean_log
+    terms = [difference.abs() / t, square / t, square]
+    terms += [log_error.square(), log_error.abs(), log_error]
+    terms += [ratio < 1.25**power for power in (1, 2, 3)]
+    dtype = sum_dtype(p.device)
+    return torch.stack([term.sum((-2, -1), dtype=dtype) for term in terms], dim=1)
 
 
-_RMSE, _RMSE_LOG, _SILOG = (DEPTH_ERRORS.index(name) for name in ("rmse", "rmse_log", "silog"))
-
-
-def _pixel_means(errors: Tensor, mean_log: Tensor) -> Tensor:
-    """(B, 9) errors of images as means over their pixels, which add up: roots undone, and the mean
-    of e in the place of ``silog``."""
-    means = errors.clone()
-    means[:, [_RMSE, _RMSE_LOG]] = errors[:, [_RMSE, _RMSE_LOG]].square()
-    means[:, _SILOG] = mean_log
-    return means
-
-
-def _pooled_errors(means: Tensor) -> dict[str, Tensor]:
-    """:func:`_pixel_means` of all pixels, (9,), as errors by name."""
-    result = dict(zip(DEPTH_ERRORS, means.unbind(), strict=True))
-    variance = (result["rmse_log"] - result["silog"].square()).clamp(min=0)
-    return result | {
-        "rmse": result["rmse"].sqrt(),
-        "rmse_log": result["rmse_log"].sqrt(),
-        "silog": 100 * variance.sqrt(),
-    }
+def _errors_of(means: Tensor) -> Tensor:
+    """The nine errors (..., 9) from means over pixels, in the order of :func:`_pixel_sums`."""
+    abs_rel, sq_rel, square, log_square, log_abs, log, *deltas = means.unbind(-1)
+    variance = (log_square - log.square()).clamp(min=0)
+    rmse, rmse_log, silog = square.sqrt(), log_square.sqrt(), 100 * variance.sqrt()
+    return torch.stack(
+        [abs_rel, sq_rel, rmse, rmse_log, log_abs / math.log(10), silog, *deltas], dim=-1
+    )

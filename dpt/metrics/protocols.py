@@ -131,29 +131,21 @@ class DepthProtocol:
 
     def description(self) -> str:
         """The protocol in sentences."""
-        between = "strictly between" if self.valid_rule == "strict" else "from"
-        joint = "and" if self.valid_rule == "strict" else "to"
-        where = {
-            "none": "anywhere in the image",
-            "garg": "inside Garg's crop (rows 0.408 to 0.992 of the height, columns 0.036 to 0.964 "
-            "of the width)",
-            "eigen_kitti": "inside Eigen's crop for KITTI (rows 0.332 to 0.914 of the height, "
-            "columns 0.036 to 0.964 of the width)",
-            "eigen_nyu": "inside Eigen's crop for NYU (rows 45:471, columns 41:601 of 480x640)",
-        }
+        bounds = "strictly between {:g} and" if self.valid_rule == "strict" else "from {:g} to"
         crop = self.crop
-        place = where[crop] if isinstance(crop, str) else "rows {}:{}, columns {}:{}".format(*crop)
-        if self.kb_crop:
-            place += " and inside the bottom centre 352x1216 pixels"
+        place = (
+            f"crop={crop}" if isinstance(crop, str) else "rows {}:{}, columns {}:{}".format(*crop)
+        )
+        kitti = ", bottom centre 352x1216 pixels" if self.kb_crop else ""
         space = "" if self.space is None else f" in {self.space.replace('_', ' ')}"
         fitted = {
-            "none": "Predictions are scored as they are",
-            "median": f"Each prediction is scaled to the truth's median{space}",
-            "scale_shift": f"Each prediction is fitted to the truth by scale and shift{space}",
+            "none": "scored without a fit",
+            "median": f"scaled to the truth's median{space}",
+            "scale_shift": f"fitted to the truth by scale and shift{space}",
         }[self.alignment]
         return (
-            f"Measured depths {between} {self.min_depth:g} {joint} {self.max_depth:g} m count, "
-            f"{place}. {fitted}, clamped to {self.min_depth:g}..{self.max_depth:g} m."
+            f"Measured depths {bounds.format(self.min_depth)} {self.max_depth:g} m count ({place}"
+            f"{kitti}). Predictions are {fitted}, and clamped to this range."
         )
 
 

@@ -17,6 +17,7 @@ from dpt.nn.enlarge import upsample
 from dpt.types import Batch, OutputSpec, Target
 from dpt.viz import output_panel
 
+Outputs = Mapping[str, Tensor]
 OBJECTIVES: dict[str, type[Objective]] = {}
 """Objectives by the name of their head; a class with a ``head`` of its own is added by itself."""
 
@@ -91,20 +92,14 @@ class Objective(nn.Module, ABC):
         return inputs, batch
 
     @abstractmethod
-    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         """Weighted scalar terms by name; their sum is minimised."""
 
     def refuse_teacher(self, output: OutputSpec) -> str | None:
         """The reason why a teacher with this output cannot be used; None if it can."""
         return None
 
-    def distil(
-        self,
-        outputs: Mapping[str, Tensor],
-        teacher_outputs: Mapping[str, Tensor],
-        *,
-        temperature: float,
-    ) -> Tensor:
+    def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
         """Distance between outputs and a teacher's for the same images: a weighted scalar.
 
         The default is the mean absolute difference.
@@ -137,7 +132,7 @@ class Objective(nn.Module, ABC):
         maps = upsample(output.float().flatten(0, -3)[None], (size[0], size[1]))
         return maps.view(*output.shape[:-2], *size)
 
-    def update(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+    def update(self, outputs: Outputs, batch: Batch) -> None:
         """Scores an evaluation batch, maps image by image at the size of their labels."""
         output = outputs[self.head]
         if not self.dense:
@@ -157,7 +152,7 @@ class Objective(nn.Module, ABC):
         self.metrics.reset()
 
     def panel(
-        self, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, output: OutputSpec
+        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
     ) -> np.ndarray | None:
         """A row of pictures of one image, as it is scored: uint8 RGB; None for image-level heads.
 
@@ -199,6 +194,42 @@ class Objective(nn.Module, ABC):
         return mean_guesses(targets, dense=self.dense)
 
 
+class ClassObjective(Objective):
+    """An objective of a head with class logits; the data set decides the classes."""
+
+    num_classes: int
+
+    @classmethod
+    def class_names(cls, data: Any) -> tuple[str, ...]:
+        """Names of the data set's classes."""
+        return data.class_id_names
+
+    @classmethod
+    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        names = cls.class_names(data)
+        if settings.get("num_classes") not in (None, len(names)):
+            raise ValueError(
+                f"num_classes={settings['num_classes']}, but the data has {len(names)} classes "
+                f"({', '.join(names[:4])}, ...): leave it out, or set data.num_classes"
+            )
+        return {"num_classes": len(names)}
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
+        names = cls.class_names(data)
+        if output.channels != len(names):
+            raise ValueError(
+                f"the checkpoint's {output.name} head has {output.channels} classes, but the data "
+                f"has {len(names)}: evaluate on the data it was trained for"
+            )
+        return super().from_output(output, data, protocol)
+
+    def refuse_teacher(self, output: OutputSpec) -> str | None:
+        if output.channels == self.num_classes:
+            return None
+        return f"it has {output.channels} classes, not {self.num_classes}"
+
+
 def mean_guesses(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]:
     """Means of targets (1, ..., [h, w]) in which NaN does not count, see :meth:`baselines`."""
     total, count = torch.zeros(()), torch.zeros(())
@@ -221,34 +252,6 @@ def nearest(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
-
-
-def class_arguments(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``num_classes`` of a data set with these class names.
-
-    Raises:
-        ValueError: the configuration gives another number.
-    """
-    if settings.get("num_classes") not in (None, len(names)):
-        raise ValueError(
-            f"num_classes={settings['num_classes']}, but the data has {len(names)} classes "
-            f"({', '.join(names[:4])}, ...): leave it out, or set data.num_classes"
-        )
-    return {"num_classes": len(names)}
-
-
-def check_classes(output: OutputSpec, names: Sequence[str]) -> None:
-    """Raises ValueError unless a model's output has a channel for each class of the data."""
-    if output.channels != len(names):
-        raise ValueError(
-            f"the checkpoint's {output.name} head has {output.channels} classes, but the data has "
-            f"{len(names)}: evaluate on the data it was trained for"
-        )
-
-
-def refuse_classes(count: int, output: OutputSpec) -> str | None:
-    """The reason why a teacher with this output cannot teach ``count`` classes, if any."""
-    return None if output.channels == count else f"it has {output.channels} classes, not {count}"
 
 
 def lower_is_better(objectives: Iterable[Objective]) -> set[str]:

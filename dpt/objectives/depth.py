@@ -16,7 +16,7 @@ from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import DepthProtocol, PredictionKind, Protocol, protocol_notes
-from dpt.objectives.base import Objective, nearest, to_numpy
+from dpt.objectives.base import Objective, Outputs, nearest, to_numpy
 from dpt.types import Batch, OutputSpec
 from dpt.viz import depth_panel
 
@@ -108,7 +108,7 @@ class DepthObjective(Objective):
             "image's error; pooled errors are over the pixels of all images."
         )
 
-    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         loss = self.loss(outputs["depth"], batch["depth"], batch["valid"])
         return {"loss_depth": self.weight * loss}
 
@@ -117,13 +117,7 @@ class DepthObjective(Objective):
             return "its depth is relative and has no metres: set task.kind=relative"
         return None
 
-    def distil(
-        self,
-        outputs: Mapping[str, Tensor],
-        teacher_outputs: Mapping[str, Tensor],
-        *,
-        temperature: float,
-    ) -> Tensor:
+    def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
         """The loss, with the teacher's depth in place of measured depth."""
         depth = teacher_outputs["depth"]
         limit = self.max_depth if self.kind == "metric" else torch.inf
@@ -132,7 +126,7 @@ class DepthObjective(Objective):
         return self.weight * self.loss(outputs["depth"], depth, valid)
 
     def panel(
-        self, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, output: OutputSpec
+        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
     ) -> np.ndarray:
         """Depth aligned and clamped as it is scored, on the pixels that count."""
         truth, valid = self.truth(labels, 0)

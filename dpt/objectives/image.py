@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,18 +11,11 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
-from dpt.metrics.protocols import Protocol
-from dpt.objectives.base import (
-    Objective,
-    check_classes,
-    class_arguments,
-    mean_guesses,
-    refuse_classes,
-)
-from dpt.types import NO_CLASS, Batch, OutputSpec
+from dpt.objectives.base import ClassObjective, Objective, Outputs, mean_guesses
+from dpt.types import NO_CLASS, Batch
 
 
-class ClassificationObjective(Objective):
+class ClassificationObjective(ClassObjective):
     """Trains ``outputs["classification"]``, logits (B, C), by cross-entropy.
 
     Args:
@@ -53,15 +46,6 @@ class ClassificationObjective(Objective):
         self.needs_teacher = distillation_token
         self.metrics = ClassificationMetrics(num_classes)
 
-    @classmethod
-    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-        return class_arguments(data.class_id_names, settings)
-
-    @classmethod
-    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
-        check_classes(output, data.class_id_names)
-        return super().from_output(output, data, protocol)
-
     def head_options(self) -> dict[str, Any]:
         return {
             "num_classes": self.num_classes,
@@ -69,7 +53,7 @@ class ClassificationObjective(Objective):
             "distillation_token": self.needs_teacher,
         }
 
-    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         # summed over labelled images and divided by all, so that processes can be averaged
         loss = F.cross_entropy(
             outputs["classification"].float(),
@@ -80,16 +64,7 @@ class ClassificationObjective(Objective):
         )
         return {"loss_classification": self.weight * loss / len(batch["class_id"])}
 
-    def refuse_teacher(self, output: OutputSpec) -> str | None:
-        return refuse_classes(self.num_classes, output)
-
-    def distil(
-        self,
-        outputs: Mapping[str, Tensor],
-        teacher_outputs: Mapping[str, Tensor],
-        *,
-        temperature: float,
-    ) -> Tensor:
+    def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
         """Hard-label distillation (Touvron et al. 2021, eq. 3); ``temperature`` is not used.
 
         The classifier of the distillation token is trained if there is one, else the only one, as
@@ -126,7 +101,7 @@ class RegressionObjective(Objective):
     def head_options(self) -> dict[str, Any]:
         return {"dropout": self.dropout}
 
-    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         value = batch["value"]
         known = value.isfinite()
         error = outputs["regression"].float() - torch.where(known, value, torch.zeros_like(value))

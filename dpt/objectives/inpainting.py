@@ -9,7 +9,7 @@ faster for plain ViTs, impossible for CNNs and windowed attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32, masked_mean
 from dpt.metrics.image import RegressionMetrics
-from dpt.objectives.base import Objective, to_numpy
+from dpt.objectives.base import Objective, Outputs, to_numpy
 from dpt.types import Batch, OutputSpec
 from dpt.viz import colorize_output, inpainting_panel
 
@@ -91,7 +91,7 @@ class InpaintingObjective(Objective):
         # 0 is the mean colour; the patch embedding maps it to its bias, a learned token
         return inputs.masked_fill(hidden[:, None], 0.0), {**batch, "hidden": hidden}
 
-    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         error = at_least_float32(outputs["inpainting"]) - batch["image"] / 255
         loss = masked_mean(error.abs().mean(dim=1), batch["hidden"]).mean()
         return {"loss_inpainting": self.weight * loss}
@@ -102,7 +102,7 @@ class InpaintingObjective(Objective):
         return (colors[None],)
 
     def panel(
-        self, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, output: OutputSpec
+        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
     ) -> np.ndarray:
         picture = colorize_output(
             to_numpy(outputs["inpainting"][0].float()), output, limits=(0.0, 1.0)

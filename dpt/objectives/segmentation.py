@@ -16,12 +16,10 @@ from dpt.metrics.protocols import Protocol
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.nn.enlarge import upsample
 from dpt.objectives.base import (
-    Objective,
-    check_classes,
-    class_arguments,
+    ClassObjective,
+    Outputs,
     mean_guesses,
     nearest,
-    refuse_classes,
     to_numpy,
 )
 from dpt.rowwise import enlarged_argmax
@@ -29,7 +27,7 @@ from dpt.types import IGNORE_INDEX, Batch, OutputSpec
 from dpt.viz import segmentation_panel
 
 
-class SegmentationObjective(Objective):
+class SegmentationObjective(ClassObjective):
     """Trains ``outputs["segmentation"]``, logits (B, K, H, W), and scores its argmax.
 
     Args:
@@ -45,7 +43,6 @@ class SegmentationObjective(Objective):
             has none.
         dropout: in front of the last convolution.
         weight: factor of the whole loss.
-        boundary: also score boundary IoU at this width, see :class:`SegmentationMetrics`.
     """
 
     head = "segmentation"
@@ -64,7 +61,6 @@ class SegmentationObjective(Objective):
         auxiliary_weight: float = 0.2,
         dropout: float = 0.1,
         weight: float = 1.0,
-        boundary: float | None = None,
     ) -> None:
         super().__init__(weight=weight)
         self.num_classes = num_classes
@@ -74,20 +70,25 @@ class SegmentationObjective(Objective):
         self.levels = levels
         self.auxiliary_weight = auxiliary_weight
         self.dropout = dropout
-        self.metrics = SegmentationMetrics(
-            num_classes, class_names=tuple(class_names), boundary=boundary
-        )
+        self.metrics = SegmentationMetrics(num_classes, class_names)
+
+    @classmethod
+    def class_names(cls, data: Any) -> tuple[str, ...]:
+        return data.info.class_names
 
     @classmethod
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         info = data.info
-        found = class_arguments(info.class_names, settings)
+        found = super().from_data(data, settings)
         return {**found, "class_names": info.class_names, "palette": info.palette}
 
     @classmethod
     def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
-        check_classes(output, data.info.class_names)
-        return cls(**cls.from_data(data, {}), boundary=protocol.boundary)
+        objective = super().from_output(output, data, protocol)
+        objective.metrics = SegmentationMetrics(
+            objective.num_classes, objective.metrics.class_names, boundary=protocol.boundary
+        )
+        return objective
 
     def head_options(self) -> dict[str, Any]:
         options = {"num_classes": self.num_classes, "dropout": self.dropout}
@@ -95,7 +96,7 @@ class SegmentationObjective(Objective):
             return {"kind": "linear", **options, "levels": self.levels}
         return {**options, "auxiliary": self.auxiliary_weight > 0}
 
-    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]
         terms = {"loss_segmentation": self.weight * self._loss(outputs["segmentation"], labels)}
         auxiliary = outputs.get("segmentation_auxiliary")
@@ -109,16 +110,7 @@ class SegmentationObjective(Objective):
             logits = upsample(logits, (labels.shape[-2], labels.shape[-1]))
         return self.loss(logits, labels)
 
-    def refuse_teacher(self, output: OutputSpec) -> str | None:
-        return refuse_classes(self.num_classes, output)
-
-    def distil(
-        self,
-        outputs: Mapping[str, Tensor],
-        teacher_outputs: Mapping[str, Tensor],
-        *,
-        temperature: float,
-    ) -> Tensor:
+    def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
         """Divergence from the teacher's class probabilities, at the size of the head's logits."""
         student = outputs["segmentation"]
         size = (student.shape[-2], student.shape[-1])
@@ -137,7 +129,7 @@ class SegmentationObjective(Objective):
         return enlarged_argmax(output.float(), (size[0], size[1]))
 
     def panel(
-        self, photo: np.ndarray, outputs: Mapping[str, Tensor], labels: Batch, output: OutputSpec
+        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
     ) -> np.ndarray:
         (truth,) = self.truth(labels, 0)
         ids = self.predict(outputs["segmentation"], truth.shape[-2:])

@@ -74,18 +74,11 @@ def nearness(
     depth = np.asarray(depth)
     if depth.ndim != 2:
         raise ValueError(f"a depth map must have the shape (H, W), got {depth.shape}")
-    usable = np.isfinite(depth)
-    if inverse:
-        usable &= depth > 0
+    usable = np.isfinite(depth) & ((depth > 0) | (not inverse))
     if valid is not None:
-        valid = np.asarray(valid)
-        if valid.shape != depth.shape:
-            raise ValueError(f"valid has the shape {valid.shape}, but depth {depth.shape}")
-        usable &= valid.astype(bool)
+        usable &= valid
     near = np.where(usable, depth, 1.0).astype(np.float64)
-    if inverse:
-        near = 1 / near
-    return np.where(usable, near, 0.0), usable
+    return np.where(usable, 1 / near if inverse else near, 0.0), usable
 
 
 def near_range(near: np.ndarray, valid: np.ndarray) -> tuple[float, float]:
@@ -125,11 +118,8 @@ def colorize_depth(
     near, usable = nearness(depth, valid, inverse=inverse)
     low, high = near_range(near, usable)
     if inverse:  # the nearest depth is the largest inverse depth
-        low = 1 / vmax if vmax is not None else low
-        high = 1 / max(vmin, 1e-6) if vmin is not None else high
-    else:
-        low = vmin if vmin is not None else low
-        high = vmax if vmax is not None else high
+        vmin, vmax = (None if v is None else 1 / max(v, 1e-6) for v in (vmax, vmin))
+    low, high = low if vmin is None else vmin, high if vmax is None else vmax
     return colorize(near, usable, colormap=colormap, low=low, high=high)
 
 
@@ -146,8 +136,6 @@ def _palette_row(k: int) -> tuple[int, ...]:
 
 def default_palette(num_classes: int) -> np.ndarray:
     """Distinct colours, always the same: uint8 (num_classes, 3) RGB."""
-    if num_classes < 1:
-        raise ValueError(f"a palette needs at least one class, got {num_classes}")
     return np.array([_palette_row(k) for k in range(num_classes)], np.uint8)
 
 
@@ -239,12 +227,5 @@ def overlay(image: np.ndarray, color: np.ndarray, alpha: float = 0.5) -> np.ndar
     Returns:
         uint8 (H, W, 3) RGB.
     """
-    if image.shape != color.shape or image.dtype != np.uint8 or color.dtype != np.uint8:
-        raise ValueError(
-            "overlay takes two uint8 (H, W, 3) pictures of one size, got "
-            f"{image.dtype} {image.shape} and {color.dtype} {color.shape}"
-        )
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha must be in 0..1, got {alpha}")
     mixed = cv2.addWeighted(image, 1 - alpha, color, alpha, 0)
     return np.where(color.any(axis=2, keepdims=True), mixed, image)

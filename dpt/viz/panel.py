@@ -43,13 +43,11 @@ def depth_panel(
         image: uint8 (H, W, 3) RGB.
         truth: (h, w) metres.
         valid: bool (h, w), or None for every positive finite truth.
-        prediction: (H', W') metres, aligned to the truth; resized to its size.
+        prediction: (h, w) metres, aligned to the truth.
 
     Returns:
         uint8 RGB, about four cells wide.
     """
-    truth = np.asarray(truth, np.float32)
-    prediction = _resized(np.asarray(prediction, np.float32), truth.shape)
     truth_near, truth_valid = nearness(truth, valid)
     near, near_valid = nearness(prediction)
     low, high = near_range(truth_near, truth_valid)
@@ -74,15 +72,12 @@ def segmentation_panel(
 
     Args:
         image: uint8 (H, W, 3) RGB.
-        labels: integer (h, w) class ids, 255 where ignored.
-        prediction: integer (H', W') class ids; resized to the size of ``labels``.
+        labels, prediction: integer (h, w) class ids, 255 where ignored or no class.
         palette: (K, 3) RGB in 0..255; None or empty for the default colours.
 
     Returns:
         uint8 RGB, about four cells wide.
     """
-    labels, prediction = np.asarray(labels), np.asarray(prediction)
-    prediction = _resized(prediction, labels.shape, nearest=True)
     known = labels != IGNORE_INDEX
     largest = max(int(ids[ids != IGNORE_INDEX].max(initial=0)) for ids in (labels, prediction))
     rows = as_palette(palette, largest + 1)
@@ -135,10 +130,6 @@ def output_panel(
 
 def stack(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Panels below one another, narrower ones padded at the right; uint8 RGB."""
-    if not rows:
-        raise ValueError("stack needs at least one panel")
-    for row in rows:
-        _check_picture(row)
     width = max(row.shape[1] for row in rows)
     pads = [((0, 0), (0, width - row.shape[1]), (0, 0)) for row in rows]
     return np.concatenate(
@@ -156,17 +147,12 @@ def shrink(picture: np.ndarray, width: int) -> np.ndarray:
 
 def save_png(path: str | Path, panel: np.ndarray) -> None:
     """Writes a uint8 RGB picture (H, W, 3) atomically."""
-    _check_picture(panel)
-    path = Path(path)
-    done, data = cv2.imencode(".png", cv2.cvtColor(panel, cv2.COLOR_RGB2BGR))
-    if not done:
-        raise OSError(f"{path}: the picture could not be encoded")
-    write_bytes(path, data.tobytes())
+    _, data = cv2.imencode(".png", cv2.cvtColor(panel, cv2.COLOR_RGB2BGR))
+    write_bytes(Path(path), data.tobytes())
 
 
 def side_by_side(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> np.ndarray:
     """Captioned cells side by side, all of the first picture's shape; the first is a photo."""
-    _check_picture(pictures[0])
     height, width = pictures[0].shape[:2]
     scale = max(1, -(-CELL_WIDTH // width))  # whole: every pixel becomes a square
     size = (width * scale, height * scale)
@@ -217,22 +203,3 @@ def _write(picture: np.ndarray, text: str, place: tuple[int, int], size: float) 
     while text and cv2.getTextSize(text, font, size, 1)[0][0] > room:
         text = text[:-1]
     return cv2.putText(picture, text, place, font, size, (235,) * 3, 1, cv2.LINE_AA)
-
-
-def _resized(values: np.ndarray, shape: tuple[int, ...], *, nearest: bool = False) -> np.ndarray:
-    if values.ndim != 2 or len(shape) != 2:
-        raise ValueError(f"maps must have the shape (H, W), got {values.shape} and {shape}")
-    if values.shape == shape:
-        return values
-    if nearest:  # OpenCV does not resize every integer type
-        rows = (np.arange(shape[0]) + 0.5) * values.shape[0] / shape[0]
-        columns = (np.arange(shape[1]) + 0.5) * values.shape[1] / shape[1]
-        return values[rows.astype(int)[:, None], columns.astype(int)]
-    return cv2.resize(values, (shape[1], shape[0]), interpolation=cv2.INTER_LINEAR)
-
-
-def _check_picture(picture: np.ndarray) -> None:
-    if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
-        raise ValueError(
-            f"a picture must be uint8 (H, W, 3) RGB, got {picture.dtype} {picture.shape}"
-        )

@@ -20,7 +20,7 @@ from dpt.config.objects import check_arguments
 from dpt.data.transforms import EvalTransform
 from dpt.evaluation.predictions import Pairs, PredictionFolder
 from dpt.evaluation.report import write_report
-from dpt.evaluation.scoring import Gallery, Picture, Scorer
+from dpt.evaluation.scoring import Gallery, Scorer
 from dpt.metrics import DEPTH_PROTOCOLS, DepthMetrics, DepthProtocol, Protocol, SegmentationMetrics
 from dpt.objectives import ClassificationObjective, SegmentationObjective
 from dpt.types import IGNORE_INDEX, DatasetInfo, OutputSpec
@@ -174,7 +174,8 @@ def report_of(objectives, outputs, labels, tmp_path):
 
 def test_a_report_of_many_classes(tmp_path):
     """More than fit into a shaded table: the largest confusions remain."""
-    objective = SegmentationObjective(num_classes=60, boundary=0.02)
+    objective = SegmentationObjective(num_classes=60)
+    objective.metrics = SegmentationMetrics(60, boundary=0.02)
     truth = torch.randint(60, (3, 8, 9), dtype=torch.uint8)
     labels = {"labels": list(truth)}
     text, page = report_of({"segmentation": objective}, {"segmentation": (truth + 1) % 60},
@@ -400,10 +401,10 @@ def test_predictions_of_the_kitti_benchmarks_crop_are_placed(tmp_path):
                     "valid": depth > 0, "name": "1.png"}  # fmt: skip
 
     np.save(tmp_path / "1.npy", np.full((352, 1216), 10, np.float32))
-    _, found, fault = Pairs(Road(), tmp_path, kb_crop=True)[0]
+    found, _, fault = Pairs(Road(), tmp_path, kb_crop=True)[0]
     assert fault == ""
-    assert found["depth"].shape == (375, 1242)
-    assert found["depth"][23:, 13:1229].min() == 10
+    assert found["depth"].shape == (1, 375, 1242)
+    assert found["depth"][0, 23:, 13:1229].min() == 10
     assert found["depth"].sum() == 10 * 352 * 1216
     _, _, fault = Pairs(Road(), tmp_path)[0]
     assert "1216x352 pixels" in fault
@@ -481,7 +482,7 @@ def test_a_gallery_keeps_the_extremes_and_draws_no_others():
 def test_no_image_is_both_best_and_worst(count):
     gallery = Gallery(keep=4)
     for index in range(count):
-        gallery.add(Picture(float(index), index, "", np.zeros((1, 1, 3), np.uint8)))
+        gallery.offer(float(index), index, "", lambda: np.zeros((1, 1, 3), np.uint8))
     low, high = ([p.index for p in side] for side in gallery.extremes())
     assert not set(low) & set(high)
     assert len(low) + len(high) == min(count, 8)
