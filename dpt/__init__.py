@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpt.model import DPT, create_model
+    from dpt.model_config import list_models
     from dpt.predict import Prediction, Predictor
-    from dpt.zoo import list_models
 
 __version__ = "0.1.0"
 
@@ -15,12 +15,12 @@ __all__ = ["DPT", "Prediction", "Predictor", "create_model", "list_models"]
 _MODULES = {
     "DPT": "dpt.model",
     "create_model": "dpt.model",
-    "list_models": "dpt.zoo",
+    "list_models": "dpt.model_config",
     "Prediction": "dpt.predict",
     "Predictor": "dpt.predict",
 }
 """Where the public names are: imported at first use, so that ``dpt --help`` does not load torch."""
-_SUBMODULES = ("data", "losses", "metrics", "model", "nn", "types", "viz", "weights", "zoo")
+_SUBMODULES = ("data", "losses", "metrics", "model", "nn", "types", "viz", "weights")
 
 
 def __getattr__(name: str) -> Any:

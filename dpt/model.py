@@ -5,52 +5,57 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from dpt import nn as parts
+from dpt.model_config import ModelConfig, make_config
 from dpt.nn.inference import optimized
 from dpt.types import Calibration, Preprocessing
 from dpt.weights.files import from_hub
 from dpt.weights.format import list_faults
 from dpt.weights.formats import read
 from dpt.weights.native import Native
-from dpt.zoo import Spec, build, make_spec
 
 WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 
 
 class DPT(parts.DPT):
-    """A Dense Prediction Transformer that knows its own spec.
+    """A Dense Prediction Transformer with its configuration.
 
     Attributes:
-        spec: plain data from which an equal model can be built.
+        config: typed settings from which an equal model can be built; travels with the weights.
         preprocessing: how pictures become inputs.
-        calibration: how predicted depth becomes metres, for whoever asks (:class:`dpt.Predictor`);
-            what the model itself predicts does not change. None if nobody fitted one.
+        calibration: how predicted depth becomes metres for :class:`dpt.Predictor`; the model's own
+            output does not change. None if the model was not calibrated.
     """
 
-    def __init__(self, spec: Spec) -> None:
-        encoder, decoder, heads = build(spec)
+    def __init__(self, config: ModelConfig) -> None:
+        config = deepcopy(config)
+        encoder, decoder, heads = config.build()
         super().__init__(encoder=encoder, decoder=decoder, heads=heads)
-        settings = {"multiple_of": self.encoder.pad_multiple, **spec["preprocessing"]}
-        self.preprocessing = Preprocessing.from_dict(settings)
-        self.spec = {**spec, "preprocessing": self.preprocessing.to_dict()}
-        self.calibration = self.calibration  # refuses what makes no sense
+        self.config = config
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        return self.config.preprocessing
+
+    @preprocessing.setter
+    def preprocessing(self, preprocessing: Preprocessing) -> None:
+        self.config.preprocessing = preprocessing
 
     @property
     def calibration(self) -> Calibration | None:
-        values = self.spec.get("calibration")
-        return Calibration(**values) if values else None
+        return self.config.calibration
 
     @calibration.setter
     def calibration(self, calibration: Calibration | None) -> None:
-        rest = {k: v for k, v in self.spec.items() if k != "calibration"}
         if calibration is not None and "depth" not in self.heads:
             raise ValueError(f"a calibration is for depth, and this model has {list(self.heads)}")
-        self.spec = rest if calibration is None else {**rest, "calibration": calibration.to_dict()}
+        self.config.calibration = calibration
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, revision: str | None = None) -> DPT:
@@ -64,17 +69,16 @@ class DPT(parts.DPT):
 
         Raises:
             ValueError: the file is missing, damaged, of no known format, or does not fit its own
-                spec; every missing, unexpected or misshapen tensor is listed.
+                configuration; every missing, unexpected or misshapen tensor is listed.
         """
         path = _local(path, revision)
-        spec, state = read(path)
+        config, state = read(path)
         try:
-            model = cls(_without_downloads(spec))
+            config["encoder"].pop("pretrained", None)  # a timm encoder must not fetch its weights
+            model = cls(ModelConfig.from_dict(config))
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
-            raise ValueError(
-                f"{path}: its spec describes no model ({type(error).__name__}: {reason})"
-            ) from error
+            raise ValueError(f"{path}: its configuration describes no model: {reason}") from error
         model.load_checked(state, source=str(path))
         return model.eval()
 
@@ -104,7 +108,7 @@ class DPT(parts.DPT):
         """
         if self.predicts_only:
             raise ValueError("an optimised copy only predicts: save the model it was made of")
-        Native().write(self.spec, self.state_dict(), folder)
+        Native().write(self.config.to_dict(), self.state_dict(), folder)
 
     def push_to_hub(self, name: str, *, private: bool = False, message: str | None = None) -> str:
         """Uploads what :meth:`save_pretrained` writes to ``user/name``; returns its address."""
@@ -128,12 +132,6 @@ def _local(path: str | Path, revision: str | None) -> Path:
     return from_hub(name, revision)
 
 
-def _without_downloads(spec: Spec) -> Spec:
-    """The spec for loading saved weights: a timm encoder must not fetch its own first."""
-    encoder = {k: v for k, v in spec["encoder"].items() if k != "pretrained"}
-    return {**spec, "encoder": encoder}
-
-
 def create_model(name: str, *, heads: Mapping[str, Mapping[str, Any]], **overrides: Any) -> DPT:
     """Builds a model by name with random weights.
 
@@ -142,9 +140,10 @@ def create_model(name: str, *, heads: Mapping[str, Mapping[str, Any]], **overrid
         heads: for example ``{"depth": {"kind": "metric", "max_depth": 10.0},
             "segmentation": {"num_classes": 150}}``; also ``classification`` and ``regression``.
         **overrides: ``encoder={...}``, ``decoder={...}``, ``preprocessing={...}``, or their
-            arguments directly, as ``patch_size=8, readout="add"``; see :func:`dpt.zoo.make_spec`.
+            arguments directly, as ``patch_size=8, readout="add"``; see
+            :func:`dpt.model_config.model_dict`.
 
     Returns:
         A model in training mode, for images of any size.
     """
-    return DPT(make_spec(name, heads=heads, **overrides))
+    return DPT(make_config(name, heads=heads, **overrides))

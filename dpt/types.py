@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -159,6 +159,8 @@ class Preprocessing:
         interpolation: of the image, when resized.
     """
 
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     image_size: tuple[int, int] = (384, 384)
@@ -229,6 +231,8 @@ class Calibration:
         min_depth, max_depth: metres are held within these; beyond the depths that a fit has seen
             it knows little, and an inverse depth of 0 would be infinitely far.
     """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     scale: float
     shift: float = 0.0

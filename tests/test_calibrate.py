@@ -1,6 +1,7 @@
 """Metres from known depths: found among wrong points, stored, refused where undetermined."""
 
 import csv
+import json
 import re
 import subprocess
 import sys
@@ -149,20 +150,21 @@ def test_it_travels_with_the_weights(tmp_path, form):
     else:
         path = tmp_path / "a.ckpt"
         state = {f"model.{k}": v for k, v in model.state_dict().items()}
-        torch.save({"dpt_spec": model.spec, "state_dict": state}, path)
+        torch.save({"dpt_config": model.config.to_dict(), "state_dict": state}, path)
     again = dpt.DPT.from_pretrained(path)
     assert again.calibration == model.calibration
     assert again.optimize_for_inference(compiled=False).calibration == model.calibration
     again.calibration = None
-    assert "calibration" not in again.spec
+    assert "calibration" not in again.config.to_dict()
 
 
 def test_a_damaged_one_is_refused_when_loaded(tmp_path):
     model = tiny()
     for wrong in ({"scale": "big"}, {"scale": -1.0}, {"size": 2.0}):
-        model.spec["calibration"] = wrong
         model.save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="its spec describes no model") as caught:
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, "calibration": wrong}))
+        with pytest.raises(ValueError, match="its configuration describes no model") as caught:
             dpt.DPT.from_pretrained(tmp_path)
         assert "\n" not in str(caught.value)
 

@@ -21,7 +21,10 @@ onnx = pytest.importorskip("onnx")
 TINY = {"embed_dim": 48, "num_heads": 3, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
         "image_size": [64, 64]}  # fmt: skip
 DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
-JOINT = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 3}}
+JOINT = {
+    "depth": {"kind": "metric", "max_depth": 10.0},
+    "segmentation": {"num_classes": 3, "class_names": ["wall", "floor", "sofa"]},
+}
 ROOT = Path(__file__).parents[1]
 UNSEEN = [(1, 64, 64), (1, 16, 16), (2, 71, 130), (3, 100, 33)]
 
@@ -40,7 +43,6 @@ def tiny(heads=JOINT, **overrides):
 @pytest.fixture(scope="module")
 def model():
     made = tiny()
-    made.spec["class_names"] = ["wall", "floor", "sofa"]
     for module in made.modules():  # statistics that a BN left out would show
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.running_mean, -1, 1)

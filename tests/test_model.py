@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import dpt
-from dpt.weights.native import SPEC_KEY
+from dpt.weights.native import CONFIG_KEY
 
 HEADS = {
     "depth": {"kind": "metric", "max_depth": 10.0},
@@ -57,7 +57,7 @@ def test_saved_model_comes_back_bit_for_bit(saved):
     model, folder = saved
     again = dpt.DPT.from_pretrained(folder)
     assert not again.training
-    assert again.spec == model.spec
+    assert again.config == model.config
     assert again.preprocessing == model.preprocessing
     assert_equal(again.state_dict(), model.state_dict())
     images = torch.randn(2, 3, 50, 70)
@@ -85,7 +85,7 @@ def test_every_option_travels_with_the_weights(tmp_path, overrides):
         model = tiny(**overrides).eval()
     model.save_pretrained(tmp_path)
     again = dpt.DPT.from_pretrained(tmp_path)
-    assert again.spec == model.spec
+    assert again.config == model.config
     assert again.preprocessing == model.preprocessing
     images = torch.randn(1, 3, 70, 90)  # off the trained grid, so the resize policy matters
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_a_loaded_timm_encoder_fetches_nothing(tmp_path, monkeypatch):
     import timm
 
     model = dpt.create_model("dpt_tiny", heads=HEADS, encoder={"kind": "timm", "name": "resnet18"})
-    model.spec["encoder"]["pretrained"] = True
+    model.config.encoder.pretrained = True
     model.save_pretrained(tmp_path)
     asked = []
     create = timm.create_model
@@ -122,7 +122,7 @@ def test_a_runs_checkpoint_is_read(saved, tmp_path):
     model, _ = saved
     state = {f"model.{k}": v for k, v in model.state_dict().items()}
     torch.save(
-        {SPEC_KEY: model.spec, "state_dict": {**state, "loss.x": torch.ones(1)}},
+        {CONFIG_KEY: model.config.to_dict(), "state_dict": {**state, "loss.x": torch.ones(1)}},
         tmp_path / "a.ckpt",
     )
     assert_equal(dpt.DPT.from_pretrained(tmp_path / "a.ckpt").state_dict(), model.state_dict())
@@ -184,7 +184,7 @@ def test_truncated_ckpt(saved, tmp_path, share):
     model, _ = saved
     path = tmp_path / "run.ckpt"
     state = {f"model.{k}": v for k, v in model.state_dict().items()}
-    torch.save({SPEC_KEY: model.spec, "state_dict": state}, path)
+    torch.save({CONFIG_KEY: model.config.to_dict(), "state_dict": state}, path)
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(ValueError, match=r"run\.ckpt: ") as caught:
@@ -206,7 +206,7 @@ class Malicious:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_file_that_asks_to_run_code_is_refused(tmp_path, suffix, zipped):
     path, marker = tmp_path / f"bad{suffix}", tmp_path / "ran"
-    content = {SPEC_KEY: {}, "state_dict": {"x": Malicious(marker)}}
+    content = {CONFIG_KEY: {}, "state_dict": {"x": Malicious(marker)}}
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
     with pytest.raises(ValueError, match=rf"bad\{suffix}: .*was not loaded") as caught:
         dpt.DPT.from_pretrained(path)
@@ -269,7 +269,7 @@ def test_other_files_are_told_apart(tmp_path):
     torch.save(torch.ones(2), tmp_path / "tensor.pt")
     with pytest.raises(ValueError, match=r"tensor\.pt: holds a Tensor"):
         dpt.DPT.from_pretrained(tmp_path / "tensor.pt")
-    torch.save({SPEC_KEY: tiny().spec}, tmp_path / "half.ckpt")
+    torch.save({CONFIG_KEY: tiny().config.to_dict()}, tmp_path / "half.ckpt")
     with pytest.raises(ValueError, match=r"half\.ckpt: .*state_dict"):
         dpt.DPT.from_pretrained(tmp_path / "half.ckpt")
 

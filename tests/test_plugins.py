@@ -60,9 +60,9 @@ def test_a_checkpoint_with_unknown_parts_says_how_they_become_known(tmp_path, pa
     model = dpt.create_model("dpt_tiny", heads={"regression": {}}, num_blocks=4, embed_dim=48,
                              out_indices=[0, 1, 2, 3])  # fmt: skip
     if part == "encoder":
-        model.spec["encoder"]["kind"] = "mine"
+        model.config.encoder.kind = "mine"
     else:
-        model.spec["heads"] = {"mine": {}}
+        model.config.heads = {"mine": model.config.heads["regression"]}
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"'mine': choose from.*DPT_PLUGINS"):
         dpt.DPT.from_pretrained(tmp_path)

@@ -181,7 +181,7 @@ def _settings(options: argparse.Namespace, model: DPT) -> dict[str, Any]:
     classes = {n: list(s.class_names) for n, s in model.outputs.items() if s.class_names}
     return {
         "checkpoint": options.checkpoint,
-        "weights": fingerprint(model.spec, model.state_dict()),
+        "weights": fingerprint(model.config.to_dict(), model.state_dict()),
         "classes": classes,
         "colormap": options.colormap,
         "range": options.range,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -105,23 +105,19 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
 
 
 def make_model(
-    model: Mapping[str, Any], objectives: Mapping[str, Objective], settings: LoaderSettings
+    model: Mapping[str, Any],
+    objectives: Mapping[str, Objective],
+    settings: LoaderSettings,
+    overrides: Sequence[str] = (),
 ) -> DPT:
-    """The model with a head for each objective; see :func:`dpt.config.model.make_model`.
-
-    It knows the names of its classes, for whoever predicts with it.
-    """
-    net = models.make_model(
+    """The model with a head for each objective; see :func:`dpt.config.model.make_model`."""
+    return models.make_model(
         model,
         heads={o.head: o.head_options() for o in objectives.values()},
         image_size=settings.image_size,
         eval_size=settings.eval_size,
+        overrides=overrides,
     )
-    net.spec.pop("class_names", None)  # of the model that this one goes on from
-    segmentation: Any = objectives.get("segmentation")
-    if segmentation is not None:
-        net.spec["class_names"] = list(segmentation.metrics.class_names)
-    return net
 
 
 def train_loader(

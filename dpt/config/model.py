@@ -1,138 +1,134 @@
-"""The model of a run, from its part of the configuration: by the size table, or as a file's."""
+"""The model of a run: a named model, or one like the model in a file."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from dpt.config.objects import check_arguments, convert
-from dpt.model import DPT, create_model
-from dpt.nn import Decoder
-from dpt.types import Preprocessing
+from dpt.model import DPT
+from dpt.model_config import ModelConfig, model_dict
+from dpt.validation import validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
-from dpt.zoo import ENCODERS, find_part, is_linear, takes
 
 log = logging.getLogger("dpt")
 
 SWITCHES = ("compile", "checkpoint_activations", "channels_last")
+PARTS = ("encoder", "decoder", "preprocessing")
 
-Size = Sequence[int]
 Heads = Mapping[str, Mapping[str, Any]]
+Plain = dict[str, Any]
 
 
-def make_model(model: Mapping[str, Any], *, heads: Heads, image_size: Size, eval_size: Size) -> DPT:
+def make_model(
+    model: Mapping[str, Any],
+    *,
+    heads: Heads,
+    image_size: Sequence[int],
+    eval_size: Sequence[int],
+    overrides: Sequence[str] = (),
+) -> DPT:
     """The model with these heads, its weights from a file if one is set.
-
-    Null values are left to the size table, or to the model that it goes on from.
 
     Args:
         model: plain data (``conf/model``).
-        heads: arguments of each head by its name.
+        heads: settings of each head by its name.
         image_size: [H, W] of training images.
-        eval_size: [H, W] that whole images are resized to cover.
+        eval_size: [H, W] that whole images are resized to.
+        overrides: what the command line set. With ``model.weights`` these keys, and those that
+            differ from the named model, replace the settings of the file.
     """
-    given = check_arguments(
-        Preprocessing, _set_values(model.get("preprocessing") or {}), "model.preprocessing",
-        is_partial=True,
-    )  # fmt: skip
-    preprocessing = {**given, "image_size": list(eval_size)}
-    make = _from_table if model.get("weights") is None else _from_weights
-    net = make(model, heads, image_size, preprocessing)
+    parts = {part: dict(model.get(part) or {}) for part in PARTS}
+    parts["preprocessing"]["image_size"] = list(eval_size)
+    encoder_weights = parts["encoder"].pop("weights", None)
+    if model.get("weights") is not None:
+        if encoder_weights is not None:
+            raise ValueError("model.weights and model.encoder.weights: give one of the two")
+        net = _from_weights(model, parts, heads, list(image_size), overrides)
+    else:
+        if "image_size" in parts["encoder"]:
+            parts["encoder"]["image_size"] = list(image_size)
+        settings = {"name": model["name"], **parts, "heads": heads}
+        net = DPT(ModelConfig.from_dict(settings))
+        if encoder_weights is not None:
+            log.info("encoder weights: %s", load_encoder_weights(net.encoder, encoder_weights))
     set_switches(net, model)
     return net
 
 
-def _from_table(
-    model: Mapping[str, Any], heads: Heads, image_size: Size, preprocessing: dict[str, Any]
-) -> DPT:
-    encoder = _set_values(model["encoder"])
-    weights = encoder.pop("weights", None)
-    encoder_class = find_part(ENCODERS, encoder["kind"], "encoder kind")
-    encoder |= _converted(encoder_class, encoder, "model.encoder")
-    decoder = _set_values(model["decoder"])
-    decoder |= _converted(Decoder, decoder, "model.decoder")
-    if takes(encoder_class, "image_size"):
-        encoder.setdefault("image_size", list(image_size))
-    net = create_model(
-        model["name"],
-        heads=heads,
-        encoder=encoder,
-        decoder=decoder,
-        preprocessing=preprocessing,
-    )
-    if weights is not None:
-        log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
-    return net
-
-
 def _from_weights(
-    model: Mapping[str, Any], heads: Heads, image_size: Size, preprocessing: dict[str, Any]
+    model: Mapping[str, Any],
+    parts: Mapping[str, Plain],
+    heads: Heads,
+    image_size: list[int],
+    overrides: Sequence[str],
 ) -> DPT:
-    """A model like the one in ``model.weights``, but for its heads and what is set beside it."""
+    """A model like the one in ``model.weights``, except for its heads and what the user set."""
     path = model["weights"]
-    encoder, decoder = _set_values(model["encoder"]), _set_values(model["decoder"])
-    if encoder.pop("weights", None) is not None:
-        raise ValueError("model.weights and model.encoder.weights: give one of the two")
-    other, state = read(path)
+    plain, state = read(path)
+    plain["encoder"].pop("pretrained", None)
+    other = ModelConfig.from_dict(plain, where=str(path)).to_dict()
+    wanted = _set_by_user(model, parts, heads, overrides)
     kind = other["encoder"]["kind"]
-    if encoder.pop("kind") != kind and encoder:
+    if wanted["encoder"].pop("kind", kind) != kind or (
+        wanted["encoder"] and parts["encoder"]["kind"] != kind
+    ):
         raise ValueError(
             f"model.weights={path} has an encoder of kind {kind}: leave model/encoder out, or set "
             f"model/encoder={kind}"
         )
-    encoder_class = find_part(ENCODERS, kind, "encoder kind")
-    sizes = {"image_size": list(image_size)} if takes(encoder_class, "image_size") else {}
-    fetched = {k: v for k, v in other["encoder"].items() if k != "pretrained"}
-    normalization = {
-        k: v for k, v in other.get("preprocessing", {}).items() if k in ("mean", "std")
+    if "image_size" in other["encoder"]:
+        wanted["encoder"]["image_size"] = image_size
+    normalization = {k: other["preprocessing"][k] for k in ("mean", "std")}
+    settings = {
+        "name": other["name"],
+        "encoder": other["encoder"] | wanted["encoder"],
+        "decoder": other["decoder"] | wanted["decoder"],
+        "heads": {k: _like(v, other["heads"].get(k, {})) for k, v in heads.items()},
+        "preprocessing": normalization | wanted["preprocessing"],
     }
-    net = DPT(
-        {
-            "name": other["name"],
-            "encoder": fetched | sizes | _converted(encoder_class, encoder, "model.encoder"),
-            "decoder": other["decoder"] | _converted(Decoder, decoder, "model.decoder"),
-            "heads": {k: _like(k, v, other["heads"].get(k, {})) for k, v in heads.items()},
-            "preprocessing": normalization | preprocessing,
-        }
-    )
+    net = DPT(ModelConfig.from_dict(settings))
     report = load_model_weights(net, other, state, source=str(path))
     log.info("weights of a %s: %s", other["name"], report)
     return net
 
 
-def _like(name: str, options: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A head's options, and what another model's head of this name has besides, if of one kind."""
-    return {**other, **options} if is_linear(name, options) == is_linear(name, other) else options
+def _set_by_user(
+    model: Mapping[str, Any], parts: Mapping[str, Plain], heads: Heads, overrides: Sequence[str]
+) -> dict[str, Plain]:
+    """The settings of each part that differ from the named model or are on the command line."""
+    keys = {o.lstrip("+").partition("=")[0] for o in overrides}
+    encoder = {"kind": parts["encoder"]["kind"]}
+    named = ModelConfig.from_dict(model_dict(model["name"], heads=heads)).to_dict()
+    if named["encoder"]["kind"] != encoder["kind"]:
+        named["encoder"] = encoder  # every setting of another encoder was chosen
+    named["preprocessing"].pop("image_size", None)
+    return {
+        part: {
+            k: v
+            for k, v in parts[part].items()
+            if k not in named[part] or named[part][k] != v or f"model.{part}.{k}" in keys
+        }
+        for part in PARTS
+    }
+
+
+def _like(options: Mapping[str, Any], other: Mapping[str, Any]) -> Plain:
+    """A head's settings, completed by those of another model's head if it is of the same kind."""
+    default = "dpt"
+    same = options.get("kind", default) == other.get("kind", default) or "num_classes" not in other
+    return {**other, **options} if same else dict(options)
 
 
 def set_switches(net: DPT, model: Mapping[str, Any]) -> None:
-    """How the model is computed, which changes what it costs and not what it gives."""
-    switches = {k: convert(model.get(k, False), bool, f"model.{k}") for k in SWITCHES}
+    """Sets how the model is computed: this changes its costs and not its outputs."""
+    switches = {k: validate(bool, model.get(k, False), f"model.{k}") for k in SWITCHES}
     if switches["checkpoint_activations"]:
-        if not hasattr(net.encoder, "set_grad_checkpointing"):
-            kind = net.spec["encoder"]["kind"]
-            raise ValueError(f"model.checkpoint_activations: the {kind} encoder does not offer it")
         net.encoder.set_grad_checkpointing()
     if switches["channels_last"]:
         net.to(memory_format=torch.channels_last)
     if switches["compile"]:
         net.compile(dynamic=None)
-
-
-def _set_values(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in node.items() if v is not None}
-
-
-def _converted(cls: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Values as the types that ``cls`` or its parents declare; what none declares is left out."""
-    converted: dict[str, Any] = {}
-    for owner in cls.__mro__:
-        declared = inspect.signature(owner).parameters if "__init__" in vars(owner) else {}
-        known = {k: v for k, v in values.items() if k in declared and k not in converted}
-        converted |= check_arguments(owner, known, where, is_partial=True)
-    return converted

@@ -265,7 +265,7 @@ def serve(
     model = DPT.from_pretrained(checkpoint)
     demo = Demo(
         Predictor(model, device=device),
-        name=f"{model.spec['name']} ({Path(checkpoint).name})",
+        name=f"{model.config.name} ({Path(checkpoint).name})",
         max_pixels=max_pixels,
         max_bytes=max_bytes,
     )

@@ -101,7 +101,10 @@ class Evaluation(L.LightningModule):
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         preprocessing = self.model.preprocessing
         predict = augmented(
-            self.model, **self.protocol.augmentation, multiple_of=preprocessing.multiple_of
+            self.model,
+            self.model.outputs,
+            **self.protocol.augmentation,
+            multiple_of=preprocessing.multiple_of,
         )
         return dict(predict(preprocessing.normalize(images)))
 

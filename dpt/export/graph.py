@@ -14,7 +14,6 @@ from torch.export import Dim, ExportedProgram
 
 import dpt
 from dpt.model import DPT
-from dpt.nn import DenseHead
 from dpt.nn.inference import optimized
 from dpt.types import OutputSpec, Preprocessing
 
@@ -52,8 +51,8 @@ class Graph(nn.Module):
         copy = deepcopy(model).cpu().float().eval().requires_grad_(False)
         for name in [name for name in copy.heads if tasks and name not in tasks]:
             del copy.heads[name]
-        dense = any(isinstance(head, DenseHead) for head in copy.heads.values())
-        if not dense and copy.decoder is not None and copy.decoder.align != "double":
+        dense = any(model.config.heads[name].uses_decoder for name in copy.heads)
+        if not dense and copy.decoder is not None and copy.decoder.config.align != "double":
             copy.decoder = None  # no head reads it, and padding does not depend on it
         return cls(copy, preprocessing=model.preprocessing if with_preprocessing else None)
 
@@ -129,7 +128,7 @@ def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[
         form = "uint8 (batch, height, width, 3): RGB, normalised inside"
     metadata: dict[str, Any] = {
         "dpt_version": dpt.__version__,
-        "model": model.spec["name"],
+        "model": model.config.name,
         "tasks": list(graph.outputs),
         "outputs": {name: asdict(spec) for name, spec in graph.outputs.items()},
         "input": form,
@@ -142,7 +141,7 @@ def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[
             metadata.setdefault("depth_unit", spec.unit)
             if model.calibration is not None:
                 metadata["calibration"] = model.calibration.to_dict()
-        names = spec.class_names or model.spec.get("class_names")
+        names = spec.class_names
         if spec.kind == "logits" and names:
             metadata.setdefault("class_names", list(names))
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}

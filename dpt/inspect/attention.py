@@ -124,7 +124,7 @@ def has_attention(model: DPT) -> bool:
 def patch_grid(model: DPT, images: Tensor) -> tuple[int, int]:
     """(h, w) of the patches of padded ``images``."""
     padded, _ = model.pad(images)
-    side = _encoder(model).patch_size
+    side = _encoder(model).config.patch_size
     return padded.shape[-2] // side, padded.shape[-1] // side
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpt.depthmath import at_least_float32
-from dpt.rowwise import enlarged_cross_entropy
+from dpt.functional import chunked_cross_entropy
 
 
 class CrossEntropyLoss(nn.Module):
@@ -61,7 +61,7 @@ class CrossEntropyLoss(nn.Module):
             pixel_weights = torch.where(valid, weights[torch.where(valid, labels, 0)], 0.0)
         total = pixel_weights.flatten(1).sum(1)
         scale = torch.where(total > 0, 1 / total.clamp(min=1e-30), 0.0) / len(total)
-        return enlarged_cross_entropy(
+        return chunked_cross_entropy(
             logits,
             labels,
             scale=scale,

@@ -1,50 +1,79 @@
 """The model in plain PyTorch: no files, no Lightning."""
 
-from dpt.nn.beit import Beit
+from dpt.nn.base import (
+    ENCODERS,
+    HEADS,
+    Encoder,
+    EncoderConfig,
+    Features,
+    Head,
+    HeadConfig,
+    register_encoder,
+    register_head,
+)
+from dpt.nn.beit import Beit, BeitConfig
 from dpt.nn.dpt import DPT, pad_to_multiple
-from dpt.nn.encoders import HybridVisionTransformer, TimmEncoder
-from dpt.nn.enlarge import Enlarged, convolve, resize
-from dpt.nn.fusion import Decoder, Fusion, ResidualConvUnit
+from dpt.nn.encoders import HybridConfig, HybridVisionTransformer, TimmConfig, TimmEncoder
+from dpt.nn.fusion import Decoder, DecoderConfig, Fusion, ResidualConvUnit
 from dpt.nn.heads import (
     ClassificationHead,
-    DenseHead,
+    ClassificationHeadConfig,
     DepthHead,
+    DepthHeadConfig,
+    InpaintingHead,
+    InpaintingHeadConfig,
+    LinearSegmentationHead,
     RegressionHead,
+    RegressionHeadConfig,
     SegmentationHead,
+    SegmentationHeadConfig,
     TokenHead,
 )
-from dpt.nn.inpainting import InpaintingHead
-from dpt.nn.linear import LinearSegmentationHead
 from dpt.nn.positions import resize_positions, sincos_1d, sincos_2d
 from dpt.nn.reassemble import Assemble, Project, Read, Reassemble, Resample
-from dpt.nn.vit import VisionTransformer
+from dpt.nn.vit import VisionTransformer, ViTConfig
 
 __all__ = [
     "DPT",
+    "ENCODERS",
+    "HEADS",
     "Assemble",
     "Beit",
+    "BeitConfig",
     "ClassificationHead",
+    "ClassificationHeadConfig",
     "Decoder",
-    "DenseHead",
+    "DecoderConfig",
     "DepthHead",
-    "Enlarged",
+    "DepthHeadConfig",
+    "Encoder",
+    "EncoderConfig",
+    "Features",
     "Fusion",
+    "Head",
+    "HeadConfig",
+    "HybridConfig",
     "HybridVisionTransformer",
     "InpaintingHead",
+    "InpaintingHeadConfig",
     "LinearSegmentationHead",
     "Project",
     "Read",
     "Reassemble",
     "RegressionHead",
+    "RegressionHeadConfig",
     "Resample",
     "ResidualConvUnit",
     "SegmentationHead",
+    "SegmentationHeadConfig",
+    "TimmConfig",
     "TimmEncoder",
     "TokenHead",
+    "ViTConfig",
     "VisionTransformer",
-    "convolve",
     "pad_to_multiple",
-    "resize",
+    "register_encoder",
+    "register_head",
     "resize_positions",
     "sincos_1d",
     "sincos_2d",

@@ -1,4 +1,4 @@
-"""BEiT (Bao et al. 2022): a ViT whose tokens know their places inside attention alone.
+"""BEiT (Bao et al. 2022): a ViT with relative position biases in attention and no position codes.
 
 Each block adds a learned bias to its attention scores, one a head for each offset between two
 tokens (T5's relative positions in two dimensions; Bao et al. 2022, section 2.4). Shapes: h × w the
@@ -8,14 +8,17 @@ grid, N = h·w patch tokens, T = 1 + N with CLS first. Parameter names are timm'
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import torch
 import torch.nn.functional as F
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from dpt.nn.positions import ResizePolicy, resize_positions
-from dpt.nn.vit import Attention, VisionTransformer
+from dpt.nn.base import Encoder, register_encoder
+from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions
+from dpt.nn.vit import Attention, Block, VisionTransformer, ViTConfig
 
 Grid = tuple[int, int]
 
@@ -78,36 +81,48 @@ class BeitAttention(Attention):
         return by_head.index_select(1, index.flatten()).unflatten(1, index.shape).unsqueeze(0)
 
 
-class Beit(VisionTransformer):
-    """BEiT: image to token matrices of the blocks named in ``out_indices``.
+@register_encoder("beit")
+@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+class BeitConfig(ViTConfig):
+    """Settings of :class:`Beit`: those of a ViT without position codes and registers.
 
-    Takes the arguments of :class:`VisionTransformer`, but that it has no codes in its tokens
-    (``position`` is ``none``) and no registers. ``position_resize`` brings each table to another
-    grid: ``bilinear`` in MiDaS 3.1 and transformers.
+    ``position_resize`` resizes each bias table: ``bilinear`` in MiDaS 3.1 and transformers.
     """
 
-    blocks: Any  # of vit.Block, each with a BeitAttention
+    kind: str = "beit"
+    position: PositionKind = "none"
 
-    def __init__(self, *, qkv_bias: bool = True, **arguments: Any) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for name, only in (("position", "none"), ("num_register_tokens", 0)):
-            if arguments.setdefault(name, only) != only:
-                raise ValueError(f"{name}={arguments[name]!r}: BEiT has only {only!r}")
-        super().__init__(qkv_bias=qkv_bias, **arguments)
-        for block in self.blocks:
-            heads = block.attn.num_heads
-            block.attn = BeitAttention(
-                self.embed_dim, num_heads=heads, qkv_bias=qkv_bias, grid=self.grid
-            )
-        self.init_weights()
+            if getattr(self, name) != only:
+                raise ValueError(f"{name}={getattr(self, name)!r}: BEiT supports only {only!r}")
+
+    def build(self) -> Encoder:
+        return Beit(self)
+
+
+class Beit(VisionTransformer):
+    """BEiT: image to token matrices of the blocks in ``out_indices``."""
+
+    def make_block(self, index: int) -> Block:
+        block = super().make_block(index)
+        config = self.config
+        block.attn = BeitAttention(
+            config.embed_dim, num_heads=config.num_heads, qkv_bias=config.qkv_bias, grid=self.grid
+        )
+        return block
 
     def encode(self, map_BDhw: Tensor) -> list[Tensor]:
         grid = (map_BDhw.shape[-2], map_BDhw.shape[-1])
         index = offset_index(grid, device=map_BDhw.device)
+        policy = self.config.position_resize
         tokens = self.embed(map_BDhw)
-        taps = []
+        levels = []
         for i, block in enumerate(self.blocks):
-            bias = block.attn.position_bias(grid, index, policy=self.position_resize)
+            attention = cast(BeitAttention, block.attn)
+            bias = attention.position_bias(grid, index, policy=policy)
             tokens = self.run_block(block, tokens, bias)
-            if i in self.out_indices:
-                taps.append(self.norm(tokens))
-        return taps
+            if i in self.config.out_indices:
+                levels.append(self.norm(tokens))
+        return levels

@@ -5,17 +5,22 @@ timm takes two seconds to import, so only a model that uses it pays: the imports
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from dpt.nn.vit import VisionTransformer
+from dpt.nn.base import Encoder, EncoderConfig, register_encoder
+from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types import Tokens
+from dpt.validation import to_plain, validate
 
 Standardization = Literal["sqrt", "official"]
 WindowPadding = Literal["after_shift", "before_shift"]
@@ -76,8 +81,8 @@ class HybridEmbed(nn.Module):
         return [*maps[:2], self.proj(x)]
 
     @torch.no_grad()
-    def fold(self) -> None:
-        """Standardises the weights once for all and pads by constants, in place.
+    def prepare_for_inference(self) -> None:
+        """Standardises the weights once and pads by constants, in place.
 
         "Same" padding depends on a map's size. Maps of whole patches have even sides wherever
         something strides by two, and there a kernel of k rows needs k - 2 more.
@@ -101,158 +106,171 @@ class HybridEmbed(nn.Module):
             self.backbone.set_submodule(name, plain)
 
 
-class HybridVisionTransformer(VisionTransformer):
-    """ViT over CNN features (official DPT-Hybrid): taps are two ResNet stages, then two blocks.
+@register_encoder("hybrid")
+@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+class HybridConfig(ViTConfig):
+    """Settings of :class:`HybridVisionTransformer`: those of a ViT of patch size 16.
 
-    Takes the arguments of :class:`VisionTransformer`; ``patch_size`` is 16 by construction, and
-    ``out_indices`` names the two blocks.
-
-    Args:
+    Attributes:
+        out_indices: the two blocks that follow the two ResNet stages.
         weight_standardization: of the CNN: ``sqrt`` divides by sqrt(var + 1e-8), as timm today and
-            transformers; ``official`` by std + 1e-5, as the timm that official DPT pins.
+            transformers; ``official`` by std + 1e-5, as the timm version that official DPT pins.
     """
 
-    stage_channels = (256, 512)
+    kind: str = "hybrid"
+    out_indices: tuple[int, ...] = (8, 11)
+    weight_standardization: Standardization = "sqrt"
 
-    def __init__(
-        self,
-        *,
-        out_indices: Sequence[int] = (8, 11),
-        weight_standardization: Standardization = "sqrt",
-        **arguments: Any,
-    ) -> None:
-        if weight_standardization not in get_args(Standardization):
-            choices = get_args(Standardization)
-            raise ValueError(
-                f"weight_standardization={weight_standardization!r}: choose from {choices}"
-            )
-        self._standardization: Standardization = weight_standardization  # read while it is built
-        if arguments.setdefault("patch_size", 16) != 16:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.patch_size != 16:
             raise ValueError("the hybrid's CNN features have stride 16: patch_size must be 16")
-        super().__init__(out_indices=out_indices, **arguments)
 
-    def _make_patch_embed(self, patch_size: int, in_channels: int, dim: int) -> nn.Module:
+    def build(self) -> Encoder:
+        return HybridVisionTransformer(self)
+
+
+class HybridVisionTransformer(VisionTransformer):
+    """ViT over CNN features (official DPT-Hybrid); levels are two CNN stages, then two blocks."""
+
+    stage_channels = (256, 512)
+    config: HybridConfig
+
+    def __init__(self, config: HybridConfig) -> None:
+        super().__init__(config)
+        self.embed_dims = (*self.stage_channels, *self.embed_dims)
+        self.num_prefix_tokens = (0, 0, *self.num_prefix_tokens)
+        self.strides = (4, 8, *self.strides)
+
+    def make_patch_embed(self, dim: int) -> nn.Module:
+        config = self.config
         return HybridEmbed(
-            in_channels=in_channels, dim=dim, weight_standardization=self._standardization
+            in_channels=config.in_channels,
+            dim=dim,
+            weight_standardization=config.weight_standardization,
         )
-
-    @property
-    def embed_dims(self) -> tuple[int, ...]:
-        return (*self.stage_channels, *super().embed_dims)
-
-    @property
-    def num_prefix_tokens(self) -> tuple[int, ...]:
-        return (0, 0, *super().num_prefix_tokens)
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        return (4, 8, *super().strides)
 
     def forward(self, images: Tensor) -> Tokens:
         *stages, embedding = self.patch_embed(images)
-        maps = [*stages, *[embedding] * len(self.out_indices)]
+        maps = [*stages, *[embedding] * len(self.config.out_indices)]
         levels = [stage.flatten(2).transpose(1, 2) for stage in stages]
         levels += self.encode(embedding)
         return Tokens(levels, [(m.shape[-2], m.shape[-1]) for m in maps])
 
 
-class TimmEncoder(nn.Module):
-    """Any timm backbone that offers intermediate features: ViT, DINOv2/v3, Swin, ConvNeXt, ...
+@register_encoder("timm")
+@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+class TimmConfig(EncoderConfig):
+    """Settings of :class:`TimmEncoder`.
 
-    Args:
+    Attributes:
         name: a timm model name, with or without a pretrained tag.
         pretrained: download the tag's weights from the hub.
-        out_indices: four blocks (plain transformers) or stages (pyramids) to tap; None takes
-            blocks at a quarter, half, three quarters and the end, or the last four stages.
+        out_indices: four blocks (plain transformers) or stages (pyramids) whose outputs are
+            returned; ``auto`` takes blocks at a quarter, half, three quarters and the end, or the
+            last four stages.
         drop_path: rate at the last block.
-        pad_windows: when Swin and SwinV2 pad a map to whole windows: ``after_shift``, as timm does,
-            or ``before_shift``, as Swin's authors and transformers. The two differ on maps off the
-            windows, where timm's masks do not meet the rows that the shift carries over.
-        **arguments: passed to the timm model.
+        pad_windows: when Swin and SwinV2 pad a map to whole windows: ``after_shift``, as timm, or
+            ``before_shift``, as Swin's authors and transformers. They differ on maps that are no
+            multiple of the window.
+        arguments: further arguments of the timm model.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        pretrained: bool = False,
-        out_indices: Sequence[int] | None = None,
-        drop_path: float = 0.0,
-        pad_windows: WindowPadding = "after_shift",
-        **arguments: Any,
-    ) -> None:
+    name: str
+    kind: str = "timm"
+    pretrained: bool = False
+    out_indices: tuple[int, ...] | Literal["auto"] = "auto"
+    drop_path: float = Field(0.0, ge=0, lt=1)
+    pad_windows: WindowPadding = "after_shift"
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> EncoderConfig:
+        """Settings that are not fields become ``arguments`` of the timm model."""
+        own = {f.name for f in fields(cls)}
+        given = {k: v for k, v in values.items() if k in own}
+        given["arguments"] = {k: v for k, v in values.items() if k not in own}
+        return validate(cls, given, where)
+
+    def to_dict(self) -> dict[str, Any]:
+        values = to_plain(self)
+        arguments = values.pop("arguments")
+        return {**values, **arguments}
+
+    def build(self) -> Encoder:
+        encoder = TimmEncoder(self)
+        self.out_indices = tuple(encoder.out_indices)
+        return encoder
+
+
+class TimmEncoder(Encoder):
+    """Any timm backbone that offers intermediate features: ViT, DINOv2/v3, Swin, ConvNeXt, ..."""
+
+    def __init__(self, config: TimmConfig) -> None:
         super().__init__()
         import timm
 
-        if pad_windows not in get_args(WindowPadding):
-            choices = get_args(WindowPadding)
-            raise ValueError(f"pad_windows={pad_windows!r}: choose from {choices}")
-
-        if not timm.is_model(name.partition(".")[0]):
-            near = get_close_matches(name.partition(".")[0], timm.list_models(), n=5)
+        self.config = config
+        name, base = config.name, config.name.partition(".")[0]
+        if not timm.is_model(base):
+            near = get_close_matches(base, timm.list_models(), n=5)
             raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
-        model = _create(name, pretrained, {"drop_path_rate": drop_path, **arguments})
+        model = _create(
+            name, config.pretrained, {"drop_path_rate": config.drop_path, **config.arguments}
+        )
         if not hasattr(model, "forward_intermediates"):
             raise ValueError(f"timm's {name} offers no intermediate features")
         reductions = [level["reduction"] for level in model.feature_info]
         self.plain = len(set(reductions)) == 1  # one stride throughout: a plain transformer
         n = len(reductions)
-        if out_indices is None:
-            start = max(0, n - 4)
-            out_indices = (
-                [n * (i + 1) // 4 - 1 for i in range(4)] if self.plain else range(start, n)
-            )
-        taps = list(out_indices) if isinstance(out_indices, Sequence) else []
-        if not taps or taps != sorted(set(taps)) or not 0 <= taps[0] <= taps[-1] < n:
-            raise ValueError(
-                f"out_indices={out_indices}: must ascend within 0..{n - 1} (zero-based) for {name}"
-            )
-        self.out_indices = taps
+        if config.out_indices != "auto":
+            self.out_indices = list(config.out_indices)
+        elif self.plain:
+            self.out_indices = [n * (i + 1) // 4 - 1 for i in range(4)]
+        else:
+            self.out_indices = list(range(max(0, n - 4), n))
+        check_out_indices(self.out_indices, n)
         if hasattr(model, "prune_intermediate_layers"):
             model.prune_intermediate_layers(self.out_indices, prune_norm=True, prune_head=True)
-        if pad_windows == "before_shift":
+        if config.pad_windows == "before_shift":
             _pad_before_shift(model, name)
         self.model = model
         levels = [model.feature_info[i] for i in self.out_indices]
         self.embed_dims = tuple(int(level["num_chs"]) for level in levels)
         self.strides = tuple(int(level["reduction"]) for level in levels)
-        # registers without a CLS token before them are not handed on: the first would be read as it
+        # registers without CLS are dropped: the first of them would be read as CLS
         has_cls = self.plain and getattr(model, "cls_token", None) is not None
         prefix = int(getattr(model, "num_prefix_tokens", 0) or 0) if has_cls else 0
         self.num_prefix_tokens = (prefix,) * len(levels)
         self.pad_multiple = max(self.strides)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Trades a second forward pass for memory, where the timm model offers it."""
         if not hasattr(self.model, "set_grad_checkpointing"):
-            raise ValueError("model.checkpoint_activations: this timm model does not offer it")
+            raise ValueError(
+                f"model.checkpoint_activations: timm's {self.config.name} does not support it"
+            )
         self.model.set_grad_checkpointing(enable)
 
     def forward(self, images: Tensor) -> Tokens:
         """Normalised images (B, 3, H, W), sides multiples of ``pad_multiple``, to their tokens."""
-        options: dict[str, Any] = {"norm": False, "stop_early": True, "intermediates_only": True}
-        height, width = images.shape[-2:]
-        if self.plain:
-            grid = (height // self.strides[0], width // self.strides[0])
-            if not self.num_prefix_tokens[0]:
-                levels = self.model.forward_intermediates(
-                    images, indices=self.out_indices, output_fmt="NLC", **options
-                )
-                return Tokens(list(levels), [grid] * len(levels))
-            pairs = self.model.forward_intermediates(
-                images,
-                indices=self.out_indices,
-                output_fmt="NLC",
-                return_prefix_tokens=True,
-                **options,
-            )
-            levels = [torch.cat((prefix, patches), dim=1) for patches, prefix in pairs]
-            return Tokens(levels, [grid] * len(levels))
-        maps = self.model.forward_intermediates(
-            images, indices=self.out_indices, output_fmt="NCHW", **options
+        features = partial(
+            self.model.forward_intermediates,
+            images,
+            indices=self.out_indices,
+            norm=False,
+            stop_early=True,
+            intermediates_only=True,
         )
-        levels = [m.flatten(2).transpose(1, 2) for m in maps]
-        return Tokens(levels, [(m.shape[-2], m.shape[-1]) for m in maps])
+        if not self.plain:
+            maps = features(output_fmt="NCHW")
+            levels = [m.flatten(2).transpose(1, 2) for m in maps]
+            return Tokens(levels, [(m.shape[-2], m.shape[-1]) for m in maps])
+        stride = self.strides[0]
+        grids = [(images.shape[-2] // stride, images.shape[-1] // stride)] * len(self.strides)
+        if not self.num_prefix_tokens[0]:
+            return Tokens(list(features(output_fmt="NLC")), grids)
+        pairs = features(output_fmt="NLC", return_prefix_tokens=True)
+        return Tokens([torch.cat((prefix, patches), dim=1) for patches, prefix in pairs], grids)
 
 
 def _pad_before_shift(model: nn.Module, name: str) -> None:

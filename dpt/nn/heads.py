@@ -1,322 +1,402 @@
-"""Heads: what a task reads from the feature map, or from the CLS token.
+"""Heads: from the decoder's feature map or the encoder's tokens to one output.
 
-Shapes: F fusion channels, (h, w) the feature map, (H, W) the image, K classes.
+Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes, D embedding, P prefix tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+from torch.nn.utils import fuse_conv_bn_eval
 
-from dpt.nn.enlarge import Enlarged, convolve, resize
-from dpt.nn.recompute import conv_of_norm_relu, is_plain
-from dpt.types import OutputSpec, Tokens
+from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
+from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
+from dpt.types import OutputSpec
 
-DepthActivation = Literal["sigmoid", "softplus", "inverse", "relu"]
+STRICT = ConfigDict(extra="forbid")
 Upsampling = Literal["image", "double"]
 
 
-def check_upsampling(value: str) -> Upsampling:
-    for choice in get_args(Upsampling):
-        if value == choice:
-            return choice
-    raise ValueError(f"upsample={value!r}: choose from {get_args(Upsampling)}")
+@register_head("depth")
+@dataclass(kw_only=True, config=STRICT)
+class DepthHeadConfig(HeadConfig):
+    """Settings of :class:`DepthHead`.
 
-
-class DenseHead(nn.Module):
-    """A head that makes a map of the image's size from the decoder's.
-
-    The decoder's maps come not yet enlarged: ``Enlarged.of(features).full()`` is the tensor, and
-    :func:`dpt.nn.enlarge.convolve` a first convolution that needs none.
-    """
-
-    def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
-        raise NotImplementedError
-
-    def auxiliary(self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]) -> Tensor | None:
-        """A second prediction from inside the decoder, for training only."""
-        return None
-
-    def reads(self, tokens: Tokens, maps: Sequence[Enlarged]) -> Sequence[Enlarged]:
-        """The maps that the head is given, of which the last is the one it predicts from.
-
-        Args:
-            tokens: the encoder's.
-            maps: the decoder's, deepest first.
-        """
-        return maps
-
-
-class DepthHead(DenseHead):
-    """Depth of each pixel: features (B, F, h, w) to (B, H, W).
-
-    Args:
+    Attributes:
         kind: ``relative`` gives inverse depth up to scale and shift, >= 0 (official DPT);
             ``metric`` gives metres.
         max_depth: largest depth in metres, for ``metric``; ``sigmoid`` and ``softplus`` need it.
         activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``softplus`` is unbounded,
             ``inverse`` is 1 / max(scale · relu(x) + shift, 1e-8) (official DPT for NYU and KITTI),
             ``relu`` is relu(x) + min_depth (DINOv2's heads).
+        hidden_channels: of the second convolution.
         scale, shift: of ``inverse``, from relative inverse depth to 1/metres.
         min_depth: of ``relu``, in metres.
         upsample: ``image`` interpolates the first convolution's map to the image's size, which
-            doubles it at patch size 16; ``double`` doubles it whatever the patch, and resizes the
-            finished map (transformers, DINOv2's heads).
+            doubles it at patch size 16; ``double`` doubles it at any patch size and resizes the
+            output (transformers, DINOv2's heads).
     """
 
-    def __init__(
-        self,
-        *,
-        in_channels: int,
-        kind: Literal["relative", "metric"] = "relative",
-        max_depth: float | None = None,
-        activation: DepthActivation = "sigmoid",
-        hidden_channels: int = 32,
-        scale: float = 1.0,
-        shift: float = 0.0,
-        min_depth: float = 0.0,
-        upsample: Upsampling = "image",
-    ) -> None:
-        super().__init__()
-        if kind not in ("relative", "metric"):
-            raise ValueError(f"depth kind={kind!r}: choose from ('relative', 'metric')")
-        if activation not in get_args(DepthActivation):
+    kind: Literal["relative", "metric"] = "relative"
+    max_depth: float | None = None
+    activation: Literal["sigmoid", "softplus", "inverse", "relu"] = "sigmoid"
+    hidden_channels: int = Field(32, ge=1)
+    scale: float = 1.0
+    shift: float = 0.0
+    min_depth: float = 0.0
+    upsample: Upsampling = "image"
+
+    def __post_init__(self) -> None:
+        if self.kind == "relative":
+            self.activation = "relu"
+        bounded = self.activation in ("sigmoid", "softplus")
+        if bounded and not (self.max_depth and self.max_depth > 0):
             raise ValueError(
-                f"depth activation={activation!r}: choose from {get_args(DepthActivation)}"
+                f"a metric depth head needs max_depth > 0 in metres, not {self.max_depth}"
             )
-        bounded = activation in ("sigmoid", "softplus")
-        if kind == "metric" and bounded and (max_depth is None or not max_depth > 0):
-            raise ValueError(f"a metric depth head needs max_depth > 0 in metres, not {max_depth}")
-        self.kind = kind
-        self.max_depth = max_depth
-        self.activation: DepthActivation = activation if kind == "metric" else "relu"
-        self.scale, self.shift, self.min_depth = scale, shift, min_depth
-        self.upsample = check_upsampling(upsample)
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        return DepthHead(self, fusion_channels)
+
+
+class DepthHead(Head):
+    """Depth of each pixel: feature map (B, F, h, w) to (B, H, W)."""
+
+    def __init__(self, config: DepthHeadConfig, in_channels: int) -> None:
+        super().__init__()
+        self.config = config
+        metric = config.kind == "metric"
+        bound = config.max_depth if metric and config.activation == "sigmoid" else None
+        self.output = OutputSpec(
+            "depth",
+            "depth",
+            unit="m" if metric else "relative inverse depth",
+            value_range=None if bound is None else (0.0, bound),
+        )
+        hidden = config.hidden_channels
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
-        self.conv2 = nn.Conv2d(in_channels // 2, hidden_channels, kernel_size=3, padding=1)
-        self.conv3 = nn.Conv2d(hidden_channels, 1, kernel_size=1)
-        if self.activation in ("relu", "inverse"):
-            # a ReLU that starts below zero everywhere never learns; the loss ignores the shift
+        self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
+        self.conv3 = nn.Conv2d(hidden, 1, kernel_size=1)
+        if config.activation in ("relu", "inverse"):
+            # a ReLU that starts below zero everywhere gets no gradient; the loss ignores the shift
             assert self.conv3.bias is not None
             nn.init.constant_(self.conv3.bias, 1.0)
 
-    def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
-        x = convolve(self.conv1, Enlarged.of(features))
-        enlarged = Enlarged(x, size) if self.upsample == "image" else Enlarged.twice(x)
-        x = self._activate(self.conv3(torch.relu(convolve(self.conv2, enlarged))))
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        x = upsample_conv2d(features.maps[-1], features.sizes[-1], self.conv1)
+        double = (2 * x.shape[-2], 2 * x.shape[-1])
+        x = upsample_conv2d(x, size if self.config.upsample == "image" else double, self.conv2)
+        x = self._activate(self.conv3(torch.relu(x)))
         return resize(x, size).squeeze(1)
 
-    @property
-    def output(self) -> OutputSpec:
-        if self.kind == "relative":
-            return OutputSpec("depth", "depth", unit="relative inverse depth")
-        return OutputSpec("depth", "depth", unit="m")
-
     def _activate(self, x: Tensor) -> Tensor:
-        if self.activation == "sigmoid":
-            assert self.max_depth is not None
-            return torch.sigmoid(x) * self.max_depth
-        if self.activation == "softplus":
+        config = self.config
+        if config.activation == "sigmoid":
+            assert config.max_depth is not None
+            return torch.sigmoid(x) * config.max_depth
+        if config.activation == "softplus":
             return F.softplus(x)
-        if self.activation == "inverse":
-            return 1 / (self.scale * torch.relu(x) + self.shift).clamp_min(1e-8)
-        return torch.relu(x) + self.min_depth if self.min_depth else torch.relu(x)
+        if config.activation == "inverse":
+            return 1 / (config.scale * torch.relu(x) + config.shift).clamp_min(1e-8)
+        return torch.relu(x) + config.min_depth if config.min_depth else torch.relu(x)
 
 
-class ClassMapHead(DenseHead):
-    """A head whose map is class logits: features (B, F, h, w) to (B, K, H, W)."""
+@register_head("segmentation")
+@dataclass(kw_only=True, config=STRICT)
+class SegmentationHeadConfig(HeadConfig):
+    """Settings of :class:`SegmentationHead` and :class:`LinearSegmentationHead`.
 
-    def __init__(self, *, num_classes: int) -> None:
-        super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"a segmentation head needs num_classes >= 1, not {num_classes}")
-        self.num_classes = num_classes
-
-    @property
-    def output(self) -> OutputSpec:
-        return OutputSpec("segmentation", "logits", channels=self.num_classes)
-
-    def forward(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Tensor:
-        return self.logits(features, size).full()
-
-    def auxiliary(self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]) -> Tensor | None:
-        logits = self.auxiliary_logits(maps, size)
-        return None if logits is None else logits.full()
-
-    def logits(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Enlarged:
-        """Logits to be seen at ``size``, held as small as they can be."""
-        raise NotImplementedError
-
-    def auxiliary_logits(
-        self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]
-    ) -> Enlarged | None:
-        """Those of a second prediction, for training only."""
-        return None
-
-
-class SegmentationHead(ClassMapHead):
-    """Class logits of each pixel: features (B, F, h, w) to (B, K, H, W).
-
-    The auxiliary head has the same layers and reads the penultimate fusion output.
-
-    Args:
-        upsample: ``image`` interpolates the logits to the image's size; ``double`` doubles them
-            first, as transformers does whatever the patch size.
+    Attributes:
+        num_classes: K.
+        kind: ``dpt`` reads the decoder's map, ``linear`` the encoder's tokens.
+        dropout: before the last convolution.
+        auxiliary: of ``dpt``: a second head on the penultimate fusion output, for training.
+        upsample: of ``dpt``: ``image`` interpolates the logits to the image's size; ``double``
+            doubles them first, at any patch size (transformers).
+        levels: of ``linear``: how many of the deepest levels it reads.
+        class_names: K names, or none.
+        palette: K RGB rows (0..255), or none for the default colours.
     """
 
-    def __init__(
-        self,
-        *,
-        in_channels: int,
-        num_classes: int,
-        dropout: float = 0.1,
-        auxiliary: bool = True,
-        upsample: Upsampling = "image",
-    ) -> None:
-        super().__init__(num_classes=num_classes)
-        self.upsample = check_upsampling(upsample)
+    num_classes: int = Field(ge=1)
+    kind: Literal["dpt", "linear"] = "dpt"
+    dropout: float = Field(0.1, ge=0, le=1)
+    auxiliary: bool = True
+    upsample: Upsampling = "image"
+    levels: int = Field(1, ge=1)
+    class_names: tuple[str, ...] = ()
+    palette: tuple[tuple[int, int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("class_names", "palette"):
+            values = getattr(self, name)
+            if values and len(values) != self.num_classes:
+                raise ValueError(f"{name} has {len(values)} entries for {self.num_classes} classes")
+
+    @property
+    def output(self) -> OutputSpec:
+        return OutputSpec(
+            "segmentation",
+            "logits",
+            channels=self.num_classes,
+            class_names=self.class_names,
+            palette=self.palette,
+        )
+
+    @property
+    def uses_decoder(self) -> bool:
+        return self.kind == "dpt"
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        if self.kind == "linear":
+            return LinearSegmentationHead(self, encoder)
+        return SegmentationHead(self, fusion_channels)
+
+
+class SegmentationHead(Head):
+    """Class logits of each pixel: feature map (B, F, h, w) to (B, K, H, W).
+
+    The auxiliary head has the same layers and reads the penultimate fusion output.
+    """
+
+    def __init__(self, config: SegmentationHeadConfig, in_channels: int) -> None:
+        super().__init__()
+        self.config = config
+        self.output = config.output
 
         def layers() -> nn.Sequential:
             return nn.Sequential(
                 nn.Conv2d(in_channels, in_channels, kernel_size=3, padding=1, bias=False),
                 nn.BatchNorm2d(in_channels),
                 nn.ReLU(),
-                nn.Dropout(dropout),
-                nn.Conv2d(in_channels, num_classes, kernel_size=1),
+                nn.Dropout(config.dropout),
+                nn.Conv2d(in_channels, config.num_classes, kernel_size=1),
             )
 
         self.layers = layers()
-        self.auxiliary_layers = layers() if auxiliary else None
+        self.auxiliary_layers = layers() if config.auxiliary else None
 
-    def logits(self, features: Tensor | Enlarged, size: tuple[int, int]) -> Enlarged:
-        logits = self._logits(self.layers, Enlarged.of(features))
-        if self.upsample == "image":
-            return Enlarged(logits, size)
-        return Enlarged.of(resize(Enlarged.twice(logits).full(), size))
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        return upsample(self.small_logits(features, size), size)
 
-    def auxiliary_logits(
-        self, maps: Sequence[Tensor | Enlarged], size: tuple[int, int]
-    ) -> Enlarged | None:
+    def small_logits(self, features: Features, size: tuple[int, int]) -> Tensor:
+        """Logits at the size of the feature map, half the image's."""
+        logits = self._logits(self.layers, features, -1)
+        if self.config.upsample == "image":
+            return logits
+        return resize(upsample(logits, (2 * logits.shape[-2], 2 * logits.shape[-1])), size)
+
+    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
         if self.auxiliary_layers is None:
             return None
-        return Enlarged(self._logits(self.auxiliary_layers, Enlarged.of(maps[-2])), size)
+        return self._logits(self.auxiliary_layers, features, -2)
 
     @staticmethod
-    def _logits(layers: nn.Sequential, maps: Enlarged) -> Tensor:
-        """Logits at the size of the map, half the image's."""
-        conv, norm, relu, dropout, last = layers
-        if layers._forward_hooks or not (is_plain(relu, nn.ReLU) and is_plain(dropout, nn.Dropout)):
-            return layers(maps.full())
-        assert isinstance(dropout, nn.Dropout)
-        rate = dropout.p if dropout.training else 0.0
-        return conv_of_norm_relu(norm, last, convolve(conv, maps), dropout=rate)
+    def _logits(layers: nn.Sequential, features: Features, level: int) -> Tensor:
+        conv, norm, _, dropout, classify = layers
+        x = upsample_conv2d(features.maps[level], features.sizes[level], conv)
+        return norm_relu_conv2d(norm, classify, x, dropout=dropout)
+
+    def prepare_for_inference(self) -> None:
+        self.auxiliary_layers = None
+        conv, norm = self.layers[0], self.layers[1]
+        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            self.layers[0] = fuse_conv_bn_eval(conv, norm)
+            self.layers[1] = nn.Identity()
 
 
-class TokenHead(nn.Module):
-    """A head on the CLS token of the deepest level (the mean token where there is no CLS)."""
+class LinearSegmentationHead(Head):
+    """Class logits (B, K, H, W) from patch tokens: batch norm, then one linear map per token.
 
-    def __init__(
-        self, *, dim: int, num_prefix_tokens: int, outputs: int, dropout: float, norm_eps: float
-    ) -> None:
+    DINOv2's linear evaluation (Oquab et al. 2023, section 7.4), which shows how much of a task the
+    encoder's features contain. The paper reads 1 or 4 levels ("lin.", "+ms"), concatenated, and has
+    no dropout. Grids of unequal size are resized to the largest; logits are resized to the image
+    without aligned corners.
+    """
+
+    def __init__(self, config: SegmentationHeadConfig, encoder: Encoder) -> None:
         super().__init__()
-        self.num_prefix_tokens = num_prefix_tokens
-        self.norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(dim, outputs)
-        nn.init.trunc_normal_(self.linear.weight, std=0.02)
+        self.config = config
+        self.output = config.output
+        if config.levels > len(encoder.embed_dims):
+            raise ValueError(
+                f"a linear head of levels={config.levels}: the encoder gives "
+                f"{len(encoder.embed_dims)} (model.encoder.out_indices)"
+            )
+        self.num_prefix_tokens = encoder.num_prefix_tokens[-config.levels :]
+        dim = sum(encoder.embed_dims[-config.levels :])
+        self.norm = nn.BatchNorm2d(dim)
+        self.dropout = nn.Dropout2d(config.dropout)
+        self.linear = nn.Conv2d(dim, config.num_classes, kernel_size=1)
+        nn.init.normal_(self.linear.weight, std=0.01)
+        assert self.linear.bias is not None
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        levels = range(-self.config.levels, 0)
+        maps = [
+            features.patches(level, prefix)
+            for level, prefix in zip(levels, self.num_prefix_tokens, strict=True)
+        ]
+        largest = (maps[0].shape[-2], maps[0].shape[-1])
+        x = torch.cat([resize(m, largest) for m in maps], dim=1)
+        return resize(self.linear(self.dropout(self.norm(x))), size)
+
+
+class TokenHead(Head):
+    """Values of the whole image: LayerNorm and a linear map of the deepest level's CLS token.
+
+    The mean token where the encoder has no CLS token.
+    """
+
+    def __init__(self, encoder: Encoder, *, outputs: int, dropout: float, norm_eps: float) -> None:
+        super().__init__()
+        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
+        self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=norm_eps)
+        self.dropout = nn.Dropout(dropout)
+        self.linear = _small_linear(encoder.embed_dims[-1], outputs)
+
+    def read(self, tokens: Tensor) -> Tensor:
         """(B, P + N, D) to (B, outputs)."""
         token = tokens[:, 0] if self.num_prefix_tokens else tokens.mean(dim=1)
         return self.linear(self.dropout(self.norm(token)))
 
-    def auxiliary(self, tokens: Tensor) -> Tensor | None:
-        """A second prediction, for training only."""
-        return None
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        return self.read(features.tokens.levels[-1])
+
+
+def _small_linear(dim: int, outputs: int) -> nn.Linear:
+    linear = nn.Linear(dim, outputs)
+    nn.init.trunc_normal_(linear.weight, std=0.02)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+@register_head("classification")
+@dataclass(kw_only=True, config=STRICT)
+class ClassificationHeadConfig(HeadConfig):
+    """Settings of :class:`ClassificationHead`.
+
+    Attributes:
+        num_classes: C.
+        dropout: before the linear map.
+        distillation_token: a second classifier reads the token after CLS and learns from a teacher;
+            in evaluation the two are averaged (Touvron et al. 2021, section 4). The encoder needs a
+            second prefix token: a register.
+        norm_eps: of the LayerNorm.
+        class_names: C names, or none.
+    """
+
+    num_classes: int = Field(ge=1)
+    dropout: float = Field(0.0, ge=0, le=1)
+    distillation_token: bool = False
+    norm_eps: float = Field(1e-6, gt=0)
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def uses_decoder(self) -> bool:
+        return False
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        return ClassificationHead(self, encoder)
 
 
 class ClassificationHead(TokenHead):
-    """Logits (B, C) of the whole image.
+    """Logits (B, C) of the whole image."""
 
-    Args:
-        distillation_token: a second classifier reads the token after CLS, which a teacher trains;
-            in evaluation the two are averaged (Touvron et al. 2021, section 4). The encoder must
-            have a second prefix token: a register.
-    """
-
-    def __init__(
-        self,
-        *,
-        dim: int,
-        num_prefix_tokens: int,
-        num_classes: int,
-        dropout: float = 0.0,
-        distillation_token: bool = False,
-        norm_eps: float = 1e-6,
-    ) -> None:
-        if num_classes < 1:
-            raise ValueError(f"a classification head needs num_classes >= 1, not {num_classes}")
+    def __init__(self, config: ClassificationHeadConfig, encoder: Encoder) -> None:
         super().__init__(
-            dim=dim,
-            num_prefix_tokens=num_prefix_tokens,
-            outputs=num_classes,
-            dropout=dropout,
-            norm_eps=norm_eps,
+            encoder, outputs=config.num_classes, dropout=config.dropout, norm_eps=config.norm_eps
         )
-        self.num_classes = num_classes
+        self.output = OutputSpec(
+            "classification",
+            "logits",
+            channels=config.num_classes,
+            dense=False,
+            class_names=config.class_names,
+        )
         self.linear_distilled = None
-        if distillation_token:
-            if num_prefix_tokens < 2:
+        if config.distillation_token:
+            if self.num_prefix_tokens < 2:
                 raise ValueError(
                     "distillation_token needs a second prefix token beside CLS: "
                     "model.encoder.num_register_tokens=1"
                 )
-            self.linear_distilled = nn.Linear(dim, num_classes)
-            nn.init.trunc_normal_(self.linear_distilled.weight, std=0.02)
-            nn.init.zeros_(self.linear_distilled.bias)
+            self.linear_distilled = _small_linear(encoder.embed_dims[-1], config.num_classes)
 
-    @property
-    def output(self) -> OutputSpec:
-        return OutputSpec("classification", "logits", channels=self.num_classes, dense=False)
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        logits = super().forward(features, size)
+        distilled = None if self.training else self.auxiliary(features, size)
+        return logits if distilled is None else (logits + distilled) / 2
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits = super().forward(tokens)
-        if self.training or self.linear_distilled is None:
-            return logits
-        return (logits + self._distilled(self.linear_distilled, tokens)) / 2
-
-    def auxiliary(self, tokens: Tensor) -> Tensor | None:
-        """Logits (B, C) of the distillation token, where there is one."""
+    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
+        """Logits (B, C) of the distillation token."""
         if self.linear_distilled is None:
             return None
-        return self._distilled(self.linear_distilled, tokens)
+        return self.linear_distilled(self.dropout(self.norm(features.tokens.levels[-1][:, 1])))
 
-    def _distilled(self, linear: nn.Module, tokens: Tensor) -> Tensor:
-        return linear(self.dropout(self.norm(tokens[:, 1])))
+
+@register_head("regression")
+@dataclass(kw_only=True, config=STRICT)
+class RegressionHeadConfig(HeadConfig):
+    """Settings of :class:`RegressionHead`."""
+
+    dropout: float = Field(0.0, ge=0, le=1)
+    norm_eps: float = Field(1e-6, gt=0)
+
+    @property
+    def uses_decoder(self) -> bool:
+        return False
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        return RegressionHead(self, encoder)
 
 
 class RegressionHead(TokenHead):
     """One number (B,) of the whole image."""
 
-    def __init__(
-        self, *, dim: int, num_prefix_tokens: int, dropout: float = 0.0, norm_eps: float = 1e-6
-    ) -> None:
-        super().__init__(
-            dim=dim,
-            num_prefix_tokens=num_prefix_tokens,
-            outputs=1,
-            dropout=dropout,
-            norm_eps=norm_eps,
-        )
+    def __init__(self, config: RegressionHeadConfig, encoder: Encoder) -> None:
+        super().__init__(encoder, outputs=1, dropout=config.dropout, norm_eps=config.norm_eps)
+        self.output = OutputSpec("regression", "vector", dense=False)
+
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        return super().forward(features, size).squeeze(-1)
+
+
+@register_head("inpainting")
+@dataclass(kw_only=True, config=STRICT)
+class InpaintingHeadConfig(HeadConfig):
+    """Settings of :class:`InpaintingHead`."""
+
+    norm_eps: float = Field(1e-6, gt=0)
 
     @property
-    def output(self) -> OutputSpec:
-        return OutputSpec("regression", "vector", dense=False)
+    def uses_decoder(self) -> bool:
+        return False
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return super().forward(tokens).squeeze(-1)
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        return InpaintingHead(self, encoder)
+
+
+class InpaintingHead(Head):
+    """RGB (B, 3, H, W) in 0..1: one linear map per token (Xie et al. 2022, SimMIM, section 3.3)."""
+
+    def __init__(self, config: InpaintingHeadConfig, encoder: Encoder) -> None:
+        super().__init__()
+        self.output = OutputSpec("inpainting", "map", channels=3, value_range=(0.0, 1.0))
+        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
+        self.stride = encoder.strides[-1]
+        self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=config.norm_eps)
+        self.linear = nn.Linear(encoder.embed_dims[-1], 3 * self.stride**2)
+        nn.init.trunc_normal_(self.linear.weight, std=0.02)
+        nn.init.constant_(self.linear.bias, 0.5)  # mid-grey
+
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        tokens, grid = features.tokens.levels[-1], features.tokens.grids[-1]
+        patches = self.linear(self.norm(tokens[:, self.num_prefix_tokens :]))
+        return F.pixel_shuffle(patches.transpose(1, 2).unflatten(2, grid), self.stride)

@@ -1,4 +1,4 @@
-"""A model made ready for prediction alone: the same function, fewer operations."""
+"""A model prepared for prediction: the same function in fewer operations."""
 
 from __future__ import annotations
 
@@ -11,46 +11,29 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import fuse_conv_bn_eval
 
+from dpt.nn.base import Head
 from dpt.nn.dpt import DPT
 from dpt.nn.encoders import HybridEmbed
 from dpt.nn.fusion import ResidualConvUnit
-from dpt.nn.heads import SegmentationHead
 
 log = logging.getLogger("dpt")
 
 M = TypeVar("M", bound=DPT)
 
 
-def fold(model: nn.Module) -> None:
-    """What normalises goes into the weights, in place.
-
-    Each BN of the decoder and the heads into the convolution in front of it; the standardisation of
-    the hybrid's CNN into the weights that it standardises.
-    """
+def prepare_for_inference(model: nn.Module) -> None:
+    """Fuses normalisation into weights and removes auxiliary heads, in place."""
     for module in list(model.modules()):
-        if isinstance(module, ResidualConvUnit):
-            for k in ("1", "2"):
-                conv, norm = getattr(module, f"conv{k}"), getattr(module, f"bn{k}")
-                if isinstance(norm, nn.BatchNorm2d):
-                    setattr(module, f"conv{k}", fuse_conv_bn_eval(conv, norm))
-                    setattr(module, f"bn{k}", nn.Identity())
-        elif isinstance(module, HybridEmbed):
-            module.fold()
-        elif isinstance(module, SegmentationHead):
-            module.auxiliary_layers = None
-            conv, norm = module.layers[0], module.layers[1]
-            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                module.layers[0] = fuse_conv_bn_eval(conv, norm)
-                module.layers[1] = nn.Identity()
+        if isinstance(module, Head | HybridEmbed | ResidualConvUnit):
+            module.prepare_for_inference()
 
 
 class Compiled:
-    """A function of images under torch.compile where that is faster, or else as it is.
+    """A function of images under torch.compile if that is faster, otherwise unchanged.
 
-    Which it is the first call finds out, with the machine and the images at hand: it compiles, and
-    times both. Where no compiler works on this machine the function stays as it is, too.
+    The first call compiles and times both. If no compiler works on this machine, the function stays
+    unchanged.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -66,8 +49,9 @@ class Compiled:
                 return self.function(images, **options)
             try:
                 result = self.compiled(images, **options)
-            except Exception as error:  # of torch's own: no C++ compiler, no Triton
-                if not _from_compiler(error):
+            except Exception as error:
+                # torch raises errors of its own types if there is no C++ compiler or no Triton
+                if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                     raise
                 result = self.function(images, **options)  # raises what is wrong with the images
                 reason = str(error).strip().partition("\n")[0]
@@ -83,13 +67,13 @@ class Compiled:
             return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
-        return Compiled(deepcopy(self.function, memo))  # compiled anew, for the copy's weights
+        return Compiled(deepcopy(self.function, memo))  # compiled again for the copy's weights
 
 
 def _seconds(
     functions: Sequence[Callable[..., Any]], images: Tensor, options: dict[str, Any]
 ) -> list[float]:
-    """Median time of each function, taking turns; the first turn warms up."""
+    """Median time of each function, interleaved; the first round is a warm-up."""
     seconds: list[list[float]] = [[] for _ in functions]
     for _ in range(6):
         for function, taken in zip(functions, seconds, strict=True):
@@ -101,27 +85,21 @@ def _seconds(
     return [statistics.median(taken[1:]) for taken in seconds]
 
 
-def _from_compiler(error: Exception) -> bool:
-    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
-
-
 def optimized(model: M, *, compiled: bool) -> M:
-    """A copy that predicts what ``model`` does in evaluation, for nothing else.
+    """A copy that computes what ``model`` computes in evaluation, and cannot be trained or saved.
 
-    BN is folded, auxiliary heads are dropped, convolutions are channels-last, parameters frozen.
+    BN is fused, auxiliary heads are removed, convolutions are channels-last, parameters frozen.
 
     Args:
-        compiled: also under torch.compile, if the first call finds that to be faster. It takes
-            half a minute, more for images of other sizes, and holds its own copy of the weights;
-            without a compiler on the machine it warns and does without.
+        compiled: also try torch.compile at the first call, which takes half a minute, more for
+            images of other sizes, and holds its own copy of the weights.
     """
     if model.predicts_only:
         return model
     copy: Any = deepcopy(model).eval().requires_grad_(False)
     copy.predicts_only = True
-    fold(copy)
+    prepare_for_inference(copy)
     copy.to(memory_format=torch.channels_last)
     if compiled:
         copy.forward = Compiled(copy.forward)
-        copy.small_logits = Compiled(copy.small_logits)  # the argmax by bands is faster as it is
     return copy

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpt.nn.tracing import exporting, same_size
+from dpt.functional import exporting, same_size
 
 PositionKind = Literal["learned", "sincos_1d", "sincos_2d", "concat", "none"]
 ResizePolicy = Literal["bilinear", "bicubic", "bicubic_antialias", "dinov2"]
@@ -55,8 +55,8 @@ def resize_positions(
 ) -> Tensor:
     """Learned position codes of an ``old`` grid, interpolated to a ``new`` one.
 
-    Four policies are in use, and mixing them changes results without a word, so a checkpoint
-    stores its own:
+    Four policies are in use. Mixing them silently changes results, so a checkpoint stores its
+    own:
 
     - ``bilinear``: official DPT and MiDaS, and the DPT ViT of transformers
     - ``bicubic_antialias``: timm
@@ -69,8 +69,6 @@ def resize_positions(
     Returns:
         (1, new_h * new_w, D); ``codes`` itself where the grids are equal.
     """
-    if policy not in get_args(ResizePolicy):
-        raise ValueError(f"position_resize={policy!r}: choose from {get_args(ResizePolicy)}")
     if same_size(old, new):
         return codes
     full = codes if codes.dtype == torch.float64 else codes.float()  # half is too coarse
@@ -122,8 +120,8 @@ def interpolation_matrix(old: int, new: int, *, policy: ResizePolicy, like: Tens
         shares = cubic((centres - cells) / step.clamp_min(1), a=-0.5)
         return shares / shares.sum(1, keepdim=True)
     first = centres.floor()
-    taps = [first + k for k in (-1, 0, 1, 2)]  # beyond the border the border's cell counts again
-    parts = [(tap.clamp(0, old - 1) == cells) * cubic(centres - tap, a=-0.75) for tap in taps]
+    sources = [first + k for k in (-1, 0, 1, 2)]  # indices beyond the border repeat the border
+    parts = [(k.clamp(0, old - 1) == cells) * cubic(centres - k, a=-0.75) for k in sources]
     return parts[0] + parts[1] + parts[2] + parts[3]
 
 

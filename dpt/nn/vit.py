@@ -7,19 +7,21 @@ D embedding, h × w the grid. Parameter names are timm's, so timm's weights load
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from dpt.functional import act_linear, norm_linear
+from dpt.nn.base import Encoder, EncoderConfig, Padding, register_encoder
 from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions, sincos_1d, sincos_2d
-from dpt.nn.recompute import is_plain, linear_of, linear_of_norm
 from dpt.types import Tokens
 
 GeluKind = Literal["exact", "tanh", "sigmoid"]
-Padding = Literal["bottom_right", "center"]
 
 
 class SigmoidGELU(nn.Module):
@@ -32,8 +34,6 @@ class SigmoidGELU(nn.Module):
 def make_gelu(kind: GeluKind) -> nn.Module:
     if kind == "sigmoid":
         return SigmoidGELU()
-    if kind not in get_args(GeluKind):
-        raise ValueError(f"gelu={kind!r}: choose from {get_args(GeluKind)}")
     return nn.GELU(approximate="none" if kind == "exact" else "tanh")
 
 
@@ -80,15 +80,13 @@ class Attention(nn.Module):
 
     def __init__(self, dim: int, *, num_heads: int, qkv_bias: bool) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ValueError(f"embed_dim={dim} is not a multiple of num_heads={num_heads}")
         self.num_heads = num_heads
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
 
     def project_qkv(self, tokens_BTD: Tensor, norm: nn.Module | None) -> Tensor:
         """(B, T, D) to (B, T, 3 D): Q, K and V side by side, of what ``norm`` makes of tokens."""
-        return linear_of_norm(norm, self.qkv, tokens_BTD)
+        return norm_linear(norm, self.qkv, tokens_BTD)
 
     def split_heads(self, qkv_BT3D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, 3 D) to Q, K and V of each head, (B, heads, T, D / heads)."""
@@ -119,10 +117,8 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(hidden, dim)
 
     def forward(self, tokens: Tensor, *, norm: nn.Module | None = None) -> Tensor:
-        hidden = linear_of_norm(norm, self.fc1, tokens)
-        if is_plain(self.act, nn.GELU) or is_plain(self.act, SigmoidGELU):
-            return linear_of(self.act, self.fc2, hidden)
-        return self.fc2(self.act(hidden))  # a user's own may have parameters, or be random
+        hidden = norm_linear(norm, self.fc1, tokens)
+        return act_linear(self.act, self.fc2, hidden)
 
 
 class SwiGLU(nn.Module):
@@ -138,7 +134,7 @@ class SwiGLU(nn.Module):
         self.fc2 = nn.Linear(hidden, dim)
 
     def forward(self, tokens: Tensor, *, norm: nn.Module | None = None) -> Tensor:
-        return linear_of(self.gate, self.fc2, linear_of_norm(norm, self.fc1, tokens))
+        return act_linear(self.gate, self.fc2, norm_linear(norm, self.fc1, tokens))
 
     @staticmethod
     def gate(hidden: Tensor) -> Tensor:
@@ -167,8 +163,6 @@ class Block(nn.Module):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        if norm_order not in ("pre", "post"):
-            raise ValueError(f"norm_order={norm_order!r}: choose from ('pre', 'post')")
         self.pre_norm = norm_order == "pre"
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attn = Attention(dim, num_heads=num_heads, qkv_bias=qkv_bias)
@@ -187,127 +181,142 @@ class Block(nn.Module):
         return self.norm2(x + self.drop_path(self.ls2(self.mlp(x))))
 
 
-class VisionTransformer(nn.Module):
-    """Image to token matrices of the blocks named in ``out_indices``.
+@register_encoder("vit")
+@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+class ViTConfig(EncoderConfig):
+    """Settings of :class:`VisionTransformer`.
 
-    Blocks after the last one asked for do not exist: they would be computed for nothing.
-
-    Args:
+    Attributes:
         image_size: [H, W] that learned position codes are made for; other sizes resize them.
         patch_size: side of a patch in pixels.
-        num_blocks: blocks of the architecture, of which those up to the last tap are built.
-        num_register_tokens: extra tokens after CLS, read by nobody (Darcet et al. 2024).
-        position: ``learned`` adds a parameter per grid cell, ``sincos_1d`` and ``sincos_2d`` add
-            fixed codes, ``concat`` stacks a learned code of ``position_dim`` channels under a
-            patch code of ``embed_dim - position_dim``, ``none`` leaves tokens without a place.
-        cls_position: whether learned codes have a slot for CLS, as in ViT and timm.
+        embed_dim: D.
+        num_blocks: blocks of the architecture, of which those up to the last of ``out_indices`` are
+            built.
+        num_heads: attention heads; divides ``embed_dim``.
+        mlp_ratio: hidden width of the MLP over ``embed_dim``.
+        num_register_tokens: extra tokens after CLS that nothing reads (Darcet et al. 2024).
+        position: ``learned`` adds a parameter for each grid cell, ``sincos_1d`` and ``sincos_2d``
+            add fixed codes, ``concat`` concatenates a learned code of ``position_dim`` channels to
+            a patch code of ``embed_dim - position_dim``, ``none`` adds nothing.
+        cls_position: whether learned codes have an entry for CLS, as in ViT and timm.
         position_resize: see :func:`dpt.nn.positions.resize_positions`.
+        norm_order: ``pre``: x + f(LN x); ``post``: LN(x + f(x)).
         swiglu: a gated MLP in place of the one with GELU, as in DINOv2's ViT-g.
         layer_scale: initial gain of LayerScale; None leaves it out.
         drop_path: rate at the last block; it grows linearly from 0 at the first.
         out_indices: zero-based blocks whose outputs are returned, ascending.
-        final_norm: apply one LayerNorm to every tap, as Depth Anything; official DPT does not.
-        padding: how :class:`dpt.nn.DPT` brings images to the grid: ``bottom_right`` repeats the
-            last row and column, ``center`` puts zeros on all sides (DINOv2's heads).
+        final_norm: apply one LayerNorm to every output, as Depth Anything; official DPT does not.
+        padding: see :class:`dpt.nn.base.Encoder`.
     """
 
-    def __init__(
-        self,
-        *,
-        image_size: Sequence[int] = (384, 384),
-        patch_size: int = 16,
-        in_channels: int = 3,
-        embed_dim: int = 768,
-        num_blocks: int = 12,
-        num_heads: int = 12,
-        mlp_ratio: float = 4.0,
-        qkv_bias: bool = True,
-        num_register_tokens: int = 0,
-        position: PositionKind = "learned",
-        position_dim: int = 64,
-        position_resize: ResizePolicy = "bilinear",
-        cls_position: bool = True,
-        norm_order: Literal["pre", "post"] = "pre",
-        norm_eps: float = 1e-6,
-        gelu: GeluKind = "exact",
-        swiglu: bool = False,
-        layer_scale: float | None = None,
-        drop_path: float = 0.0,
-        out_indices: Sequence[int] = (2, 5, 8, 11),
-        final_norm: bool = False,
-        padding: Padding = "bottom_right",
-    ) -> None:
-        super().__init__()
-        if position not in get_args(PositionKind):
-            raise ValueError(f"position={position!r}: choose from {get_args(PositionKind)}")
-        if position_resize not in get_args(ResizePolicy):
-            choices = get_args(ResizePolicy)
-            raise ValueError(f"position_resize={position_resize!r}: choose from {choices}")
-        if position == "concat" and not 0 < position_dim < embed_dim:
-            raise ValueError(
-                f"position_dim={position_dim}: must lie between 0 and embed_dim={embed_dim}"
-            )
-        taps = tuple(out_indices) if isinstance(out_indices, Sequence) else ()
-        if not taps or list(taps) != sorted(set(taps)) or not 0 <= taps[0] <= taps[-1] < num_blocks:
-            raise ValueError(
-                f"out_indices={out_indices}: must ascend within 0..{num_blocks - 1} (zero-based)"
-            )
-        if not isinstance(image_size, Sequence) or len(image_size) != 2:
-            raise ValueError(f"image_size={image_size}: must be [H, W] in pixels")
-        if not 1 <= patch_size <= min(image_size):
-            raise ValueError(
-                f"image_size={list(image_size)} must hold a patch, and patch_size={patch_size} be "
-                "at least 1"
-            )
-        if padding not in get_args(Padding):
-            raise ValueError(f"padding={padding!r}: choose from {get_args(Padding)}")
-        self.padding: Padding = padding
-        self.patch_size = patch_size
-        self.embed_dim = embed_dim
-        self.out_indices = taps
-        self.position: PositionKind = position
-        self.position_resize: ResizePolicy = position_resize
-        self.cls_position = cls_position and position == "learned"
-        self.num_prefix = 1 + num_register_tokens
-        self.grid = (image_size[0] // patch_size, image_size[1] // patch_size)
+    kind: str = "vit"
+    image_size: tuple[int, int] = (384, 384)
+    patch_size: int = 16
+    in_channels: int = Field(3, ge=1)
+    embed_dim: int = Field(768, ge=1)
+    num_blocks: int = Field(12, ge=1)
+    num_heads: int = Field(12, ge=1)
+    mlp_ratio: float = Field(4.0, gt=0)
+    qkv_bias: bool = True
+    num_register_tokens: int = Field(0, ge=0)
+    position: PositionKind = "learned"
+    position_dim: int = 64
+    position_resize: ResizePolicy = "bilinear"
+    cls_position: bool = True
+    norm_order: Literal["pre", "post"] = "pre"
+    norm_eps: float = Field(1e-6, gt=0)
+    gelu: GeluKind = "exact"
+    swiglu: bool = False
+    layer_scale: float | None = None
+    drop_path: float = Field(0.0, ge=0, lt=1)
+    out_indices: tuple[int, ...] = (2, 5, 8, 11)
+    final_norm: bool = False
+    padding: Padding = "bottom_right"
 
-        patch_dim = embed_dim - position_dim if position == "concat" else embed_dim
-        self.patch_embed = self._make_patch_embed(patch_size, in_channels, patch_dim)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim))
-        self.reg_token = (
-            nn.Parameter(torch.zeros(1, num_register_tokens, embed_dim))
-            if num_register_tokens
-            else None
+    def __post_init__(self) -> None:
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"embed_dim={self.embed_dim} is not a multiple of num_heads={self.num_heads}"
+            )
+        if self.position == "concat" and not 0 < self.position_dim < self.embed_dim:
+            raise ValueError(
+                f"position_dim={self.position_dim}: must lie between 0 and "
+                f"embed_dim={self.embed_dim}"
+            )
+        check_out_indices(self.out_indices, self.num_blocks)
+        if not 1 <= self.patch_size <= min(self.image_size):
+            raise ValueError(
+                f"image_size={list(self.image_size)} must hold a patch, and "
+                f"patch_size={self.patch_size} be at least 1"
+            )
+
+    def build(self) -> Encoder:
+        return VisionTransformer(self)
+
+
+def check_out_indices(indices: Sequence[int], num_blocks: int) -> None:
+    """Raises a ValueError unless ``indices`` ascend within 0..num_blocks - 1."""
+    if list(indices) != sorted(set(indices)) or not set(indices) <= set(range(num_blocks)):
+        raise ValueError(
+            f"out_indices={list(indices)}: must ascend within 0..{num_blocks - 1} (zero-based)"
         )
+    if not indices:
+        raise ValueError("out_indices=[]: name at least one block")
+
+
+class VisionTransformer(Encoder):
+    """Image to token matrices of the blocks in ``out_indices``.
+
+    Blocks after the last of them are not built: they would be computed for nothing.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim, patch = config.embed_dim, config.patch_size
+        levels = len(config.out_indices)
+        self.embed_dims = (dim,) * levels
+        self.num_prefix_tokens = (1 + config.num_register_tokens,) * levels
+        self.strides = (patch,) * levels
+        self.pad_multiple = patch
+        self.padding = config.padding
+        self.cls_position = config.cls_position and config.position == "learned"
+        self.grid = (config.image_size[0] // patch, config.image_size[1] // patch)
+
+        patch_dim = dim - config.position_dim if config.position == "concat" else dim
+        self.patch_embed = self.make_patch_embed(patch_dim)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
+        registers = config.num_register_tokens
+        self.reg_token = nn.Parameter(torch.zeros(1, registers, dim)) if registers else None
         num_cells = self.grid[0] * self.grid[1]
         self.pos_embed = None
-        if position == "learned":
-            self.pos_embed = nn.Parameter(torch.zeros(1, num_cells + self.cls_position, embed_dim))
-        elif position == "concat":
-            self.pos_embed = nn.Parameter(torch.zeros(1, num_cells, position_dim))
-        built = taps[-1] + 1
+        if config.position == "learned":
+            self.pos_embed = nn.Parameter(torch.zeros(1, num_cells + self.cls_position, dim))
+        elif config.position == "concat":
+            self.pos_embed = nn.Parameter(torch.zeros(1, num_cells, config.position_dim))
         self.checkpoints_activations = False
-        rates = [drop_path * i / max(num_blocks - 1, 1) for i in range(built)]
-        self.blocks = nn.ModuleList(
-            Block(
-                embed_dim,
-                num_heads=num_heads,
-                mlp_ratio=mlp_ratio,
-                qkv_bias=qkv_bias,
-                norm_order=norm_order,
-                norm_eps=norm_eps,
-                gelu=gelu,
-                swiglu=swiglu,
-                layer_scale=layer_scale,
-                drop_path=rate,
-            )
-            for rate in rates
-        )
-        self.norm = nn.LayerNorm(embed_dim, eps=norm_eps) if final_norm else nn.Identity()
+        self.blocks = nn.ModuleList(self.make_block(i) for i in range(config.out_indices[-1] + 1))
+        self.norm = nn.LayerNorm(dim, eps=config.norm_eps) if config.final_norm else nn.Identity()
         self.init_weights()
 
-    def _make_patch_embed(self, patch_size: int, in_channels: int, dim: int) -> nn.Module:
-        return PatchEmbed(patch_size=patch_size, in_channels=in_channels, dim=dim)
+    def make_patch_embed(self, dim: int) -> nn.Module:
+        config = self.config
+        return PatchEmbed(patch_size=config.patch_size, in_channels=config.in_channels, dim=dim)
+
+    def make_block(self, index: int) -> Block:
+        config = self.config
+        return Block(
+            config.embed_dim,
+            num_heads=config.num_heads,
+            mlp_ratio=config.mlp_ratio,
+            qkv_bias=config.qkv_bias,
+            norm_order=config.norm_order,
+            norm_eps=config.norm_eps,
+            gelu=config.gelu,
+            swiglu=config.swiglu,
+            layer_scale=config.layer_scale,
+            drop_path=config.drop_path * index / max(config.num_blocks - 1, 1),
+        )
 
     def init_weights(self) -> None:
         """Truncated normal 0.02 for linear maps and codes, zero for biases, as ViT and timm."""
@@ -320,36 +329,17 @@ class VisionTransformer(nn.Module):
             if code is not None:
                 nn.init.trunc_normal_(code, std=0.02)
 
-    # What a decoder needs to know, one entry a level
-
-    @property
-    def embed_dims(self) -> tuple[int, ...]:
-        return (self.embed_dim,) * len(self.out_indices)
-
-    @property
-    def num_prefix_tokens(self) -> tuple[int, ...]:
-        return (self.num_prefix,) * len(self.out_indices)
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        return (self.patch_size,) * len(self.out_indices)
-
-    @property
-    def pad_multiple(self) -> int:
-        """Input sides must be multiples of this many pixels; :class:`dpt.nn.DPT` pads."""
-        return self.patch_size
-
     def position_codes(self, grid: tuple[int, int]) -> Tensor | None:
         """Codes of the patch tokens at ``grid``, (1, N, D) or (1, N, position_dim)."""
         if self.pos_embed is not None:
             codes = self.pos_embed[:, 1:] if self.cls_position else self.pos_embed
-            return resize_positions(codes, self.grid, grid, policy=self.position_resize)
+            return resize_positions(codes, self.grid, grid, policy=self.config.position_resize)
         like = self.cls_token
-        if self.position == "sincos_2d":
-            return sincos_2d(*grid, self.embed_dim, like=like).unsqueeze(0)
-        if self.position == "sincos_1d":
+        if self.config.position == "sincos_2d":
+            return sincos_2d(*grid, self.config.embed_dim, like=like).unsqueeze(0)
+        if self.config.position == "sincos_1d":
             places = torch.arange(grid[0] * grid[1], device=like.device, dtype=like.dtype)
-            return sincos_1d(places, self.embed_dim).unsqueeze(0)
+            return sincos_1d(places, self.config.embed_dim).unsqueeze(0)
         return None
 
     def embed(self, map_BDhw: Tensor) -> Tensor:
@@ -357,7 +347,7 @@ class VisionTransformer(nn.Module):
         B, _, *grid = map_BDhw.shape
         tokens = map_BDhw.flatten(2).transpose(1, 2)
         codes = self.position_codes((grid[0], grid[1]))
-        if self.position == "concat" and codes is not None:
+        if self.config.position == "concat" and codes is not None:
             tokens = torch.cat((tokens, codes.expand(B, -1, -1)), dim=-1)
         elif codes is not None:
             tokens = tokens + codes
@@ -367,14 +357,15 @@ class VisionTransformer(nn.Module):
         prefix = [cls_token] if self.reg_token is None else [cls_token, self.reg_token]
         return torch.cat([p.expand(B, -1, -1) for p in prefix] + [tokens], dim=1)
 
-    def run_blocks(self, tokens: Tensor) -> list[Tensor]:
-        """Token matrices after each block of ``out_indices``."""
-        taps = []
+    def encode(self, map_BDhw: Tensor) -> list[Tensor]:
+        """A map of patch codes to the token matrices of ``out_indices``."""
+        tokens = self.embed(map_BDhw)
+        levels = []
         for i, block in enumerate(self.blocks):
             tokens = self.run_block(block, tokens)
-            if i in self.out_indices:
-                taps.append(self.norm(tokens))
-        return taps
+            if i in self.config.out_indices:
+                levels.append(self.norm(tokens))
+        return levels
 
     def run_block(self, block: nn.Module, *inputs: Tensor) -> Tensor:
         """One block; under activation checkpointing only its inputs are kept for backward."""
@@ -383,12 +374,8 @@ class VisionTransformer(nn.Module):
         return block(*inputs)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Trades a second forward pass of every block for the memory of its activations."""
+        """Keeps only each block's input and recomputes the rest in the backward pass."""
         self.checkpoints_activations = enable
-
-    def encode(self, map_BDhw: Tensor) -> list[Tensor]:
-        """A map of patch codes to the token matrices of ``out_indices``."""
-        return self.run_blocks(self.embed(map_BDhw))
 
     def forward(self, images: Tensor) -> Tokens:
         """Normalised images (B, C, H, W), H and W multiples of the patch size, to their tokens.
@@ -397,10 +384,10 @@ class VisionTransformer(nn.Module):
             ValueError: the size is not a multiple of the patch size.
         """
         height, width = images.shape[-2:]
-        if height % self.patch_size or width % self.patch_size:
+        if height % self.config.patch_size or width % self.config.patch_size:
             raise ValueError(
                 f"an image of {height}x{width} is no multiple of the patch size "
-                f"{self.patch_size}: pad it, as dpt.nn.DPT does"
+                f"{self.config.patch_size}: pad it, as dpt.nn.DPT does"
             )
         map_BDhw = self.patch_embed(images)
         levels = self.encode(map_BDhw)

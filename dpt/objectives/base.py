@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpt.functional import upsample
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
-from dpt.nn.enlarge import upsample
 from dpt.types import Batch, OutputSpec, Target
 from dpt.viz import output_panel
 

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpt.functional import chunked_argmax, upsample
 from dpt.losses.distillation import softened_divergence
 from dpt.losses.segmentation import CrossEntropyLoss
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.segmentation import SegmentationMetrics
-from dpt.nn.enlarge import upsample
 from dpt.objectives.base import (
     ClassObjective,
     Outputs,
@@ -22,7 +22,6 @@ from dpt.objectives.base import (
     nearest,
     to_numpy,
 )
-from dpt.rowwise import enlarged_argmax
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
 from dpt.viz import segmentation_panel
 
@@ -91,7 +90,12 @@ class SegmentationObjective(ClassObjective):
         return objective
 
     def head_options(self) -> dict[str, Any]:
-        options = {"num_classes": self.num_classes, "dropout": self.dropout}
+        options: dict[str, Any] = {
+            "num_classes": self.num_classes,
+            "dropout": self.dropout,
+            "class_names": list(self.metrics.class_names),
+            "palette": [list(row) for row in self.palette],
+        }
         if self.kind == "linear":
             return {"kind": "linear", **options, "levels": self.levels}
         return {**options, "auxiliary": self.auxiliary_weight > 0}
@@ -126,7 +130,7 @@ class SegmentationObjective(ClassObjective):
             return output
         if output.shape[-2:] == torch.Size(size):
             return output.argmax(dim=1)
-        return enlarged_argmax(output.float(), (size[0], size[1]))
+        return chunked_argmax(output.float(), (size[0], size[1]))
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from dpt.data.resize import resize_image
 from dpt.depthmath import at_least_float32
+from dpt.functional import chunked_argmax, upsample
 from dpt.model import DPT
-from dpt.nn.enlarge import upsample
 from dpt.nn.tta import augmented
 from dpt.predict.inputs import Image, as_rgb
 from dpt.predict.tiling import label_dtype, predict_tiles
-from dpt.rowwise import enlarged_argmax
 from dpt.types import Calibration, OutputKind, OutputSpec
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -206,13 +205,15 @@ class Predictor:
         self.tile = tile
         self.preprocessing = model.preprocessing
         self.calibration: Calibration | None = model.calibration
-        self.network_outputs = _outputs(model)
+        self.network_outputs = model.outputs
         fast = model.optimize_for_inference(compiled=False).to(self.device, self.dtype)
         if flip or tuple(scales) != (1.0,):
             multiple = self.preprocessing.multiple_of
-            self._forward = augmented(fast, flip=flip, scales=scales, multiple_of=multiple)
+            self._forward = augmented(
+                fast, model.outputs, flip=flip, scales=scales, multiple_of=multiple
+            )
         else:
-            self._forward = partial(fast, enlarge_logits=False)
+            self._forward = partial(fast, upsample_logits=False)
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
@@ -346,17 +347,6 @@ class Predictor:
         return Prediction(arrays, outputs)
 
 
-def _outputs(model: DPT) -> dict[str, OutputSpec]:
-    outputs = dict(model.outputs)
-    for name, spec in outputs.items():
-        options = model.spec["heads"].get(name, {})
-        if spec.kind == "logits" and not spec.class_names:
-            outputs[name] = replace(spec, class_names=tuple(model.spec.get("class_names") or ()))
-        if spec.unit == "m" and spec.value_range is None and options.get("max_depth"):
-            outputs[name] = replace(spec, value_range=(0.0, options["max_depth"]))
-    return outputs
-
-
 def _first_depth(outputs: Mapping[str, OutputSpec]) -> str | None:
     return next((name for name, spec in outputs.items() if spec.kind == "depth"), None)
 
@@ -371,7 +361,7 @@ def _at_size(
     """
     if spec.kind == "logits":
         maps = upsample(maps, seen)
-        return enlarged_argmax(maps, size, dtype=label_dtype(maps.shape[1]))[0]
+        return chunked_argmax(maps, size, dtype=label_dtype(maps.shape[1]))[0]
     return upsample(maps, size)[0].permute(1, 2, 0)
 
 

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from dpt.depthmath import align_median, align_scale_shift
-from dpt.nn.enlarge import upsample
-from dpt.rowwise import enlarge_rows, source_rows
+from dpt.functional import source_rows, upsample, upsample_rows
 from dpt.types import OutputSpec
 
 OVERLAP = 0.25
@@ -164,7 +163,7 @@ def _blend(
         for j, (columns, maps) in enumerate(zip(across, row, strict=True)):
             source, upper, share = source_rows(inside, maps.shape[2], down[i].stop - down[i].start)
             side = columns.stop - columns.start
-            part = enlarge_rows(maps[:, :, source], upper, share, side)[0]
+            part = upsample_rows(maps[:, :, source], upper, share, side)[0]
             weight = weight_rows[i, rows, None] * weight_columns[j, None, columns]
             total[here, columns] += part * weight[..., None]
     return total

@@ -68,7 +68,7 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     settings = build.loader_settings(cfg["data"])
     train = build.make_dataset(cfg["data"], "train")
     objectives = build.make_objectives(cfg["task"], train)
-    model = build.make_model(cfg["model"], objectives, settings)
+    model = build.make_model(cfg["model"], objectives, settings, cfg["overrides"])
     sweep = {"_target_": f"{__name__}.follow", "_partial_": True, "rates": rates, "base": base}
     task = make_task({**cfg, "schedule": sweep}, objectives, model)
     targets = [o.target for o in objectives.values()]

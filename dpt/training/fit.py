@@ -65,7 +65,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     # the model, new or from the run's checkpoint
     checkpoint = checkpoint_of(folder) if cfg["resume"] else None
     parts = cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
-    model = build.make_model(parts, objectives, settings)
+    model = build.make_model(parts, objectives, settings, cfg["overrides"])
     task = make_task(cfg, objectives, model)
 
     # loaders and trainer
@@ -159,7 +159,7 @@ def log_start(
     log.info(
         "%s on %s (%d train, %d val images), %s with %.1f M parameters, in %s",
         cfg["task"]["name"], data["_target_"].rpartition(".")[2], train_images, val_images,
-        model.spec["name"], sum(p.numel() for p in model.parameters()) / 1e6, cfg["run_dir"],
+        model.config.name, sum(p.numel() for p in model.parameters()) / 1e6, cfg["run_dir"],
     )  # fmt: skip
     accumulate, ranks = trainer.accumulate_grad_batches, trainer.world_size
     parts = [f"{data['batch_size']} images a batch"]

@@ -20,7 +20,7 @@ from dpt.training.finite import StepGuard
 from dpt.training.optim import settings_of
 from dpt.training.teacher import Teacher, make_teacher
 from dpt.types import Batch
-from dpt.weights.native import SPEC_KEY
+from dpt.weights.native import CONFIG_KEY
 
 
 class Task(L.LightningModule):
@@ -83,7 +83,7 @@ class Task(L.LightningModule):
         inputs, batch = self._prepare(batch, step=self.global_step)
         with_features = self.teacher is not None and self.teacher.with_features
         # losses upsample the logits in chunks
-        outputs = self.model(inputs, enlarge_logits=False, with_features=with_features)
+        outputs = self.model(inputs, upsample_logits=False, with_features=with_features)
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             terms |= objective.losses(outputs, batch)
@@ -152,7 +152,7 @@ class Task(L.LightningModule):
         return self.schedule_factory(optimizer, total_steps=total_steps)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[SPEC_KEY] = self.model.spec
+        checkpoint[CONFIG_KEY] = self.model.config.to_dict()
         checkpoint["skipped_steps"] = self.guard.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ class Teacher:
             raise ValueError("task.teacher_weight and task.teacher_feature_weight: at least 0")
         if not temperature > 0:
             raise ValueError(f"task.teacher_temperature={temperature} must be above 0")
-        heads = model.spec["heads"]
+        heads = model.config.to_dict()["heads"]
         self.objectives = [o for o in objectives.values() if o.head in heads]
         if not self.objectives:
             wanted = " or ".join(o.head for o in objectives.values())
@@ -81,8 +81,9 @@ class Teacher:
         """Outputs for uint8 images (B, 3, H, W); ``depth`` is depth, never inverse depth."""
         model = self.model.to(images.device)
         inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
-        outputs = model(inputs, enlarge_logits=False, with_features=self.with_features)
-        if model.spec["heads"].get("depth", {}).get("kind") == "relative":
+        outputs = model(inputs, upsample_logits=False, with_features=self.with_features)
+        depth = model.outputs.get("depth")
+        if depth is not None and depth.is_inverse_depth:
             outputs["depth"] = inverse_depth(outputs["depth"], outputs["depth"] > 0)
         return outputs
 
@@ -119,5 +120,5 @@ def make_teacher(task: Mapping[str, Any], objectives: Mapping[str, Objective]) -
     }
     teacher = Teacher(model=DPT.from_pretrained(path), objectives=objectives, **settings)
     heads = ", ".join(o.head for o in teacher.objectives)
-    log.info("teacher: %s (%s), for %s", path, teacher.model.spec["name"], heads)
+    log.info("teacher: %s (%s), for %s", path, teacher.model.config.name, heads)
     return teacher

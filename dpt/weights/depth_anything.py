@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from dpt.model_config import model_dict
 from dpt.weights import dinov2, transformers
 from dpt.weights.files import Source, write_folder, write_torch
 from dpt.weights.format import (
@@ -38,7 +39,6 @@ from dpt.weights.format import (
     from_theirs,
     to_theirs,
 )
-from dpt.zoo import make_spec
 
 log = logging.getLogger("dpt")
 
@@ -218,7 +218,7 @@ def _file_config(source: Source) -> Config:
         head = {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
     readout = f"{HEAD}readout_projects.0.0.weight" in source.tensors
     hidden = shapes.channels(f"{SCRATCH}output_conv2.0.weight")
-    return make_spec(
+    return model_dict(
         "dpt_base",
         heads={"depth": {**head, "hidden_channels": hidden}},
         encoder={
@@ -280,7 +280,7 @@ def _folder_config(source: Source) -> Config:
     preprocessing = {**PREPROCESSING, "resize": "minimal", "multiple_of": encoder["patch_size"]}
     if source.processor is not None:
         preprocessing = transformers.read_processor(source, encoder)
-    return make_spec(
+    return model_dict(
         "dpt_base",
         heads={"depth": {**head, "hidden_channels": config["head_hidden_size"]}},
         encoder=encoder,

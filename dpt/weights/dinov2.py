@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from dpt.model_config import model_dict
 from dpt.weights.files import Source, read_tensors, unwrap
 from dpt.weights.format import (
     PLAIN_ENCODER,
@@ -27,7 +28,6 @@ from dpt.weights.format import (
     from_theirs,
     quarter_ends,
 )
-from dpt.zoo import make_spec
 
 MIN_DEPTH = 0.001
 HEAD_FILE = re.compile(r"(dinov2_vit[sblg]14(?:_reg4)?)_\w+_dpt_head\.pth$")
@@ -103,7 +103,7 @@ def _config(source: Source, tensors: Mapping[str, Tensor]) -> Config:
     shapes = Shapes(source, tensors, "a DINOv2 depth head")
     encoder = shapes.vit("backbone.")
     readout = f"{BLOCKS}readout_projects.0.0.weight" in tensors
-    return make_spec(
+    return model_dict(
         "dpt_base",
         heads={
             "depth": {

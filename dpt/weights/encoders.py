@@ -264,7 +264,7 @@ def _fit_tables(encoder: nn.Module, state: State, old: Grid | None, report: Load
     side = (math.isqrt(max(rows - 3, 0)) + 1) // 2
     old = old or (side, side)
     if old != encoder.grid and math.prod(offsets(old)) + 3 == rows:
-        policy = encoder.position_resize
+        policy = encoder.config.position_resize
         for name in names:
             state[name] = resize_table(state[name], old, encoder.grid, policy=policy)
         sizes = "{}x{} to {}x{}".format(*old, *encoder.grid)
@@ -309,7 +309,7 @@ def _layout(encoder: Any) -> tuple[int, Grid, ResizePolicy] | None:
     if own is None or own.ndim != 3:
         return None
     if isinstance(encoder, VisionTransformer):
-        return int(encoder.cls_position), encoder.grid, encoder.position_resize
+        return int(encoder.cls_position), encoder.grid, encoder.config.position_resize
     grid = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)  # of timm's
     if grid is None:
         return None

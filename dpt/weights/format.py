@@ -8,7 +8,6 @@ rows follow one another. The first row that matches a name applies.
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 from abc import ABC, abstractmethod
@@ -22,9 +21,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from dpt.nn import Decoder
+from dpt.model_config import ModelConfig
 from dpt.weights.files import Source
-from dpt.zoo import ENCODERS, HEADS, build, is_linear
 
 Config = dict[str, Any]
 Tensors = Mapping[str, Tensor]
@@ -103,7 +101,7 @@ class Format(ABC):
         if len(heads) != 1:
             self.refuse(f"holds one head, and this model has {len(heads)}: {', '.join(heads)}")
         ((name, options),) = heads.items()
-        if name not in allowed or is_linear(name, options):
+        if name not in allowed or options.get("kind") == "linear":
             kind = "linear " if name in allowed else ""
             self.refuse(f"has no {kind}{name} head, only {' or '.join(allowed)}")
         return name, options
@@ -182,7 +180,7 @@ def add_deepest_unit(tensors: dict[str, Tensor], unit: str) -> None:
 def own_shapes(config: Config) -> dict[str, torch.Size]:
     """Shapes of the tensors of a model, by name; nothing is allocated."""
     with torch.device("meta"):
-        encoder, decoder, heads = build(config)
+        encoder, decoder, heads = ModelConfig.from_dict(config).build()
     parts: dict[str, Any] = {"encoder": encoder, "decoder": decoder}
     parts |= {f"heads.{k}": head for k, head in heads.items()}
     return {
@@ -322,26 +320,9 @@ PLAIN_ENCODER: Config = {
 """Options of the ViT of official DPT, and of transformers' DPT."""
 
 
-def _defaults(target: type) -> Config:
-    """Default arguments of a class and of its parents."""
-    found: Config = {}
-    for cls in reversed(target.__mro__):
-        if "__init__" in vars(cls) and cls.__module__.startswith("dpt."):
-            parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-            found |= {p.name: p.default for p in parameters if p.default is not p.empty}
-    return found
-
-
 def complete(config: Config) -> Config:
-    """The configuration with every default written out; sequences are lists."""
-
-    def plain(values: Config) -> Config:
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
-
-    encoder = {**_defaults(ENCODERS[config["encoder"]["kind"]]), **config["encoder"]}
-    scales = [1, 1, 1, 0.5] if encoder["kind"] == "hybrid" else [4, 2, 1, 0.5]
-    decoder = {**_defaults(Decoder), "scales": scales, **config["decoder"]}
-    if decoder["unit_bias"] is None:
-        decoder["unit_bias"] = not decoder["batch_norm"]
-    heads = {k: plain({**_defaults(HEADS[k]), **v}) for k, v in config["heads"].items()}
-    return {**config, "encoder": plain(encoder), "decoder": plain(decoder), "heads": heads}
+    """The configuration with every default written out, so that a writer can check its options."""
+    full = ModelConfig.from_dict(config)
+    with torch.device("meta"):
+        full.build()
+    return full.to_dict()

@@ -21,10 +21,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from dpt.model_config import model_dict
 from dpt.weights import official
 from dpt.weights.files import Source
 from dpt.weights.format import Checkpoint, Config, Format, Shapes, from_theirs, quarter_ends
-from dpt.zoo import make_spec
 
 MODEL = official.MODEL
 BEIT = f"{MODEL}blocks.0.attn.relative_position_bias_table"
@@ -95,7 +95,7 @@ def _config(source: Source) -> Config:
         names = [f"pretrained.act_postprocess{n}.3.weight" for n in (1, 2, 3, 4)]
         reassemble = [shapes.channels(name) for name in names]
     hidden = shapes.channels("scratch.output_conv.2.weight")
-    return make_spec(
+    return model_dict(
         "dpt_base",
         heads={"depth": {"kind": "relative", "hidden_channels": hidden}},
         encoder=encoder,

@@ -11,7 +11,7 @@ import torch
 from dpt.weights.files import Source, write_folder
 from dpt.weights.format import Checkpoint, Config, Format, Tensors
 
-SPEC_KEY = "dpt_spec"
+CONFIG_KEY = "dpt_config"
 """Key of the model configuration in a Lightning checkpoint."""
 PREFIX = "model."
 PARTS = {"encoder", "decoder", "heads", "preprocessing"}
@@ -23,7 +23,7 @@ class Native(Format):
 
     def recognises(self, source: Source) -> bool:
         if source.config is None:
-            return SPEC_KEY in source.content
+            return CONFIG_KEY in source.content
         return "model_type" not in source.config and len(PARTS & set(source.config)) >= 2
 
     def read(self, source: Source) -> Checkpoint:
@@ -32,10 +32,10 @@ class Native(Format):
         state = source.content.get("state_dict")
         if not isinstance(state, dict):
             raise ValueError(
-                f"{source.path}: has {SPEC_KEY!r} but no 'state_dict'; is it complete?"
+                f"{source.path}: has {CONFIG_KEY!r} but no 'state_dict'; is it complete?"
             )
         tensors = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
-        return Checkpoint(source.content[SPEC_KEY], tensors)
+        return Checkpoint(source.content[CONFIG_KEY], tensors)
 
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
         write_folder(Path(path), config, tensors)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpt.model_config import model_dict
 from dpt.weights.files import Source, write_torch
 from dpt.weights.format import (
     PLAIN_ENCODER,
@@ -28,7 +29,6 @@ from dpt.weights.format import (
     quarter_ends,
     to_theirs,
 )
-from dpt.zoo import make_spec
 
 METRIC = {
     "dpt_hybrid_nyu": ({"scale": 0.000305, "shift": 0.1378}, [480, 640]),
@@ -165,7 +165,7 @@ def _config(source: Source) -> Config:
         reassemble[n] = shapes.channels(f"pretrained.act_postprocess{n + 1}.3.weight")
     large = (encoder["embed_dim"], encoder["num_blocks"]) == (1024, 24)
     unit = "scratch.refinenet1.resConfUnit1"
-    return make_spec(
+    return model_dict(
         "dpt_hybrid" if hybrid else "dpt_large" if large else "dpt_base",
         heads={"segmentation" if segmentation else "depth": head},
         encoder=encoder,

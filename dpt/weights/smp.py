@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpt.model_config import model_dict
 from dpt.weights.files import Source
 from dpt.weights.format import Checkpoint, Config, Format, Shapes, Table, from_theirs
-from dpt.zoo import make_spec
 
 ENCODER = "encoder.model."
 READOUTS = {"cat": "project", "add": "add", "ignore": "ignore"}
@@ -103,7 +103,7 @@ def _config(source: Source, shapes: Shapes) -> Config:
         for k, v in source.config.items()
         if k not in NOT_TIMMS and not k.startswith("_") and v is not None
     }
-    return make_spec(
+    return model_dict(
         "dpt_base",
         heads={"segmentation": {"num_classes": config["classes"], "auxiliary": False}},
         encoder={

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpt.model_config import model_dict
 from dpt.types import Preprocessing
 from dpt.weights.files import Source, write_folder
 from dpt.weights.format import (
@@ -42,7 +43,6 @@ from dpt.weights.format import (
     to_theirs,
 )
 from dpt.weights.official import restandardize
-from dpt.zoo import make_spec
 
 RESAMPLE = {2: "bilinear", 3: "cubic", 4: "area"}
 """Interpolation by Pillow's number."""
@@ -525,14 +525,15 @@ def _config(source: Source, config: Config) -> Config:
         }
     elif decoder["output_project"]:  # only DINOv2's depth heads have it: metres
         head = {"kind": "metric", "activation": "relu"}
-    spec = make_spec(
+    if segmentation:
+        head["class_names"] = classes
+    return model_dict(
         "dpt_hybrid" if hybrid else "dpt_base",
         heads={"segmentation" if segmentation else "depth": {**head, "upsample": "double"}},
         encoder=encoder,
         decoder={**decoder, "align": "resize_lateral"},
         preprocessing=read_processor(source, encoder),
     )
-    return {**spec, "class_names": classes} if segmentation and classes else spec
 
 
 def _class_names(config: Config) -> list[str]:
@@ -557,7 +558,7 @@ def _write_config(full: Config, name: str, head: Config) -> Config:
         **{key: decoder[ours] for ours, (key, _) in DECODER.items()},
     }
     if name == "segmentation":
-        classes = full.get("class_names") or [f"LABEL_{i}" for i in range(head["num_classes"])]
+        classes = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
         config["id2label"] = {str(i): c for i, c in enumerate(classes)}
         config["label2id"] = {c: i for i, c in enumerate(classes)}
         config["use_auxiliary_head"] = head["auxiliary"]

@@ -15,7 +15,7 @@ def run(arguments: list[str]) -> None:
     from benchmarks.profiling import profile_model
     from benchmarks.switches import bench_switches
 
-    from dpt.zoo import list_models
+    from dpt.model_config import list_models
 
     parser = argparse.ArgumentParser(
         prog="python tests/benchmarks",

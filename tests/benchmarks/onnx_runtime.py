@@ -22,7 +22,7 @@ OUTPUT = {"depth": "predicted_depth", "segmentation": "logits"}
 def our_onnx_contender(ours: DPT, task: str) -> Contender:
     """What ``dpt export --size`` makes of ours."""
     graph = Graph.of(ours, tasks=[task], with_preprocessing=False).for_inference(half=False)
-    height, width = ours.spec["encoder"]["image_size"]
+    height, width = ours.config.to_dict()["encoder"]["image_size"]
     program = trace(graph, (2, height, width), free_size=False)
     return _in_runtime(our_contender(ours, task), program, task)
 
@@ -43,7 +43,7 @@ def transformers_onnx_contender(ours: DPT, task: str) -> Contender:
         def forward(self, images: Tensor) -> Tensor:
             return self.model(images)[OUTPUT[task]]
 
-    example = torch.zeros(2, 3, *ours.spec["encoder"]["image_size"])
+    example = torch.zeros(2, 3, *ours.config.to_dict()["encoder"]["image_size"])
     # torch makes this module's `patch` at run time
     with torch.no_grad(), _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
         program = torch.export.export(

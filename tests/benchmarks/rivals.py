@@ -84,7 +84,7 @@ def our_contender(model: DPT, task: str, label: str = "dpt") -> Contender:
         return F.l1_loss(model(images)["depth"].float(), truth)
 
     def segmentation_loss(images: Tensor, truth: Tensor) -> Tensor:
-        out = model(images, enlarge_logits=False)
+        out = model(images, upsample_logits=False)
         auxiliary = cross_entropy(out["segmentation_auxiliary"], truth)
         return cross_entropy(out["segmentation"], truth) + 0.2 * auxiliary
 
@@ -122,7 +122,7 @@ def smp_contender(ours: DPT, task: str) -> Contender:
     """segmentation_models.pytorch's DPT of the same sizes; its depth is one class."""
     import segmentation_models_pytorch as smp
 
-    encoder, decoder = ours.spec["encoder"], ours.spec["decoder"]
+    encoder, decoder = ours.config.to_dict()["encoder"], ours.config.to_dict()["decoder"]
     if encoder["kind"] != "vit":
         raise ValueError(f"--against smp: it has no {encoder['kind']} encoder")
     names = {192: "tiny", 384: "small", 768: "base", 1024: "large"}

@@ -104,12 +104,12 @@ def test_the_model_follows_the_table_where_nothing_is_set(scenes):
                "decoder": {"fusion_channels": None}}  # fmt: skip
     with torch.device("meta"):
         model = build.make_model(nothing, objectives, SETTINGS)
-    assert model.spec["encoder"]["embed_dim"] == 384
-    assert model.spec["decoder"]["fusion_channels"] == 128
-    assert model.spec["heads"]["depth"] == {
+    assert model.config.to_dict()["encoder"]["embed_dim"] == 384
+    assert model.config.to_dict()["decoder"]["fusion_channels"] == 128
+    assert model.config.to_dict()["heads"]["depth"] == {
         "kind": "metric", "max_depth": 20.0, "activation": "sigmoid",
     }  # fmt: skip
-    assert model.spec["heads"]["segmentation"]["num_classes"] == 10
+    assert model.config.to_dict()["heads"]["segmentation"]["num_classes"] == 10
 
 
 def test_the_model_is_made_for_the_size_of_the_training_images(scenes):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import dpt
-from dpt.nn import Beit
+from dpt.nn import Beit, BeitConfig
 from dpt.nn.beit import BeitAttention, offset_index, resize_table
 
 SMALL = {
@@ -23,7 +23,7 @@ def _seed():
 
 
 def small(**arguments):
-    model = Beit(**{**SMALL, **arguments}).eval()
+    model = Beit(BeitConfig(**{**SMALL, **arguments})).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) / 5)
@@ -147,4 +147,4 @@ def test_autocast():
 )
 def test_what_beit_has_not_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Beit(**{**SMALL, **options})
+        Beit(BeitConfig(**{**SMALL, **options}))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import dpt
-from dpt.nn import HybridVisionTransformer, TimmEncoder
+from dpt.nn import HybridConfig, HybridVisionTransformer, TimmConfig, TimmEncoder, ViTConfig
 
 DECODER = {"reassemble_channels": [8, 8, 12, 16], "fusion_channels": 8}
 # name, arguments, strides, prefix tokens
@@ -51,7 +51,7 @@ def test_timm_tokens_are_the_backbones_features():
     """The tokens of a pyramid are timm's own feature maps, and strides tell their sizes."""
     import timm
 
-    encoder = TimmEncoder(name="resnet18").eval()
+    encoder = TimmEncoder(TimmConfig(name="resnet18")).eval()
     plain = timm.create_model("resnet18", features_only=True, out_indices=(1, 2, 3, 4)).eval()
     plain.load_state_dict(encoder.model.state_dict(), strict=False)
     images = torch.randn(1, 3, 64, 96)
@@ -64,9 +64,11 @@ def test_timm_tokens_are_the_backbones_features():
 
 
 def test_timm_vit_and_ours_are_one_function():
-    model = TimmEncoder(name="vit_tiny_patch16_224").eval()
+    model = TimmEncoder(TimmConfig(name="vit_tiny_patch16_224")).eval()
     ours = dpt.nn.VisionTransformer(
-        image_size=(224, 224), embed_dim=192, num_heads=3, position_resize="bicubic_antialias"
+        ViTConfig(
+            image_size=(224, 224), embed_dim=192, num_heads=3, position_resize="bicubic_antialias"
+        )
     ).eval()
     ours.load_state_dict(model.model.state_dict(), strict=True)
     assert model.out_indices == [2, 5, 8, 11]
@@ -77,7 +79,11 @@ def test_timm_vit_and_ours_are_one_function():
 
 
 def test_registers_without_cls_are_not_read_as_one():
-    encoder = TimmEncoder(name="vit_little_patch16_reg4_gap_256", img_size=64, depth=4)
+    encoder = TimmEncoder(
+        TimmConfig.from_dict(
+            {"name": "vit_little_patch16_reg4_gap_256", "img_size": 64, "depth": 4}, where="encoder"
+        )
+    )
     assert encoder.num_prefix_tokens == (0,) * 4
     levels, grids = encoder(torch.randn(1, 3, 64, 64))
     assert [level.shape[1] for level in levels] == [16] * 4
@@ -116,7 +122,7 @@ def test_wrong_timm_arguments(name, arguments, message):
 
 
 def test_drop_path_reaches_timm():
-    encoder = TimmEncoder(name="vit_tiny_patch16_224", drop_path=0.3)
+    encoder = TimmEncoder(TimmConfig(name="vit_tiny_patch16_224", drop_path=0.3))
     assert encoder.model.blocks[-1].drop_path1.drop_prob == pytest.approx(0.3)
 
 
@@ -160,4 +166,4 @@ def test_hybrid_has_no_reassembly_on_its_cnn_levels():
 
 def test_hybrid_patch_size_is_fixed():
     with pytest.raises(ValueError, match="patch_size must be 16"):
-        HybridVisionTransformer(patch_size=8)
+        HybridVisionTransformer(HybridConfig(patch_size=8))

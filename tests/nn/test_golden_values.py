@@ -10,7 +10,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dpt.nn import HybridVisionTransformer, VisionTransformer, sincos_1d, sincos_2d
+from dpt.nn import (
+    HybridConfig,
+    HybridVisionTransformer,
+    VisionTransformer,
+    ViTConfig,
+    sincos_1d,
+    sincos_2d,
+)
 from dpt.nn.vit import Attention, Block, PatchEmbed, make_gelu
 
 # lecture 004: a 4 × 4 image of 1..16, 2 × 2 patches, D = 2
@@ -26,13 +33,15 @@ Z_TILDE = torch.tensor(
 @torch.no_grad()
 def toy_vit():
     vit = VisionTransformer(
-        image_size=(4, 4),
-        patch_size=2,
-        in_channels=1,
-        embed_dim=2,
-        num_blocks=1,
-        num_heads=1,
-        out_indices=(0,),
+        ViTConfig(
+            image_size=(4, 4),
+            patch_size=2,
+            in_channels=1,
+            embed_dim=2,
+            num_blocks=1,
+            num_heads=1,
+            out_indices=(0,),
+        )
     ).double()
     vit.patch_embed.proj.weight.copy_(E.reshape(2, 1, 2, 2))
     vit.patch_embed.proj.bias.zero_()
@@ -107,13 +116,15 @@ def test_sinusoid_of_position_1():
 
 def test_learned_codes_are_added():
     vit = VisionTransformer(
-        image_size=(1, 2),
-        patch_size=1,
-        embed_dim=4,
-        num_blocks=1,
-        num_heads=1,
-        out_indices=(0,),
-        cls_position=False,
+        ViTConfig(
+            image_size=(1, 2),
+            patch_size=1,
+            embed_dim=4,
+            num_blocks=1,
+            num_heads=1,
+            out_indices=(0,),
+            cls_position=False,
+        )
     )
     nn.init.zeros_(vit.cls_token)
     with torch.no_grad():
@@ -145,7 +156,9 @@ def test_gram_of_the_2x2_grid():
 def test_token_counts(side, patch, count):
     """Lectures 001 and 003; with CLS 785² = 616 225 pairs at 224 / 8 and 197 tokens at 224 / 16."""
     with torch.device("meta"):
-        vit = VisionTransformer(patch_size=patch, num_blocks=1, out_indices=(0,), position="none")
+        vit = VisionTransformer(
+            ViTConfig(patch_size=patch, num_blocks=1, out_indices=(0,), position="none")
+        )
         tokens = vit(torch.empty(1, 3, side, side))
     assert tokens.grids == [(side // patch, side // patch)]
     assert tokens.levels[0].shape[1] == count + 1
@@ -267,7 +280,7 @@ def test_residual_forms(order):
 def test_hybrid_tokens_are_a_linear_map_of_cnn_features():
     """Lectures 000 and 004: z = f W_F + b at each place of the feature map."""
     vit = HybridVisionTransformer(
-        image_size=(32, 32), embed_dim=4, num_blocks=1, num_heads=1, out_indices=(0,)
+        HybridConfig(image_size=(32, 32), embed_dim=4, num_blocks=1, num_heads=1, out_indices=(0,))
     ).eval()
     embed = vit.patch_embed
     with torch.no_grad():

@@ -8,10 +8,10 @@ import time
 
 import pytest
 import torch
+from dpt.nn.enlarge import Enlarged
 from torch import nn
 
 import dpt
-from dpt.nn.enlarge import Enlarged
 from dpt.nn.inference import Compiled
 
 HEADS = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}}

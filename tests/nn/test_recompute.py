@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from dpt.nn.enlarge import Enlarged, convolve
+from dpt.nn.recompute import ConvOf, LinearOf, conv_of_norm_relu, linear_of, linear_of_norm
 from torch import nn
 
 import dpt
-from dpt.nn.enlarge import Enlarged, convolve
-from dpt.nn.recompute import ConvOf, LinearOf, conv_of_norm_relu, linear_of, linear_of_norm
 
 DOUBLE = {"dtype": torch.float64}
 

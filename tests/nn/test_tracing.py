@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from dpt.nn.tracing import exporting, same_size
 
 from dpt.nn.positions import resize_by_products, resize_positions
-from dpt.nn.tracing import exporting, same_size
 
 GRIDS = [(4, 4), (24, 24), (3, 7), (1, 1), (30, 41), (60, 20), (5, 9)]
 

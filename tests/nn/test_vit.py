@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpt.nn import VisionTransformer
+from dpt.nn import VisionTransformer, ViTConfig
 from dpt.nn.vit import Block, DropPath, make_gelu
 
 SMALL = {"image_size": (32, 32), "patch_size": 8, "embed_dim": 16, "num_blocks": 4, "num_heads": 2}
@@ -18,7 +18,7 @@ def _seed():
 
 def small(**arguments):
     arguments = {"out_indices": (0, 1, 2, 3), "position_dim": 4, **SMALL, **arguments}
-    return VisionTransformer(**arguments).eval()
+    return VisionTransformer(ViTConfig(**arguments)).eval()
 
 
 def randomize(model, std=0.1):
@@ -35,7 +35,7 @@ def timm_pair(name, *, ours, **arguments):
     theirs = timm.create_model(name, num_classes=0, dynamic_img_size=True, **arguments).eval()
     randomize(theirs)
     state = {k: v for k, v in theirs.state_dict().items() if not k.startswith(("norm.", "head."))}
-    mine = VisionTransformer(position_resize="bicubic_antialias", **ours).eval()
+    mine = VisionTransformer(ViTConfig(position_resize="bicubic_antialias", **ours)).eval()
     mine.load_state_dict(state, strict=True)
     return theirs, mine
 
@@ -91,7 +91,7 @@ def test_final_norm_is_applied_to_every_tap():
     theirs, plain = timm_pair(
         "vit_small_patch14_reg4_dinov2", img_size=112, depth=4, ours=REGISTERS
     )
-    mine = VisionTransformer(final_norm=True, **REGISTERS).eval()
+    mine = VisionTransformer(ViTConfig(final_norm=True, **REGISTERS)).eval()
     mine.load_state_dict(theirs.state_dict(), strict=True)
     images = torch.randn(1, 3, 112, 112)
     assert_taps_equal(theirs, mine, images, norm=True)
@@ -248,7 +248,7 @@ def test_gelu_kinds():
 
 
 def test_initial_weights():
-    vit = VisionTransformer(embed_dim=192, num_heads=3)
+    vit = VisionTransformer(ViTConfig(embed_dim=192, num_heads=3))
     for module in vit.modules():
         if isinstance(module, nn.Linear):
             assert module.weight.std().item() == pytest.approx(0.02, rel=0.05)

@@ -29,7 +29,7 @@ PIXELS = Preprocessing(resize="none", multiple_of=1, mean=(0, 0, 0), std=(1, 1, 
 class StandIn(nn.Module):
     """A model of one function from normalised images to outputs."""
 
-    calibration, spec = None, {"heads": {}}
+    calibration = None
     preprocessing = PIXELS
 
     def __init__(self, function, *outputs):
@@ -39,7 +39,7 @@ class StandIn(nn.Module):
     def optimize_for_inference(self, *, compiled):
         return self
 
-    def forward(self, images, *, enlarge_logits=True):
+    def forward(self, images, *, upsample_logits=True):
         return self.function(images)
 
 

@@ -126,8 +126,7 @@ def test_a_calibrated_model_gives_calibrated_metres(joint, metric):
 
 
 def test_heads_of_the_whole_picture():
-    model = tiny({"classification": {"num_classes": 7}})
-    model.spec["class_names"] = list("abcdefg")
+    model = tiny({"classification": {"num_classes": 7, "class_names": tuple("abcdefg")}})
     photo = photo_of(48, 64)
     found = dpt.Predictor(model)(photo)
     images = torch.from_numpy(photo).permute(2, 0, 1)[None]

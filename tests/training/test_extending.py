@@ -11,8 +11,8 @@ from PIL import Image
 from tiny import call
 
 from dpt.data import ScenesDataset
+from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import OBJECTIVES
-from dpt.zoo import ENCODERS, HEADS
 
 PAGE = Path(__file__).parents[2] / ".github/guide/extending.md"
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(), re.S)

@@ -105,9 +105,9 @@ def test_the_checkpoint_is_plain_data_and_a_model(kind, run):
         dense = name in ("depth", "segmentation")
         assert value.shape[-2:] == (40, 50) if dense else value.shape[0] == 1
     best = dpt.DPT.from_pretrained(run / "checkpoints/best.ckpt")
-    assert best.spec == model.spec
+    assert best.config == model.config
     if kind == "joint":
-        assert model.spec["class_names"] == list(CLASSES)
+        assert model.outputs["segmentation"].class_names == tuple(CLASSES)
 
 
 def test_training_changed_the_weights(run):
@@ -247,7 +247,8 @@ def test_image_folder(train, image_folder, tmp_path, metrics):
     run = train(tmp_path, "task=classification", "data=imagefolder", f"data.root={image_folder}")
     assert "val/accuracy" in metrics(run)
     assert (
-        dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").heads.classification.num_classes == 2
+        dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").outputs["classification"].channels
+        == 2
     )
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import dpt
+from dpt.nn import HEADS
 from dpt.training.optim import layer_ids, parameter_groups
-from dpt.zoo import HEADS
 
 SMALL = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
 ENCODERS = {

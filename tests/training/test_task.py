@@ -276,4 +276,4 @@ def test_the_checkpoint_holds_what_the_model_is_made_of():
     task = task_of("joint")
     checkpoint = {}
     task.on_save_checkpoint(checkpoint)
-    assert checkpoint["dpt_spec"] == task.model.spec
+    assert checkpoint["dpt_config"] == task.model.config.to_dict()

@@ -32,7 +32,7 @@ def test_a_run_on_data_of_fewer_classes(train, source, dense_data, tmp_path):
                 weights, *SIZES, *only_labels)  # fmt: skip
     old, new = last(source), last(run)
     assert new.heads.segmentation.num_classes == 3
-    assert new.spec["decoder"] == old.spec["decoder"]
+    assert new.config.to_dict()["decoder"] == old.config.to_dict()["decoder"]
     assert new.preprocessing.mean == (0.4, 0.4, 0.4)
     statistics = ("running_mean", "running_var", "num_batches_tracked")
     wanted, found = old.state_dict(), new.state_dict()

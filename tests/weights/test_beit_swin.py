@@ -21,11 +21,11 @@ from peers_beit_swin import (
 from peers_transformers import Output
 
 import dpt
+from dpt.model_config import ModelConfig
 from dpt.nn import TimmEncoder
 from dpt.weights import load_encoder_weights, midas31, transformers
 from dpt.weights.files import Source, open_source
 from dpt.weights.formats import convert
-from dpt.zoo import build
 
 pytestmark = pytest.mark.peers
 
@@ -63,7 +63,7 @@ def test_our_own_folder_gives_the_same_model(case, tmp_path):
     _, ours = case.build(tmp_path)
     ours.save_pretrained(tmp_path / "ours")
     again = dpt.DPT.from_pretrained(tmp_path / "ours")
-    assert again.spec == ours.spec
+    assert again.config == ours.config
     state = ours.state_dict()
     assert again.state_dict().keys() == state.keys()
     assert all(torch.equal(v, state[k]) for k, v in again.state_dict().items())
@@ -76,7 +76,7 @@ def test_our_own_folder_gives_the_same_model(case, tmp_path):
 def test_the_encoder_alone_is_read_too(case, tmp_path):
     _, ours = case.build(tmp_path)
     path = tmp_path / case.file if case.format == "MiDaS 3.1" else tmp_path
-    encoder, _, _ = build(ours.spec)
+    encoder, _, _ = ours.config.build()
     report = load_encoder_weights(encoder, path)
     assert report.missing == report.resized == []
     state = ours.encoder.state_dict()
@@ -85,8 +85,11 @@ def test_the_encoder_alone_is_read_too(case, tmp_path):
 
 def test_tables_fit_an_encoder_of_another_grid(files):
     ours = dpt.DPT.from_pretrained(files["BEiT"])
-    spec = {**ours.spec, "encoder": {**ours.spec["encoder"], "image_size": [96, 128]}}
-    wide, _, _ = build(spec)
+    spec = {
+        **ours.config.to_dict(),
+        "encoder": {**ours.config.to_dict()["encoder"], "image_size": [96, 128]},
+    }
+    wide, _, _ = ModelConfig.from_dict(spec).build()
     report = load_encoder_weights(wide, files["BEiT"])
     assert report.resized == ["4 tables of position biases 4x4 to 6x8"]
     images = torch.randn(1, 3, 96, 128)
@@ -151,22 +154,27 @@ def test_a_beit_that_transformers_has_not_is_not_written(options, message, tmp_p
         "dpt_tiny", heads={"depth": {}}, encoder={"kind": "beit", **sizes}, **options
     )
     with pytest.raises(ValueError, match=message):
-        transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "a")
+        transformers.Transformers().write(
+            model.config.to_dict(), model.state_dict(), tmp_path / "a"
+        )
     assert not (tmp_path / "a").exists()
 
 
 def test_a_swin_is_not_written(folders, tmp_path):
     model = dpt.DPT.from_pretrained(folders["swinv2"])
     with pytest.raises(ValueError, match="kind='timm'"):
-        transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "a")
+        transformers.Transformers().write(
+            model.config.to_dict(), model.state_dict(), tmp_path / "a"
+        )
     assert not (tmp_path / "a").exists()
 
 
 def test_off_the_windows_the_order_of_padding_tells(folders):
     """timm's own order lets the far edge in; transformers', which is Swin's, is what we keep."""
     ours = dpt.DPT.from_pretrained(folders["swinv2"])
-    assert ours.spec["encoder"].pop("pad_windows") == "before_shift"
-    plain = dpt.DPT(ours.spec).eval()
+    plain = ours.config.to_dict()
+    assert plain["encoder"].pop("pad_windows") == "before_shift"
+    plain = dpt.DPT(ModelConfig.from_dict(plain)).eval()
     plain.load_state_dict(ours.state_dict())
     for size, equal in (((96, 96), True), ((64, 160), False)):
         images = torch.randn(1, 3, *size)

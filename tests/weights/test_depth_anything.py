@@ -8,6 +8,7 @@ import torch
 from peers_depth_anything import CASES, Depth, Folder, Hub, HubDepthAnything
 
 import dpt
+from dpt.model_config import model_dict
 from dpt.weights import depth_anything
 from dpt.weights.files import Source, open_source
 from dpt.weights.format import own_shapes, their_names
@@ -50,7 +51,7 @@ def small(**overrides):
 def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth"):
     """A file of a released size, without its memory."""
     kinds = {"patch_size": 14, "image_size": [518, 518], "layer_scale": 1.0, "final_norm": True}
-    spec = dpt.zoo.make_spec(
+    spec = model_dict(
         "dpt_base",
         heads={"depth": {}},
         encoder={
@@ -158,7 +159,7 @@ def test_a_model_of_ours_opens_in_transformers(head, tmp_path):
     from transformers import pipeline
 
     ours = small(heads={"depth": head})
-    notes = depth_anything.DepthAnything().write(ours.spec, ours.state_dict(), tmp_path)
+    notes = depth_anything.DepthAnything().write(ours.config.to_dict(), ours.state_dict(), tmp_path)
     assert not any("position codes" in note for note in notes)
     theirs = opened(tmp_path)
     images = torch.randn(2, 3, 70, 98)
@@ -172,7 +173,7 @@ def test_a_model_of_ours_opens_in_transformers(head, tmp_path):
     assert estimate(picture)["predicted_depth"].shape == (40, 60)
     again = dpt.DPT.from_pretrained(tmp_path)
     assert again.preprocessing == ours.preprocessing
-    assert again.spec["heads"]["depth"].get("max_depth") == head.get("max_depth")
+    assert again.config.to_dict()["heads"]["depth"].get("max_depth") == head.get("max_depth")
 
 
 def test_between_file_and_folder_the_policy_changes_and_is_told(tmp_path):
@@ -213,7 +214,9 @@ def test_max_depth_of_a_relative_folder_is_its_gain(tmp_path):
 
 def test_processor_of_a_folder(tmp_path):
     Folder("depth_anything", "depth", "", ()).build(tmp_path)
-    assert dpt.DPT.from_pretrained(tmp_path).spec["preprocessing"]["resize"] == "minimal"
+    assert (
+        dpt.DPT.from_pretrained(tmp_path).config.to_dict()["preprocessing"]["resize"] == "minimal"
+    )
     settings = {
         "image_mean": [0.1, 0.2, 0.3],
         "image_std": [0.4, 0.5, 0.6],
@@ -223,7 +226,7 @@ def test_processor_of_a_folder(tmp_path):
         "resample": 2,
     }
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    assert dpt.DPT.from_pretrained(tmp_path).spec["preprocessing"] == {
+    assert dpt.DPT.from_pretrained(tmp_path).config.to_dict()["preprocessing"] == {
         "mean": [0.1, 0.2, 0.3],
         "std": [0.4, 0.5, 0.6],
         "image_size": [70, 98],
@@ -258,7 +261,9 @@ def test_processor_of_a_folder(tmp_path):
 def test_what_the_format_cannot_express(name, overrides, message, tmp_path):
     model = small(**overrides)
     with pytest.raises(ValueError, match=message):
-        depth_anything.DepthAnything().write(model.spec, model.state_dict(), tmp_path / name)
+        depth_anything.DepthAnything().write(
+            model.config.to_dict(), model.state_dict(), tmp_path / name
+        )
     assert not (tmp_path / name).exists()
 
 
@@ -291,4 +296,4 @@ def test_which_version_a_file_is(tmp_path, caplog):
     (tmp_path / "config.json").write_text(json.dumps(config))
     torch.save(tensors, tmp_path / "pytorch_model.bin")
     model = dpt.DPT.from_pretrained(tmp_path)
-    assert model.spec["encoder"]["out_indices"] == [4, 5, 6, 7]
+    assert model.config.to_dict()["encoder"]["out_indices"] == [4, 5, 6, 7]

@@ -20,7 +20,7 @@ def tensors():
 def test_what_a_file_tells(tensors, tmp_path):
     torch.save(tensors, tmp_path / "dd.pth")
     model = dpt.DPT.from_pretrained(tmp_path / "dd.pth")
-    decoder, head = model.spec["decoder"], model.spec["heads"]["depth"]
+    decoder, head = model.config.to_dict()["decoder"], model.config.to_dict()["heads"]["depth"]
     assert (decoder["align"], decoder["readout"]) == ("resize_lateral", "project")
     assert decoder["reassemble_channels"] == [16, 32, 64, 128]
     assert (head["kind"], head["activation"], head["min_depth"]) == ("metric", "relu", 0.001)
@@ -29,7 +29,7 @@ def test_what_a_file_tells(tensors, tmp_path):
     assert model.preprocessing.mean == (0.485, 0.456, 0.406)
     unused = dinov2.Dinov2().read(open_source(tmp_path / "dd.pth")).unused
     assert sorted(unused) == ["backbone.mask_token", "backbone.norm.bias", "backbone.norm.weight"]
-    assert model.spec["encoder"]["out_indices"] == [1, 3, 5, 7]
+    assert model.config.to_dict()["encoder"]["out_indices"] == [1, 3, 5, 7]
 
 
 def test_every_tensor_arrives_and_stays(tensors, tmp_path):
@@ -56,7 +56,7 @@ def test_a_head_finds_its_backbone_beside_it(tensors, tmp_path):
         dpt.DPT.from_pretrained(alone)
     torch.save(backbone, tmp_path / "dinov2_vits14_pretrain.pth")
     found, wanted = (dpt.DPT.from_pretrained(path) for path in (alone, whole))
-    assert found.spec == wanted.spec
+    assert found.config == wanted.config
     state = found.state_dict()
     assert all(torch.equal(v, state[k]) for k, v in wanted.state_dict().items())
 

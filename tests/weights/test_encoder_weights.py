@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import dpt
-from dpt.nn import TimmEncoder, VisionTransformer, resize_positions
+from dpt.nn import TimmConfig, TimmEncoder, VisionTransformer, ViTConfig, resize_positions
 from dpt.weights import load_encoder_weights
-from dpt.weights.native import SPEC_KEY
+from dpt.weights.native import CONFIG_KEY
 
 SMALL = {
     "embed_dim": 32,
@@ -49,7 +49,7 @@ def test_from_a_saved_folder(tmp_path):
 def test_from_a_runs_checkpoint(tmp_path):
     source, target = small(), small()
     state = {f"model.{k}": v for k, v in source.state_dict().items()}
-    torch.save({SPEC_KEY: source.spec, "state_dict": state}, tmp_path / "last.ckpt")
+    torch.save({CONFIG_KEY: source.config.to_dict(), "state_dict": state}, tmp_path / "last.ckpt")
     load_encoder_weights(target.encoder, tmp_path / "last.ckpt")
     assert_equal(target.encoder.state_dict(), source.encoder.state_dict())
 
@@ -104,7 +104,9 @@ def test_from_a_timm_state_dict(tmp_path, wrapper, suffix):
     else:
         torch.save(state if wrapper is None else {wrapper: state, "epoch": 3}, path)
     mine = VisionTransformer(
-        image_size=(64, 64), embed_dim=192, num_heads=3, num_blocks=4, out_indices=(0, 1, 2, 3)
+        ViTConfig(
+            image_size=(64, 64), embed_dim=192, num_heads=3, num_blocks=4, out_indices=(0, 1, 2, 3)
+        )
     ).eval()
     report = load_encoder_weights(mine, path)
     assert report.missing == []
@@ -126,12 +128,14 @@ def test_from_a_timm_file_with_another_grid(tmp_path):
     theirs = timm.create_model("vit_tiny_patch16_224", depth=4)
     torch.save(theirs.state_dict(), tmp_path / "vit.pth")
     mine = VisionTransformer(
-        image_size=(64, 96),
-        embed_dim=192,
-        num_heads=3,
-        num_blocks=4,
-        out_indices=(0, 1, 2, 3),
-        position_resize="bicubic_antialias",
+        ViTConfig(
+            image_size=(64, 96),
+            embed_dim=192,
+            num_heads=3,
+            num_blocks=4,
+            out_indices=(0, 1, 2, 3),
+            position_resize="bicubic_antialias",
+        )
     )
     report = load_encoder_weights(mine, tmp_path / "vit.pth")
     assert report.resized == ["pos_embed 14x14 to 4x6"]
@@ -176,7 +180,11 @@ def test_between_our_vit_and_timms_at_another_grid(tmp_path):
         position_resize="bicubic_antialias",
     )
     ours.save_pretrained(tmp_path / "ours")
-    timms = TimmEncoder(name="vit_tiny_patch16_224", depth=4, img_size=128).eval()
+    timms = TimmEncoder(
+        TimmConfig.from_dict(
+            {"name": "vit_tiny_patch16_224", "depth": 4, "img_size": 128}, where="encoder"
+        )
+    ).eval()
     report = load_encoder_weights(timms, tmp_path / "ours")
     assert report.resized == ["pos_embed 6x4 to 8x8"]
     assert report.missing == []
@@ -202,7 +210,7 @@ def test_more_and_fewer_blocks_are_reported(tmp_path):
     source = small()
     source.save_pretrained(tmp_path)
     target = VisionTransformer(
-        image_size=(64, 64), embed_dim=32, num_heads=2, num_blocks=2, out_indices=(0, 1)
+        ViTConfig(image_size=(64, 64), embed_dim=32, num_heads=2, num_blocks=2, out_indices=(0, 1))
     )
     report = load_encoder_weights(target, tmp_path)
     assert report.missing == []
@@ -210,7 +218,7 @@ def test_more_and_fewer_blocks_are_reported(tmp_path):
     assert all(name.startswith(("blocks.2", "blocks.3")) for name in report.unused)
     assert "and 18 more" in str(report)
     longer = VisionTransformer(
-        image_size=(64, 64), embed_dim=32, num_heads=2, num_blocks=5, out_indices=(4,)
+        ViTConfig(image_size=(64, 64), embed_dim=32, num_heads=2, num_blocks=5, out_indices=(4,))
     )
     report = load_encoder_weights(longer, tmp_path)
     assert len(report.missing) == 12
@@ -292,7 +300,7 @@ def our_vit(**options):
         "out_indices": (1, 2, 3),
         "layer_scale": 1.0,
     }
-    return VisionTransformer(**{**arguments, **options}).eval()
+    return VisionTransformer(ViTConfig(**{**arguments, **options})).eval()
 
 
 def hub_tokens(theirs, size):
@@ -393,7 +401,12 @@ def test_dinov2_with_registers_into_timms(tmp_path):
     theirs = hub_vit(registers=4)
     torch.save(theirs.state_dict(), tmp_path / "dino.pth")
     sizes = {"embed_dim": 128, "depth": 4, "num_heads": 2, "img_size": 70}
-    ours = TimmEncoder(name="vit_small_patch14_reg4_dinov2", out_indices=[1, 2, 3], **sizes).eval()
+    ours = TimmEncoder(
+        TimmConfig.from_dict(
+            dict(name="vit_small_patch14_reg4_dinov2", out_indices=[1, 2, 3], **sizes),
+            where="encoder",
+        )
+    ).eval()
     report = load_encoder_weights(ours, tmp_path / "dino.pth")
     assert report.missing == []
     assert report.moved == ["pos_embed 1 to 0 codes before the patches"]
@@ -418,12 +431,14 @@ def test_deit_with_its_distillation_token(tmp_path):
 
     def ours_with(registers):
         return VisionTransformer(
-            image_size=(64, 64),
-            embed_dim=64,
-            num_heads=2,
-            num_blocks=4,
-            out_indices=(3,),
-            num_register_tokens=registers,
+            ViTConfig(
+                image_size=(64, 64),
+                embed_dim=64,
+                num_heads=2,
+                num_blocks=4,
+                out_indices=(3,),
+                num_register_tokens=registers,
+            )
         ).eval()
 
     ours = ours_with(0)
@@ -447,7 +462,9 @@ def test_deit_with_its_distillation_token(tmp_path):
     report = load_encoder_weights(ours_with(2), tmp_path / "deit.pth")
     assert report.missing == ["reg_token"]
     assert "dist_token" in report.unused
-    again = TimmEncoder(name="deit_tiny_distilled_patch16_224", **sizes)
+    again = TimmEncoder(
+        TimmConfig.from_dict(dict(name="deit_tiny_distilled_patch16_224", **sizes), where="encoder")
+    )
     report = load_encoder_weights(again, tmp_path / "deit.pth")
     assert report.missing == report.resized == []
     assert torch.equal(again.model.pos_embed, theirs.pos_embed)
@@ -456,7 +473,10 @@ def test_deit_with_its_distillation_token(tmp_path):
 @pytest.mark.peers
 def test_dinov3_under_the_hubs_names(tmp_path):
     name, sizes = "vit_small_patch16_dinov3", {"embed_dim": 64, "depth": 4, "num_heads": 2}
-    source, target = (TimmEncoder(name=name, **sizes).eval() for _ in range(2))
+    source, target = (
+        TimmEncoder(TimmConfig.from_dict(dict(name=name, **sizes), where="encoder")).eval()
+        for _ in range(2)
+    )
     with torch.no_grad():
         for p in source.parameters():
             p.normal_(std=0.1)

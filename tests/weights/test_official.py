@@ -8,12 +8,12 @@ from peer_cases import output_error
 from peers_official import CASES, Official, OfficialDPT
 
 import dpt
+from dpt.model_config import model_dict
 from dpt.nn.encoders import HybridVisionTransformer
 from dpt.weights import official
 from dpt.weights.files import open_source
 from dpt.weights.format import own_shapes, quarter_ends, to_theirs
 from dpt.weights.formats import convert
-from dpt.zoo import make_spec
 
 pytestmark = pytest.mark.peers
 
@@ -38,7 +38,7 @@ def small(heads=None, **overrides):
     [("dpt_base", 224, 111.65), ("dpt_large", 368, 344.06), ("dpt_hybrid", 368, 123.15)],
 )
 def test_files_hold_as_many_tensors_and_numbers_as_the_released_ones(name, count, millions):
-    spec = make_spec(name, heads={"depth": {}})
+    spec = model_dict(name, heads={"depth": {}})
     state = {k: torch.empty(s, device="meta") for k, s in own_shapes(spec).items()}
     tensors = to_theirs(state, official.TABLE)
     official.add_unused(tensors, spec["encoder"]["embed_dim"])
@@ -67,7 +67,9 @@ def test_round_trip_is_exact_for_what_runs(case, tmp_path):
 
 def test_what_a_file_does_not_say_is_the_recipes(tmp_path):
     _, model = CASES[0].build(tmp_path)
-    encoder, decoder, settings = (model.spec[k] for k in ("encoder", "decoder", "preprocessing"))
+    encoder, decoder, settings = (
+        model.config.to_dict()[k] for k in ("encoder", "decoder", "preprocessing")
+    )
     assert encoder["num_heads"] == 2
     assert encoder["out_indices"] == [1, 3, 5, 7]
     assert encoder["norm_eps"] == 1e-6
@@ -89,11 +91,11 @@ def test_released_metric_models_are_known_by_name(tmp_path, file, constants, siz
     torch.save(OfficialDPT().state_dict(), tmp_path / file)
     model = dpt.DPT.from_pretrained(tmp_path / file)
     head = model.heads["depth"]
-    assert (head.kind, head.activation) == ("metric", "inverse")
-    assert (head.scale, head.shift) == constants
-    assert model.spec["preprocessing"]["image_size"] == size
+    assert (head.config.kind, head.config.activation) == ("metric", "inverse")
+    assert (head.config.scale, head.config.shift) == constants
+    assert model.config.to_dict()["preprocessing"]["image_size"] == size
     torch.save(OfficialDPT().state_dict(), tmp_path / "mine.pt")
-    assert dpt.DPT.from_pretrained(tmp_path / "mine.pt").heads["depth"].kind == "relative"
+    assert dpt.DPT.from_pretrained(tmp_path / "mine.pt").heads["depth"].config.kind == "relative"
 
 
 def test_a_fine_tuned_model_of_ours_becomes_official(tmp_path):
@@ -118,7 +120,7 @@ def test_weight_standardisation_is_carried_over(tmp_path):
     arguments = {**SMALL, **overrides}
     model = dpt.create_model("dpt_hybrid", heads={"depth": {}}, **arguments).eval().double()
     assert isinstance(model.encoder, HybridVisionTransformer)
-    official.Official().write(model.spec, model.state_dict(), tmp_path / "a.pt")
+    official.Official().write(model.config.to_dict(), model.state_dict(), tmp_path / "a.pt")
     theirs = OfficialDPT(hybrid=True).eval().double()
     theirs.load_state_dict(torch.load(tmp_path / "a.pt", weights_only=True))
     images = torch.randn(1, 3, 64, 64, dtype=torch.float64)
@@ -148,7 +150,7 @@ def test_what_the_format_cannot_express_is_refused(reason, tmp_path):
     heads, overrides = REFUSED[reason]
     model = small(heads, **overrides)
     with pytest.raises(ValueError, match=f"official.*{reason}|{reason}"):
-        official.Official().write(model.spec, model.state_dict(), tmp_path / "a.pt")
+        official.Official().write(model.config.to_dict(), model.state_dict(), tmp_path / "a.pt")
     assert not (tmp_path / "a.pt").exists()
 
 
@@ -219,8 +221,8 @@ def test_released_sizes(name, tmp_path):
     theirs, model = case.build(tmp_path)
     assert output_error(case, theirs, model, (64, 96)) <= 1e-5
     assert output_error(case, theirs, model, (64, 96), torch.float64) <= 1e-12
-    wanted = make_spec(name, heads={"depth": {}}, encoder={"image_size": [64, 64]})
-    assert model.spec["name"] == name
+    wanted = model_dict(name, heads={"depth": {}}, encoder={"image_size": [64, 64]})
+    assert model.config.to_dict()["name"] == name
     for part in ("encoder", "decoder"):
         for key, value in wanted[part].items():
-            assert model.spec[part][key] == value, key
+            assert model.config.to_dict()[part][key] == value, key

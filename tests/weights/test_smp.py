@@ -26,8 +26,8 @@ def test_its_encoder_goes_into_one_of_ours(tmp_path):
 
 def test_what_a_folder_tells(tmp_path):
     theirs, model = CASES[0].build(tmp_path)
-    assert model.spec["encoder"]["out_indices"] == [2, 5, 8, 11]
-    assert model.spec["heads"]["segmentation"]["num_classes"] == 5
+    assert model.config.to_dict()["encoder"]["out_indices"] == [2, 5, 8, 11]
+    assert model.config.to_dict()["heads"]["segmentation"]["num_classes"] == 5
     assert model.preprocessing.mean == theirs.encoder.model.pretrained_cfg["mean"]
     assert (model.preprocessing.image_size, model.preprocessing.resize) == ((64, 64), "none")
     unused = smp.Smp().read(open_source(tmp_path)).unused

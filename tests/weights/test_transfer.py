@@ -26,7 +26,9 @@ def model_of(seed, size=(64, 64), heads=None, **overrides):
 
 
 def transfer(target, source):
-    return load_model_weights(target, source.spec, source.state_dict(), source="old.ckpt")
+    return load_model_weights(
+        target, source.config.to_dict(), source.state_dict(), source="old.ckpt"
+    )
 
 
 def kept(target, source, before):

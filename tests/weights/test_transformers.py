@@ -49,7 +49,7 @@ def written(model, folder):
     """Our model in transformers' hands, opened as its users do; nothing missing or left over."""
     from transformers import AutoModelForDepthEstimation, DPTForSemanticSegmentation
 
-    notes = transformers.Transformers().write(model.spec, model.state_dict(), folder)
+    notes = transformers.Transformers().write(model.config.to_dict(), model.state_dict(), folder)
     depth = "depth" in model.heads
     cls = AutoModelForDepthEstimation if depth else DPTForSemanticSegmentation
     theirs, info = cls.from_pretrained(folder, output_loading_info=True)
@@ -121,7 +121,9 @@ def test_round_trip_is_exact_for_what_runs(case, tmp_path):
     assert absent <= set(report.unused)
     assert set(after) <= set(before)
     again = dpt.DPT.from_pretrained(tmp_path / "again")
-    kept = [{k: v for k, v in m.spec.items() if k != "preprocessing"} for m in (again, ours)]
+    kept = [
+        {k: v for k, v in m.config.to_dict().items() if k != "preprocessing"} for m in (again, ours)
+    ]
     for spec in kept:
         spec["encoder"].pop("num_blocks", None)
     assert kept[0] == kept[1]
@@ -159,7 +161,7 @@ def test_pipeline(tmp_path):
     from transformers import pipeline
 
     model = small(preprocessing={"resize": "stretch"})
-    transformers.Transformers().write(model.spec, model.state_dict(), tmp_path)
+    transformers.Transformers().write(model.config.to_dict(), model.state_dict(), tmp_path)
     photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 80, 3), np.uint8))
     found = pipeline("depth-estimation", model=str(tmp_path))(photo)
     assert found["depth"].size == photo.size
@@ -182,7 +184,7 @@ def test_image_processor_reproduces_our_preprocessing(rule, size, tmp_path):
         settings["multiple_of"] = 1
     heads = {"depth": {"upsample": "double"}}
     model = small(heads, **DINOV2, align="resize_lateral", preprocessing=settings)
-    notes = transformers.Transformers().write(model.spec, model.state_dict(), tmp_path)
+    notes = transformers.Transformers().write(model.config.to_dict(), model.state_dict(), tmp_path)
     processor = AutoImageProcessor.from_pretrained(tmp_path)
     picture = np.full((*size, 3), 200, np.uint8)
     found = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
@@ -198,11 +200,15 @@ def test_image_processor_reproduces_our_preprocessing(rule, size, tmp_path):
 
 def test_rules_that_transformers_lacks_are_told(tmp_path):
     model = small()  # lower_bound: not for its own ViT, which takes squares
-    notes = transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "a")
+    notes = transformers.Transformers().write(
+        model.config.to_dict(), model.state_dict(), tmp_path / "a"
+    )
     assert any("square images alone" in n and "lower_bound" in n for n in notes)
     assert dpt.DPT.from_pretrained(tmp_path / "a").preprocessing.resize == "stretch"
     model = small({"depth": {"upsample": "double"}}, **DINOV2)
-    notes = transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "b")
+    notes = transformers.Transformers().write(
+        model.config.to_dict(), model.state_dict(), tmp_path / "b"
+    )
     assert any("no lower_bound rule" in n for n in notes)
     assert any("multiples of 28" in n for n in notes)
 
@@ -237,8 +243,10 @@ def test_class_names_travel(tmp_path):
     theirs.config.id2label = dict(enumerate(names))
     theirs.save_pretrained(tmp_path)
     model = dpt.DPT.from_pretrained(tmp_path)
-    assert model.spec["class_names"] == names
-    transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "again")
+    assert list(model.outputs["segmentation"].class_names) == names
+    transformers.Transformers().write(
+        model.config.to_dict(), model.state_dict(), tmp_path / "again"
+    )
     assert json.loads((tmp_path / "again/config.json").read_text())["id2label"]["3"] == "tree"
 
 
@@ -270,7 +278,9 @@ def test_what_the_format_cannot_express_is_refused(reason, tmp_path):
     heads, overrides = REFUSED[reason]
     model = small(heads, **overrides)
     with pytest.raises(ValueError, match=reason):
-        transformers.Transformers().write(model.spec, model.state_dict(), tmp_path / "a")
+        transformers.Transformers().write(
+            model.config.to_dict(), model.state_dict(), tmp_path / "a"
+        )
     assert not (tmp_path / "a").exists()
 
 
@@ -328,5 +338,5 @@ def test_a_hybrid_standardises_as_transformers_does(tmp_path):
     theirs = make("depth", **HYBRID)
     theirs.save_pretrained(tmp_path)
     model = dpt.DPT.from_pretrained(tmp_path)
-    assert model.spec["encoder"]["weight_standardization"] == "sqrt"
+    assert model.config.to_dict()["encoder"]["weight_standardization"] == "sqrt"
     assert model.encoder.out_indices == (2, 5)

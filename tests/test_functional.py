@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dpt import rowwise
+from dpt import functional
+from dpt.functional import chunked_argmax, chunked_cross_entropy
 from dpt.losses import CrossEntropyLoss
-from dpt.rowwise import enlarged_argmax, enlarged_cross_entropy
 
 SIZES = [((4, 5), (8, 10)), ((3, 7), (13, 9)), ((6, 6), (6, 6)), ((1, 1), (3, 4)), ((5, 4), (2, 3))]
 
@@ -14,9 +14,9 @@ SIZES = [((4, 5), (8, 10)), ((3, 7), (13, 9)), ((6, 6), (6, 6)), ((1, 1), (3, 4)
 @pytest.fixture(autouse=True, params=["bands", "one band", "few classes"])
 def way(request, monkeypatch):
     if request.param != "few classes":
-        monkeypatch.setattr(rowwise, "FEW_CLASSES", 1)
+        monkeypatch.setattr(functional, "FEW_CLASSES", 1)
     if request.param == "bands":
-        monkeypatch.setitem(rowwise.VALUES_AT_ONCE, "cpu", 30)
+        monkeypatch.setitem(functional.VALUES_AT_ONCE, "cpu", 30)
 
 
 def whole(logits, size):
@@ -28,15 +28,15 @@ def whole(logits, size):
 def test_argmax(low, high, layout):
     torch.manual_seed(0)
     logits = torch.randn(2, 3, *low, dtype=torch.float64).to(memory_format=layout)
-    assert torch.equal(enlarged_argmax(logits, high), whole(logits, high).argmax(1))
+    assert torch.equal(chunked_argmax(logits, high), whole(logits, high).argmax(1))
 
 
 def test_few_classes_of_a_large_picture_are_not_held_whole(monkeypatch):
     logits = torch.randn(1, 3, 4, 5, dtype=torch.float64)
     wanted = whole(logits, (8, 10)).argmax(1)
-    monkeypatch.setattr(rowwise, "MOST_AT_ONCE", 10)
-    monkeypatch.setattr(rowwise, "_whole", None)
-    found = enlarged_argmax(logits, (8, 10), dtype=torch.uint8)
+    monkeypatch.setattr(functional, "MOST_AT_ONCE", 10)
+    monkeypatch.setattr(functional, "upsample", None)
+    found = chunked_argmax(logits, (8, 10), dtype=torch.uint8)
     assert found.dtype == torch.uint8
     assert torch.equal(found.long(), wanted)
 
@@ -73,7 +73,7 @@ def test_gradcheck():
     logits = torch.randn(2, 3, 3, 2, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(3, (2, 5, 4))
     assert torch.autograd.gradcheck(
-        lambda x: enlarged_cross_entropy(
+        lambda x: chunked_cross_entropy(
             x,
             labels,
             scale=torch.tensor([0.5, 0.1], dtype=torch.float64),

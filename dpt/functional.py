@@ -1,0 +1,272 @@
+"""Operations that save memory or time, each with the meaning of the plain operation beside it.
+
+Nobody who writes a head or an encoder needs them: the plain form is always correct.
+
+Shapes: B batch, C channels, K classes, (h, w) a map, (H, W) the size that it is upsampled to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint, noop_context_fn
+
+Contexts = tuple[AbstractContextManager, AbstractContextManager]
+
+# --- Sizes while torch.export traces
+
+
+def exporting() -> bool:
+    """Whether torch.export is tracing; torch.compile may branch, since it compiles again."""
+    check = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.6
+    return check()
+
+
+def same_size(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two sizes are equal; while exporting, whether they are for images of every size.
+
+    During export a size is a symbol, and a branch on the example's size would become the graph's
+    only branch.
+    """
+    if not exporting():
+        return tuple(one) == tuple(other)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return all(statically_known_true(a == b) for a, b in zip(one, other, strict=True))
+
+
+# --- Resizing
+
+
+def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bilinear interpolation with aligned corners, as in DPT's decoder: (B, C, H, W)."""
+    if same_size(maps.shape[-2:], size):
+        return maps
+    if exporting() and same_size(size, [2 * side for side in maps.shape[-2:]]):
+        # ONNX Runtime is twice as fast with a factor as with a size: it keeps its blocked layout
+        return F.interpolate(maps, scale_factor=2.0, mode="bilinear", align_corners=True)
+    return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
+
+
+def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bilinear interpolation without aligned corners: (B, C, H, W)."""
+    if same_size(maps.shape[-2:], size):
+        return maps
+    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+
+
+# --- Recomputation in the backward pass
+
+
+def recompute(
+    function: Callable[..., Tensor],
+    *inputs: Tensor,
+    random: bool = False,
+    contexts: Callable[[], Contexts] | None = None,
+) -> Tensor:
+    """``function(*inputs)``, keeping only ``inputs`` for backward.
+
+    Recomputation stops at the last tensor that backward needs. If ``function`` ends with a linear
+    layer or a convolution, everything before it is computed again, but not the product itself.
+
+    Args:
+        function: of tensors; its other operands are kept as they are.
+        inputs: what is kept.
+        random: whether ``function`` draws random numbers, which then repeat.
+        contexts: makes the context managers of the forward pass and of recomputation.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # a compiler decides itself
+        return function(*inputs)
+    return checkpoint(
+        function,
+        *inputs,
+        use_reentrant=False,
+        preserve_rng_state=random,
+        determinism_check="none",
+        context_fn=contexts or noop_context_fn,
+    )
+
+
+def norm_linear(norm: nn.Module | None, linear: nn.Module, x: Tensor) -> Tensor:
+    """``linear(norm(x))``; the output of ``norm`` is not kept. Without a norm, ``linear(x)``."""
+    if norm is None:
+        return linear(x)
+    return recompute(lambda x: linear(norm(x)), x)
+
+
+def act_linear(act: Callable[[Tensor], Tensor], linear: nn.Module, x: Tensor) -> Tensor:
+    """``linear(act(x))``; the output of ``act`` is not kept."""
+    return recompute(lambda x: linear(act(x)), x)
+
+
+def upsample_conv2d(maps: Tensor, size: tuple[int, int], conv: nn.Module) -> Tensor:
+    """``conv(upsample(maps, size))``; the upsampled map is not kept."""
+    return recompute(lambda maps: conv(upsample(maps, size)), maps)
+
+
+def norm_relu_conv2d(
+    norm: nn.Module, conv: nn.Module, x: Tensor, *, dropout: nn.Module | None = None
+) -> Tensor:
+    """``conv(dropout(relu(norm(x))))``; of all these only ``x`` is kept."""
+
+    def plain(x: Tensor) -> Tensor:
+        y = F.relu(norm(x))
+        return conv(y if dropout is None else dropout(y))
+
+    if isinstance(norm, nn.SyncBatchNorm):  # recomputation would wait for the other processes
+        return plain(x)
+    contexts = partial(_batch_norm_contexts, norm) if isinstance(norm, nn.BatchNorm2d) else None
+    return recompute(plain, x, random=dropout is not None, contexts=contexts)
+
+
+def _batch_norm_contexts(norm: nn.BatchNorm2d) -> Contexts:
+    """Recomputation must not update the running statistics a second time."""
+
+    @contextmanager
+    def frozen() -> Iterator[None]:
+        momentum, count = norm.momentum, norm.num_batches_tracked
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+        try:
+            yield
+        finally:
+            norm.momentum, norm.num_batches_tracked = momentum, count
+
+    return nullcontext(), frozen()
+
+
+# --- Full-size logits, a band of rows at a time
+
+VALUES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
+"""Logits in a band: a processor's cache, or enough to keep a GPU busy."""
+FEW_CLASSES = 32
+"""Below this number of classes full-size logits are faster at once than band by band."""
+MOST_AT_ONCE = 2**26
+"""Largest number of full-size logits that an argmax holds at once: 256 MB in float32."""
+
+
+def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[slice]:
+    """Rows of logits (B, K, h, w) upsampled to ``size``, in bands of a bounded number of values."""
+    batch, classes = logits.shape[:2]
+    height, width = size
+    budget = VALUES_AT_ONCE.get(logits.device.type, VALUES_AT_ONCE["cuda"])
+    rows = max(1, budget // max(1, batch * classes * width))
+    for start in range(0, height, rows):
+        yield slice(start, min(start + rows, height))
+
+
+def source_rows(rows: slice, low: int, high: int) -> tuple[slice, Tensor, Tensor]:
+    """Which rows of a map of ``low`` rows make ``rows`` of the map upsampled to ``high`` rows.
+
+    Returns:
+        The source rows; for each output row, the index of the upper of its two sources, counted
+        from the first source row; and the weight of the lower source.
+    """
+    scale = (low - 1) / (high - 1) if high > 1 else 0.0
+    places = torch.arange(rows.start, rows.stop, dtype=torch.float64) * scale
+    upper = places.floor().long().clamp_(max=max(low - 2, 0))
+    first, last = int(upper[0]), min(int(upper[-1]) + 2, low)
+    return slice(first, last), upper - first, places - upper
+
+
+def upsample_rows(logits: Tensor, upper: Tensor, weight: Tensor, width: int) -> Tensor:
+    """Source rows (B, K, h, w) to upsampled rows (B, rows, width, K); see :func:`source_rows`."""
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    last = exact.permute(0, 2, 3, 1)  # softmax and argmax are fastest over the last axis
+    upper = upper.to(logits.device)
+    lower = (upper + 1).clamp(max=last.shape[1] - 1)
+    share = weight.to(exact)[:, None, None]
+    rows = torch.lerp(last.index_select(1, upper), last.index_select(1, lower), share)
+    size = (rows.shape[1], width)
+    wide = F.interpolate(rows.permute(0, 3, 1, 2), size=size, mode="bilinear", align_corners=True)
+    return wide.permute(0, 2, 3, 1)
+
+
+def chunked_argmax(
+    logits: Tensor, size: tuple[int, int], *, dtype: torch.dtype = torch.long
+) -> Tensor:
+    """``upsample(logits, size).argmax(1)``: class ids (B, H, W) of logits (B, K, h, w)."""
+    batch, classes = logits.shape[:2]
+    is_small = classes < FEW_CLASSES and batch * classes * size[0] * size[1] <= MOST_AT_ONCE
+    if is_small or torch.compiler.is_compiling():  # a compiler fuses by itself
+        return upsample(logits, size).argmax(1).to(dtype)
+    ids = logits.new_empty((len(logits), *size), dtype=dtype)
+    for rows in bands(logits, size):
+        source, upper, weight = source_rows(rows, logits.shape[2], size[0])
+        ids[:, rows] = upsample_rows(logits[:, :, source], upper, weight, size[1]).argmax(-1)
+    return ids
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """The gradient of the small logits is computed in the forward pass, band by band."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, labels: Tensor, scale: Tensor, options: dict[str, Any]
+    ) -> Tensor:
+        size = (labels.shape[1], labels.shape[2])
+        wanted = ctx.needs_input_grad[0]
+        grad = torch.zeros_like(logits) if wanted else None
+        total = scale.new_zeros(())
+        for rows in bands(logits, size):
+            source, upper, weight = source_rows(rows, logits.shape[2], size[0])
+            with torch.set_grad_enabled(wanted):
+                part = logits[:, :, source].detach().requires_grad_(wanted)
+                pixels = F.cross_entropy(
+                    upsample_rows(part, upper, weight, size[1]).flatten(0, 2),
+                    labels[:, rows].flatten(),
+                    reduction="none",
+                    **options,
+                )
+                loss = (pixels.view(len(scale), -1).sum(1) * scale).sum()
+            if grad is not None:
+                grad[:, :, source] += torch.autograd.grad(loss, part)[0]
+            total += loss.detach()
+        ctx.save_for_backward(grad)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = ctx.saved_tensors
+        return grad * grad_total, None, None, None
+
+
+def chunked_cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    scale: Tensor,
+    class_weights: Tensor | None = None,
+    ignore_index: int,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Cross-entropy of ``upsample(logits, (H, W))``, summed over pixels, image i times scale[i].
+
+    Neither the upsampled logits nor their softmax is held at once. What is kept for backward is the
+    gradient, of the small logits' size.
+
+    Args:
+        logits: float32 or float64 (B, K, h, w).
+        labels: int64 (B, H, W).
+        scale: float (B,).
+        class_weights: float (K,), or None.
+        ignore_index: label of pixels that do not count.
+        label_smoothing: in [0, 1].
+    """
+    options: dict[str, Any] = {
+        "weight": class_weights,
+        "ignore_index": ignore_index,
+        "label_smoothing": label_smoothing,
+    }
+    if logits.shape[1] >= FEW_CLASSES and not torch.compiler.is_compiling():
+        return _ChunkedCrossEntropy.apply(logits, labels, scale, options)
+    full = upsample(logits, (labels.shape[1], labels.shape[2]))
+    pixels = F.cross_entropy(full, labels, reduction="none", **options)
+    return (pixels.flatten(1).sum(1) * scale).sum()

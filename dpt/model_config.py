@@ -1,0 +1,207 @@
+"""The configuration of a model: typed, complete, and plain data in files.
+
+The sizes of the named models are in ``conf/model/*.yaml``, which Hydra and
+:func:`dpt.create_model` read alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, Encoder, EncoderConfig, Head, HeadConfig
+from dpt.types import Calibration, Preprocessing
+from dpt.validation import to_plain, unknown_key, validate
+
+Plain = dict[str, Any]
+
+
+@dataclass
+class ModelConfig:
+    """What a model is made of.
+
+    Attributes:
+        name: of the model, as shown to people.
+        encoder: settings of the encoder; its class is chosen by ``kind``.
+        decoder: settings of the decoder, also if no head needs one.
+        heads: settings of each head by its name, one of ``dpt.nn.HEADS``.
+        preprocessing: how pictures become inputs.
+        calibration: how predicted depth becomes metres for :class:`dpt.Predictor`; None if it was
+            not calibrated.
+        multiple_from_encoder: whether :meth:`build` sets ``preprocessing.multiple_of`` to the
+            encoder's ``pad_multiple``.
+    """
+
+    name: str
+    encoder: EncoderConfig
+    decoder: DecoderConfig
+    heads: dict[str, HeadConfig]
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    calibration: Calibration | None = None
+    multiple_from_encoder: bool = field(default=True, repr=False, compare=False)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, where: str = "model") -> ModelConfig:
+        """The typed form of plain data.
+
+        Raises:
+            ValueError: one line that names the key, what was found and what is allowed.
+        """
+        parts = {"name", "encoder", "decoder", "heads", "preprocessing", "calibration"}
+        for key in values:
+            if key not in parts:
+                raise ValueError(unknown_key(f"{where}.{key}", str(key), sorted(parts)))
+        if absent := [part for part in ("encoder", "heads", "preprocessing") if part not in values]:
+            raise ValueError(f"{where} has no {_list(absent)}")
+        heads = values["heads"]
+        if not isinstance(heads, Mapping) or not heads:
+            raise ValueError(f"{where}.heads={heads!r}: needs at least one head of {_list(HEADS)}")
+        encoder = values["encoder"]
+        if not isinstance(encoder, Mapping):
+            raise ValueError(f"{where}.encoder={encoder!r}: must be a mapping with `kind`")
+        kind = encoder.get("kind")
+        config = _choose(ENCODERS, kind, f"{where}.encoder.kind")
+        preprocessing = dict(values["preprocessing"] or {})
+        calibration = values.get("calibration")
+        return cls(
+            name=str(values.get("name", "dpt")),
+            encoder=config.from_dict(encoder, where=f"{where}.encoder"),
+            decoder=validate(DecoderConfig, values.get("decoder") or {}, f"{where}.decoder"),
+            heads={
+                name: validate(
+                    _choose(HEADS, name, f"{where}.heads"), options, f"{where}.heads.{name}"
+                )
+                for name, options in heads.items()
+            },
+            preprocessing=validate(Preprocessing, preprocessing, f"{where}.preprocessing"),
+            calibration=calibration and validate(Calibration, calibration, f"{where}.calibration"),
+            multiple_from_encoder="multiple_of" not in preprocessing,
+        )
+
+    def to_dict(self) -> Plain:
+        """Dictionaries, lists, numbers and text: what checkpoints and files hold."""
+        values = {
+            "name": self.name,
+            "encoder": self.encoder.to_dict(),
+            "decoder": to_plain(self.decoder),
+            "heads": {name: to_plain(head) for name, head in self.heads.items()},
+            "preprocessing": to_plain(self.preprocessing),
+        }
+        if self.calibration is not None:
+            values["calibration"] = to_plain(self.calibration)
+        return values
+
+    def build(self) -> tuple[Encoder, Decoder | None, dict[str, Head]]:
+        """Encoder, decoder and heads, randomly initialised; every ``auto`` becomes its value."""
+        encoder = self.encoder.build()
+        self.decoder.resolve(encoder, segmentation="segmentation" in self.heads)
+        if self.multiple_from_encoder:
+            self.preprocessing = replace(self.preprocessing, multiple_of=encoder.pad_multiple)
+            self.multiple_from_encoder = False
+        width = self.decoder.fusion_channels
+        decoder = None
+        if any(head.uses_decoder for head in self.heads.values()):
+            decoder = Decoder(
+                self.decoder,
+                embed_dims=encoder.embed_dims,
+                num_prefix_tokens=encoder.num_prefix_tokens,
+            )
+        return encoder, decoder, {k: head.build(encoder, width) for k, head in self.heads.items()}
+
+
+def _choose(table: Mapping[str, Any], name: Any, where: str) -> Any:
+    if name not in table:
+        raise ValueError(
+            f"{where}={name!r}: choose from {_list(table)}; a class of your own is known once its "
+            f"module is imported (DPT_PLUGINS=MODULE for commands)"
+        )
+    return table[name]
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+# --- Models by name
+
+
+def conf_dir() -> Path:
+    """The configuration files: the repository's in an editable install, else the package's own."""
+    package = Path(__file__).parent
+    for folder in (package.parent / "conf", package / "conf"):
+        if (folder / "train.yaml").is_file():
+            return folder
+    raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
+
+
+@cache
+def _tables() -> dict[str, Plain]:
+    """The sizes of each named model: encoder, decoder and preprocessing."""
+    folder, tables = conf_dir() / "model", {}
+    for file in sorted(folder.glob("[!_]*.yaml")):
+        values = yaml.safe_load(file.read_text())
+        (encoder,) = (d["override encoder"] for d in values["defaults"] if "override encoder" in d)
+        sizes = yaml.safe_load((folder / "encoder" / f"{encoder}.yaml").read_text())
+        encoder = {k: v for k, v in sizes.items() if k not in ("defaults", "weights", "image_size")}
+        tables[values["name"]] = {"encoder": encoder, "decoder": values["decoder"]}
+    return tables
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names that :func:`dpt.create_model` accepts, filtered by a glob such as ``dpt_*``."""
+    return [name for name in _tables() if fnmatch(name, pattern)]
+
+
+def model_dict(
+    name: str,
+    *,
+    heads: Mapping[str, Mapping[str, Any]],
+    encoder: Mapping[str, Any] | None = None,
+    decoder: Mapping[str, Any] | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Plain:
+    """The plain data of a named model with overrides.
+
+    Args:
+        name: one of :func:`list_models`.
+        heads: settings of each head by its name, see ``dpt.nn.HEADS``.
+        encoder, decoder, preprocessing: overrides of each part. An encoder of another ``kind``
+            replaces the encoder of the table.
+        **overrides: settings of encoder or decoder by their names alone, as ``patch_size=8`` or
+            ``readout="add"``.
+
+    Raises:
+        ValueError: an unknown name or setting; the message lists what is allowed.
+    """
+    if name not in _tables():
+        raise ValueError(f"no model {name!r}; there are {_list(list_models())}")
+    table = deepcopy(_tables()[name])
+    given = {"kind": table["encoder"]["kind"], **(encoder or {})}
+    cls = _choose(ENCODERS, given["kind"], "model.encoder.kind")
+    encoder_keys = {f.name for f in fields(cls)}
+    decoder = dict(decoder or {})
+    for key, value in overrides.items():
+        (given if key in encoder_keys else decoder)[key] = value
+    if given["kind"] == table["encoder"]["kind"]:
+        given = {**table["encoder"], **given}
+    size = given.get("image_size")
+    return {
+        "name": name,
+        "encoder": given,
+        "decoder": {**table["decoder"], **decoder},
+        "heads": heads,
+        "preprocessing": {**({"image_size": size} if size else {}), **(preprocessing or {})},
+    }
+
+
+def make_config(name: str, **settings: Any) -> ModelConfig:
+    """The configuration of a named model; arguments as for :func:`model_dict`."""
+    return ModelConfig.from_dict(model_dict(name, **settings))

@@ -1,0 +1,170 @@
+"""The interfaces of encoders and heads, and the tables of their configurations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from dpt.functional import upsample
+from dpt.types import OutputSpec, Tokens
+from dpt.validation import to_plain, validate
+
+Padding = Literal["bottom_right", "center"]
+
+
+class Encoder(nn.Module):
+    """Images to token matrices. A subclass sets the attributes and implements ``forward``.
+
+    Attributes:
+        embed_dims: D of each level, shallow to deep.
+        num_prefix_tokens: prefix tokens of each level (CLS first, then registers).
+        strides: pixels between patch tokens of each level.
+        pad_multiple: image sides must be multiples of this; :class:`dpt.nn.DPT` pads.
+        padding: how :class:`dpt.nn.DPT` pads images: ``bottom_right`` repeats the last row and
+            column, ``center`` adds zeros on all sides (DINOv2's depth heads).
+    """
+
+    embed_dims: tuple[int, ...]
+    num_prefix_tokens: tuple[int, ...]
+    strides: tuple[int, ...]
+    pad_multiple: int
+    padding: Padding = "bottom_right"
+
+    def forward(self, images: Tensor) -> Tokens:
+        """Normalised images (B, 3, H, W), sides multiples of ``pad_multiple``, to their tokens."""
+        raise NotImplementedError
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recomputes activations in the backward pass, to save memory."""
+        raise ValueError(
+            f"model.checkpoint_activations: {type(self).__name__} does not support it, set it to "
+            "false"
+        )
+
+
+@dataclass
+class Features:
+    """What heads read: the encoder's tokens and the decoder's maps.
+
+    The maps are held before their last upsampling, which built-in heads fuse with a convolution
+    (:func:`dpt.functional.upsample_conv2d`). ``map`` is the plain form.
+
+    Attributes:
+        tokens: of every level, see :class:`dpt.types.Tokens`.
+        maps: output of each fusion block before it is upsampled, (B, F, h, w), deepest first.
+        sizes: (H, W) of each of ``maps`` after it is upsampled.
+    """
+
+    tokens: Tokens
+    maps: list[Tensor] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def map(self) -> Tensor:
+        """The decoder's feature map (B, F, H/2, W/2) at patch size 16."""
+        return upsample(self.maps[-1], self.sizes[-1])
+
+    def patches(self, level: int, num_prefix_tokens: int) -> Tensor:
+        """Patch tokens of a level as a map (B, D, h, w)."""
+        patches = self.tokens.levels[level][:, num_prefix_tokens:]
+        return patches.transpose(1, 2).unflatten(2, self.tokens.grids[level])
+
+
+class Head(nn.Module):
+    """Features to one output. A subclass sets ``output`` and implements ``forward``.
+
+    Attributes:
+        output: what is predicted, see :class:`dpt.types.OutputSpec`.
+    """
+
+    output: OutputSpec
+
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        """The output in the shape that ``output`` declares.
+
+        Args:
+            features: tokens and maps of a batch of images.
+            size: (H, W) of the images, and of a dense output.
+        """
+        raise NotImplementedError
+
+    def small_logits(self, features: Features, size: tuple[int, int]) -> Tensor:
+        """Dense logits of any size; losses upsample them to ``size`` in chunks, corners aligned."""
+        return self(features, size)
+
+    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
+        """A second prediction of the same kind, for training only; None if there is none.
+
+        Dense ones may have any size: they are upsampled to ``size`` (aligned corners).
+        """
+        return None
+
+    def prepare_for_inference(self) -> None:
+        """Removes in place what only training needs, and fuses what can be fused."""
+
+
+class EncoderConfig(ABC):
+    """Settings of an encoder: a dataclass whose ``kind`` is its name in ``ENCODERS``."""
+
+    kind: str
+
+    @abstractmethod
+    def build(self) -> Encoder:
+        """The encoder, randomly initialised."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> EncoderConfig:
+        """The settings from plain data; a ValueError names the key that is wrong."""
+        return validate(cls, dict(values), where)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain data."""
+        return to_plain(self)
+
+
+class HeadConfig(ABC):
+    """Settings of a head: a dataclass."""
+
+    @property
+    def uses_decoder(self) -> bool:
+        """Whether the head reads ``features.map``; a model without such a head has no decoder."""
+        return True
+
+    @abstractmethod
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        """The head, randomly initialised.
+
+        Args:
+            encoder: whose tokens it reads.
+            fusion_channels: channels of the decoder's maps.
+        """
+
+
+ENCODERS: dict[str, type[EncoderConfig]] = {}
+HEADS: dict[str, type[HeadConfig]] = {}
+
+C = TypeVar("C", bound=type)
+
+
+def register_encoder(kind: str) -> Callable[[C], C]:
+    """Adds a configuration class to ``ENCODERS``, so that ``model.encoder.kind`` can name it."""
+
+    def add(config: C) -> C:
+        ENCODERS[kind] = config
+        return config
+
+    return add
+
+
+def register_head(name: str) -> Callable[[C], C]:
+    """Adds a configuration class to ``HEADS``, so that ``heads={name: {...}}`` builds it."""
+
+    def add(config: C) -> C:
+        HEADS[name] = config
+        return config
+
+    return add

@@ -1,0 +1,61 @@
+"""Plain data to typed objects: the one validator, by pydantic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import pydantic
+
+
+def validate(target: Any, value: Any, where: str) -> Any:
+    """``value`` converted to the type ``target``, a dataclass or any type hint.
+
+    Args:
+        target: what to convert to.
+        value: plain data.
+        where: key of the value, for messages.
+
+    Raises:
+        ValueError: one line that names the key, what was found and what is allowed.
+    """
+    try:
+        return pydantic.TypeAdapter(target).validate_python(value)
+    except pydantic.ValidationError as error:
+        faults = [_describe(e, where, target) for e in error.errors(include_url=False)]
+        raise ValueError("; ".join(dict.fromkeys(faults))) from None
+
+
+def _describe(error: Any, where: str, target: Any) -> str:
+    place = ".".join([where, *(str(part) for part in error["loc"])])
+    message, found = error["msg"].removeprefix("Value error, "), error["input"]
+    if error["type"] == "value_error":  # of our own checks, which name the key themselves
+        return f"{where}: {message}"
+    if error["type"] == "missing":
+        return f"{place} must be given"
+    if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return unknown_key(place, str(error["loc"][-1]), _names(target))
+    return f"{place}={found!r}: {message[0].lower()}{message[1:]}"
+
+
+def _names(target: Any) -> list[str]:
+    return [f.name for f in fields(target)] if is_dataclass(target) else []
+
+
+def unknown_key(place: str, key: str, allowed: list[str]) -> str:
+    """A message for a key that does not exist, with the nearest one that does."""
+    near = get_close_matches(key, allowed, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    shown = ", ".join(sorted(k for k in allowed if not k.startswith("_")))
+    return f"{place}: unknown key.{hint} Allowed: {shown}"
+
+
+def to_plain(value: Any) -> Any:
+    """A dataclass as dictionaries and lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {k: to_plain(v) for k, v in value.items()}
+    return [to_plain(v) for v in value] if isinstance(value, tuple | list) else value
