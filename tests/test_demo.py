@@ -24,9 +24,10 @@ from browser import open_browser
 import dpt
 from dpt.commands import demo as command
 from dpt.data import read_depth, read_image, read_labels
-from dpt.demo.server import Demo, is_local, make_server
-from dpt.demo.views import View, note
+from dpt.demo.server import Demo, RefusedError, is_local, make_server
+from dpt.demo.views import legend, note, shrunk
 from dpt.predict import Prediction, Predictor
+from dpt.predict.outputs import Style, paint
 from dpt.types import OutputSpec
 
 HEADS = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 5}}
@@ -86,7 +87,7 @@ def test_an_image_is_answered_with_pictures_and_files_of_its_own_size(predictor,
     assert [output["name"] for output in answer["outputs"]] == ["depth", "segmentation"]
     for picture in (answer["image"], *(output["picture"] for output in answer["outputs"])):
         assert decoded(picture).shape == read_image(path).shape
-    assert "metres = value × 0.001" in answer["note"]
+    assert "depth = value × 0.001 + 0" in answer["outputs"][0]["legend"]
 
     expected = predictor(path)
     names = [file["name"] for file in answer["files"]]
@@ -107,7 +108,7 @@ def test_another_colour_map_paints_the_same_prediction_again(predictor, tmp_path
     assert again["outputs"][0] != first["outputs"][0]
     assert again["outputs"][1] == first["outputs"][1]
     assert demo.paint(first["key"], "turbo") == first
-    with pytest.raises(ValueError, match="upload the image again"):
+    with pytest.raises(RefusedError, match="upload the image again"):
         demo.paint("unknown", "gray")
 
 
@@ -115,9 +116,9 @@ def test_a_head_of_a_users_own_is_shown_by_its_declaration():
     normals = OutputSpec("normals", "map", channels=3, value_range=(-1.0, 1.0))
     array = np.zeros((2, 4, 3), np.float32)
     array[0, 0] = (1, -1, 0)
-    view = View.of(np.zeros((2, 4, 3), np.uint8), prediction_of(normals=(array, normals)))
-    assert view.picture("normals", "turbo")[0, 0].tolist() == [255, 0, 128]
-    assert "-1 to 1" in view.legend("normals", "turbo")
+    prediction = prediction_of(normals=(array, normals))
+    assert paint("normals", prediction, None, Style())[0, 0].tolist() == [255, 0, 128]
+    assert "-1 to 1" in legend("normals", prediction, "turbo")
 
 
 def prediction_of(**outputs):
@@ -130,21 +131,19 @@ METRIC = OutputSpec("depth", "depth", unit="m", value_range=(0.0, 10.0))
 RELATIVE = OutputSpec("depth", "depth", unit="relative inverse depth")
 
 
-def test_what_is_shown_is_small_and_what_is_downloaded_is_not():
-    prediction = prediction_of(depth=(np.ones((30, 2560), np.float32), METRIC))
-    view = View.of(np.zeros((30, 2560, 3), np.uint8), prediction)
-    assert view.image.shape == (15, 1280, 3)
-    assert view.prediction.depth.shape == (15, 1280)
+def test_what_is_shown_is_small():
+    assert shrunk(np.zeros((30, 2560, 3), np.uint8)).shape == (15, 1280, 3)
+    assert shrunk(np.zeros((30, 40, 3), np.uint8)).shape == (30, 40, 3)
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (png_header(10_000, 9_000), "10000 x 9000 = 90,000,000 pixels"),  # no pixel is stored
-        (png_header(100_000, 100_000), "more than"),
+        (png_header(100_000, 100_000), "10000000000 pixels"),
         (png_header(40, 30), "."),
         (b"", "."),
-        (b"no picture", "not a picture"),
+        (b"no picture", "cannot be read as a picture"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n", "."),
     ],
 )
@@ -155,21 +154,22 @@ def test_bad_images_are_refused_in_one_line_without_the_folder(predictor, conten
     assert "\n" not in str(refused.value)
 
 
-def test_notes_say_unit_and_range():
+def test_legends_say_unit_and_range():
     depth = np.array([[1.0, 2.0], [np.inf, 4.0]], np.float32)
-    photo = np.zeros((2, 2, 3), np.uint8)
-    metric, relative = (prediction_of(depth=(depth, spec)) for spec in (METRIC, RELATIVE))
-    assert "<b>1.00 to 4.00 m</b>, metric" in note(metric)
-    assert "no unit, larger is nearer" in note(relative)
-    assert "m (near)" in View.of(photo, metric).legend("depth", "turbo")
-    assert "m (near)" not in View.of(photo, relative).legend("depth", "turbo")
+    metric, relative = (
+        legend("depth", prediction_of(depth=(depth, spec)), "turbo") for spec in (METRIC, RELATIVE)
+    )
+    assert "<b>1 to 4</b> m, metric" in metric
+    assert "m (near)" in metric
+    assert "larger is nearer" in relative
+    assert "m (near)" not in relative
 
 
 def test_legends_name_classes_by_share_and_escape_them():
     parts = OutputSpec("parts", "logits", 2, class_names=("road", "<script>"))
     prediction = prediction_of(parts=(np.array([[1, 1, 1, 0]], np.uint8), parts))
-    legend = View.of(np.zeros((1, 4, 3), np.uint8), prediction).legend("parts", "turbo")
-    assert re.findall(r"[\w&;]+ \d+\.\d%", legend) == ["&lt;script&gt; 75.0%", "road 25.0%"]
+    shares = re.findall(r"[\w&;]+ \d+\.\d%", legend("parts", prediction, "turbo"))
+    assert shares == ["&lt;script&gt; 75.0%", "road 25.0%"]
     scene = OutputSpec("scene", "logits", 2, dense=False, class_names=("a", "<i>"))
     whole = note(prediction_of(scene=(np.array([0.2, 0.8]), scene)))
     assert "&lt;i&gt;" in whole
@@ -340,7 +340,7 @@ def test_an_image_uploaded_in_a_browser(server, tmp_path):
         for name in ("depth", "segmentation"):
             script = SIZES.replace("NAME", name)
             browser.wait(f"{script} == '320,240 320,240'")
-        assert "metric" in browser.run("document.querySelector('#note').innerText")
+        assert "metric" in browser.run("document.querySelector('#output_depth').innerText")
         assert "%" in browser.run("document.querySelector('#output_segmentation').innerText")
         names = browser.run(
             "[...document.querySelectorAll('#files a')].map(a => a.download).join()"

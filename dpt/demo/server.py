@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,10 +25,10 @@ from urllib.parse import parse_qsl, urlsplit
 import cv2
 import numpy as np
 
-from dpt.demo.views import View, is_shown, note, open_image
+from dpt.demo.views import legend, note, open_image, shrunk
 from dpt.model import DPT
 from dpt.predict import Prediction, Predictor
-from dpt.predict.outputs import Style, all_products
+from dpt.predict.outputs import Style, all_products, is_paintable, paint
 from dpt.viz import COLORMAPS
 
 PAGE = Path(__file__).with_name("page.html")
@@ -40,16 +40,12 @@ POLICY = (
 )
 
 
-class NotFoundError(Exception):
-    """There is nothing at this address."""
+class RefusedError(Exception):
+    """A request that is not served, with its HTTP status."""
 
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """A prediction, and what is shown of it."""
-
-    prediction: Prediction
-    view: View
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class Demo:
@@ -68,7 +64,7 @@ class Demo:
         self.outputs = predictor.outputs
         products = all_products(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
-        self._results: OrderedDict[str, Result] = OrderedDict()
+        self._results: OrderedDict[str, tuple[np.ndarray, Prediction]] = OrderedDict()
         self._lock = threading.Lock()
 
     def settings(self) -> dict[str, Any]:
@@ -96,24 +92,24 @@ class Demo:
         with self._lock:  # one image at a time
             prediction = self.predictor(image)
         key = secrets.token_urlsafe(16)
-        self._results[key] = Result(prediction, View.of(image, prediction))
+        self._results[key] = image, prediction
         while len(self._results) > KEPT_RESULTS:
             self._results.popitem(last=False)
         return self.paint(key, colormap)
 
     def paint(self, key: str, colormap: str) -> dict[str, Any]:
         """The page's content for an earlier image."""
-        view = self._find(key).view
-        shown = [name for name, spec in self.outputs.items() if is_shown(spec)]
+        image, prediction = self._find(key)
+        shown = [name for name, spec in self.outputs.items() if is_paintable(spec)]
         return {
             "key": key,
-            "image": _data_url(view.image, "jpeg"),
-            "note": note(self._find(key).prediction),
+            "image": _data_url(image, "jpeg"),
+            "note": note(prediction),
             "outputs": [
                 {
                     "name": name,
-                    "picture": _data_url(view.picture(name, colormap), "png"),
-                    "legend": view.legend(name, colormap),
+                    "picture": _data_url(paint(name, prediction, image, Style(colormap)), "png"),
+                    "legend": legend(name, prediction, colormap),
                 }
                 for name in shown
             ],
@@ -123,18 +119,17 @@ class Demo:
     def file(self, key: str, name: str) -> bytes:
         """A file for download, at the image's own size."""
         if name not in self.downloads:
-            raise NotFoundError
-        return self.downloads[name].encode(self._find(key).prediction, None, Style())
+            raise RefusedError(404, f"there is no file {name}")
+        return self.downloads[name].encode(self._find(key)[1], None, Style())
 
-    def _find(self, key: str) -> Result:
-        try:
-            return self._results[key]
-        except KeyError:
-            raise ValueError("this result is no longer kept: upload the image again") from None
+    def _find(self, key: str) -> tuple[np.ndarray, Prediction]:
+        if key not in self._results:
+            raise RefusedError(404, "this result is no longer kept: upload the image again")
+        return self._results[key]
 
 
 def _data_url(picture: np.ndarray, kind: str) -> str:
-    data = cv2.imencode(f".{kind}", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))[1]
+    data = cv2.imencode(f".{kind}", cv2.cvtColor(shrunk(picture), cv2.COLOR_RGB2BGR))[1]
     return f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
 
 
@@ -151,34 +146,32 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(self._post)
 
     def _get(self, path: str, query: dict[str, str]) -> Any:
+        key = query.get("key", "")
         if path == "/":
             return PAGE.read_bytes()
         if path == "/settings":
             return self.demo.settings()
         if path == "/paint":
-            return self.demo.paint(query.get("key", ""), _colormap(query))
+            return self.demo.paint(key, _colormap(query))
         if path == "/file":
-            return self.demo.file(query.get("key", ""), query.get("name", ""))
-        raise NotFoundError
+            return self.demo.file(key, query.get("name", ""))
+        raise RefusedError(404, "there is nothing at this address")
 
     def _post(self, path: str, query: dict[str, str]) -> Any:
         if path != "/predict":
-            raise NotFoundError
+            raise RefusedError(404, "there is nothing at this address")
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
-            raise _RefusedError(411, "the request does not state its length")
+            raise RefusedError(411, "the request does not state its length")
         if int(length) > self.demo.max_bytes:
-            raise _RefusedError(413, f"more than {self.demo.max_bytes / 1e6:g} MB")
+            raise RefusedError(413, f"more than {self.demo.max_bytes / 1e6:g} MB")
         return self.demo.predict(self.rfile.read(int(length)), _colormap(query))
 
-    def _answer(self, respond: Any) -> None:
-        url = urlsplit(self.path)
-        status = 200
+    def _answer(self, respond: Callable[[str, dict[str, str]], Any]) -> None:
+        url, status = urlsplit(self.path), 200
         try:
             body = respond(url.path, dict(parse_qsl(url.query)))
-        except NotFoundError:
-            status, body = 404, {"error": "there is nothing at this address"}
-        except _RefusedError as error:
+        except RefusedError as error:
             status, body = error.status, {"error": str(error)}
         except ValueError as error:
             status, body = 400, {"error": str(error)}
@@ -186,21 +179,18 @@ class Handler(BaseHTTPRequestHandler):
         if not isinstance(body, bytes):
             kind, body = "application/json", json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", POLICY)
-        self.send_header("X-Content-Type-Options", "nosniff")
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Content-Security-Policy", POLICY),
+            ("X-Content-Type-Options", "nosniff"),
+        ):
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         """Requests are not logged."""
-
-
-class _RefusedError(Exception):
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 def _colormap(query: dict[str, str]) -> str:

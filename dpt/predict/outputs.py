@@ -128,8 +128,10 @@ def folder_names(outputs: Mapping[str, OutputSpec]) -> dict[str, str]:
 
 
 def is_paintable(spec: OutputSpec) -> bool:
-    """Whether a map can be shown as a picture."""
-    return spec.value_range is not None and spec.channels in (None, 1, 3)
+    """Whether an output can be shown as a picture: depth, classes, maps of a known value range."""
+    if spec.kind in ("depth", "logits"):
+        return spec.dense
+    return spec.dense and spec.value_range is not None and spec.channels in (None, 1, 3)
 
 
 def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
@@ -335,7 +337,7 @@ def paint_panel(prediction: Prediction, image: Photo, style: Style) -> np.ndarra
     pictures, captions = [image], ["photo"]
     for name, folder in folder_names(prediction.outputs).items():
         spec = prediction.outputs[name]
-        if spec.kind in _PAINTERS or is_paintable(spec):
+        if is_paintable(spec):
             pictures.append(paint(name, prediction, image, style))
             captions.append("classes" if folder == "labels" else name)
         if spec.kind == "depth":
