@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib import import_module
 from io import StringIO
@@ -220,7 +220,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None) -
             cfg = continued(cfg, old, hydra_cfg.overrides.task)
         values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if is_first_rank:
-            write_bytes(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True).encode())
+            save_config(values, folder)
         job(values)
     except Exception as error:
         if is_first_rank:
@@ -239,6 +239,15 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None) -
     finally:
         if "wandb" in sys.modules:
             sys.modules["wandb"].finish()  # else the next job of a sweep would join this run
+
+
+def save_config(cfg: Mapping[str, Any], folder: Path) -> None:
+    """Writes ``config.yaml``, from which a run is resumed."""
+    from omegaconf import OmegaConf
+
+    from dpt.atomic import write_bytes
+
+    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(cfg))).encode())
 
 
 def quiet_libraries() -> None:

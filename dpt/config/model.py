@@ -123,6 +123,13 @@ def _like(options: Mapping[str, Any], other: Mapping[str, Any]) -> Plain:
     return {**other, **options} if same else dict(options)
 
 
+def complete(model: Mapping[str, Any], net: DPT) -> Plain:
+    """The model's part of the configuration with the values that were used."""
+    used = net.config.to_dict()
+    encoder = {**used["encoder"], "weights": model["encoder"].get("weights")}
+    return {**model, **used, "encoder": encoder}
+
+
 def set_switches(net: DPT, model: Mapping[str, Any]) -> None:
     """Sets how the model is computed: this changes its costs and not its outputs."""
     switches = {k: validate(bool, model.get(k, False), f"model.{k}") for k in SWITCHES}

@@ -13,7 +13,8 @@ import lightning as L
 import torch.distributed as dist
 
 from dpt.config import build
-from dpt.config.compose import ENDED, FINISHED
+from dpt.config.compose import ENDED, FINISHED, save_config
+from dpt.config.model import complete
 from dpt.config.objects import convert
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
@@ -78,7 +79,9 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     trainer = make_trainer(cfg, len(train_loader), [state, FailedFiles()], [stop])
     require_batches(trainer, len(train), settings.batch_size)
     require_images(trainer, len(val))
+    cfg = {**cfg, "model": complete(parts, model)}
     if trainer.is_global_zero:
+        save_config(cfg, folder)
         log_start(cfg, trainer, task, len(train), len(val))
         if checkpoint is not None:
             prepare_folder(folder, checkpoint, trainer)
