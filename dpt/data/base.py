@@ -26,35 +26,24 @@ class Files(NamedTuple):
     value: float | None = None
 
 
-class Unpaired(NamedTuple):
-    """Files that no sample uses."""
-
-    images: Sequence[Path] = ()
-    """Photos with neither labels nor depth."""
-    maps: Sequence[Path] = ()
-    """Label and depth files without a photo."""
-
-
 class Dataset(torch.utils.data.Dataset[Sample], ABC):
     """Raw samples of one split, at the size of their files and without augmentation.
 
-    To add a data set:
+    To add a data set, write ``conf/data/NAME.yaml`` and, if needed, a class:
 
-    1. If its files can be paired by folders and names, write only ``conf/data/NAME.yaml`` with
-       ``defaults: [folder, _self_]`` (``conf/data/cityscapes.yaml`` is an example).
+    1. Files that can be paired by folders and names need no class: ``defaults: [folder, _self_]``
+       (``conf/data/cityscapes.yaml`` is an example).
     2. If only the search for files is special, derive from
-       :class:`dpt.data.datasets.files.FileDataset` and write ``list_files``
-       (``dpt/data/datasets/tum.py`` is an example).
-    3. Otherwise derive from this class and write ``info``, ``__len__`` and ``__getitem__``.
+       :class:`dpt.data.datasets.files.FileDataset` and write ``list_files`` (as ``tum.py`` does).
+    3. Otherwise derive from this class and write ``info``, ``__len__`` and ``__getitem__``; all
+       other members have defaults.
 
-    In the last two cases ``conf/data/NAME.yaml`` names the class in ``_target_``; its other keys
-    are the constructor's keyword arguments and are checked against their type hints. ``split`` is
-    always passed.
+    The YAML's ``_target_`` names the class; its other keys are the constructor's keyword arguments
+    and are checked against their type hints. ``split`` is always passed.
 
     The same index must always give the same sample (but see :meth:`draw`). Its keys are those of
     :class:`dpt.types.Sample`; a missing label is a missing key. Raise :class:`DataError` with the
-    file's name where a file cannot be read, so that ``data.on_error=skip`` works. All members but
-    the three named above have defaults.
+    file's name where a file cannot be read, so that ``data.on_error=skip`` works.
     """
 
     info: DatasetInfo  # targets, class names, palette, depth range; known before any file is read
@@ -95,9 +84,9 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """The files of a sample; None if they are unknown or one file holds several samples."""
         return None
 
-    def unpaired(self) -> Unpaired:
-        """The files below ``root`` that no sample uses, for the data check."""
-        return Unpaired()
+    def unpaired(self) -> tuple[list[Path], list[Path]]:
+        """Photos with neither labels nor depth; label and depth files without a photo."""
+        return [], []
 
     def explain_invalid_depth(self, index: int) -> str:
         """Why the depth of a sample has no valid pixel."""
@@ -210,28 +199,22 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")
 
 
-_DTYPES: dict[str, Any] = {"image": np.uint8, "labels": np.uint8, "depth": np.float32,
-                           "valid": bool}  # fmt: skip
+_KINDS: dict[str, Any] = {"image": np.uint8, "labels": np.uint8, "depth": np.float32, "valid": bool}
 
 
 def check_sample(sample: Sample, *, files: Files | None = None) -> None:
-    """Raises DataError unless all maps have the image's size and all arrays their dtypes.
-
-    Args:
-        sample: a raw sample.
-        files: its files, for the message.
-    """
+    """Raises DataError, which may name ``files``, unless sizes and dtypes are as they must be."""
     values = cast(dict[str, np.ndarray], sample)
     name = sample.get("name", "a sample")
     height, width = sample["image"].shape[:2]
-    for key, dtype in _DTYPES.items():
+    for key, kind in _KINDS.items():
         array = values.get(key)
         if array is None:
             continue
-        if array.dtype != dtype or array.ndim != (3 if key == "image" else 2):
+        if array.dtype != kind or array.ndim != (3 if key == "image" else 2):
             raise DataError(
-                f"{name}: {key} is {array.dtype} {array.shape}, "
-                f"must be {np.dtype(dtype)} of (H, W{', 3' if key == 'image' else ''})"
+                f"{name}: {key} is {array.dtype} {array.shape}, must be {np.dtype(kind)} of (H, W"
+                f"{', 3' if key == 'image' else ''})"
             )
         if array.shape[:2] == (height, width):
             continue

@@ -30,12 +30,7 @@ _SCALARS: dict[str, tuple[float, torch.dtype]] = {
 
 
 def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch:
-    """Stacks samples of one size; a target that a sample lacks is marked as ignored.
-
-    Args:
-        samples: transformed samples.
-        targets: keys of the batch; ``depth`` includes ``valid``.
-    """
+    """Stacks samples of one size; ``targets`` that a sample lacks are marked as ignored."""
     sizes = {s["image"].shape[:2] for s in samples}
     if len(sizes) > 1:
         raise DataError(f"images of one batch differ in size {sorted(sizes)}: set data.image_size")
@@ -49,10 +44,8 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
 def collate_eval(samples: Sequence[Sample], targets: Sequence[Target] = ()) -> Batch:
     """Stacks images if they have one size, else lists them; maps are lists at their own size.
 
-    Args:
-        samples: transformed samples.
-        targets: keys of the batch, beside those that any sample has. A map that a sample lacks is
-            wholly ignored, of the image's size.
+    The batch has ``targets`` and those that any sample has; where a sample lacks one, it is marked
+    as ignored, a map with the image's size.
     """
     present = [t for t in (*_MAPS, *_SCALARS) if any(t in s for s in samples)]
     return cast(Batch, _collate(samples, {*targets, *present}))
@@ -103,11 +96,10 @@ def make_loader(
     """A loader whose batches do not depend on ``num_workers``.
 
     Args:
-        dataset: raw samples; caches are filled before workers are forked, so that they share them.
+        dataset: raw samples; its caches are filled before workers are forked, to be shared.
         transform: ``TrainTransform`` or ``EvalTransform``.
-        training: shuffle, give all ranks the same number of samples, stack maps at one size, and
-            drop a last, smaller batch unless it is the only one; else keep the order, pad nothing,
-            and keep maps at their own resolution.
+        training: shuffle, give all ranks the same number of samples, stack maps, and drop a last,
+            smaller batch unless it is the only one; else keep the order, pad nothing, list maps.
         batch_size: samples of one batch on this rank.
         num_workers: processes that read; 0 reads in this one. They live as long as the loader.
         seed: of order and augmentation.

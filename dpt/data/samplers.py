@@ -43,8 +43,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the permutation; Lightning calls it before every epoch."""
-        if epoch != self.epoch:
-            self.start = 0
+        self.start = self.start if epoch == self.epoch else 0
         self.epoch = epoch
 
     def __len__(self) -> int:

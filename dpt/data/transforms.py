@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cv2
@@ -57,16 +57,15 @@ class TrainTransform:
         blur: float = 0.0,
         zoom_scales_depth: bool = True,
     ) -> None:
-        shares = {"hflip": hflip, "color": color, "grayscale": grayscale, "blur": blur}
-        for name, value in shares.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"augment.{name}={value} must lie in 0..1")
+        limits = {"hflip": (hflip, 1), "color": (color, 1), "grayscale": (grayscale, 1),
+                  "blur": (blur, 1), "rotate": (rotate, 180)}  # fmt: skip
+        for name, (value, most) in limits.items():
+            if not 0 <= value <= most:
+                raise ValueError(f"augment.{name}={value} must lie in 0..{most}")
         if len(image_size) != 2 or min(image_size) < 1:
             raise ValueError(f"image_size={list(image_size)} must be [height, width] in pixels")
         if len(zoom) != 2 or not 0 < zoom[0] <= zoom[1]:
             raise ValueError(f"augment.zoom={list(zoom)} must be [smallest, largest], above 0")
-        if not 0 <= rotate <= 180:
-            raise ValueError(f"augment.rotate={rotate} must lie in 0..180 degrees")
         self.image_size = (int(image_size[0]), int(image_size[1]))
         self.zoom = (float(zoom[0]), float(zoom[1]))
         self.zoom_scales_depth = zoom_scales_depth
@@ -79,16 +78,16 @@ class TrainTransform:
         height, width = sample["image"].shape[:2]
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
         scale = max(self.image_size[0] / height, self.image_size[1] / width) * zoom
-        window = _Window((height, width), self.image_size, scale, random.random(2))
-        arrays = {"image": window.cut(resize_image, sample["image"], GREY)}
+        cut = _window((height, width), self.image_size, scale, random.random(2))
+        arrays = {"image": cut(resize_image, sample["image"], GREY)}
         # Zero means "nothing here" in every map, so that one fill value serves them all: labels
         # are stored plus one (255 wraps to 0), depth is 0 where invalid.
         if "labels" in sample:
-            labels = window.cut(resize_map, sample["labels"], IGNORE_INDEX)
+            labels = cut(resize_map, sample["labels"], IGNORE_INDEX)
             arrays["labels"] = labels + np.uint8(1)
         if "depth" in sample:
-            depth = window.cut(resize_map, sample["depth"], 0)
-            valid = window.cut(resize_map, sample["valid"], False)
+            depth = cut(resize_map, sample["depth"], 0)
+            valid = cut(resize_map, sample["valid"], False)
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             arrays["depth"] = np.where(valid, depth * factor, np.float32(0))
         if self.color and random.random() < 0.8:
@@ -122,55 +121,47 @@ class EvalTransform:
         return out
 
 
-class _Window:
-    """A rectangle of the image, perhaps reaching beyond it, that is resized to ``out``.
+def _window(
+    image: tuple[int, int], out: tuple[int, int], scale: float, position: np.ndarray
+) -> Callable[[Any, np.ndarray, float], np.ndarray]:
+    """A function of (resize, array, fill) that cuts a rectangle and resizes it to ``out``.
 
     Args:
-        image: (H, W) of the image.
+        image: (H, W) of the image; the rectangle may reach beyond it, where the result is ``fill``.
         out: (H, W) of the result.
         scale: of the result against the image.
-        position: (2,) in 0..1, of the window in the free space.
+        position: (2,) in 0..1, of the rectangle in the free space.
     """
+    sides = (max(1, round(out[0] / scale)), max(1, round(out[1] / scale)))
+    factor = whole_factor(sides, out)  # resizing is fast if it divides the sides
+    inside: list[slice] = []
+    target: list[slice] = []
+    for axis in (0, 1):
+        side = sides[axis] // factor * factor
+        slack = image[axis] - side
+        start = round(position[axis] * slack) if slack else 0
+        first, last = max(start, 0), min(start + side, image[axis])
+        inside.append(slice(first, last))
+        ratio = out[axis] / side
+        low = round((first - start) * ratio)
+        target.append(slice(low, max(low + 1, round((last - start) * ratio))))
 
-    def __init__(
-        self, image: tuple[int, int], out: tuple[int, int], scale: float, position: np.ndarray
-    ) -> None:
-        self.out = out
-        sides = (max(1, round(out[0] / scale)), max(1, round(out[1] / scale)))
-        factor = whole_factor(sides, out)  # resizing is fast if it divides the sides
-        self.inside: list[slice] = []
-        self.target: list[slice] = []
-        for axis in (0, 1):
-            side = sides[axis] // factor * factor
-            slack = image[axis] - side
-            start = round(position[axis] * slack) if slack else 0
-            first, last = max(start, 0), min(start + side, image[axis])
-            self.inside.append(slice(first, last))
-            ratio = out[axis] / side
-            low = round((first - start) * ratio)
-            self.target.append(slice(low, max(low + 1, round((last - start) * ratio))))
-
-    def cut(self, resize: Any, array: np.ndarray, fill: float) -> np.ndarray:
-        """The window of ``array`` (H, W, ...), with ``fill`` outside the image."""
-        rows, columns = self.target
-        size = (rows.stop - rows.start, columns.stop - columns.start)
-        part = resize(array[*self.inside], size)
-        if self.target == [slice(0, length) for length in self.out]:
+    def cut(resize: Any, array: np.ndarray, fill: float) -> np.ndarray:
+        part = resize(array[*inside], tuple(s.stop - s.start for s in target))
+        if target == [slice(0, length) for length in out]:
             return part
-        whole = np.full((*self.out, *part.shape[2:]), fill, part.dtype)
-        whole[*self.target] = part
+        whole = np.full((*out, *part.shape[2:]), fill, part.dtype)
+        whole[*target] = part
         return whole
+
+    return cut
 
 
 def draw_colors(random: np.random.Generator, strength: float) -> dict[str, float]:
     """Arguments of :func:`change_colors`, for a strength in 0..1."""
-    brightness, contrast, saturation = 1 + 0.4 * strength * random.uniform(-1, 1, 3)
-    return {
-        "brightness": float(brightness),
-        "contrast": float(contrast),
-        "saturation": float(saturation),
-        "hue": 0.1 * strength * random.uniform(-1, 1),
-    }
+    factors = (1 + 0.4 * strength * random.uniform(-1, 1, 3)).tolist()
+    hue = 0.1 * strength * random.uniform(-1, 1)
+    return dict(zip(("brightness", "contrast", "saturation"), factors, strict=True)) | {"hue": hue}
 
 
 def change_colors(

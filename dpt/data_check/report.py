@@ -183,7 +183,7 @@ def _move_rows(scan: Scan, indices: Iterable[int], kind: str) -> Iterator[Pictur
 
 
 def _name(scan: Scan, sample: Sample) -> str:
-    return shorten(scan.dataset, sample.get("name", f"sample {sample['index']}"))
+    return shorten(scan.dataset, sample.get("name") or f"sample {sample.get('index', '?')}")
 
 
 def _layers(sample: Sample, scan: Scan) -> dict[str, Any]:

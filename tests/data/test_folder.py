@@ -113,7 +113,7 @@ def test_fractions_cover_everything_once_and_are_stable(tmp_path):
 def test_fractions_faults(tmp_path):
     write(tmp_path / "images/a.png", photo())
     write(tmp_path / "masks/a.png", ids())
-    with pytest.raises(DataError, match="1 files are too few"):
+    with pytest.raises(DataError, match="1 are too few"):
         segmentation(tmp_path)
     with pytest.raises(DataError, match=r"split test has no folder.*train, val"):
         segmentation(tmp_path, split="test")
@@ -267,7 +267,10 @@ def test_id_out_of_range(tmp_path, value, hint):
     with pytest.raises(DataError, match=rf"a\.png: class ids {value} are outside 0\.\.2.*{hint}"):
         one(tmp_path, mask)[0]
     mask[2, 2] = 255
-    with pytest.raises(DataError, match=r"class ids 255.*ignore_index=7: if 255 marks"):
+    with pytest.raises(
+        DataError,
+        match=r"class ids 255.*=7: if 255 marks.*set data\.ignore_index=255",
+    ):
         one(tmp_path, mask, ignore_index=7)[0]
 
 
@@ -285,7 +288,7 @@ def test_class_options(tmp_path):
     for options, says in [
         ({"num_classes": None}, r"data\.num_classes is needed"),
         ({"num_classes": 256}, r"data\.num_classes=256 must lie in 1\.\.255"),
-        ({"class_names": ["a"]}, r"data\.class_names has 1 names for data\.num_classes=3"),
+        ({"class_names": ["a"]}, r"data\.class_names has 1 rows for 3 classes"),
         ({"label_colors": [[1, 2, 3]]}, r"data\.label_colors has 1 rows for 3"),
     ]:
         with pytest.raises(DataError, match=says):

@@ -238,7 +238,7 @@ def test_mat_round_trip(tmp_path, version):
         arrays = {"depth": MAP, "stack": stack}
         scipy.io.savemat(path, arrays, do_compression=version.endswith("compressed"))
     assert np.array_equal(io.read_raw_depth(path, key="depth"), MAP)
-    assert np.array_equal(io.read_array(path, "stack", index=1), MAP + 1)
+    assert np.array_equal(io.read_mat(path, "stack", index=1), MAP + 1)
     with pytest.raises(DataError, match=r"d\.mat: holds several arrays \(depth, stack\)"):
         io.read_raw_depth(path)
 

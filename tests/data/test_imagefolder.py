@@ -76,7 +76,7 @@ def test_one_table_for_all_splits(tmp_path):
         ("a.png,", "line 2 has image 'a.png' and value ''"),
         ("a.png,nan", "value 'nan'"),
         ("a.png", "value None"),
-        ("a.png,1\na.png,2", "line 3 names a.png again"),
+        ("a.png,1\na.png,2", "line 3 has image 'a.png' and value '2'"),
         ("b.png,1", r"1 files of its 1 images do not exist \(.*b\.png\)"),
         ("", "no lines"),
     ],

@@ -60,14 +60,6 @@ def test_lines_without_ground_truth_are_dropped(root):
     assert dataset.info.max_depth == 80
 
 
-def test_a_list_of_images_alone_leaves_the_same_ones(root):
-    listed = KittiDataset(root=root, split="val", lists=LISTS)
-    (root / "val.txt").write_text("\n".join(frame(i) for i in range(10)))
-    derived = KittiDataset(root=root, split="val", lists=LISTS)
-    assert [derived.files(i) for i in range(7)] == [listed.files(i) for i in range(7)]
-    assert len(derived) == 7
-
-
 @pytest.mark.parametrize("folder", ["", "train"])
 def test_where_the_ground_truth_may_lie(root, folder):
     annotated = root / "data_depth_annotated"
@@ -91,7 +83,7 @@ def test_mistakes(root):
         return str(caught.value)
 
     assert "train.txt does not exist" in message(split="train")
-    assert "names no file for split test (it has train, val)" in message(split="test")
+    assert "names no list for split test (it has train, val)" in message(split="test")
     for wrong in ({"images": "rav"}, {"depth": "truth"}):
         assert "data.images and data.depth" in message(**wrong)
     (root / "data_depth_annotated/val" / truth(3)).unlink()
@@ -99,8 +91,8 @@ def test_mistakes(root):
     assert "val.txt: 1 files of its 7 images do not exist" in found
     assert truth(3) in found
     (root / "val.txt").write_text("0000000001.png\n")
-    assert "must be DATE/DRIVE/image_02/data/NUMBER.png" in message()
-    (root / "val.txt").write_text(f"{frame(0)}\n")
+    assert "must be the path of a photo and that of its depth file" in message()
+    (root / "val.txt").write_text(f"{frame(0)} None\n")
     assert "no image found" in message()
 
 
@@ -132,7 +124,7 @@ def test_genuine_frames(shared_data, tmp_path):
         for kind, name in (("images", f"raw/{frame(i)}"), ("depth", f"truth/{truth(i)}")):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source / kind / f"{i:010d}.png", tmp_path / name)
-        lines.append(frame(i))
+        lines.append(f"{frame(i)} {truth(i)}")
     (tmp_path / "val.txt").write_text("\n".join(lines))
     options = {"root": tmp_path, "split": "val", "lists": LISTS, "depth": "truth"}
     whole = KittiDataset(**options, max_depth=100.0)

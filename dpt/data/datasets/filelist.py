@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing
-from dpt.data.errors import DataError, missing_path
+from dpt.data.datasets.files import FileDataset, existing, list_of_split
+from dpt.data.errors import DataError
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 
@@ -37,42 +37,29 @@ class FileListDataset(FileDataset):
     invalid_depth: Sequence[float] = (0,)
     split_names: Mapping[str, str] | None = None
 
-    line_format = "the path of a photo and that of its depth file, both below their folders"
-
     def make_depth_rule(self) -> DepthRule:
         return DepthRule(
             scale=self.depth_scale,
-            invalid=tuple(float(v) for v in self.invalid_depth),
+            invalid=self.invalid_depth,
             min_depth=self.min_depth,
             max_depth=self.max_depth,
         )
 
     def list_files(self) -> list[Files]:
-        name = self.lists.get(self.split)
-        if not name:
-            known = ", ".join(key for key, value in self.lists.items() if value)
-            raise DataError(
-                f"data.lists names no file for split {self.split} (it has {known}): add it"
-            )
-        path = self.folder / name
-        if not path.is_file():
-            remedy = f"put it there, or set data.lists.{self.split}"
-            raise missing_path(path, what="list", remedy=remedy)
+        path = self.folder / list_of_split(self.lists, self.split, option="data.lists")
         files: list[Files] = []
         for number, line in enumerate(io.read_text(path).splitlines(), start=1):
             words = [word.lstrip("/") for word in line.split()]
             if not words or words[0].startswith("#"):
                 continue
-            words = self.complete(words)
             if len(words) < 2 or any(".." in Path(word).parts for word in words[:2]):
-                raise DataError(f"{path}: line {number} is {line!r}: must be {self.line_format}")
+                raise DataError(
+                    f"{path}: line {number} is {line!r}: must be the path of a photo and that of "
+                    "its depth file, both below their folders"
+                )
             if words[1] != "None":
                 files.append(self.locate(words[0], words[1]))
         return existing(files, source=path, remedy="check data.root, data.images and data.depth")
-
-    def complete(self, words: list[str]) -> list[str]:
-        """The words of a line, with the depth file added where lists may omit it."""
-        return words
 
     def locate(self, image: str, depth: str) -> Files:
         """Where the files of a line are."""

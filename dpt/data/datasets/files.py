@@ -166,6 +166,15 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
     return list(files)
 
 
+def list_of_split(lists: Mapping[str, str | None], split: str, *, option: str) -> str:
+    """The list file of a split; ``option`` is the setting of ``lists``."""
+    name = lists.get(split)
+    if not name:
+        known = ", ".join(key for key, value in lists.items() if value)
+        raise DataError(f"{option} names no list for split {split} (it has {known}): add it")
+    return name
+
+
 def share_out(
     keys: Iterable[str], *, split: str, fractions: Mapping[str, float] | None
 ) -> list[str]:
@@ -176,10 +185,8 @@ def share_out(
     """
     fractions = fractions or {"train": 0.9, "val": 0.1}
     if split not in fractions:
-        raise DataError(
-            f"split {split} has no folder of its own and no share in data.fractions "
-            f"({', '.join(fractions)}): make the folder or add the share"
-        )
+        names = ", ".join(fractions)
+        raise DataError(f"split {split} has no folder, list or share in data.fractions ({names})")
     if min(fractions.values()) <= 0 or sum(fractions.values()) > 1 + 1e-6:
         raise DataError(f"data.fractions={dict(fractions)} must be above 0 and sum to at most 1")
     ranked = sorted(keys, key=lambda key: hashlib.sha256(key.encode()).hexdigest())
@@ -188,10 +195,7 @@ def share_out(
     if left < 0 or sum(fractions.values()) > 1 - 1e-6:
         counts[max(counts, key=lambda name: counts[name])] += left
     if min(counts.values()) < 1:
-        raise DataError(
-            f"{len(ranked)} files are too few for data.fractions={dict(fractions)}: "
-            "add files, or make split folders"
-        )
+        raise DataError(f"{len(ranked)} are too few for data.fractions={dict(fractions)}: add some")
     names = list(counts)
     start = sum(counts[name] for name in names[: names.index(split)])
     return sorted(ranked[start : start + counts[split]])
@@ -222,8 +226,8 @@ def share_out_sequences(
         left = [name for name in found if name not in taken]
         if len(left) < len(fractions or (1, 1)):
             raise DataError(
-                f"{source} holds {len(left)} sequences, too few for data.fractions: add some, "
-                f"check data.root, or name those of {split} in {option}.{split}"
+                f"{source} holds {len(left)} sequences to share by data.fractions: add some, check "
+                f"data.root, or name those of {split} in {option}.{split}"
             )
         return share_out(left, split=split, fractions=fractions)
     absent = [name for name in names if name not in found]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from dpt.data.base import Files, Unpaired
-from dpt.data.datasets.files import FileDataset, share_out
+from dpt.data.base import Files
+from dpt.data.datasets.files import FileDataset, list_of_split, share_out
 from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthEncoding, DepthRule
@@ -26,27 +26,13 @@ class FolderDataset(FileDataset):
     """Pairs files of two or three folders by their names. ``data/README.md`` shows layouts.
 
     Args:
-        images: folder of the photos, relative to ``root``. Here, in ``labels`` and in ``depth``,
-            ``%split`` stands for the split; without it a sub-folder named after the split is used
-            where it exists.
-        labels: folder of the label files, or None.
-        depth: folder of the depth files, or None.
-        num_classes: of ``labels``; at most 255. May be omitted if ``class_names`` or a
-            ``label_map`` are given.
-        ignore_index: the value, or values, that mean "unlabelled" in the files. In memory they
-            become 255.
-        label_map: the files' ids of each class, where they are not 0, 1, 2, ...:
-            ``[7, 8, [11, 12]]``, or ``"1-150"``. All other ids are then ignored.
-        class_names: one for each class; by default ``class_0``, ...
-        label_colors: an RGB row for each id of the files: the palette of pictures, and the classes
-            of RGB label files. Rows after the last class are for ignored ids.
-        depth_scale: metres = value in the file × depth_scale.
-        depth_encoding: what the values mean if they are not proportional to depth; see
-            ``formats/depth_encoding.py``. With ``disparity``, ``depth_scale`` is baseline × focal
-            length.
+        images, labels, depth: folders relative to ``root``, or None. ``%split`` stands for the
+            split; without it a sub-folder named after the split is used where it exists.
+        num_classes, class_names, ignore_index, label_map: see :class:`LabelRule`.
+        label_colors: see ``colors`` of :class:`LabelRule`.
+        depth_scale, depth_encoding, invalid_depth: see :class:`DepthRule`.
         depth_key: name of the depth array in files that hold several: an EXR channel, an HDF5
             data set, a variable of a ``.mat`` or ``.npz`` file.
-        invalid_depth: values in the files, before scaling, that mean "not measured".
         max_depth: required with ``depth``.
         images_name, labels_name, depth_name: templates in which ``%stem`` is the common part of a
             pair's file names: ``%stem_leftImg8bit`` beside ``%stem_gtFine_labelIds``.
@@ -83,14 +69,11 @@ class FolderDataset(FileDataset):
         if self.depth is None:
             return None
         if self.max_depth is None:
-            raise DataError(
-                "data.max_depth is needed with data.depth: the largest depth that counts as "
-                "valid, in metres (10 for rooms, 80 for roads)"
-            )
+            raise DataError("data.max_depth is needed with data.depth: largest valid metres")
         return DepthRule(
             encoding=self.depth_encoding,
             scale=self.depth_scale,
-            invalid=tuple(float(v) for v in self.invalid_depth),
+            invalid=self.invalid_depth,
             min_depth=self.min_depth,
             max_depth=self.max_depth,
         )
@@ -114,24 +97,20 @@ class FolderDataset(FileDataset):
             raise DataError(
                 f"{len(bare)} of {len(keys)} images in {photos[keys[0]].parent} have no "
                 f"{' and no '.join(maps)} (images without labels: {few(bare)}): add the files, fix "
-                "the name templates, or set data.missing=skip, or keep to learn from a task.teacher"
+                "the name templates, or set data.missing=skip (or keep, with a task.teacher)"
             )
         skipped = set(bare) if self.missing == "skip" else set()
         labels, depth = maps.get("labels", {}), maps.get("depth", {})
         return [Files(photos[k], labels.get(k), depth.get(k)) for k in keys if k not in skipped]
 
-    def unpaired(self) -> Unpaired:
+    def unpaired(self) -> tuple[list[Path], list[Path]]:
         photos, keys, own_photos = self._photos()
         maps = self._maps(photos, keys)
         paired = {key for found, _ in maps.values() for key in found}
-        stray = [
-            path
-            for found, own_maps in maps.values()
-            if own_maps or not own_photos  # otherwise they may belong to another split's photos
-            for key, path in found.items()
-            if key not in photos
-        ]
-        return Unpaired([photos[key] for key in keys if maps and key not in paired], stray)
+        # in a folder of all splits they may belong to another split's photos
+        complete = [found for found, own_maps in maps.values() if own_maps or not own_photos]
+        stray = [path for found in complete for key, path in found.items() if key not in photos]
+        return [photos[key] for key in keys if maps and key not in paired], stray
 
     def _photos(self) -> tuple[dict[str, Path], list[str], bool]:
         """All photos of the folder, the keys of this split's, and whether it holds only those."""
@@ -139,18 +118,14 @@ class FolderDataset(FileDataset):
         # arrays are photos only if the template says so: beside photos they are depth
         suffixes = (".npy",) if self.images_name.endswith(".npy") else io.IMAGE_SUFFIXES
         found = scan(folder, name=self.images_name, suffixes=suffixes, option="data.images_name")
-        lists = self._lists
-        if lists:
-            if self.split not in lists:
-                raise DataError(
-                    f"data.split_files names no list for split {self.split} "
-                    f"(it has {', '.join(lists)}): add it"
-                )
-            path = self.folder / lists[self.split]
-            return found, select_listed(found, list_file=path, bases=(folder, self.folder)), own
-        if own:
-            return found, list(found), own
-        return found, share_out(found, split=self.split, fractions=self.fractions), own
+        if self._lists:
+            path = self.folder / list_of_split(self._lists, self.split, option="data.split_files")
+            keys = select_listed(found, list_file=path, bases=(folder, self.folder))
+        elif own:
+            keys = list(found)
+        else:
+            keys = share_out(found, split=self.split, fractions=self.fractions)
+        return found, keys, own
 
     def _maps(
         self, photos: Mapping[str, Path], keys: Sequence[str]
@@ -194,10 +169,8 @@ class FolderDataset(FileDataset):
         if others:  # using the folder for all splits would mix their files
             raise DataError(
                 f"folder {folder / on_disk} does not exist, but {folder} holds "
-                f"{', '.join(others)}: make it, or name it with "
-                f"data.split_names.{on_disk}={others[-1]}, or set "
-                f"{option}={template.rstrip('/')}/{others[0]} to share one folder out by "
-                "data.fractions"
+                f"{', '.join(others)}: make it, set data.split_names.{on_disk}={others[-1]}, or "
+                f"set {option}={template.rstrip('/')}/{others[0]} to divide it by data.fractions"
             )
         return folder, False
 
@@ -267,11 +240,8 @@ def select_listed(
     wanted = [line.removeprefix("./") for line in lines if line and not line.startswith("#")]
     unknown = [line for line in wanted if line not in known or line in ambiguous]
     if unknown or not wanted:
-        fault = (
-            f"{len(unknown)} of {len(wanted)} lines name no single file in {bases[0]} "
-            f"({few(unknown)})"
-            if unknown
-            else "the list is empty"
+        raise DataError(
+            f"{list_file}: {len(unknown)} of {len(wanted)} lines name no single file in {bases[0]} "
+            f"({few(unknown)}): write one relative path or stem per line"
         )
-        raise DataError(f"{list_file}: {fault}: write one relative path or stem per line")
     return list(dict.fromkeys(known[line] for line in wanted))

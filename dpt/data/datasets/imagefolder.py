@@ -34,11 +34,13 @@ class ImageFolderDataset(FileDataset):
         folder = self.folder / on_disk.get(self.split, self.split)
         if not folder.is_dir():
             raise missing_path(folder, what="folder", remedy="check data.root and the split's name")
-        train = self.folder / on_disk.get("train", "train")
-        if self.class_names is None and not train.is_dir():
-            remedy = "classes are taken from it; make it, or set data.class_names"
-            raise missing_path(train, what="folder", remedy=remedy)
-        names = _folders(train) if self.class_names is None else self.class_names
+        names = self.class_names
+        if names is None:
+            train = self.folder / on_disk.get("train", "train")
+            if not train.is_dir():
+                remedy = "classes are taken from it; make it, or set data.class_names"
+                raise missing_path(train, what="folder", remedy=remedy)
+            names = _folders(train)
         if not names:
             raise DataError(f"{self.folder}: no class folders: expected train/<class>/<image>")
         unknown = sorted(set(_folders(folder)) - set(names))
@@ -100,12 +102,12 @@ class ImageTableDataset(FileDataset):
         """The numbers of a CSV table by image name."""
         rows = csv.DictReader(io.read_text(path).splitlines(), skipinitialspace=True)
         header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
-        columns = {"image_column": self.image_column, "value_column": self.value_column}
-        for option, column in columns.items():
+        for column in (self.image_column, self.value_column):
             if column not in header:
+                found = ", ".join(header)
                 raise DataError(
-                    f"{path}: no column {column!r} in the header ({', '.join(header)}): set "
-                    f"data.{option}"
+                    f"{path}: no column {column!r} in the header ({found}): set data.image_column "
+                    "and data.value_column"
                 )
         values: dict[str, float] = {}
         for row in rows:
@@ -114,13 +116,11 @@ class ImageTableDataset(FileDataset):
                 value = float(text)
             except (TypeError, ValueError):
                 value = math.nan
-            if not name or not math.isfinite(value):
+            if not name or not math.isfinite(value) or name in values:
                 raise DataError(
                     f"{path}: line {rows.line_num} has image {name!r} and value {text!r}: "
-                    "each line needs a name and a number; complete or remove it"
+                    "each line needs a name of its own and a number; correct or remove it"
                 )
-            if name in values:
-                raise DataError(f"{path}: line {rows.line_num} names {name} again: remove one")
             values[name] = value
         if not values:
             raise DataError(f"{path}: the table has no lines: add some")

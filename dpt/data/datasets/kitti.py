@@ -22,9 +22,7 @@ class KittiDataset(FileListDataset):
     length, which is not used:
     ``2011_09_26/2011_09_26_drive_0002_sync/image_02/data/0000000069.png
     2011_09_26_drive_0002_sync/proj_depth/groundtruth/image_02/0000000069.png 721.5377``.
-    Lines whose depth is ``None`` are left out: 45 of the 697 test images have none. If a line names
-    only an image, as Eigen's own lists do, the depth map is expected at the path shown above, and
-    the line is left out if there is none. That leaves the same 652.
+    Lines whose depth is ``None`` are left out: 45 of the 697 test images have none.
 
     Images may be JPEG copies of the PNGs. Depth maps may be in the folders ``train`` and ``val`` in
     which they are published; Eigen's split mixes the two.
@@ -39,17 +37,6 @@ class KittiDataset(FileListDataset):
     depth_scale: float = 1 / 256
     max_depth: float = 80.0
     crop: Literal["kb"] | None = None
-
-    line_format = "DATE/DRIVE/image_02/data/NUMBER.png, then the path of its depth map"
-
-    def complete(self, words: list[str]) -> list[str]:
-        parts = Path(words[0]).parts
-        if len(words) > 1 or len(parts) != 5:
-            return words
-        _, drive, camera, _, name = parts
-        truth = f"{drive}/proj_depth/groundtruth/{camera}/{Path(name).stem}.png"
-        depth = self.locate(words[0], truth).depth
-        return [words[0], truth if depth is not None and depth.is_file() else "None"]
 
     def locate(self, image: str, depth: str) -> Files:
         maps = self.folder / self.depth

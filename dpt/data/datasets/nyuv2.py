@@ -11,7 +11,7 @@ import numpy as np
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset
-from dpt.data.errors import DataError, few, missing_path
+from dpt.data.errors import DataError, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
@@ -25,8 +25,7 @@ _SOURCE = "https://cs.nyu.edu/~fergus/datasets/nyu_depth_v2.html"
 class NYUv2Dataset(FileDataset):
     """Reads ``nyu_depth_v2_labeled.mat`` frame by frame, as it was downloaded.
 
-    The official split (795 for training, 654 for testing) is read from ``splits.mat``, or from
-    ``train.txt`` and ``test.txt`` with one frame number of 1..1449 a line.
+    The official split (795 for training, 654 for testing) is read from ``splits.mat``.
 
     Args:
         root: the folder of the files.
@@ -56,10 +55,14 @@ class NYUv2Dataset(FileDataset):
         return LabelRule(class_names=self.class_names, label_map=_ids_of_40(mapping))
 
     def list_files(self) -> list[Files]:
-        self._mat = self.folder / _MAT
-        if not self._mat.is_file():
-            raise missing_path(self._mat, what="file", remedy=f"download it from {_SOURCE}")
-        self._numbers = _split_numbers(self.folder, self.split)
+        self._mat, splits = self.folder / _MAT, self.folder / "splits.mat"
+        for path in (self._mat, splits):
+            if not path.is_file():
+                raise missing_path(path, what="file", remedy=f"download it from {_SOURCE}")
+        on_disk = {"train": "train", "val": "test", "test": "test"}.get(self.split)
+        if on_disk is None:
+            raise DataError(f"split {self.split}: NYUv2 has train and test (also called val)")
+        self._numbers = [int(n) for n in io.read_mat(splits, f"{on_disk}Ndxs").ravel()]
         return [Files(self._mat)] * len(self._numbers)
 
     def files(self, index: int) -> None:
@@ -78,31 +81,12 @@ class NYUv2Dataset(FileDataset):
         return self._array("depths" if self.depth == "filled" else "rawDepths", index)
 
     def _array(self, name: str, index: int) -> np.ndarray:
-        return io.read_array(self._mat, name, index=self._numbers[index] - 1)
-
-
-def _split_numbers(root: Path, split: str) -> list[int]:
-    """The frames of a split, counted from 1."""
-    on_disk = {"train": "train", "val": "test", "test": "test"}.get(split)
-    if on_disk is None:
-        raise DataError(f"split {split}: NYUv2 has train and test (also called val)")
-    listed, official = root / f"{on_disk}.txt", root / "splits.mat"
-    if official.is_file():
-        return [int(n) for n in io.read_array(official, f"{on_disk}Ndxs").ravel()]
-    if not listed.is_file():
-        raise missing_path(official, what="file", remedy=f"download it from {_SOURCE}")
-    words = io.read_text(listed).split()
-    wrong = [word for word in words if not word.isdecimal() or int(word) < 1]
-    if wrong or not words:
-        raise DataError(
-            f"{listed}: found {few(wrong) or 'nothing'}: write one frame number of 1..1449 a line"
-        )
-    return [int(word) for word in words]
+        return io.read_mat(self._mat, name, index=self._numbers[index] - 1)
 
 
 def _ids_of_40(path: Path) -> list[list[int]]:
     """The raw ids of each of the 40 classes, from the file with the class of each raw id."""
-    class_of_id = io.read_array(path, "mapClass").ravel().tolist()
+    class_of_id = io.read_mat(path, "mapClass").ravel().tolist()
     if set(class_of_id) != set(range(1, 41)):
         raise DataError(
             f"{path}: mapClass must hold a class of 1..40 for each raw class, and each class once "

@@ -75,34 +75,31 @@ def exif_orientation(path: str | Path) -> int:
 
 def read_size(path: str | Path) -> tuple[int, int]:
     """(H, W) of a photo as it is stored, without decoding pixels."""
-    if not Path(path).is_file():
-        raise missing_path(Path(path), what="file", remedy="check the path")
-    try:
-        with _decoding(path, "a picture"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_HEADER_FORMATS) as picture:
-                return picture.height, picture.width
-    except Image.DecompressionBombError:
-        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise DataError(f"{path}: more than {most} pixels: shrink it") from None
+    check_file(path)
+    with _decoding(path, "a picture"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with Image.open(path, formats=_HEADER_FORMATS) as picture:
+            return picture.height, picture.width
 
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
     """Pixels by OpenCV with ``flags``, after a check that the file is complete."""
-    complete = True
     if data.startswith(_JPEG_START):
         # search after the last scan: an embedded thumbnail has an end mark of its own
         scan = 0 if data.endswith(_JPEG_END) else data.rfind(_JPEG_SCAN)
-        complete = data.find(_JPEG_END, max(scan, 0)) >= 0
+        _require_end(path, data, _JPEG_END, max(scan, 0))
     elif data.startswith(_PNG_START):
-        complete = data.endswith(_PNG_END) or data.rfind(_PNG_END) >= 0
-    if not complete:
-        raise DataError(f"{path}: the file is truncated ({len(data)} bytes, no end mark): {AGAIN}")
+        _require_end(path, data, _PNG_END)
     with _decoding(path, "a picture"):
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if image is None:
         raise DataError(f"{path}: not a picture that can be decoded, or damaged: {AGAIN}")
     return image
+
+
+def _require_end(path: str | Path, data: bytes, mark: bytes, start: int = 0) -> None:
+    if not data.endswith(mark) and data.find(mark, start) < 0:
+        raise DataError(f"{path}: the file is truncated ({len(data)} bytes, no end mark): {AGAIN}")
 
 
 def read_picture(path: str | Path, key: None = None) -> np.ndarray:
@@ -118,8 +115,7 @@ def read_label_picture(path: str | Path, key: None = None) -> np.ndarray:
     has_header = data.startswith(_PNG_START) and len(data) > 25
     bits, color_type = (data[24], data[25]) if has_header else (8, 0)
     if color_type == 3:
-        if _PNG_END not in data:
-            raise DataError(f"{path}: the file is truncated ({len(data)} bytes): {AGAIN}")
+        _require_end(path, data, _PNG_END)
         with _decoding(path, "a picture"):
             return np.asarray(Image.open(io.BytesIO(data)))
     labels = decode_picture(path, data, cv2.IMREAD_UNCHANGED)
@@ -134,21 +130,15 @@ def read_pfm(path: str | Path, key: None = None) -> np.ndarray:
     """Portable float map: a header split on white space, then rows from bottom to top."""
     data = read_bytes(path)
     header = re.match(rb"(P[Ff])\s+(\d+)\s+(\d+)\s+(\S+?)(?:[ \t\r]*\n|\s)", data)
-    try:
-        if header is None:
-            raise ValueError
-        kind, width, height, scale = header.groups()
-        shape = (int(height), int(width), 3 if kind == b"PF" else 1)
+    if header is None:
+        raise DataError(f"{path}: not a PFM file (Pf, width, height, scale): {AGAIN}")
+    kind, width, height, scale = header.groups()
+    with _decoding(path, "a PFM file"):
         dtype = np.dtype("<f4" if float(scale) < 0 else ">f4")
-    except ValueError:
-        raise DataError(
-            f"{path}: not a PFM file (must begin with Pf, width, height, scale): {AGAIN}"
-        ) from None
+    shape = (int(height), int(width), 3 if kind == b"PF" else 1)
     body, size = data[header.end() :], int(np.prod(shape)) * 4
-    if len(body) < size:
-        raise DataError(f"{path}: truncated, {len(body)} of {size} bytes of pixels: {AGAIN}")
-    if body[size:].strip():
-        raise DataError(f"{path}: {len(body) - size} bytes too many for its size: {AGAIN}")
+    if len(body) < size or body[size:].strip():
+        raise DataError(f"{path}: {len(body)} bytes of pixels, must be {size}: {AGAIN}")
     pixels = np.frombuffer(body[:size], dtype).reshape(shape)
     return np.ascontiguousarray(pixels[::-1]).astype(np.float32)
 
@@ -222,7 +212,8 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
 def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
     """A variable of a MATLAB file as MATLAB shows it, or its entry ``index`` along the last axis.
 
-    Version 7.3 is HDF5, with the axes in reverse; older versions are read by SciPy.
+    Version 7.3 is HDF5, with the axes in reverse, of which only the entry is read; older versions
+    are read by SciPy.
     """
     check_file(path)
     with open(path, "rb") as file:
@@ -241,9 +232,8 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
 
 def _choose(path: str | Path, names: Sequence[str], key: str | None) -> str:
     if key is not None and key not in names:
-        raise DataError(
-            f"{path}: holds no {key}, but {few(names, 8) or 'no array'}: check its name"
-        )
+        found = few(names, 8) or "no array"
+        raise DataError(f"{path}: holds no {key}, but {found}: check its name")
     if key is None and len(names) != 1:
         found = f"several arrays ({few(names, 8)})" if names else "no array of numbers"
         raise DataError(f"{path}: holds {found}: name the depth's with data.depth_key")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -28,7 +28,7 @@ class DepthRule:
 
     encoding: DepthEncoding = "linear"
     scale: float = 0.001
-    invalid: tuple[float, ...] = (0.0,)
+    invalid: Sequence[float] = (0.0,)
     min_depth: float = 0.0
     max_depth: float | None = None
 
@@ -39,10 +39,8 @@ class DepthRule:
         if self.scale <= 0:
             raise DataError(f"data.depth_scale={self.scale} must be above 0")
         if self.max_depth is not None and not 0 <= self.min_depth < self.max_depth:
-            raise DataError(
-                f"data.min_depth={self.min_depth} must lie in 0..data.max_depth={self.max_depth} "
-                "(metres)"
-            )
+            limits = f"0..data.max_depth={self.max_depth}"
+            raise DataError(f"data.min_depth={self.min_depth} must lie in {limits} (metres)")
 
     def __call__(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Converts stored values (H, W).
@@ -70,7 +68,7 @@ class DepthRule:
     def explain(self, raw: np.ndarray) -> str:
         """Why no pixel of a file is valid, with a remedy."""
         values = self._decode(raw)
-        usable = values[np.isfinite(values) & (values > 0) & ~np.isin(raw, self.invalid)]
+        usable = values[np.isfinite(values) & (values > 0) & ~np.isin(raw, list(self.invalid))]
         if usable.size == 0:
             return "the file holds only values of data.invalid_depth: check the file"
         text = (
@@ -96,8 +94,7 @@ def _sunrgbd(raw: np.ndarray) -> np.ndarray:
 def _kinect(raw: np.ndarray) -> np.ndarray:
     """Raw Kinect values of NYUv2's ``.pgm`` files, their bytes swapped, to millimetres.
 
-    351.3 / (1092.5 - raw) metres is the fit of NYUv2's own toolbox; it is undefined from 1093 on,
-    where 2047 means "not measured".
+    The fit of NYUv2's own toolbox; undefined from 1093 on, where 2047 means "not measured".
     """
     return np.float32(351_300) / (np.float32(1092.5) - raw.byteswap().astype(np.float32))
 

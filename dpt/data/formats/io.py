@@ -11,12 +11,12 @@ import numpy as np
 
 from dpt.data.errors import DataError
 from dpt.data.formats import decoders
-from dpt.data.formats.decoders import exif_orientation, read_bytes, read_size
+from dpt.data.formats.decoders import exif_orientation, read_bytes, read_mat, read_size
 from dpt.data.formats.depth_encoding import DepthRule
 
 __all__ = ["DEPTH_SUFFIXES", "IMAGE_SUFFIXES", "LABEL_SUFFIXES", "decode_image", "decode_map",
-           "exif_orientation", "read_array", "read_bytes", "read_depth", "read_image",
-           "read_labels", "read_raw_depth", "read_size", "read_text"]  # fmt: skip
+           "exif_orientation", "read_bytes", "read_depth", "read_image", "read_labels",
+           "read_mat", "read_raw_depth", "read_size", "read_text"]  # fmt: skip
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".npz", ".h5", ".hdf5",
@@ -64,8 +64,8 @@ def decode_image(data: bytes, *, source: str | Path, exif: bool = False) -> np.n
     if image.dtype == np.uint16:
         if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():
             raise DataError(
-                f"{source}: a 16-bit single-channel file, not a photo: it looks like depth; "
-                "check data.images, or save it as 8-bit"
+                f"{source}: a 16-bit single-channel file looks like depth, not like a photo: check "
+                "data.images, or save it as 8-bit"
             )
         image = (image >> 8).astype(np.uint8)
     if image.dtype != np.uint8:
@@ -110,10 +110,7 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     if raw.ndim == 3 and raw.shape[2] == 1:
         raw = raw[..., 0]
     if raw.ndim == 3 and raw.shape[2] in (3, 4):
-        raise DataError(
-            f"{path}: this is a colour picture ({raw.shape[2]} channels), not depth: depth files "
-            "have one channel; check data.depth"
-        )
+        raise DataError(f"{path}: this is a colour picture, not depth: check data.depth")
     if raw.ndim != 2 or raw.dtype.kind not in "uif":
         raise DataError(f"{path}: depth must be numbers of (H, W), found {raw.dtype} {raw.shape}")
     return raw
@@ -149,14 +146,6 @@ def read_text(path: str | Path) -> str:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{path}: not a text file in UTF-8: save it as UTF-8") from None
-
-
-def read_array(path: str | Path, key: str, *, index: int | None = None) -> np.ndarray:
-    """An array of a ``.mat`` file as MATLAB shows it, or its entry ``index`` along the last axis.
-
-    Of a file of version 7.3 only the entry is read.
-    """
-    return decoders.read_mat(path, key, index=index)
 
 
 def _ids_of_colors(

@@ -23,8 +23,7 @@ class LabelRule:
     """From the ids in label files to class ids 0..num_classes-1, 255 where no class applies.
 
     Args:
-        num_classes: at most 255. None: the number of rows of ``label_map``, or else of
-            ``class_names``.
+        num_classes: at most 255. None: the number of rows of ``label_map`` or ``class_names``.
         class_names: one for each class; by default ``class_0``, ...
         ignore_index: the value, or values, that mean "unlabelled" in the files. Other values
             outside the classes are an error. Not used with ``label_map``.
@@ -52,19 +51,13 @@ class LabelRule:
             if num_classes == 0:
                 raise DataError("data.num_classes is needed with data.labels: set it")
         if not 1 <= num_classes <= 255:
-            raise DataError(
-                f"data.num_classes={num_classes} must lie in 1..255 (255 is the ignored id)"
-            )
-        if rows is not None and len(rows) != num_classes:
-            raise DataError(
-                f"data.label_map has {len(rows)} rows for {num_classes} classes: "
-                "give the ids of each class, in their order"
-            )
-        if class_names and len(class_names) != num_classes:
-            raise DataError(
-                f"data.class_names has {len(class_names)} names for data.num_classes="
-                f"{num_classes}: give one for each class"
-            )
+            raise DataError(f"data.num_classes={num_classes} must lie in 1..255 (255 is ignored)")
+        for option, values in (("label_map", rows), ("class_names", class_names)):
+            if values and len(values) != num_classes:
+                raise DataError(
+                    f"data.{option} has {len(values)} rows for {num_classes} classes: "
+                    "give one for each class, in their order"
+                )
         self.num_classes = num_classes
         self.class_names = tuple(class_names) or tuple(f"class_{i}" for i in range(num_classes))
         self.colors = tuple((int(r), int(g), int(b)) for r, g, b in colors)
@@ -110,19 +103,14 @@ class LabelRule:
     def _out_of_range(self, path: str | Path, values: list[int]) -> DataError:
         count = self.num_classes
         ignored = self.ignore_index[0] if len(self.ignore_index) == 1 else [*self.ignore_index]
+        hint = (
+            "set data.num_classes, data.ignore_index for values that mean unlabelled, or "
+            "data.label_map for the ids of each class"
+        )
+        if values in ([count], [IGNORE_INDEX]):
+            hint = f"if {values[0]} marks unlabelled pixels, set data.ignore_index={values[0]}"
         if values == [count]:
-            hint = (
-                f"if {count} marks unlabelled pixels, set data.ignore_index={count}; if ids count "
-                f"from 1, set data.label_map=1-{count}; if it is a class, set "
-                f"data.num_classes={count + 1}"
-            )
-        elif values == [IGNORE_INDEX]:
-            hint = f"if 255 marks unlabelled pixels, add it to data.ignore_index={ignored}"
-        else:
-            hint = (
-                "set data.num_classes, data.ignore_index for values that mean unlabelled, or "
-                "data.label_map for the ids of each class"
-            )
+            hint += f"; if ids count from 1, set data.label_map=1-{count}"
         return DataError(
             f"{path}: class ids {few([str(v) for v in values], 8)} are outside 0..{count - 1} "
             f"(data.num_classes={count}) and not data.ignore_index={ignored}: {hint}"
