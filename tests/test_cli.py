@@ -168,7 +168,6 @@ WRONG_VALUES = [
     (["optim.lr=fast"], ["optim.lr", "'fast'", "number"]),
     (["data.batch_size=many"], ["data.batch_size", "'many'", "integer"]),
     (["task=depth", "task.kind=absolute"], ["kind", "'absolute'", "metric", "relative"]),
-    (["model.name=dpt_huge"], ["dpt_huge", "dpt_tiny", "dpt_large"]),
     (["model.encoder.out_indices=[0,1,2,99]"], ["out_indices", "99", "0..11"]),
     (["model=_base"], ["model.name", "must be given"]),
     (["trainer.accelerator=abacus"], ["accelerator", "abacus", "cpu"]),

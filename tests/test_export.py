@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from own_head import NormalsConfig
 
 import dpt
 from dpt.cli import main
 from dpt.export import export
 from dpt.export.graph import Graph, describe
-from dpt.nn import DepthHead
+from dpt.nn import HEADS, DepthHead
 from dpt.types import Calibration
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -42,7 +43,10 @@ def tiny(heads=JOINT, **overrides):
 
 @pytest.fixture(scope="module")
 def model():
-    made = tiny()
+    """Depth, classes and a user's own head."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(HEADS, "normals", NormalsConfig)
+        made = tiny({**JOINT, "normals": {}})
     for module in made.modules():  # statistics that a BN left out would show
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.running_mean, -1, 1)
@@ -206,9 +210,9 @@ def test_metadata_say_what_a_user_must_know(written):
     onnx.checker.check_model(stored)
     facts = {entry.key: entry.value for entry in stored.metadata_props}
     assert facts["dpt_version"] == dpt.__version__
-    assert json.loads(facts["tasks"]) == ["depth", "segmentation"]
+    assert json.loads(facts["tasks"]) == ["depth", "segmentation", "normals"]
     assert facts["depth_unit"] == "m"
-    assert json.loads(facts["outputs"])["depth"]["value_range"] in ([0, 10.0], None)
+    assert json.loads(facts["outputs"])["depth"]["value_range"] == [0, 10.0]
     assert json.loads(facts["class_names"]) == ["wall", "floor", "sofa"]
     assert json.loads(facts["mean"]) == [0.4, 0.5, 0.6]
     assert json.loads(facts["std"]) == [0.2, 0.3, 0.4]
@@ -307,9 +311,9 @@ except ValueError as error:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
-def test_a_disk_that_takes_no_more(model, tmp_path, suffix):
+def test_a_disk_that_takes_no_more(tmp_path, suffix):
     """A limit on the size of files fails a write as a full disk does."""
-    model.save_pretrained(tmp_path / "model")
+    tiny().save_pretrained(tmp_path / "model")
     target = tmp_path / f"a.{suffix}"
     done = subprocess.run(
         [sys.executable, "-c", FULL, tmp_path / "model", target],
@@ -337,8 +341,8 @@ def run(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_it_did(model, tmp_path, run):
-    model.save_pretrained(tmp_path / "model")
+def test_the_command_prints_what_it_did(tmp_path, run):
+    tiny().save_pretrained(tmp_path / "model")
     out = tmp_path / "a.onnx"
     code, said, _ = run(tmp_path / "model", out, "--task", "depth", "--fp16", "--opset", "21")
     assert code == 0
@@ -350,8 +354,8 @@ def test_the_command_prints_what_it_did(model, tmp_path, run):
     assert onnx.load(out).opset_import[0].version == 21
 
 
-def test_mistakes_are_told_in_one_line(model, tmp_path, run, monkeypatch):
-    model.save_pretrained(tmp_path / "model")
+def test_mistakes_are_told_in_one_line(tmp_path, run, monkeypatch):
+    tiny().save_pretrained(tmp_path / "model")
     here = tmp_path / "model"
     (tmp_path / "b.onnx").mkdir()
     for arguments, part in (

@@ -206,6 +206,7 @@ class Predictor:
         self.preprocessing = model.preprocessing
         self.calibration: Calibration | None = model.calibration
         self.network_outputs = model.outputs
+        self._depth = next((n for n, s in model.outputs.items() if s.kind == "depth"), None)
         fast = model.optimize_for_inference(compiled=False).to(self.device, self.dtype)
         if flip or tuple(scales) != (1.0,):
             multiple = self.preprocessing.multiple_of
@@ -218,10 +219,9 @@ class Predictor:
     @property
     def outputs(self) -> dict[str, OutputSpec]:
         outputs = dict(self.network_outputs)
-        if self.calibration is not None:
-            name = next(n for n, s in outputs.items() if s.kind == "depth")
+        if self.calibration is not None and self._depth is not None:
             bounds = self.calibration.min_depth, self.calibration.max_depth
-            outputs[name] = replace(outputs[name], unit="m", value_range=bounds)
+            outputs[self._depth] = replace(outputs[self._depth], unit="m", value_range=bounds)
         return outputs
 
     @property
@@ -336,19 +336,15 @@ class Predictor:
         arrays: dict[str, np.ndarray] = {}
         for name, spec in outputs.items():
             values = full[name] if spec.dense else found[name][0]
-            if spec.kind == "depth" and name == _first_depth(outputs) and self.calibration:
+            if name == self._depth and self.calibration is not None:
                 values = self.calibration.to_metres(values)
             if spec.kind == "logits" and not spec.dense:
                 values = values.softmax(0)
             if spec.dense and spec.kind != "logits" and spec.channels is None:
                 values = values[..., 0]
-            array = np.array(values.cpu().numpy())  # a copy: the tensor may be part of a batch
+            array = np.array(values.cpu().numpy(), order="C")  # a copy: may be part of a batch
             arrays[name] = array.astype(np.uint16) if array.dtype == np.int32 else array
         return Prediction(arrays, outputs)
-
-
-def _first_depth(outputs: Mapping[str, OutputSpec]) -> str | None:
-    return next((name for name, spec in outputs.items() if spec.kind == "depth"), None)
 
 
 def _at_size(

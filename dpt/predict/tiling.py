@@ -10,7 +10,7 @@ Shapes: (H, W) the image, (h, w) an output of the network, C channels or classes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dpt.depthmath import align_median, align_scale_shift
 from dpt.functional import source_rows, upsample, upsample_rows
+from dpt.nn.tta import spans
 from dpt.types import OutputSpec
 
 OVERLAP = 0.25
@@ -31,35 +32,20 @@ def label_dtype(num_classes: int) -> torch.dtype:
     return torch.uint8 if num_classes <= 256 else torch.int32
 
 
-def spans(length: int, tile: int) -> list[slice]:
-    """The tiles along one side: evenly spaced, all of one length, none beyond the end."""
-    if length <= tile:
-        return [slice(0, length)]
-    common = int(tile * OVERLAP)
-    count = -(-(length - common) // (tile - common))
-    return [slice(int(start), int(start) + tile) for start in np.linspace(0, length - tile, count)]
+def tile_spans(length: int, tile: int) -> list[slice]:
+    """The tiles along one side."""
+    return list(spans(length, tile, tile - int(tile * OVERLAP)))
 
 
 def blend_weights(pieces: Sequence[slice], length: int) -> Tensor:
     """Weight of each tile at each place of one side, (tiles, length); columns sum to 1.
 
-    Weights rise and fall as sin² over the overlap, so that neither the result nor its slope jumps.
+    Weights are Hann windows: neither the result nor its slope jumps where a tile ends.
     """
-    place = torch.arange(length, dtype=torch.float64) + 0.5
-    rows = []
-    for before, piece, after in zip([None, *pieces[:-1]], pieces, [*pieces[1:], None], strict=True):
-        weight = ((place > piece.start) & (place < piece.stop)).double()
-        if before is not None:
-            weight *= _rise((place - piece.start) / (before.stop - piece.start))
-        if after is not None:
-            weight *= _rise((piece.stop - place) / (piece.stop - after.start))
-        rows.append(weight)
-    weights = torch.stack(rows)
-    return (weights / weights.sum(0)).float()
-
-
-def _rise(share: Tensor) -> Tensor:
-    return torch.sin(share.clamp(0, 1) * (torch.pi / 2)).square()
+    weights = torch.zeros(len(pieces), length)
+    for row, piece in zip(weights, pieces, strict=True):
+        row[piece] = torch.hann_window(piece.stop - piece.start + 2, periodic=False)[1:-1]
+    return weights / weights.sum(0)
 
 
 def align_tile(depth: Tensor, whole: Tensor, *, inverse: bool) -> Tensor:
@@ -107,18 +93,18 @@ def predict_tiles(
         outputs: the dense outputs.
     """
     height, width = image.shape[:2]
-    down, across = spans(height, tile), spans(width, tile)
+    down, across = tile_spans(height, tile), tile_spans(width, tile)
     weights = blend_weights(down, height), blend_weights(across, width)
-    coarse = {
-        n: upsample(whole[n], (height, width)) for n, s in outputs.items() if s.kind == "depth"
-    }
+    depths = [name for name, spec in outputs.items() if spec.kind == "depth"]
+    coarse = {name: upsample(whole[name], (height, width)) for name in depths}
     result: dict[str, Tensor] = {}
     for name, spec in outputs.items():
-        size, channels = (height, width), whole[name].shape[1]
+        channels = whole[name].shape[1]
         if spec.kind == "logits":
-            result[name] = whole[name].new_empty(size, dtype=label_dtype(channels))
+            dtype = label_dtype(channels)
+            result[name] = whole[name].new_empty((height, width), dtype=dtype)
         else:
-            result[name] = whole[name].new_empty((*size, channels))
+            result[name] = whole[name].new_empty((height, width, channels))
     waiting: dict[int, list[dict[str, Tensor]]] = {}
     for i, rows in enumerate(down):
         waiting[i] = predict([image[rows, columns] for columns in across])
@@ -130,17 +116,13 @@ def predict_tiles(
         stop = height if i + 1 == len(down) else down[i + 1].start  # later tiles begin here
         for name, spec in outputs.items():
             tiles = {k: [found[name] for found in row] for k, row in waiting.items()}
-            for band in _bands(rows.start, stop, width * whole[name].shape[1]):
+            step = max(1, VALUES_AT_ONCE // (width * whole[name].shape[1]))
+            for first in range(rows.start, stop, step):
+                band = slice(first, min(first + step, stop))
                 blended = _blend(tiles, down, across, weights, band)
                 result[name][band] = blended.argmax(-1) if spec.kind == "logits" else blended
         waiting = {k: row for k, row in waiting.items() if down[k].stop > stop}
     return result
-
-
-def _bands(start: int, stop: int, values_per_row: int) -> Iterator[slice]:
-    step = max(1, VALUES_AT_ONCE // values_per_row)
-    for first in range(start, stop, step):
-        yield slice(first, min(first + step, stop))
 
 
 def _blend(
@@ -162,8 +144,7 @@ def _blend(
         here = slice(rows.start - band.start, rows.stop - band.start)
         for j, (columns, maps) in enumerate(zip(across, row, strict=True)):
             source, upper, share = source_rows(inside, maps.shape[2], down[i].stop - down[i].start)
-            side = columns.stop - columns.start
-            part = upsample_rows(maps[:, :, source], upper, share, side)[0]
+            part = upsample_rows(maps[:, :, source], upper, share, columns.stop - columns.start)[0]
             weight = weight_rows[i, rows, None] * weight_columns[j, None, columns]
             total[here, columns] += part * weight[..., None]
     return total

@@ -18,7 +18,7 @@ from photos import photo_of
 from torch import nn
 
 import dpt
-from dpt.predict.tiling import OVERLAP, align_tile, blend_weights, spans
+from dpt.predict.tiling import OVERLAP, align_tile, blend_weights, tile_spans
 from dpt.types import OutputSpec, Preprocessing
 
 METRIC = OutputSpec("depth", "depth", unit="m")
@@ -48,8 +48,8 @@ def brightness(images):
 
 
 @pytest.mark.parametrize(("length", "tile"), [(100, 100), (101, 100), (1000, 64), (777, 130)])
-def test_tiles_lie_evenly_and_overlap(length, tile):
-    pieces = spans(length, tile)
+def test_tiles_cover_the_image_and_overlap(length, tile):
+    pieces = tile_spans(length, tile)
     assert (pieces[0].start, pieces[-1].stop) == (0, length)
     assert {s.stop - s.start for s in pieces} == {tile}
     for before, after in pairwise(pieces):
@@ -57,7 +57,7 @@ def test_tiles_lie_evenly_and_overlap(length, tile):
 
 
 def test_weights_add_up_and_do_not_jump():
-    pieces = spans(500, 128)
+    pieces = tile_spans(500, 128)
     weights = blend_weights(pieces, 500)
     torch.testing.assert_close(weights.sum(0), torch.ones(500))
     for weight, piece in zip(weights, pieces, strict=True):
@@ -149,7 +149,7 @@ def test_tiles_are_blended_by_their_weights(size, monkeypatch):
         return {"segmentation": logits, "depth": logits[:, 0]}
 
     found = dpt.Predictor(model, tile=64)(photo)
-    down, across = spans(size[0], 64), spans(size[1], 64)
+    down, across = tile_spans(size[0], 64), tile_spans(size[1], 64)
     by_row, by_column = blend_weights(down, size[0]), blend_weights(across, size[1])
     logits, depth = torch.zeros(4, *size), torch.zeros(size)
     images = PIXELS.normalize(torch.from_numpy(photo).permute(2, 0, 1)[None])
