@@ -221,10 +221,15 @@ def test_no_server(tmp_path):
         fetch("http://127.0.0.1:9/x", tmp_path / "x")
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "/etc/passwd"])
-def test_only_http_addresses(tmp_path, url):
-    with pytest.raises(DataError, match="only http and https"):
-        fetch(url, tmp_path / "x")
+def test_other_file_systems(tmp_path):
+    (tmp_path / "source").write_bytes(CONTENT)
+    (tmp_path / "x.part").write_bytes(CONTENT[:1000])
+    url = f"file://{tmp_path}/source"
+    assert fetch(url, tmp_path / "x", checksum=SHA256).read_bytes() == CONTENT
+    for wrong in ("nofs://x/y", f"file://{tmp_path}/missing", "/etc/hostname"):
+        with pytest.raises(DataError, match=f"^{wrong}: "):
+            fetch(wrong, tmp_path / "y")
+    assert names(tmp_path) == ["source", "x"]
 
 
 def test_a_full_disk(server, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Downloads over HTTP that resume after an interruption and verify what they fetched.
+"""Downloads that resume after an interruption and verify what they fetched.
 
 Own code, because pooch and ``torch.hub.download_url_to_file`` start again after every interruption,
 which is not acceptable for files of several gigabytes, and the function of huggingface_hub that
@@ -22,6 +22,8 @@ from typing import BinaryIO
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
+
+import fsspec
 
 from dpt.data.errors import DataError
 from dpt.run_log import tracked
@@ -52,7 +54,7 @@ def fetch(
     file (If-Range) or a checksum is given, in a later call only with a checksum.
 
     Args:
-        url: an http or https address.
+        url: http, https, or an address for fsspec such as ``s3://``.
         target: the file to write; its folder is created.
         checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. None checks the length only.
         size: size of the file in bytes, if known.
@@ -63,8 +65,9 @@ def fetch(
         DataError: the transfer failed, or the file is not the expected one.
     """
     target = Path(target)
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise DataError(f"{url}: only http and https addresses can be downloaded")
+    scheme = urlsplit(url).scheme
+    if not scheme:
+        raise DataError(f"{url}: not an address such as https://...")
     if target.exists():
         verify(target, checksum=checksum, size=size, remedy="remove it and download it again")
         return target
@@ -72,8 +75,11 @@ def fetch(
     remedy = remedy or f"fetch the file by hand and save it as {target}"
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as file:
-            _Transfer(url, file, size, remedy, quiet, checksum is not None).run()
+        with part.open("ab" if checksum else "wb") as file:
+            if scheme in ("http", "https"):
+                _Transfer(url, file, size, remedy, quiet, checksum is not None).run()
+            else:
+                _copy(url, file, remedy)
     except DataError:
         if part.stat().st_size == 0:
             part.unlink()
@@ -111,6 +117,16 @@ def verify(
         digest = hashlib.file_digest(file, algorithm).hexdigest()
     if digest != expected.lower():
         raise DataError(f"{path}: its {algorithm} is {digest}, expected {expected}: {remedy}")
+
+
+def _copy(url: str, file: BinaryIO, remedy: str) -> None:
+    """Appends the rest of a file that fsspec can read."""
+    try:
+        with fsspec.open(url, "rb") as source:
+            source.seek(file.tell())
+            shutil.copyfileobj(source, file, _MEGABYTE)
+    except Exception as error:  # every file system has its own exceptions
+        raise DataError(f"{url}: cannot be read ({error}): {remedy}") from None
 
 
 class _InterruptedError(Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 import time
 from contextlib import suppress
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
 import filelock
-import fsspec
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dpt import atomic
@@ -25,6 +23,7 @@ GIGABYTE = 10**9
 _LOCKS = 256
 _STALE = 3600.0
 """Seconds without new data after which a partial shard counts as left by a killed process."""
+_REMEDY = "check data.root, and that all files that dpt data pack wrote were copied there"
 _CACHED = re.compile(r"[0-9a-f]{64}-(\d+)\.tar(\.part)?")
 
 
@@ -134,8 +133,7 @@ class ShardCache:
     def index(self, split: str) -> ShardIndex:
         url = f"{self.url}/{split}.json"
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "index.json"
-            _copy(url, path)
+            path = fetch(url, Path(folder) / "index.json", remedy=_REMEDY, quiet=True)
             return ShardIndex.read(path, source=url)
 
     def open(self, shard: Shard) -> BinaryIO:
@@ -160,8 +158,8 @@ class ShardCache:
             with filelock.FileLock(locks / "room"):
                 self._make_room(shard, path)
                 path.with_name(f"{path.name}.part").touch()  # reserves the room
-            checksum = f"sha256:{shard.sha256}"
-            _copy(f"{self.url}/{shard.name}", path, checksum=checksum, size=shard.size)
+            url, checksum = f"{self.url}/{shard.name}", f"sha256:{shard.sha256}"
+            fetch(url, path, checksum=checksum, size=shard.size, remedy=_REMEDY, quiet=True)
 
     def _make_room(self, shard: Shard, path: Path) -> None:
         """Removes the shards used least recently until another one fits."""
@@ -183,24 +181,3 @@ class ShardCache:
                 f"{self.folder}: no room for a shard of {shard.size / GIGABYTE:.3g} GB within "
                 f"data.cache_gb={self.limit / GIGABYTE:g} while others are being fetched: raise it"
             )
-
-
-def _copy(url: str, path: Path, *, checksum: str | None = None, size: int | None = None) -> None:
-    """Fetches a file; resumes a partial one."""
-    if url.startswith(("http://", "https://")):
-        remedy = "check data.root, and that all files that dpt data pack wrote were copied there"
-        fetch(url, path, checksum=checksum, size=size, remedy=remedy, quiet=True)
-        return
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with fsspec.open(url, "rb") as source, part.open("ab") as target:
-            source.seek(target.tell())
-            shutil.copyfileobj(source, target, 1 << 20)
-    except Exception as error:  # every file system has its own exceptions
-        raise DataError(f"{url}: cannot be read ({error}): check data.root") from None
-    try:
-        verify(part, checksum=checksum, size=size, remedy="it was removed; run again")
-    except DataError:
-        part.unlink()
-        raise
-    os.replace(part, path)
