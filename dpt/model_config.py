@@ -106,14 +106,15 @@ class ModelConfig:
             self.preprocessing = replace(self.preprocessing, multiple_of=encoder.pad_multiple)
             self.multiple_from_encoder = False
         width = self.decoder.fusion_channels
+        heads = {name: head.build(encoder, width) for name, head in self.heads.items()}
         decoder = None
-        if any(head.uses_decoder for head in self.heads.values()):
+        if any(head.uses_decoder for head in heads.values()):
             decoder = Decoder(
                 self.decoder,
                 embed_dims=encoder.embed_dims,
                 num_prefix_tokens=encoder.num_prefix_tokens,
             )
-        return encoder, decoder, {k: head.build(encoder, width) for k, head in self.heads.items()}
+        return encoder, decoder, heads
 
 
 def _choose(table: Mapping[str, Any], name: Any, where: str) -> Any:

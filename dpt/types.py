@@ -5,10 +5,9 @@ Data flows one way: file -> sample -> batch -> tokens -> maps -> output -> loss,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -169,15 +168,10 @@ class Preprocessing:
     interpolation: Interpolation = "cubic"
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("resize", get_args(ResizeRule)),
-            ("interpolation", get_args(Interpolation)),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"preprocessing.{name}={getattr(self, name)!r}: choose {allowed}")
-        size = self.image_size
-        if not isinstance(size, Sequence) or len(size) != 2 or min(size) < 1:
-            raise ValueError(f"preprocessing.image_size={size!r}: must be [H, W] in pixels")
+        if min(self.image_size) < 1:
+            raise ValueError(
+                f"preprocessing.image_size={self.image_size}: must be [H, W] in pixels"
+            )
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) to which an image of ``height`` × ``width`` pixels is resized."""
@@ -205,16 +199,6 @@ class Preprocessing:
         scale = torch.tensor(self.std, **where).mul_(255.0).reciprocal_()
         return (images.float() - mean) * scale.view(1, 3, 1, 1)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Preprocessing:
-        arguments: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-        }
-        return cls(**arguments)
-
 
 CalibrationSpace = Literal["inverse_depth", "depth"]
 
@@ -241,9 +225,6 @@ class Calibration:
     max_depth: float = 1e3
 
     def __post_init__(self) -> None:
-        if self.space not in get_args(CalibrationSpace):
-            choices = get_args(CalibrationSpace)
-            raise ValueError(f"calibration.space={self.space!r}: choose {choices}")
         for name in ("scale", "shift", "min_depth", "max_depth"):
             value = getattr(self, name)
             if not isfinite(value) or (value <= 0 and name != "shift"):
@@ -266,6 +247,3 @@ class Calibration:
         if self.space == "depth":
             return fitted.clamp(self.min_depth, self.max_depth)
         return fitted.clamp(1 / self.max_depth, 1 / self.min_depth).reciprocal()
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 import torch
+from dpt.zoo import ENCODERS, HEADS, SIZES, build, make_spec
 
 import dpt
-from dpt.zoo import ENCODERS, HEADS, SIZES, build, make_spec
 
 
 def test_list_models_is_sorted_and_globs():

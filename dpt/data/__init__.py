@@ -12,28 +12,3 @@ from dpt.data.samplers import EpochSampler
 from dpt.data.scenes.dataset import ScenesDataset
 from dpt.data.shards.packed import PackedDataset
 from dpt.data.transforms import EvalTransform, TrainTransform
-
-__all__ = [
-    "Augmented",
-    "DataError",
-    "Dataset",
-    "EpochSampler",
-    "EvalTransform",
-    "FileDataset",
-    "Files",
-    "FolderDataset",
-    "ImageFolderDataset",
-    "ImageTableDataset",
-    "MixDataset",
-    "PackedDataset",
-    "ScenesDataset",
-    "TrainTransform",
-    "Transform",
-    "check_sample",
-    "collate_eval",
-    "collate_train",
-    "make_loader",
-    "read_depth",
-    "read_image",
-    "read_labels",
-]

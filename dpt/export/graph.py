@@ -16,6 +16,7 @@ import dpt
 from dpt.model import DPT
 from dpt.nn.inference import optimized
 from dpt.types import OutputSpec, Preprocessing
+from dpt.validation import to_plain
 
 Shape = tuple[int, int, int]
 """Of an input: number of images, height, width."""
@@ -51,7 +52,7 @@ class Graph(nn.Module):
         copy = deepcopy(model).cpu().float().eval().requires_grad_(False)
         for name in [name for name in copy.heads if tasks and name not in tasks]:
             del copy.heads[name]
-        dense = any(model.config.heads[name].uses_decoder for name in copy.heads)
+        dense = any(head.uses_decoder for head in copy.heads.values())
         if not dense and copy.decoder is not None and copy.decoder.config.align != "double":
             copy.decoder = None  # no head reads it, and padding does not depend on it
         return cls(copy, preprocessing=model.preprocessing if with_preprocessing else None)
@@ -134,13 +135,13 @@ def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[
         "input": form,
         "input_size": list(size) if size else "any",
         "resize": f"before the input: {rule.resize} image_size, {rule.interpolation}",
-        **{k: v for k, v in rule.to_dict().items() if k not in ("resize", "interpolation")},
+        **{k: v for k, v in to_plain(rule).items() if k not in ("resize", "interpolation")},
     }
     for spec in graph.outputs.values():
         if spec.kind == "depth":
             metadata.setdefault("depth_unit", spec.unit)
             if model.calibration is not None:
-                metadata["calibration"] = model.calibration.to_dict()
+                metadata["calibration"] = to_plain(model.calibration)
         names = spec.class_names
         if spec.kind == "logits" and names:
             metadata.setdefault("class_names", list(names))

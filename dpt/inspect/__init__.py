@@ -9,13 +9,3 @@ float32 NumPy arrays. The model should be in evaluation mode.
 from dpt.inspect.attention import attention_maps, cls_attention, patch_attention
 from dpt.inspect.sheet import inspection_sheet
 from dpt.inspect.tokens import feature_norms, readout_contribution, token_pca
-
-__all__ = [
-    "attention_maps",
-    "cls_attention",
-    "feature_norms",
-    "inspection_sheet",
-    "patch_attention",
-    "readout_contribution",
-    "token_pca",
-]

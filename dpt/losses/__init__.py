@@ -7,14 +7,3 @@ two ranks with batch size 2 have the same gradient as one with batch size 4.
 from dpt.losses.combined import CombinedLoss
 from dpt.losses.depth import GradientMatchingLoss, ScaleShiftInvariantLoss, SILogLoss
 from dpt.losses.segmentation import CrossEntropyLoss, DiceLoss, FocalLoss, LovaszSoftmaxLoss
-
-__all__ = [
-    "CombinedLoss",
-    "CrossEntropyLoss",
-    "DiceLoss",
-    "FocalLoss",
-    "GradientMatchingLoss",
-    "LovaszSoftmaxLoss",
-    "SILogLoss",
-    "ScaleShiftInvariantLoss",
-]

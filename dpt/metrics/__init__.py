@@ -12,22 +12,3 @@ from dpt.metrics.segmentation import (
     confusion_matrix,
     segmentation_scores,
 )
-
-__all__ = [
-    "DEPTH_ERRORS",
-    "DEPTH_PROTOCOLS",
-    "ClassificationMetrics",
-    "DepthMetrics",
-    "DepthProtocol",
-    "Protocol",
-    "RegressionMetrics",
-    "SegmentationMetrics",
-    "SumMetric",
-    "boundary_counts",
-    "boundary_iou",
-    "class_iou",
-    "confidence_intervals",
-    "confusion_matrix",
-    "depth_errors",
-    "segmentation_scores",
-]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor, nn
 
@@ -79,9 +79,12 @@ class Head(nn.Module):
 
     Attributes:
         output: what is predicted, see :class:`dpt.types.OutputSpec`.
+        uses_decoder: whether the head reads the decoder's maps. A model in which no head does has
+            no decoder.
     """
 
     output: OutputSpec
+    uses_decoder: ClassVar[bool] = True
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         """The output in the shape that ``output`` declares.
@@ -128,11 +131,6 @@ class EncoderConfig(ABC):
 
 class HeadConfig(ABC):
     """Settings of a head: a dataclass."""
-
-    @property
-    def uses_decoder(self) -> bool:
-        """Whether the head reads ``features.map``; a model without such a head has no decoder."""
-        return True
 
     @abstractmethod
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:

@@ -148,10 +148,6 @@ class SegmentationHeadConfig(HeadConfig):
             palette=self.palette,
         )
 
-    @property
-    def uses_decoder(self) -> bool:
-        return self.kind == "dpt"
-
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         if self.kind == "linear":
             return LinearSegmentationHead(self, encoder)
@@ -219,6 +215,8 @@ class LinearSegmentationHead(Head):
     without aligned corners.
     """
 
+    uses_decoder = False
+
     def __init__(self, config: SegmentationHeadConfig, encoder: Encoder) -> None:
         super().__init__()
         self.config = config
@@ -253,6 +251,8 @@ class TokenHead(Head):
 
     The mean token where the encoder has no CLS token.
     """
+
+    uses_decoder = False
 
     def __init__(self, encoder: Encoder, *, outputs: int, dropout: float, norm_eps: float) -> None:
         super().__init__()
@@ -297,10 +297,6 @@ class ClassificationHeadConfig(HeadConfig):
     distillation_token: bool = False
     norm_eps: float = Field(1e-6, gt=0)
     class_names: tuple[str, ...] = ()
-
-    @property
-    def uses_decoder(self) -> bool:
-        return False
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return ClassificationHead(self, encoder)
@@ -349,10 +345,6 @@ class RegressionHeadConfig(HeadConfig):
     dropout: float = Field(0.0, ge=0, le=1)
     norm_eps: float = Field(1e-6, gt=0)
 
-    @property
-    def uses_decoder(self) -> bool:
-        return False
-
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return RegressionHead(self, encoder)
 
@@ -375,16 +367,14 @@ class InpaintingHeadConfig(HeadConfig):
 
     norm_eps: float = Field(1e-6, gt=0)
 
-    @property
-    def uses_decoder(self) -> bool:
-        return False
-
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return InpaintingHead(self, encoder)
 
 
 class InpaintingHead(Head):
     """RGB (B, 3, H, W) in 0..1: one linear map per token (Xie et al. 2022, SimMIM, section 3.3)."""
+
+    uses_decoder = False
 
     def __init__(self, config: InpaintingHeadConfig, encoder: Encoder) -> None:
         super().__init__()

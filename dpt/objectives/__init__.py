@@ -14,13 +14,3 @@ from dpt.objectives.segmentation import SegmentationObjective
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
-
-__all__ = [
-    "OBJECTIVES",
-    "ClassificationObjective",
-    "DepthObjective",
-    "InpaintingObjective",
-    "Objective",
-    "RegressionObjective",
-    "SegmentationObjective",
-]

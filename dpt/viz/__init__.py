@@ -18,20 +18,3 @@ from dpt.viz.panel import (
     side_by_side,
     stack,
 )
-
-__all__ = [
-    "COLORMAPS",
-    "colorize_depth",
-    "colorize_labels",
-    "colorize_output",
-    "default_palette",
-    "depth_panel",
-    "heatmap",
-    "inpainting_panel",
-    "output_panel",
-    "overlay",
-    "save_png",
-    "segmentation_panel",
-    "side_by_side",
-    "stack",
-]

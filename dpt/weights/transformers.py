@@ -29,6 +29,7 @@ from torch import Tensor
 
 from dpt.model_config import model_dict
 from dpt.types import Preprocessing
+from dpt.validation import validate
 from dpt.weights.files import Source, write_folder
 from dpt.weights.format import (
     PLAIN_ENCODER,
@@ -630,7 +631,7 @@ def write_processor(full: Config, notes: list[str]) -> Config:
     """``preprocessor_config.json`` of the image processor that comes closest to ours."""
     encoder = full["encoder"]
     patch = encoder["patch_size"]
-    p = Preprocessing.from_dict({"multiple_of": patch, **full["preprocessing"]})
+    p = validate(Preprocessing, {"multiple_of": patch, **full["preprocessing"]}, "preprocessing")
     rule, (height, width) = p.resize, p.image_size
     if not _family(encoder)[0]:  # its own ViT takes only square images
         if rule != "stretch" or height != width:
