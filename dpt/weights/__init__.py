@@ -4,7 +4,6 @@ A reader turns a file into a model configuration and a state dict with our names
 a model, and no code in a file is ever executed.
 """
 
-from dpt.weights.encoders import load_encoder_weights
-from dpt.weights.transfer import load_model_weights
+from dpt.weights.encoders import load_encoder_weights, load_model_weights
 
 __all__ = ["load_encoder_weights", "load_model_weights"]

@@ -34,7 +34,6 @@ from dpt.weights.format import (
     Shapes,
     Table,
     Tensors,
-    add_deepest_unit,
     complete,
     from_theirs,
     to_theirs,
@@ -72,7 +71,7 @@ DEFAULT_BACKBONE = {  # of transformers' DepthAnythingConfig
     "image_size": 518,
     "out_indices": [9, 10, 11, 12],
 }
-CONFIG = {
+CONFIG: Config = {
     "patch_size": 14,
     "reassemble_factors": SCALES,
     "neck_hidden_sizes": [48, 96, 192, 384],
@@ -146,8 +145,8 @@ class DepthAnything(Format):
                 f"position embeddings of this model are resized by {encoder['position_resize']!r}, "
                 f"in this format by {own!r}: outputs differ away from {encoder['image_size']}"
             )
-        theirs = to_theirs(tensors, table(encoder, folder=folder))
-        add_deepest_unit(theirs, transformers.DEEPEST_UNIT if folder else FILE_UNIT)
+        unit = transformers.DEEPEST_UNIT if folder else FILE_UNIT
+        theirs = to_theirs(tensors, table(encoder, folder=folder), unit)
         mask_token = transformers.MASK_TOKEN if folder else FILE_MASK_TOKEN
         theirs[mask_token] = torch.zeros(1, encoder["embed_dim"])
         if folder:

@@ -1,4 +1,4 @@
-"""Weights for an encoder alone: from timm, DINOv2, DINOv3, DeiT, or any checkpoint of a model.
+"""Start weights: for an encoder from timm, DINO, DeiT or any checkpoint; for a model from another.
 
 Common names are timm's, which are ours. The tensors of a file are renamed, moved and resized until
 they fit the encoder; a report lists what was done.
@@ -23,7 +23,7 @@ from dpt.nn import Beit, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
 from dpt.weights.files import from_hub, open_source
-from dpt.weights.format import Config, Tensors
+from dpt.weights.format import Config, Tensors, list_faults
 from dpt.weights.formats import FORMATS
 from dpt.weights.native import Native
 
@@ -34,6 +34,8 @@ EMBED = "patch_embed.proj.weight"
 PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")
 """In this order they precede the patches, in timm and in ours."""
 
+BEIT = (".gamma_1", ".relative_position_bias_table")
+PART = re.compile(r"heads\.\w+\.auxiliary_layers|heads\.\w+|decoder")
 GAIN = re.compile(r"^blocks\.\d+\.ls[12]\.gamma$")
 RENAMED = [
     (re.compile(r"^blocks\.\d+\.(\d+\.)"), r"blocks.\1"),  # DINOv2 trained in chunks of blocks
@@ -47,15 +49,19 @@ MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
 
 @dataclass
 class LoadReport:
-    """Use of a file's tensors in an encoder.
+    """Use of a file's tensors in an encoder, or in a whole model.
 
     Attributes:
         source: the file.
-        loaded: number of tensors.
+        loaded: number of encoder tensors.
         resized: tensors that were interpolated to the encoder's grid or patch size.
         moved: changes of place that keep the function.
-        missing: tensors of the encoder that are not in the file; they stay as they were.
-        unused: tensors of the file that the encoder does not have.
+        missing: encoder tensors that are not in the file; they stay as they were.
+        unused: encoder tensors of the file that the encoder does not have.
+        kept: parts beside the encoder that were loaded, but for their ``outputs``.
+        outputs: final layers that stay at random, with their numbers of outputs there and here.
+        added: parts that are not in the file; they stay at random.
+        unused_parts: parts of the file that the model does not have.
     """
 
     source: str
@@ -64,17 +70,22 @@ class LoadReport:
     moved: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    unused_parts: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
+        lists = {
+            "resized to this grid": self.resized,
+            "moved, for the same function": self.moved,
+            "not in the file, left at random": self.missing + self.added,
+            "in the file, not used": self.unused + self.unused_parts,
+            "also kept": self.kept,
+            "left at random, of another size": self.outputs,
+        }
         lines = [f"{self.source}: {self.loaded} encoder tensors loaded"]
-        if self.resized:
-            lines.append(f"resized to this grid: {', '.join(self.resized)}")
-        if self.moved:
-            lines.append(f"moved, for the same function: {', '.join(self.moved)}")
-        if self.missing:
-            lines.append(f"not in the file, left at random: {_few(self.missing)}")
-        if self.unused:
-            lines.append(f"in the file, not used: {_few(self.unused)}")
+        lines += [f"{label}: {_few(names)}" for label, names in lists.items() if names]
         return "; ".join(lines)
 
 
@@ -97,20 +108,59 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
         ValueError: nothing fits, or a tensor has the wrong shape; the encoder is then unchanged.
     """
     state, grid = _read(str(path))
-    return fit_encoder(encoder, state, grid, path)
+    return _fit(encoder, state, grid, path)
 
 
-def fit_encoder(
-    encoder: nn.Module, state: State, grid: Grid | None, path: str | Path
+def load_model_weights(
+    model: nn.Module, config: Config, state: Tensors, *, source: str
 ) -> LoadReport:
-    """Loads the tensors of ``state`` that fit; see :func:`load_encoder_weights`.
+    """Loads the encoder, the decoder and the heads that ``model`` shares with another one.
+
+    A part that only one of the two has is left as it is, and so is a head's layer that differs only
+    in its number of outputs: a model for other classes.
 
     Args:
-        encoder: one of :mod:`dpt.nn`.
-        state: tensors by timm's names.
-        grid: of the position embeddings in ``state``; None if it is not known.
-        path: where they come from, for messages.
+        model: an encoder, a decoder or None, and heads, with our names.
+        config: configuration of the other model.
+        state: its tensors.
+        source: the file, for messages.
+
+    Raises:
+        ValueError: a part that both have misses tensors, has further ones, or ones of another
+            shape; ``model`` is then unchanged.
     """
+    own, given = _by_part(model.state_dict()), _by_part(state)
+    shared = [part for part in own if part in given]
+    wanted = {k: v.shape for part in shared for k, v in own[part].items()}
+    fitting = {k: v for part in shared for k, v in given[part].items()}
+    outputs = {}
+    for name in sorted(n for n in fitting if n.startswith("heads.") and n in wanted):
+        shape, layer = fitting[name].shape, name.rpartition(".")[0]
+        if shape != wanted[name] and shape[1:] == wanted[name][1:]:  # another number of outputs
+            outputs[layer] = f"{layer} ({shape[0]} to {wanted.pop(name)[0]})"
+            del fitting[name]
+    if faults := list_faults(wanted, fitting):
+        raise ValueError(f"{source}: another architecture: {faults}")
+    encoder = model.get_submodule("encoder")
+    report = _fit(encoder, _encoder_tensors(state), _saved_grid(config), source)
+    model.load_state_dict(fitting, strict=False)
+    report.kept, report.outputs = shared, list(outputs.values())
+    report.added = [part for part in own if part not in given]
+    report.unused_parts = [part for part in given if part not in own]
+    return report
+
+
+def _by_part(state: Tensors) -> dict[str, State]:
+    """The tensors of the decoder and of each head."""
+    parts: dict[str, State] = {}
+    for name, value in state.items():
+        if match := PART.match(name):
+            parts.setdefault(match[0], {})[name] = value
+    return parts
+
+
+def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) -> LoadReport:
+    """Loads the tensors of ``state`` that fit; ``grid`` is None if it is not known."""
     target: Any = encoder.model if isinstance(encoder, TimmEncoder) else encoder
     wanted = target.state_dict()
     report = LoadReport(str(path))
@@ -156,23 +206,21 @@ def _read(name: str) -> tuple[State, Grid | None]:
     for candidate in FORMATS:
         if candidate.recognises(source):
             checkpoint = candidate.read(source)
-            return encoder_tensors(checkpoint.tensors), saved_grid(checkpoint.config)
+            return _encoder_tensors(checkpoint.tensors), _saved_grid(checkpoint.config)
     return source.tensors, None
 
 
 def _from_timm(name: str) -> State:
     import timm
 
-    model = name.removeprefix(TIMM)
-    if not timm.is_model(model.partition(".")[0]):
-        raise ValueError(f"{name}: timm has no such model")
     try:
-        return dict(timm.create_model(model, pretrained=True, num_classes=0).state_dict())
-    except Exception as error:  # no such tag, no released weights, no network
+        model = timm.create_model(name.removeprefix(TIMM), pretrained=True, num_classes=0)
+    except Exception as error:  # no such model or tag, no released weights, no network
         reason = " ".join(str(error).split())[:160]
         raise ValueError(
-            f"{name}: its weights cannot be fetched ({type(error).__name__}: {reason})"
+            f"{name}: cannot be fetched from timm ({type(error).__name__}: {reason})"
         ) from error
+    return dict(model.state_dict())
 
 
 def _strip_prefix(state: Tensors) -> State:
@@ -182,13 +230,13 @@ def _strip_prefix(state: Tensors) -> State:
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
-def encoder_tensors(state: Tensors) -> State:
+def _encoder_tensors(state: Tensors) -> State:
     """The encoder's tensors of a whole model of ours, under its own names."""
     tensors = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
     return {k.removeprefix("model."): v for k, v in tensors.items()}  # timm's, inside ours
 
 
-def saved_grid(config: Config) -> Grid | None:
+def _saved_grid(config: Config) -> Grid | None:
     """The grid of the position embeddings of a saved model of ours."""
     encoder = config.get("encoder")
     if not isinstance(encoder, Mapping) or encoder.get("kind") == "timm":
@@ -202,11 +250,7 @@ def saved_grid(config: Config) -> Grid | None:
 
 
 def _rename(state: State, target: nn.Module, path: str | Path) -> State:
-    """The tensors of ``state`` with the names of ``target``.
-
-    Raises:
-        ValueError: blocks of another kind than those of our ViT.
-    """
+    """The tensors of ``state`` with the names of ``target``; blocks of another kind are refused."""
     wanted = target.state_dict().keys()
     merged = "layers.0.downsample.reduction.weight"  # Swin, as of its authors and timm 0.6
     if merged in state and merged not in wanted:
@@ -214,8 +258,9 @@ def _rename(state: State, target: nn.Module, path: str | Path) -> State:
     if isinstance(target, VisionTransformer):
         strange = [k for k in state if k.startswith(("storage_tokens", "rope_embed.", "rope."))]
         if not isinstance(target, Beit):
-            beit = (".gamma_1", ".relative_position_bias_table")
-            strange += [k for k in state if k.endswith(beit)]
+            strange += [
+                k for k in state if k.endswith((".gamma_1", ".relative_position_bias_table"))
+            ]
         if strange:
             raise ValueError(
                 f"{path}: holds {strange[0]}, so blocks of another kind than this encoder's "
@@ -249,14 +294,7 @@ def _resize_patches(state: State, wanted: Tensors, report: LoadReport) -> None:
 
 
 def _fit_tables(encoder: nn.Module, state: State, old: Grid | None, report: LoadReport) -> None:
-    """Resizes our BEiT's tables of position biases to its grid, in place.
-
-    Args:
-        encoder: any; others than BEiT have no tables.
-        state: tensors.
-        old: grid of the tables in ``state``; None takes a square one.
-        report: to add to.
-    """
+    """Resizes BEiT's tables of position biases from ``old``, or a square, to its grid, in place."""
     names = [k for k in state if k.endswith(".relative_position_bias_table")]
     if not isinstance(encoder, Beit) or not names:
         return
@@ -321,13 +359,7 @@ def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: L
 
     Embeddings of patches are resized to its grid. That of a token without a slot there is added to
     the token, which is the same function; that of a token which the encoder does not have (DeiT's
-    for distillation) is dropped.
-
-    Args:
-        encoder: any.
-        state: tensors.
-        old: grid of the embeddings in ``state``; None takes the encoder's own, or a square one.
-        report: to add to.
+    for distillation) is dropped. ``old`` is None if the grid of ``state`` is not known.
     """
     positions, layout = state.get("pos_embed"), _layout(encoder)
     if positions is None or positions.ndim != 3 or layout is None:
@@ -366,17 +398,13 @@ def _find_grid(
     count: int, num_tokens: int, old: Grid | None, new: Grid, source: str
 ) -> tuple[int, Grid]:
     """Number of slots before those of patches, and grid of the latter, that fit ``count``."""
-    choices = list(dict.fromkeys((1, num_tokens, 0)))
-    for grid in (old,) if old is not None else (new, None):
-        for slots in choices:
-            rest = count - slots
-            side = round(max(rest, 0) ** 0.5)
+    for grid in (old,) if old else (new, None):
+        for slots in (1, num_tokens, 0):
+            side = math.isqrt(max(count - slots, 0))
             height, width = grid or (side, side)
-            if rest > 0 and height * width == rest:
+            if 0 < height * width == count - slots:
                 return slots, (height, width)
-    shape = "a square" if old is None else f"{old[0]}x{old[1]}"
-    allowed = " or ".join(map(str, sorted(choices)))
     raise ValueError(
-        f"{source}: pos_embed has {count} codes, which are not {shape} beside {allowed} for the "
-        "tokens before the patches"
+        f"{source}: pos_embed has {count} slots, which are not those of "
+        f"{'x'.join(map(str, old)) if old else 'a square of'} patches and {num_tokens} tokens"
     )

@@ -2,8 +2,8 @@
 
 A format maps tensor names by a table of rows (our name, its name), used for reading and for
 writing. ``*`` is the rest of a name and ``{n}`` a number, which its name may shift: ``{n+1}``,
-``{3-n}``. ``{qkv}`` stands for three tensors, query, key and value, which we keep as one: their
-rows follow one another. The first row that matches a name applies.
+``{3-n}``. ``{qkv}`` stands for three tensors, query, key and value, whose rows our one tensor
+holds. The first row that matches a name applies.
 """
 
 from __future__ import annotations
@@ -27,6 +27,21 @@ from dpt.weights.files import Source
 Config = dict[str, Any]
 Tensors = Mapping[str, Tensor]
 Table = Sequence[tuple[str, str]]
+
+PLAIN_ENCODER: Config = {
+    "in_channels": 3,
+    "position": "learned",
+    "cls_position": True,
+    "norm_order": "pre",
+    "gelu": "exact",
+    "num_register_tokens": 0,
+    "swiglu": False,
+    "layer_scale": None,
+    "final_norm": False,
+    "padding": "bottom_right",
+    "position_resize": "bilinear",
+}
+"""Options of the ViT of official DPT, and of transformers' DPT."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,7 @@ class Format(ABC):
         """The model in the file.
 
         Raises:
-            ValueError: the file is damaged, or its model cannot be expressed here.
+            ValueError: the file is damaged, or its model is not supported.
         """
 
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
@@ -73,13 +88,13 @@ class Format(ABC):
         Raises:
             ValueError: the format cannot express the model.
         """
-        raise ValueError(f"models are not written in the {self.name} format, only read")
+        self.refuse("is only read, not written")
 
     def refuse(self, reason: str) -> NoReturn:
         raise ValueError(f"the {self.name} format {reason}")
 
     def refuse_unless(self, part: str, given: Config, needed: Config) -> None:
-        """Refuses options of a ``part`` of the model that the format has no place for.
+        """Refuses options of a part of the model that the format has no place for.
 
         Args:
             part: such as ``encoder``.
@@ -107,6 +122,9 @@ class Format(ABC):
         return name, options
 
 
+# Names of tensors
+
+
 @cache
 def _pattern(ours: str) -> re.Pattern[str]:
     pattern = re.escape(ours).replace(r"\*", "(?P<rest>.+)")
@@ -122,8 +140,7 @@ def their_names(name: str, table: Table) -> list[str]:
         return str(int(base) - n if base else n + int(shift or 0))
 
     for ours, theirs in table:
-        match = _pattern(ours).fullmatch(name)
-        if match:
+        if match := _pattern(ours).fullmatch(name):
             groups = match.groupdict()
             new = re.sub(r"\{(?:(\d)-)?([a-z])([+-]\d)?\}", number, theirs)
             new = new.replace("*", groups.get("rest", ""))
@@ -135,13 +152,9 @@ def their_names(name: str, table: Table) -> list[str]:
 def from_theirs(
     config: Config, tensors: Tensors, table: Table, unused: Iterable[str]
 ) -> Checkpoint:
-    """The checkpoint with another format's tensors under our names.
+    """The model with another format's tensors under our names.
 
-    Args:
-        config: the model configuration.
-        tensors: of the other format.
-        table: of names.
-        unused: patterns (``fnmatch``) of names of tensors that never run.
+    ``unused`` are patterns (``fnmatch``) of names of tensors that never run.
     """
     state: dict[str, Tensor] = {}
     left = dict.fromkeys(tensors)
@@ -157,24 +170,21 @@ def from_theirs(
     return Checkpoint(config, state | unexpected, never_run)
 
 
-def to_theirs(state: Tensors, table: Table) -> dict[str, Tensor]:
-    """Our tensors under another format's names."""
+def to_theirs(state: Tensors, table: Table, deepest_unit: str) -> dict[str, Tensor]:
+    """Our tensors under another format's names.
+
+    Zeros are added for the first residual unit of the deepest fusion block, which never runs;
+    ``deepest_unit`` is its name in the format, without the number at the end.
+    """
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
         names = their_names(name, table)
         parts = value.chunk(len(names)) if len(names) > 1 else (value,)
         tensors.update(zip(names, parts, strict=True))
+    for name in [n for n in tensors if n.startswith(f"{deepest_unit}2.")]:
+        unit1 = name.replace(f"{deepest_unit}2.", f"{deepest_unit}1.")
+        tensors[unit1] = torch.zeros_like(tensors[name])
     return tensors
-
-
-def add_deepest_unit(tensors: dict[str, Tensor], unit: str) -> None:
-    """Adds zeros for the first residual unit of the deepest fusion block, which never runs.
-
-    Args:
-        unit: its name in the format, without the number at the end.
-    """
-    for name in [n for n in tensors if n.startswith(f"{unit}2.")]:
-        tensors[name.replace(f"{unit}2.", f"{unit}1.")] = torch.zeros_like(tensors[name])
 
 
 def own_shapes(config: Config) -> dict[str, torch.Size]:
@@ -200,10 +210,8 @@ def check_tensors(config: Config, state: Tensors, *, where: str) -> None:
     try:
         shapes = own_shapes(config)
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{where}: its configuration describes no model ({type(error).__name__}: {reason})"
-        ) from error
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise ValueError(f"{where}: its configuration describes no model ({reason})") from error
     if faults := list_faults(shapes, state):
         raise ValueError(f"{where} does not fit its own configuration: {faults}")
 
@@ -220,17 +228,11 @@ def list_faults(shapes: Mapping[str, torch.Size], state: Tensors) -> str:
     return "; ".join(faults[:8]) + (f" and {len(faults) - 8} more" if len(faults) > 8 else "")
 
 
-# For readers: sizes from the shapes of tensors
+# Configurations
 
 
 class Shapes:
-    """Shapes of the tensors of a file that must be there.
-
-    Args:
-        source: the file, for messages.
-        tensors: its tensors.
-        family: what the file looks like, for messages.
-    """
+    """Shapes of the tensors of a file, for readers; one that is missing is a ValueError."""
 
     def __init__(self, source: Source, tensors: Tensors, family: str) -> None:
         self.path, self.tensors, self.family = source.path, tensors, family
@@ -300,24 +302,6 @@ class Shapes:
 def quarter_ends(num_blocks: int) -> list[int]:
     """Zero-based indices of the last block of each quarter of an encoder."""
     return [num_blocks * (i + 1) // 4 - 1 for i in range(4)]
-
-
-# For writers: what a format can express
-
-PLAIN_ENCODER: Config = {
-    "in_channels": 3,
-    "position": "learned",
-    "cls_position": True,
-    "norm_order": "pre",
-    "gelu": "exact",
-    "num_register_tokens": 0,
-    "swiglu": False,
-    "layer_scale": None,
-    "final_norm": False,
-    "padding": "bottom_right",
-    "position_resize": "bilinear",
-}
-"""Options of the ViT of official DPT, and of transformers' DPT."""
 
 
 def complete(config: Config) -> Config:

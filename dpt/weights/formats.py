@@ -70,15 +70,12 @@ class Conversion:
     """Report of a conversion.
 
     Attributes:
-        source, target: paths.
-        source_format, target_format: names of their formats.
+        source_format, target_format: names of the formats.
         tensors: number of tensors of the model.
         unused: tensors of the source that take no part in a prediction; they are left out.
         notes: for the user of the result.
     """
 
-    source: str
-    target: str
     source_format: str
     target_format: str
     tensors: int
@@ -86,10 +83,7 @@ class Conversion:
     notes: list[str]
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.source} ({self.source_format}) -> {self.target} ({self.target_format}): "
-            f"{self.tensors} tensors"
-        ]
+        lines = [f"{self.source_format} -> {self.target_format}: {self.tensors} tensors"]
         if self.unused:
             few = ", ".join(self.unused[:4]) + (", ..." if len(self.unused) > 4 else "")
             lines.append(f"{len(self.unused)} tensors that never run were left out: {few}")
@@ -117,12 +111,4 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
             "metres: convert the checkpoint that was calibrated"
         )
     notes = target.write(checkpoint.config, checkpoint.tensors, dst)
-    return Conversion(
-        source=str(src),
-        target=str(dst),
-        source_format=found.name,
-        target_format=to,
-        tensors=len(checkpoint.tensors),
-        unused=checkpoint.unused,
-        notes=notes,
-    )
+    return Conversion(found.name, to, len(checkpoint.tensors), checkpoint.unused, notes)

@@ -47,5 +47,5 @@ def fingerprint(config: Config, state: Tensors) -> str:
     code = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=8)
     for name, tensor in sorted(state.items()):
         code.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        code.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+        code.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return code.hexdigest()

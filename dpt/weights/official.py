@@ -23,7 +23,6 @@ from dpt.weights.format import (
     Format,
     Shapes,
     Tensors,
-    add_deepest_unit,
     complete,
     from_theirs,
     quarter_ends,
@@ -116,9 +115,7 @@ class Official(Format):
             notes.append("the CNN's weights were scaled for official weight standardisation")
         if name == "segmentation" and not head["auxiliary"]:
             notes.append("official segmentation models have an auxiliary head; this one had none")
-        theirs = to_theirs(tensors, TABLE)
-        add_unused(theirs, encoder["embed_dim"])
-        write_torch(path, theirs)
+        write_torch(path, to_official(tensors, encoder["embed_dim"]))
         return notes
 
 
@@ -181,13 +178,14 @@ def _config(source: Source) -> Config:
     )
 
 
-def add_unused(tensors: dict[str, Tensor], dim: int) -> None:
-    """Adds the tensors that official code has but never runs."""
-    add_deepest_unit(tensors, DEEPEST_UNIT)
-    tensors[f"{MODEL}norm.weight"] = torch.ones(dim)
-    tensors[f"{MODEL}norm.bias"] = torch.zeros(dim)
-    tensors[f"{MODEL}head.weight"] = torch.zeros(1000, dim)
-    tensors[f"{MODEL}head.bias"] = torch.zeros(1000)
+def to_official(tensors: Tensors, dim: int) -> dict[str, Tensor]:
+    """Official names; with the tensors that official code has but never runs."""
+    return to_theirs(tensors, TABLE, DEEPEST_UNIT) | {
+        f"{MODEL}norm.weight": torch.ones(dim),
+        f"{MODEL}norm.bias": torch.zeros(dim),
+        f"{MODEL}head.weight": torch.zeros(1000, dim),
+        f"{MODEL}head.bias": torch.zeros(1000),
+    }
 
 
 def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:

@@ -5,16 +5,10 @@ embeddings of DINOv2 by size (``bicubic``), with registers also antialiased; tho
 and BEiT's tables, ``bilinear``. Beside DINOv2, backbones are BEiT and SwinV2; over Swin,
 transformers' dpt itself fails.
 
-SwinV2 runs on timm's blocks, which compute the same but for three things:
-
-- transformers pads a map to whole windows and then shifts it, timm shifts first, so that on maps
-  that do not fill the windows rows of the far edge mix. ``pad_windows="before_shift"`` follows
-  transformers.
-- transformers masks other regions by -200, Swin and timm by -100; in float32 both leave nothing of
-  them (e^-100 next to one).
-- images whose sides are not multiples of the deepest stride are padded before the network here,
-  and with zeros inside of it by transformers, whose maps then do not align: equal at multiples
-  of 32.
+SwinV2 runs on timm's blocks. transformers pads a map to whole windows and then shifts it, timm
+shifts first, which mixes in rows of the far edge; ``pad_windows="before_shift"`` follows
+transformers. Images whose sides are not multiples of the deepest stride are padded before the
+network here, inside of it by transformers: the two are equal at multiples of 32.
 """
 
 from __future__ import annotations
@@ -38,7 +32,6 @@ from dpt.weights.format import (
     Format,
     Table,
     Tensors,
-    add_deepest_unit,
     complete,
     from_theirs,
     to_theirs,
@@ -159,15 +152,13 @@ class Family:
         table: names of its tensors.
         keys: for arguments of our encoder, the key in its config and the default there.
         fixed: further arguments of our encoder.
-        needed: values in its config that are supported, the defaults but for ``required``.
-        required: keys of ``needed`` that must be there.
+        needed: values in its config that are supported; True is never the default there.
     """
 
     table: Table
     keys: Mapping[str, tuple[str, Any]]
     fixed: Config
     needed: Config = field(default_factory=dict)
-    required: tuple[str, ...] = ()
 
 
 KEYS: dict[str, tuple[str, Any]] = {
@@ -239,7 +230,6 @@ BACKBONES = {
             "use_absolute_position_embeddings": False,
             "add_fpn": False,
         },
-        required=("use_relative_position_bias",),
     ),
     "swinv2": Family(
         SWINV2_TABLE,
@@ -270,7 +260,7 @@ def read_encoder(path: Path, family: Family, config: Config) -> Config:
     wrong = [
         f"{k}={config.get(k)!r} (only {v!r})"
         for k, v in needed.items()
-        if config.get(k, None if k in family.required else v) != v
+        if config.get(k, None if v is True else v) != v
     ]
     if wrong:
         raise ValueError(f"{path}: an encoder that is not supported, with {', '.join(wrong)}")
@@ -343,7 +333,7 @@ def write_backbone(model_type: str, encoder: Config) -> Config:
     return {
         "model_type": model_type,
         **write_encoder(family, encoder),
-        **{k: family.needed[k] for k in family.required},
+        **{k: v for k, v in family.needed.items() if v is True},
         "reshape_hidden_states": False,
         "out_indices": stages,
         "out_features": [f"stage{i}" for i in stages],
@@ -403,7 +393,7 @@ class Transformers(Format):
         theirs_config = _write_config(full, name, head)
         theirs_config["dtype"] = str(tensors["encoder.cls_token"].dtype).removeprefix("torch.")
         processor = write_processor(full, notes)
-        theirs = to_theirs(tensors, _table(full))
+        theirs = to_theirs(tensors, _table(full), DEEPEST_UNIT)
         _add_unused(theirs, model_type, encoder["embed_dim"])
         write_folder(Path(path), theirs_config, theirs, processor)
         return notes
@@ -438,7 +428,7 @@ class Transformers(Format):
 
 def _family(encoder: Config) -> tuple[str | None, Family]:
     """``model_type`` of a ``backbone_config``, None for dpt's own ViT; and the encoder."""
-    kind = encoder["kind"]
+    kind: str = encoder["kind"]
     if kind == "vit" and encoder.get("layer_scale") is not None:
         registers = encoder["position_resize"] == "bicubic_antialias"
         kind = "dinov2_with_registers" if registers else "dinov2"
@@ -582,7 +572,6 @@ def _write_config(full: Config, name: str, head: Config) -> Config:
 
 def _add_unused(tensors: dict[str, Tensor], model_type: str | None, dim: int) -> None:
     """Adds tensors that never run, which transformers would report as missing."""
-    add_deepest_unit(tensors, DEEPEST_UNIT)
     if model_type == "beit":
         return
     norm = "backbone.layernorm" if model_type else "dpt.layernorm"

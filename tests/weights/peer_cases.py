@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -51,6 +52,14 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.format}, {self.task}, {self.model}"
+
+
+def default(cases, *names: str):
+    """Cases as parameters of a test; those that are not named are slow."""
+    slow = {True: (), False: pytest.mark.slow}
+    params = [pytest.param(c, id=str(c), marks=slow[str(c) in names]) for c in cases]
+    assert sum(not p.marks for p in params) == len(names)
+    return params
 
 
 def jolt(model: nn.Module, *, gain: float = 1.0) -> nn.Module:

@@ -9,6 +9,7 @@ import pickle
 
 import pytest
 import torch
+from peer_cases import default
 from peers_beit_swin import (
     BEIT,
     CASES,
@@ -58,7 +59,7 @@ def files(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", default(CASES, "MiDaS 3.1, depth, Swin"))
 def test_our_own_folder_gives_the_same_model(case, tmp_path):
     _, ours = case.build(tmp_path)
     ours.save_pretrained(tmp_path / "ours")
@@ -72,7 +73,7 @@ def test_our_own_folder_gives_the_same_model(case, tmp_path):
         assert torch.equal(again(images)["depth"], ours(images)["depth"])
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", default(CASES, "MiDaS 3.1, depth, BEiT"))
 def test_the_encoder_alone_is_read_too(case, tmp_path):
     _, ours = case.build(tmp_path)
     path = tmp_path / case.file if case.format == "MiDaS 3.1" else tmp_path
@@ -265,7 +266,12 @@ RELEASED = {  # timm's model today; heads, windows or grid, image size, what is 
 
 @pytest.mark.parametrize(
     ("name", "masks"),
-    [*((n, True) for n in RELEASED), *((n, False) for n in RELEASED if "win" in n)],
+    [
+        ("dpt_beit_base_384", True),
+        ("dpt_swin2_tiny_256", False),
+        *(pytest.param(n, True, marks=pytest.mark.slow) for n in list(RELEASED)[1:]),
+        *(pytest.param(n, False, marks=pytest.mark.slow) for n in list(RELEASED)[3:-1]),
+    ],
 )
 def test_released_architectures_are_told_by_their_shapes(name, masks, tmp_path):
     """Of the names and shapes that a released file has; nothing is computed."""

@@ -6,7 +6,7 @@ The default tests take each architecture and each file format once, slow ones th
 import pytest
 import torch
 from parity import all_cases
-from peer_cases import bfloat16_ratio, gradient_error, output_error, random_images
+from peer_cases import bfloat16_ratio, default, gradient_error, output_error, random_images
 
 pytestmark = pytest.mark.peers
 DEFAULT = (
@@ -24,11 +24,8 @@ DEFAULT = (
 )
 
 
-def cases(*default):
-    marks = {True: (), False: pytest.mark.slow}
-    params = [pytest.param(c, id=str(c), marks=marks[str(c) in default]) for c in all_cases()]
-    assert sum(not p.marks for p in params) == len(default)
-    return pytest.mark.parametrize("pair", params, indirect=True)
+def cases(*names):
+    return pytest.mark.parametrize("pair", default(all_cases(), *names), indirect=True)
 
 
 @pytest.fixture(scope="module")

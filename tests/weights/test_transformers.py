@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from peer_cases import default
 from peers_official import CASES as OFFICIAL_CASES
 from peers_transformers import CASES, HYBRID, Output, make
 from PIL import Image
@@ -109,7 +110,15 @@ def test_over_dinov2(tmp_path):
             assert torch.equal(again(images)["depth"], found)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "with registers" not in c.model], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    default(
+        [c for c in CASES if "with registers" not in c.model],
+        "transformers, depth, ViT, add",
+        "transformers, segmentation, hybrid",
+        "transformers, depth, DINOv2 with 0 registers",
+    ),
+)
 def test_round_trip_is_exact_for_what_runs(case, tmp_path):
     _, ours = case.build(tmp_path)
     report = convert(tmp_path, tmp_path / "ours", to="dpt")
@@ -130,7 +139,12 @@ def test_round_trip_is_exact_for_what_runs(case, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in OFFICIAL_CASES if "metric" not in c.model and not c.wrapped], ids=str
+    "case",
+    default(
+        [c for c in OFFICIAL_CASES if "metric" not in c.model and not c.wrapped],
+        "official, depth, hybrid",
+        "official, segmentation, ViT",
+    ),
 )
 def test_official_files_become_folders_of_transformers(case, tmp_path):
     theirs, _ = case.build(tmp_path)
@@ -329,9 +343,9 @@ def test_defaults_are_those_of_transformers():
     for model_type, family in transformers.BACKBONES.items():
         rows.append((AutoConfig.for_model(model_type), family.keys.values()))
     for config, keys in rows:
-        for key, default in keys:
+        for key, value in keys:
             found = getattr(config, key)
-            assert (list(found) if isinstance(found, tuple) else found) == default, key
+            assert (list(found) if isinstance(found, tuple) else found) == value, key
 
 
 def test_a_hybrid_standardises_as_transformers_does(tmp_path):
