@@ -223,7 +223,7 @@ BACKBONES = {
     "beit": Family(
         BEIT_TABLE,
         BEIT_KEYS,
-        {"kind": "beit", "position_resize": "bilinear", "qkv_bias": True},
+        {"kind": "beit", "position": "none", "position_resize": "bilinear", "qkv_bias": True},
         needed={
             "use_relative_position_bias": True,
             "use_shared_relative_position_bias": False,
@@ -548,6 +548,8 @@ def _write_config(full: Config, name: str, head: Config) -> Config:
         "head_in_index": -1,
         **{key: decoder[ours] for ours, (key, _) in DECODER.items()},
     }
+    # transformers takes a scale above one for the stride of a convolution: whole numbers
+    config["reassemble_factors"] = [int(s) if s >= 1 else s for s in decoder["scales"]]
     if name == "segmentation":
         classes = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
         config["id2label"] = {str(i): c for i, c in enumerate(classes)}

@@ -23,7 +23,6 @@ from peers_transformers import Output
 
 import dpt
 from dpt.model_config import ModelConfig
-from dpt.nn import TimmEncoder
 from dpt.weights import load_encoder_weights, midas31, transformers
 from dpt.weights.files import Source, open_source
 from dpt.weights.formats import convert
@@ -182,10 +181,9 @@ def test_off_the_windows_the_order_of_padding_tells(folders):
         with torch.no_grad():
             wanted, found = ours(images)["depth"], plain(images)["depth"]
         assert torch.equal(found, wanted) == equal
+    resnet = {"kind": "timm", "name": "resnet18", "pad_windows": "before_shift"}
     with pytest.raises(ValueError, match=r"pad_windows=.*no windows"):
-        TimmEncoder(name="resnet18", pad_windows="before_shift")
-    with pytest.raises(ValueError, match="choose from"):
-        TimmEncoder(name="resnet18", pad_windows="never")
+        dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=resnet)
 
 
 def test_buffers_of_older_versions_are_left_out(folders):

@@ -311,22 +311,20 @@ def test_centre_padding_is_zeros_on_all_sides():
 
 
 def test_metric_heads_by_formula():
-    from dpt.nn import DepthHead
-
     torch.manual_seed(0)
-    features = torch.randn(2, 8, 6, 10)
-    base = DepthHead(in_channels=8)
+    base, images = small(), torch.randn(2, 3, 64, 64)
+    torch.nn.init.constant_(base.heads["depth"].conv3.bias, 2.0)
     for options, formula in (
         ({"activation": "relu", "min_depth": 0.001}, lambda x: x + 0.001),
-        (
-            {"activation": "inverse", "scale": 0.25, "shift": 0.5},
-            lambda x: 1 / (0.25 * x + 0.5),
-        ),
+        ({"activation": "inverse", "scale": 0.25, "shift": 0.5}, lambda x: 1 / (0.25 * x + 0.5)),
         ({"activation": "inverse"}, lambda x: 1 / x.clamp_min(1e-8)),
     ):
-        head = DepthHead(in_channels=8, kind="metric", **options)
-        head.load_state_dict(base.state_dict())
-        torch.testing.assert_close(head(features, (12, 20)), formula(base(features, (12, 20))))
+        heads = {"depth": {"kind": "metric", **options}}
+        model = dpt.create_model("dpt_tiny", heads=heads, **SMALL).eval()
+        model.load_state_dict(base.state_dict())
+        with torch.no_grad():
+            found, wanted = model(images)["depth"], formula(base(images)["depth"])
+        torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("name", ["dpt", "official", "transformers"])

@@ -353,4 +353,4 @@ def test_a_hybrid_standardises_as_transformers_does(tmp_path):
     theirs.save_pretrained(tmp_path)
     model = dpt.DPT.from_pretrained(tmp_path)
     assert model.config.to_dict()["encoder"]["weight_standardization"] == "sqrt"
-    assert model.encoder.out_indices == (2, 5)
+    assert list(model.encoder.config.out_indices) == [2, 5]
