@@ -123,7 +123,7 @@ def test_looking_changes_nothing(model):
     assert not any(block.attn._forward_pre_hooks for block in model.encoder.blocks)
 
 
-class Planted(nn.Module):
+class Planted(dpt.nn.Encoder):
     """An encoder that gives the tokens it was made with: (B, 1 + h·w, D), CLS first."""
 
     num_prefix_tokens, pad_multiple = (1,), 1

@@ -35,8 +35,6 @@ def run(arguments: list[str]) -> None:
     if options.depth and not options.images:
         parser.error("--depth needs --images DIR")
 
-    import os
-    import tempfile
     from pathlib import Path
 
     from dpt.calibrate import calibrate, read_maps, read_points
@@ -55,8 +53,5 @@ def run(arguments: list[str]) -> None:
     report = calibrate(model, points, with_shift=options.shift)
     model.calibration = report.calibration
     print(report)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
-        model.save_pretrained(Path(folder) / out.name)
-        os.replace(Path(folder) / out.name, out)
+    model.save_pretrained(out)
     print(f"saved:  {out}")

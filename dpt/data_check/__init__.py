@@ -56,7 +56,7 @@ def check_data(cfg: Mapping[str, Any]) -> list[Finding]:
     count = sum(len(each.records) for each in scans)
     seconds = time.monotonic() - started
     log.info("%d samples read in %.1f s: %s", count, seconds, summary(findings))
-    log.info("report: %s", folder)
+    log.info("report: %s", folder / ("report.html" if scans else "report.json"))
     if has_errors(findings):
         raise SystemExit(1)
     return findings
@@ -102,7 +102,7 @@ def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Fin
 
 def quick_findings(dataset: Dataset, limit: int) -> list[str]:
     """A line for each warning of the quick checks, which read ``limit`` samples."""
-    scanner = Scanner(dataset, photos=False)
+    scanner = Scanner(dataset, complete=False)
     few = Scan("", dataset, [scanner[i] for i in dataset.some_indices(limit=limit)])
     found = [finding for function in check.QUICK_CHECKS for finding in function(few)]
     return [finding.line for finding in found if finding.severity != "note"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,8 @@ def scan(dataset: Dataset, *, split: str, num_workers: int, **known: Any) -> Sca
 
     ``known`` are further attributes of the :class:`Scan`.
     """
-    count = min(len(dataset), ALIGNED)
-    aligned = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
     loader: Iterable[Record] = DataLoader(
-        Scanner(dataset, photos=True, aligned=aligned),
+        Scanner(dataset, complete=True),
         batch_size=None,
         num_workers=num_workers,
         worker_init_fn=init_worker,
@@ -45,16 +44,14 @@ def scan(dataset: Dataset, *, split: str, num_workers: int, **known: Any) -> Sca
 class Scanner(torch.utils.data.Dataset[Record]):
     """The records of a data set; reading one never fails.
 
-    Args:
-        dataset: any data set.
-        photos: measure photos too, not only labels and depth.
-        aligned: indices of the samples whose registration is measured.
+    ``complete`` measures photos and, for a part of the samples, registration too, not only labels
+    and depth.
     """
 
-    def __init__(self, dataset: Dataset, *, photos: bool, aligned: Collection[int] = ()) -> None:
+    def __init__(self, dataset: Dataset, *, complete: bool) -> None:
         self.dataset = dataset
-        self.photos = photos
-        self.aligned = frozenset(aligned)
+        self.complete = complete
+        self.aligned = np.linspace(0, len(dataset) - 1, min(len(dataset), ALIGNED)).astype(int)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -63,7 +60,7 @@ class Scanner(torch.utils.data.Dataset[Record]):
         reading = read(self.dataset, index)
         sample = reading.sample
         photo = labels = depth = None
-        if self.photos and "image" in sample:
+        if self.complete and "image" in sample:
             files = self.dataset.files(index)
             orientation = io.exif_orientation(files.image) if files else 1
             photo = measure_photo(sample["image"], orientation=orientation)
@@ -72,7 +69,7 @@ class Scanner(torch.utils.data.Dataset[Record]):
         if "depth" in sample:
             rule = self.dataset.depth_rule
             depth = measure_depth(sample["depth"], sample["valid"], raw=reading.depth, rule=rule)
-        aligned = index in self.aligned and not reading.faults
+        aligned = self.complete and index in self.aligned and not reading.faults
         return Record(
             index=index,
             name=shorten(self.dataset, sample.get("name", f"sample {index}")),
@@ -92,27 +89,12 @@ class Scanner(torch.utils.data.Dataset[Record]):
 
 @dataclass(slots=True)
 class Reading:
-    """A sample and what its files hold.
+    """A sample and what its files hold."""
 
-    Attributes:
-        sample: complete if ``faults`` is empty; else the parts that can be read.
-        faults: why it cannot be used.
-        outside: pixels of each value of the label file that is neither a class nor ignored.
-        depth: the values of the depth file; None if they are unknown or encoded.
-    """
-
-    sample: Sample
+    sample: Sample  # complete if there are no faults; else the parts that can be read
     faults: list[Fault] = field(default_factory=list)
-    outside: dict[int, int] = field(default_factory=dict)
-    depth: np.ndarray | None = None
-
-    def attempt(self, function: Callable[..., np.ndarray], *args: Any, **options: Any) -> Any:
-        """The function's result, or None and a fault if it fails."""
-        try:
-            return function(*args, **options)
-        except Exception as error:
-            self.faults.append(_unreadable(error))
-            return None
+    outside: dict[int, int] = field(default_factory=dict)  # pixels of ids that are no class
+    depth: np.ndarray | None = None  # values of the depth file, unless unknown or encoded
 
 
 def read(dataset: Dataset, index: int) -> Reading:
@@ -135,20 +117,25 @@ def _read_files(dataset: Dataset, index: int, files: Files, refusal: Fault) -> R
     """The parts of a refused sample that can be read, and why it is refused."""
     reading = Reading(Sample(index=index, name=str(files.image)))
     sample, labels, depth = reading.sample, dataset.label_rule, dataset.depth_rule
-    image = reading.attempt(io.read_image, files.image)
-    if image is not None:
-        sample["image"] = image
+    readers: dict[str, Callable[[], np.ndarray]] = {"image": partial(io.read_image, files.image)}
     if files.labels is not None and labels is not None:
-        raw = reading.attempt(io.read_labels, files.labels, colors=labels.colors)
-        if raw is not None:
-            sample["labels"], reading.outside = _split_labels(raw, labels)
+        readers["labels"] = partial(io.read_labels, files.labels, colors=labels.colors)
     if files.depth is not None and depth is not None:
-        raw = reading.attempt(io.read_raw_depth, files.depth, key=dataset.depth_key)
-        if raw is not None:
-            sample["depth"], sample["valid"] = depth(raw)
-            reading.depth = raw if depth.encoding == "linear" else None
-    sizes = {value.shape[:2] for value in sample.values() if isinstance(value, np.ndarray)}
-    if len(sizes) > 1:
+        readers["depth"] = partial(io.read_raw_depth, files.depth, key=dataset.depth_key)
+    raw: dict[str, np.ndarray] = {}
+    for kind, reader in readers.items():
+        try:
+            raw[kind] = reader()
+        except Exception as error:
+            reading.faults.append(_unreadable(error))
+    if "image" in raw:
+        sample["image"] = raw["image"]
+    if "labels" in raw and labels is not None:
+        sample["labels"], reading.outside = _split_labels(raw["labels"], labels)
+    if "depth" in raw and depth is not None:
+        sample["depth"], sample["valid"] = depth(raw["depth"])
+        reading.depth = raw["depth"] if depth.encoding == "linear" else None
+    if len({values.shape[:2] for values in raw.values()}) > 1:
         reading.faults.append(Fault("size_mismatch", refusal.message))
     elif reading.outside:
         reading.faults.append(Fault("label_outside", refusal.message))

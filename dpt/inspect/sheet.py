@@ -48,13 +48,13 @@ def inspection_sheet(
     if has_attention(model) or patch is not None or block is not None:
         grid = patch_grid(model, images)
         patch = patch or (grid[0] // 2, grid[1] // 2)
-        blocks = range(len(model.encoder.blocks)) if block is None else [block]
+        blocks = None if block is None else [block]
         rows = {
             "the CLS token": cls_attention(model, images, blocks=blocks),
             "the framed patch": patch_attention(model, images, patch=patch, blocks=blocks),
         }
         for token, maps in rows.items():
-            attention += _attention(token, dict(zip(blocks, maps, strict=True)), shape)
+            attention += _attention(token, dict(enumerate(maps, block or 0)), shape)
         photo, caption = _framed(photo, patch, grid), f"framed: patch {patch[0]} {patch[1]}"
     first = _outputs(photo, prediction, caption, shape)
     return stack([*first, *_levels(model, images, shape), *attention])
@@ -62,11 +62,10 @@ def inspection_sheet(
 
 def _framed(photo: np.ndarray, patch: tuple[int, int], grid: tuple[int, int]) -> np.ndarray:
     height, width = photo.shape[0] / grid[0], photo.shape[1] / grid[1]
-    corners = [
-        (round((patch[1] + step) * width), round((patch[0] + step) * height)) for step in (0, 1)
-    ]
+    first = round(patch[1] * width), round(patch[0] * height)
+    last = round((patch[1] + 1) * width), round((patch[0] + 1) * height)
     thickness = max(2, photo.shape[1] // 200)
-    return cv2.rectangle(photo.copy(), *corners, (255, 50, 50), thickness)
+    return np.asarray(cv2.rectangle(photo.copy(), first, last, (255, 50, 50), thickness))
 
 
 def _outputs(

@@ -55,20 +55,13 @@ def unit(scan: Scan) -> Iterator[Finding]:
 def likely_scale(
     typical: float, high: float, *, max_depth: float | None, scale: float
 ) -> float | None:
-    """The largest usual scale whose depths are plausible; None if there is none.
+    """The largest scale in ``UNITS``, other than ``scale``, with plausible depths; None without.
 
-    Args:
-        typical, high: the median and the 99 % quantile of the values in the files.
-        max_depth: metres that depths should not exceed; None for 100.
-        scale: the configured one, which is not plausible.
+    ``typical`` and ``high`` are the median and the 99 % quantile of the values in the files.
     """
     limit = 100.0 if max_depth is None else max_depth
-    fitting = [
-        unit
-        for unit in UNITS
-        if abs(unit / scale - 1) > 0.01 and typical * unit >= _NEAR and high * unit <= limit
-    ]
-    return max(fitting, default=None)
+    plausible = [u for u in UNITS if typical * u >= _NEAR and high * u <= limit]
+    return max((u for u in plausible if abs(u / scale - 1) > 0.01), default=None)
 
 
 @check

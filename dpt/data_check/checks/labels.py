@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from dpt.data.errors import few
 from dpt.data_check.check import Finding, Record, Scan, Severity, check, plural, quick_check
 from dpt.types import IGNORE_INDEX
 
@@ -121,11 +122,8 @@ def _shift(scan: Scan) -> tuple[Severity, str] | None:
 def _wrong(scan: Scan) -> tuple[list[Record], list[str]]:
     """The masks with ids outside the classes, and a line about each."""
     wrong = [(record, labels.outside) for record, labels in scan.masks if labels.outside]
-    lines = [f"{record.name}: {_listed(outside)}" for record, outside in wrong]
-    return [record for record, _ in wrong], lines
+    return [r for r, _ in wrong], [f"{r.name}: {_listed(outside)}" for r, outside in wrong]
 
 
-def _listed(values: Iterable[int], most: int = 12) -> str:
-    ordered = sorted(values)
-    text = ", ".join(str(value) for value in ordered[:most])
-    return text + (f", ... ({len(ordered)} values)" if len(ordered) > most else "")
+def _listed(values: Iterable[int]) -> str:
+    return few([str(value) for value in sorted(values)], 12)

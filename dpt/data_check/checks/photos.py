@@ -50,16 +50,13 @@ def near_duplicates(scan: Scan) -> Iterator[Finding]:
             for (record, photo), match in zip(photos, matches, strict=True)
             if match >= 0 and photo.digest != others[match][1].digest  # else see `duplicates`
         ]
-        if not pairs:
-            continue
-        message = f"{len(pairs)} of {len(photos)} photos are nearly equal to "
-        if other is scan:
-            code, message = "near_duplicate", message + "another one of this split"
-            remedy = "count frames of one video as far fewer independent photos"
-        else:
-            code, message = "near_duplicate_across_splits", message + f"one of {other.split}"
-            remedy = "their scores say little about new places; split the data by scene or drive"
-        yield scan.finding("note", code, message, remedy, examples=pairs)
+        if pairs:
+            code, place = "near_duplicate", "this split"
+            if other is not scan:
+                code, place = "near_duplicate_across_splits", f"the split {other.split}"
+            message = f"{len(pairs)} of {len(photos)} photos are nearly equal to another of {place}"
+            remedy = "count video frames as far fewer photos, and split the data by scene or drive"
+            yield scan.finding("note", code, message, remedy, examples=pairs)
 
 
 @check
