@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
-from dpt.metrics.protocols import DepthProtocol, PredictionKind, Protocol, protocol_notes
+from dpt.metrics.protocols import PredictionKind, Protocol, protocol_notes
 from dpt.objectives.base import Objective, Outputs, nearest, to_numpy
 from dpt.types import Batch, OutputSpec
 from dpt.viz import depth_panel
@@ -39,9 +39,6 @@ class DepthObjective(Objective):
         loss: called with prediction, target and valid, each (B, H, W); None for the kind's default.
         activation: of a metric head, ``sigmoid`` (bounded by ``max_depth``) or ``softplus``.
         weight: factor of the loss.
-        protocol: how predictions are scored; None for the rule of ``kind`` between ``min_depth``
-            and ``max_depth``.
-        detailed: more scores, see :class:`DepthMetrics`.
     """
 
     head = "depth"
@@ -57,8 +54,6 @@ class DepthObjective(Objective):
         loss: nn.Module | None = None,
         activation: Literal["sigmoid", "softplus"] = "sigmoid",
         weight: float = 1.0,
-        protocol: DepthProtocol | None = None,
-        detailed: bool = False,
     ) -> None:
         super().__init__(weight=weight)
         if kind not in ("metric", "relative"):
@@ -67,12 +62,12 @@ class DepthObjective(Objective):
         self.max_depth = max_depth
         self.activation = activation
         self.loss = loss or default_loss(kind=kind)
-        protocol = protocol or DepthProtocol(
+        self.metrics = DepthMetrics(
+            prediction_kind=kind,
             min_depth=min_depth,
             max_depth=max_depth,
             alignment="none" if kind == "metric" else "scale_shift",
         )
-        self.metrics = DepthMetrics(protocol, prediction_kind=kind, detailed=detailed)
 
     @classmethod
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +83,9 @@ class DepthObjective(Objective):
                 "protocol.max_depth=%g m, but the data leaves out depths beyond "
                 "data.max_depth=%g m", rules.max_depth, limit,
             )  # fmt: skip
-        return cls(kind=kind, max_depth=rules.max_depth, protocol=rules, detailed=True)
+        objective = cls(kind=kind, max_depth=rules.max_depth)
+        objective.metrics = DepthMetrics(rules, prediction_kind=kind, detailed=True)
+        return objective
 
     def head_options(self) -> dict[str, Any]:
         if self.kind == "relative":

@@ -35,6 +35,7 @@ def test_a_saved_folder_is_as_good_as_a_run(evaluate, checkpoint, scores, joint_
     assert close(scores(run), scores(joint_run))
 
 
+@pytest.mark.slow
 def test_batches_and_workers_do_not_matter(evaluate, checkpoint, scores, joint_run, tmp_path):
     run = evaluate(tmp_path, checkpoint, "data.batch_size=2", "data.num_workers=1")
     for key, value in scores(joint_run).items():
@@ -52,6 +53,7 @@ def test_the_image_size_is_the_checkpoints_unless_it_is_given(
     assert scores(larger)["val/abs_rel"] != scores(joint_run)["val/abs_rel"]
 
 
+@pytest.mark.slow
 def test_another_split(evaluate, checkpoint, scores, joint_run, tmp_path):
     run = evaluate(tmp_path, checkpoint, "split=train")
     assert scores(run)["val/abs_rel"] != scores(joint_run)["val/abs_rel"]

@@ -64,11 +64,6 @@ def test_every_protocol_can_be_read(name):
     assert protocol.description()
 
 
-def test_the_names_that_the_literature_has():
-    assert {"nyu_eigen", "kitti_eigen", "kitti_garg", "uncropped", "depth", "whole", "slide",
-            "multi_scale"} <= set(PROTOCOLS)  # fmt: skip
-
-
 # -------------------------------------------------------------------------- what is written
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpt.metrics import SegmentationMetrics, boundary_counts, boundary_iou
-from dpt.metrics.boundary import boundary_width, near_boundary
+from dpt.metrics.boundary import near_boundary
 
 K = 5
 
@@ -81,11 +81,6 @@ def test_the_picture_s_end_is_a_boundary():
     assert near[0, 0].all()
     assert near[0, :, 0].all()
     assert not near[0, 1:-1, 1:-1].any()
-
-
-def test_widths():
-    assert boundary_width(480, 640) == 16
-    assert boundary_width(3, 4) == 1
 
 
 def test_predictions_of_no_class_are_wrong_not_skipped():

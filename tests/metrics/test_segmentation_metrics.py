@@ -40,14 +40,6 @@ def test_square_matrices_score_the_same():
     torch.testing.assert_close(class_iou(matrix[:, :K]), class_iou(matrix), equal_nan=True)
 
 
-def test_rows_are_truth():
-    prediction, labels = example()
-    matrix = confusion_matrix(prediction, labels, K)
-    for row in range(K):
-        for column in range(K):
-            assert matrix[row, column] == ((labels == row) & (prediction == column)).sum()
-
-
 @pytest.mark.parametrize("absent", [(), (5, 6), (0,)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
 def test_equals_torchmetrics(absent, dtype):

@@ -106,7 +106,10 @@ def test_only_hidden_pixels_teach_and_are_scored():
     assert objective.compute()["r2"] == pytest.approx(0, abs=1e-4)
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize(
+    "encoder",
+    ["vit", *(pytest.param(e, marks=pytest.mark.slow) for e in ENCODERS if e != "vit")],
+)
 def test_every_parameter_of_every_encoder_learns(encoder):
     """Registered with DDP: none may be without a gradient."""
     task = task_of(encoder)

@@ -5,7 +5,6 @@ import torch
 
 from dpt.losses import ScaleShiftInvariantLoss, SILogLoss
 from dpt.objectives import (
-    OBJECTIVES,
     ClassificationObjective,
     DepthObjective,
     RegressionObjective,
@@ -13,14 +12,6 @@ from dpt.objectives import (
 )
 from dpt.objectives.depth import default_loss
 from dpt.types import IGNORE_INDEX, NO_CLASS
-
-
-def test_objectives_are_found_by_their_heads_name():
-    assert {name: cls.target for name, cls in OBJECTIVES.items()} == {
-        "depth": "depth", "segmentation": "labels", "classification": "class_id",
-        "regression": "value", "inpainting": None,
-    }  # fmt: skip
-
 
 # ------------------------------------------------------------------------------ depth
 
@@ -104,12 +95,6 @@ def test_depth_losses_follow_the_kind_and_the_weight():
         DepthObjective(max_depth=5.0, kind="absolute")
 
 
-def test_the_depth_head_is_asked_for_the_range():
-    options = DepthObjective(max_depth=5.0, activation="softplus").head_options()
-    assert options == {"kind": "metric", "max_depth": 5.0, "activation": "softplus"}
-    assert DepthObjective(max_depth=5.0, kind="relative").head_options() == {"kind": "relative"}
-
-
 # ------------------------------------------------------------------------------ segmentation
 
 
@@ -155,14 +140,6 @@ def test_the_auxiliary_loss_is_a_fifth():
     assert set(SegmentationObjective(num_classes=3).losses(evaluated, {"labels": labels})) == {
         "loss_segmentation"
     }
-
-
-def test_the_segmentation_head_is_asked_for():
-    assert SegmentationObjective(num_classes=3).head_options() == {
-        "num_classes": 3, "dropout": 0.1, "auxiliary": True,
-    }  # fmt: skip
-    options = SegmentationObjective(num_classes=3, auxiliary_weight=0.0).head_options()
-    assert options["auxiliary"] is False
 
 
 def test_ignored_pixels_teach_nothing():

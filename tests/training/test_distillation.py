@@ -144,7 +144,11 @@ def test_the_teacher_is_no_part_of_the_task():
     assert copy.deepcopy(task).teacher is task.teacher  # as an average of weights copies it
 
 
-@pytest.mark.parametrize("name", ["depth", "segmentation", "classification", "token"])
+@pytest.mark.parametrize(
+    "name",
+    ["segmentation", "token",
+     *(pytest.param(n, marks=pytest.mark.slow) for n in ("depth", "classification"))],
+)  # fmt: skip
 def test_training_towards_a_teacher_lowers_the_disagreement(name):
     task = task_of(name, teacher_seed=1)
     batch = unlabelled(4)
