@@ -215,7 +215,7 @@ def loaded(shards, *, num_workers, epoch, start=0):
             for i, image in zip(b["index"], b["image"], strict=True)]  # fmt: skip
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_each_sample_once_an_epoch_on_any_ranks_and_workers(shards, monkeypatch, world):
     per_rank = -(-COUNT // world)
     orders = set()

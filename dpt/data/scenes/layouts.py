@@ -23,6 +23,7 @@ _LABELS: dict[Kind, int] = {
     "box": shading.BOX, "ball": shading.BALL, "cylinder": shading.CYLINDER, "cone": shading.CONE
 }  # fmt: skip
 _KINDS = tuple(_LABELS)
+Size = tuple[float, float, float]
 _GROUND_PATTERNS = ("grass", "grass", "tiles", "plain", "marble", "bricks")
 
 
@@ -195,16 +196,12 @@ def build_scene(kind: int, rng: Generator) -> Scene:
 
 
 def _add_distant_building(
-    site: Site,
-    spread: float,
-    distance: tuple[float, float],
-    smallest: tuple[float, float, float],
-    largest: tuple[float, float, float],
+    site: Site, spread: float, distance: tuple[float, float], low: Size, high: Size
 ) -> None:
-    """A building in view, of a random half size in metres."""
+    """A building in view, ``spread`` radians around the axis, of a half size in low..high."""
     bearing = site.yaw + site.rng.uniform(-spread, spread)
     far = site.rng.uniform(*distance)
-    half = site.rng.uniform(smallest, largest)
+    half = site.rng.uniform(low, high)
     _add_building(site, far * np.cos(bearing), far * np.sin(bearing), half)
 
 

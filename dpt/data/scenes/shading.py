@@ -63,7 +63,6 @@ class _Pixels:
     order: np.ndarray  # number of each pixel in the image
     surface: np.ndarray  # as first_hits gives it
     rays: np.ndarray
-    depth: np.ndarray
     points: np.ndarray
     normals: np.ndarray
     albedo: np.ndarray
@@ -119,7 +118,7 @@ def render(
             gloss[part][pane] = 0.8
             glow[part][pane] = windows.glow
 
-    pixels = _Pixels(order, surface[order], rays, depth, points, normals, albedo, gloss)
+    pixels = _Pixels(order, surface[order], rays, points, normals, albedo, gloss)
     color = _reflected_light(scene, pixels, size)
     color += albedo * glow
     if scene.sky is not None:
