@@ -10,10 +10,10 @@ def run(arguments: list[str]) -> None:
 
     parser = argparse.ArgumentParser(
         prog="dpt convert",
-        description="Writes a checkpoint in another format; whatever the model uses is kept bit "
-        "for bit, and what a format cannot express is refused.",
+        description="Writes a checkpoint in another format. Weights are kept bit for bit; a "
+        "model that a format cannot express is refused.",
     )
-    parser.add_argument("src", help="a file or folder in any format that is read")
+    parser.add_argument("src", help="a file or folder in any known format")
     parser.add_argument("dst", help="the folder or file to write")
     parser.add_argument("--to", required=True, choices=writable(), help="the format to write")
     options = parser.parse_args(arguments)

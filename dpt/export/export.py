@@ -5,12 +5,12 @@ The file holds the inference form: BatchNorm fused, no auxiliary heads, nothing 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 from pathlib import Path
 from statistics import median
+from timeit import repeat
 from typing import Any
 
 import torch
@@ -172,8 +172,7 @@ def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]
     Raises:
         ValueError: the file does not run on one of the shapes.
     """
-    differences: dict[str, float] = {}
-    scales: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for shape in shapes:
         images = graph.example(shape)
         with torch.no_grad():
@@ -184,12 +183,12 @@ def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]
                 reason = str(error).strip().partition("\n")[0][:200]
                 raise ValueError(f"it fails on {_form(shape)} pixels: {reason}") from error
         for name, value in wanted.items():
-            same = found[name].shape == value.shape
-            off = (found[name] - value).abs().max().item() if same else inf
-            differences[name] = max(differences.get(name, 0.0), inf if isnan(off) else off)
-            scales[name] = max(scales.get(name, 0.0), value.abs().max().item())
-    tiny = torch.finfo(torch.float32).tiny
-    return {name: off / max(scales[name], tiny) for name, off in differences.items()}
+            off = inf
+            if found[name].shape == value.shape:
+                scale = value.abs().max().clamp(min=torch.finfo(torch.float32).tiny)
+                off = float((found[name] - value).abs().max() / scale)
+            errors[name] = max(errors.get(name, 0.0), inf if isnan(off) else off)
+    return errors
 
 
 def require(errors: dict[str, float], *, tolerance: float) -> None:
@@ -202,15 +201,10 @@ def require(errors: dict[str, float], *, tolerance: float) -> None:
         )
 
 
-def seconds_for(run: Callable[[Tensor], Any], images: Tensor, *, rounds: int = 3) -> float:
-    """Median time of a call, after one for warming up."""
-    times = []
+def seconds_for(run: Callable[[Tensor], Any], images: Tensor) -> float:
+    """Median time of three calls, after one for warming up."""
     with torch.no_grad():
-        for _ in range(rounds + 1):
-            start = time.perf_counter()
-            run(images)
-            times.append(time.perf_counter() - start)
-    return median(times[1:])
+        return median(repeat(lambda: run(images), number=1, repeat=4)[1:])
 
 
 def _form(shape: Shape) -> str:

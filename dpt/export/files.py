@@ -116,10 +116,7 @@ def run_of(path: Path) -> Run:
 
 
 def _to_onnx(program: ExportedProgram, outputs: Sequence[str], opset: int | None) -> Any:
-    logs = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir", "torch.onnx")]
-    levels = [log.level for log in logs]
-    for log in logs:
-        log.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)  # the exporter reports every step
     try:
         return torch.onnx.export(
             program,
@@ -133,8 +130,7 @@ def _to_onnx(program: ExportedProgram, outputs: Sequence[str], opset: int | None
         reason = str(error).strip().partition("\n")[0][:200]
         raise ValueError(f"ONNX cannot express this model: {reason}") from error
     finally:
-        for log, level in zip(logs, levels, strict=True):
-            log.setLevel(level)
+        logging.disable(logging.NOTSET)
 
 
 def _name_axes(value: Any, names: Mapping[int, str]) -> None:

@@ -64,7 +64,9 @@ def find_sources(inputs: Sequence[str | Path], *, skip: Collection[Path] = ()) -
             files = list(_walk(path, skipped))
             roots.append(path)
             if not files:
-                raise DataError(f"{given}: no image or video in this folder or below ({_kinds()})")
+                raise DataError(
+                    f"{given}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
+                )
         elif os.path.lexists(path) or not glob.has_magic(given):
             files = [path]
             roots.append(path.parent)
@@ -75,7 +77,7 @@ def find_sources(inputs: Sequence[str | Path], *, skip: Collection[Path] = ()) -
             files = [f for f in files if not any(f.is_relative_to(folder) for folder in skipped)]
             roots.append(_before_wildcards(given))
             if not files:
-                raise DataError(f"{given}: matches no image or video ({_kinds()})")
+                raise DataError(f"{given}: matches no image or video ({', '.join(SUFFIXES)})")
         found.update(dict.fromkeys(files))
     if not found:
         raise DataError("no input: give images, videos, folders or globs")
@@ -111,10 +113,6 @@ def _before_wildcards(pattern: str) -> Path:
     parts = Path(pattern).expanduser().parts
     plain = next(i for i, part in enumerate(parts) if glob.has_magic(part))
     return _absolute(Path(*parts[:plain]))
-
-
-def _kinds() -> str:
-    return ", ".join(SUFFIXES)
 
 
 def as_rgb(image: Image) -> np.ndarray:

@@ -47,6 +47,7 @@ def predict_images(
         CannotWriteError: no more files can be written.
     """
     keep_image = any(p.needs_image for p in products)
+    count = workers + predictor.batch_size
     failed: list[tuple[Source, Exception | None]] = []
 
     def prepared(futures: Iterable[tuple[Source, Future]]) -> Iterator[tuple[Source, Prepared]]:
@@ -57,22 +58,13 @@ def predict_images(
                 failed.append((source, error))
 
     with threads(workers) as readers, threads(workers) as writers:
-        tasks = ((s, partial(predictor.prepare, s.path, keep_image=keep_image)) for s in sources)
-        count = workers + predictor.batch_size
-        images = prepared(in_threads(readers, tasks, count))
-
-        def saving() -> Iterator[tuple[Source, Callable[[], None]]]:
-            for batch in batches(
-                images, predictor.batch_size, key=lambda pair: pair[1].input.shape
-            ):
-                predictions = predictor.predict([p for _, p in batch])
-                for source, each in batch:
-                    prediction = predictions.pop(0)  # large: keep no other reference
-                    task = partial(_save, folder, source, prediction, each.image, products, style)
-                    del prediction
-                    yield source, task
-
-        for source, future in in_threads(writers, saving(), count):
+        reading = ((s, partial(predictor.prepare, s.path, keep_image=keep_image)) for s in sources)
+        images = prepared(in_threads(readers, reading, count))
+        saving = (
+            (source, partial(_save, folder, source, prediction, each.image, products, style))
+            for source, each, prediction in _predicted(predictor, images)
+        )
+        for source, future in in_threads(writers, saving, count):
             error: Exception | None = None
             try:
                 future.result()
@@ -84,6 +76,16 @@ def predict_images(
             while failed:
                 yield failed.pop(0)
         yield from failed
+
+
+def _predicted(
+    predictor: Predictor, images: Iterable[tuple[S, Prepared]]
+) -> Iterator[tuple[S, Prepared, Prediction]]:
+    """Images with their predictions, made in batches of equal input size."""
+    for batch in batches(images, predictor.batch_size, key=lambda pair: pair[1].input.shape):
+        predictions = predictor.predict([each for _, each in batch])
+        for source, each in batch:
+            yield source, each, predictions.pop(0)  # large: this list must not keep them
 
 
 def _save(
@@ -145,19 +147,12 @@ def predict_video(
         frame = next(frames, None)
         return None if frame is None else predictor.prepare(frame, keep_image=True)
 
-    def prepared(reader: ThreadPoolExecutor) -> Iterator[Prepared]:
+    def prepared(reader: ThreadPoolExecutor) -> Iterator[tuple[Source, Prepared]]:
         for _, future in in_threads(reader, repeat((source, read)), count):
             frame = future.result()
             if frame is None:
                 return
-            yield frame
-
-    def painting(
-        reader: ThreadPoolExecutor, writers: Mapping[Product, VideoWriter]
-    ) -> Iterator[tuple[Source, Callable[[], None]]]:
-        for batch in batches(prepared(reader), predictor.batch_size, key=lambda f: f.input.shape):
-            for frame, prediction in zip(batch, predictor.predict(batch), strict=True):
-                yield source, partial(_write, writers, prediction, frame, steady)
+            yield source, frame
 
     with (
         folder.files(source, products, record) as paths,
@@ -165,7 +160,11 @@ def predict_video(
         threads(1) as painter,
     ):
         writers = {p: VideoWriter(path, fps=video.fps) for p, path in paths.items()}
-        for _, future in in_threads(painter, painting(reader, writers), count):
+        painting = (
+            (source, partial(_write, writers, prediction, frame, steady))
+            for _, frame, prediction in _predicted(predictor, prepared(reader))
+        )
+        for _, future in in_threads(painter, painting, count):
             future.result()
             record["frames"] += 1
             yield
