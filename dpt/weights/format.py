@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from dpt.model_config import ModelConfig
+from dpt.nn import DPT
 from dpt.weights.files import Source
 
 Config = dict[str, Any]
@@ -191,14 +192,8 @@ def own_shapes(config: Config) -> dict[str, torch.Size]:
     """Shapes of the tensors of a model, by name; nothing is allocated."""
     with torch.device("meta"):
         encoder, decoder, heads = ModelConfig.from_dict(config).build()
-    parts: dict[str, Any] = {"encoder": encoder, "decoder": decoder}
-    parts |= {f"heads.{k}": head for k, head in heads.items()}
-    return {
-        f"{part}.{k}": v.shape
-        for part, module in parts.items()
-        if module is not None
-        for k, v in module.state_dict().items()
-    }
+        model = DPT(encoder=encoder, decoder=decoder, heads=heads)
+    return {k: v.shape for k, v in model.state_dict().items()}
 
 
 def check_tensors(config: Config, state: Tensors, *, where: str) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from dpt.model_config import model_dict
 from dpt.weights import official
 from dpt.weights.files import Source
 from dpt.weights.format import Checkpoint, Config, Format, Shapes, from_theirs, quarter_ends
@@ -88,31 +87,8 @@ def _side(count: int, path: Path) -> int:
 
 def _config(source: Source) -> Config:
     shapes = Shapes(source, source.tensors, "MiDaS 3.1")
-    beit = BEIT in source.tensors
-    encoder = _beit(shapes) if beit else _swin(shapes)
-    reassemble: list[int | None] = [None] * 4
-    if beit:
-        names = [f"pretrained.act_postprocess{n}.3.weight" for n in (1, 2, 3, 4)]
-        reassemble = [shapes.channels(name) for name in names]
-    hidden = shapes.channels("scratch.output_conv.2.weight")
-    return model_dict(
-        "dpt_base",
-        heads={"depth": {"kind": "relative", "hidden_channels": hidden}},
-        encoder=encoder,
-        decoder={
-            "reassemble_channels": reassemble,
-            "scales": [4, 2, 1, 0.5] if beit else [1] * 4,
-            "fusion_channels": shapes.channels("scratch.layer1_rn.weight"),
-            "readout": "project" if beit else "ignore",
-            "unit_bias": "scratch.refinenet1.resConfUnit1.conv1.bias" in source.tensors,
-            "align": "to_lateral",
-        },
-        preprocessing={
-            **official.PREPROCESSING,
-            "image_size": encoder["image_size" if beit else "img_size"],
-            "resize": "minimal" if beit else "stretch",
-        },
-    )
+    encoder = _beit(shapes) if BEIT in source.tensors else _swin(shapes)
+    return official.dpt_config(shapes, encoder, encoder.get("img_size") or encoder["image_size"])
 
 
 def _beit(shapes: Shapes) -> Config:

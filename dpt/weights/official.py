@@ -36,13 +36,7 @@ METRIC = {
 """Released metric models: from inverse depth to metres, and their input size."""
 
 MODEL = "pretrained.model."
-PREPROCESSING: Config = {
-    "mean": [0.5] * 3,
-    "std": [0.5] * 3,
-    "resize": "minimal",
-    "multiple_of": 32,
-    "interpolation": "cubic",
-}
+READOUT = "pretrained.act_postprocess4.0.project.0.weight"
 TABLE = [
     ("encoder.*", "pretrained.model.*"),
     ("decoder.reassemble.{n}.read.linear.*", "pretrained.act_postprocess{n+1}.0.project.0.*"),
@@ -59,12 +53,6 @@ TABLE = [
 ]
 DEEPEST_UNIT = "scratch.refinenet4.resConfUnit"
 UNUSED = (f"{MODEL}norm.*", f"{MODEL}head.*", f"{MODEL}pre_logits.*", f"{DEEPEST_UNIT}1.*")
-OTHER_ENCODERS = {
-    "relative_position_bias_table": "BEiT (MiDaS 3.1)",
-    ".gamma_1": "BEiT (MiDaS 3.1)",
-    f"{MODEL}layers.": "Swin (MiDaS 3.1)",
-    f"{MODEL}dist_token": "distilled DeiT",
-}
 
 
 class Official(Format):
@@ -125,23 +113,24 @@ def _out_indices(num_blocks: int, *, hybrid: bool) -> list[int]:
 
 
 def _config(source: Source) -> Config:
-    path, tensors = source.path, source.tensors
-    for part, family in OTHER_ENCODERS.items():
-        if any(part in name for name in tensors):
-            raise ValueError(f"{path}: official DPT over a {family} encoder, which is not read")
-    shapes = Shapes(source, tensors, "official DPT")
-    hybrid = any(k.startswith(f"{MODEL}patch_embed.backbone.") for k in tensors)
+    shapes = Shapes(source, source.tensors, "official DPT")
     encoder = shapes.vit(MODEL)
-    size = encoder["image_size"]
+    hybrid = any(k.startswith(f"{MODEL}patch_embed.backbone.") for k in source.tensors)
     encoder["out_indices"] = _out_indices(encoder["num_blocks"], hybrid=hybrid)
     encoder["position_resize"] = "bilinear"
     if hybrid:
-        encoder["weight_standardization"] = "official"
-    if "pretrained.act_postprocess4.0.project.0.weight" not in tensors:
+        encoder |= {"kind": "hybrid", "weight_standardization": "official"}
+    if READOUT not in source.tensors:
         raise ValueError(
-            f"{path}: official DPT with readout 'ignore' or 'add', whose files do not tell which "
-            "of the two: neither is read, only 'project'"
+            f"{source.path}: official DPT with readout 'ignore' or 'add', whose files do not tell "
+            "which of the two: neither is read, only 'project'"
         )
+    return dpt_config(shapes, encoder, encoder["image_size"])
+
+
+def dpt_config(shapes: Shapes, encoder: Config, size: list[int]) -> Config:
+    """The model over an encoder for images of ``size``, by the names of official DPT."""
+    tensors = shapes.tensors
     segmentation = "scratch.output_conv.1.running_mean" in tensors
     head: dict[str, Any]
     if segmentation:
@@ -152,29 +141,36 @@ def _config(source: Source) -> Config:
         hidden = shapes.channels("scratch.output_conv.2.weight")
         head = {"kind": "relative", "hidden_channels": hidden}
         for name, (constants, metric_size) in METRIC.items():
-            if path.name.startswith(name):
+            if shapes.path.name.startswith(name):
                 head |= {"kind": "metric", "activation": "inverse", **constants}
                 size = metric_size
-    if encoder["patch_size"] != 16:
+    kind = encoder.get("kind", "vit")
+    if kind != "timm" and encoder["patch_size"] != 16:
         head["upsample"] = "double"
-    reassemble: list[int | None] = [None] * 4
-    for n in range(2 if hybrid else 0, 4):
-        reassemble[n] = shapes.channels(f"pretrained.act_postprocess{n + 1}.3.weight")
-    large = (encoder["embed_dim"], encoder["num_blocks"]) == (1024, 24)
+    plain = {"timm": 4, "hybrid": 2}.get(kind, 0)  # levels of a CNN or a pyramid, not projected
+    projects = [f"pretrained.act_postprocess{n}.3.weight" for n in range(plain + 1, 5)]
+    large = (encoder["embed_dim"], encoder.get("num_blocks")) == (1024, 24)
     unit = "scratch.refinenet1.resConfUnit1"
     return model_dict(
-        "dpt_hybrid" if hybrid else "dpt_large" if large else "dpt_base",
+        "dpt_hybrid" if kind == "hybrid" else "dpt_large" if large else "dpt_base",
         heads={"segmentation" if segmentation else "depth": head},
         encoder=encoder,
         decoder={
-            "reassemble_channels": reassemble,
+            "reassemble_channels": [None] * plain + [shapes.channels(n) for n in projects],
             "fusion_channels": shapes.channels("scratch.layer1_rn.weight"),
-            "readout": "project",
+            "readout": "ignore" if kind == "timm" else "project",
             "batch_norm": f"{unit}.bn1.weight" in tensors,
             "unit_bias": f"{unit}.conv1.bias" in tensors,
             "align": "to_lateral",  # equal to doubling at multiples of 32, all that it takes
         },
-        preprocessing={**PREPROCESSING, "image_size": size},
+        preprocessing={
+            "mean": [0.5] * 3,
+            "std": [0.5] * 3,
+            "image_size": size,
+            "resize": "stretch" if kind == "timm" else "minimal",
+            "multiple_of": 32,
+            "interpolation": "cubic",
+        },
     )
 
 

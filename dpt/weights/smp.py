@@ -6,7 +6,10 @@ the config is needed. Unlike official DPT, it runs a residual unit on the deepes
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import torch
 
 from dpt.model_config import model_dict
 from dpt.weights.files import Source
@@ -131,19 +134,19 @@ def _preprocessing(
     """timm's for the encoder, as in smp; the image size is that of the position embedding."""
     from timm.models import get_pretrained_cfg
 
-    known = get_pretrained_cfg(name)
     settings: dict[str, Any] = {"resize": "none", "multiple_of": 2 * patch}
-    if f"{ENCODER}pos_embed" in shapes.tensors:
-        count = shapes(f"{ENCODER}pos_embed")[1]
-        for slots in (prefixes, 1, 0):
-            side = round(max(count - slots, 0) ** 0.5)
-            if side and side * side == count - slots:
-                settings["image_size"] = [side * patch, side * patch]
-                if not config.get("dynamic_img_size"):  # the only size that it takes
-                    settings["resize"] = "stretch"
-                break
-    if known is not None:
+    count = shapes.tensors.get(f"{ENCODER}pos_embed", torch.empty(1, 0)).shape[1]
+    sides = [math.isqrt(count - n) for n in (prefixes, 1, 0) if _is_square(count - n)]
+    if sides:
+        settings["image_size"] = [sides[0] * patch] * 2
+        if not config.get("dynamic_img_size"):  # the only size that it takes
+            settings["resize"] = "stretch"
+    if known := get_pretrained_cfg(name):
         settings |= {"mean": list(known.mean), "std": list(known.std)}
         if known.interpolation in INTERPOLATIONS:
             settings["interpolation"] = INTERPOLATIONS[known.interpolation]
     return settings
+
+
+def _is_square(count: int) -> bool:
+    return count > 0 and math.isqrt(count) ** 2 == count
