@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from dpt.config import model as models
 from dpt.config.objects import check_arguments, find, make
-from dpt.data import EvalTransform, TrainTransform, make_loader
+from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.metrics import SumMetric
 from dpt.model import DPT
 from dpt.objectives import Objective
@@ -58,7 +58,7 @@ def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
     return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
 
 
-def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") -> Any:
+def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") -> Dataset:
     """The data set of one split. ``data.train`` and ``data.val`` hold arguments of one alone.
 
     A mix gets its ``sets`` as functions of the split: each is described as it would be alone, and
@@ -71,7 +71,10 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
             name: partial(make_dataset, part, where=f"{where}.sets.{name}")
             for name, part in node["sets"].items()
         }
-    return make(node, where)
+    dataset = make(node, where)
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"{where}._target_={node['_target_']}: must derive from dpt.data.Dataset")
+    return dataset
 
 
 def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:

@@ -137,8 +137,7 @@ class Transform(Protocol):
     def __call__(self, sample: Sample, *, seed: int) -> Sample: ...
 
 
-MAX_REPLACEMENTS = 20
-"""Broken samples in a row after which ``data.on_error=skip`` stops."""
+MAX_REPLACEMENTS = 20  # broken samples in a row after which ``data.on_error=skip`` stops
 
 
 class Augmented(torch.utils.data.Dataset[Sample]):

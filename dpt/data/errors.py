@@ -13,8 +13,7 @@ class DataError(ValueError):
     """A mistake in the data or in its configuration: one line with the file and the remedy.
 
     A DataLoader re-raises a worker's exception as ``type(error)("Caught ... Original Traceback
-    ...")``. That text is cut back to the original message, so that users read the same line with
-    and without workers.
+    ...")``; the message is cut back to the original one.
     """
 
     def __init__(self, message: str) -> None:

@@ -81,9 +81,8 @@ def nearby_permutation(
 
     Shards are put in random order, and shard number p of it gives its samples at random moments of
     p - window/2 .. p + window/2 (cut at both ends). At most ``window`` + 1 shards are then in use
-    at any moment, each is opened and finished once, and batches mix about ``window`` shards, half
-    as many at the ends. With a ``window`` of twice the number of shards every order is equally
-    likely, as in a plain permutation.
+    at any moment, and batches mix about ``window`` shards, half as many at the ends. If ``window``
+    is twice the number of shards, every order is equally likely.
 
     Args:
         sizes: samples of each shard; indices count through the shards.

@@ -28,8 +28,7 @@ class TrainTransform:
 
     The window has the aspect ratio of ``image_size``. At zoom 1 it is the largest that fits into
     the image, so the photo is scaled as by ``Preprocessing.resize="lower_bound"``; at zoom z its
-    sides are z times shorter. It is cut out first, so that large photos cost no more than small
-    ones.
+    sides are z times shorter.
 
     Args:
         image_size: [H, W] of the result.
@@ -80,8 +79,7 @@ class TrainTransform:
         scale = max(self.image_size[0] / height, self.image_size[1] / width) * zoom
         cut = _window((height, width), self.image_size, scale, random.random(2))
         arrays = {"image": cut(resize_image, sample["image"], GREY)}
-        # Zero means "nothing here" in every map, so that one fill value serves them all: labels
-        # are stored plus one (255 wraps to 0), depth is 0 where invalid.
+        # so that 0 fills all maps: labels are stored plus one (255 wraps to 0), invalid depth is 0
         if "labels" in sample:
             labels = cut(resize_map, sample["labels"], IGNORE_INDEX)
             arrays["labels"] = labels + np.uint8(1)

@@ -497,6 +497,7 @@ def test_rgbd(shared_data):
         metres.validate(limit=2)
 
 
+@pytest.mark.slow
 def test_rgbd_65535_is_invalid(shared_data):
     options = {"depth": "depth", "depth_scale": 0.001, "max_depth": 100}
     root = shared_data / "rgbd"

@@ -89,7 +89,7 @@ def without_workers():
     return epochs(loader())
 
 
-@pytest.mark.parametrize("num_workers", [2, 8])
+@pytest.mark.parametrize("num_workers", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_batches_do_not_depend_on_workers(without_workers, num_workers):
     assert equal(epochs(loader(num_workers=num_workers)), without_workers)
@@ -218,6 +218,7 @@ def test_workers_leave_a_wish_to_stop_to_the_main_process(number):
     assert worker.is_alive()
 
 
+@pytest.mark.slow
 def test_the_second_sigterm_ends_a_worker():
     """So nobody waits for one that hangs: torch and the end of the process send it again."""
     code = """if True:

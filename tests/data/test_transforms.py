@@ -259,7 +259,8 @@ def test_randomness_depends_on_seed_epoch_and_index_only():
     assert np.array_equal(augmented[1]["image"], augmented[(0, 1)]["image"])
 
 
-def test_importing_the_data_room_needs_no_albumentations():
+@pytest.mark.slow
+def test_importing_dpt_data_does_not_import_albumentations():
     code = (
         "import sys, os, dpt.data; assert os.environ['NO_ALBUMENTATIONS_UPDATE'] == '1';"
         "assert 'albumentations' not in sys.modules and 'lightning' not in sys.modules"

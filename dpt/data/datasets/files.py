@@ -185,8 +185,8 @@ def share_out(
     """
     fractions = fractions or {"train": 0.9, "val": 0.1}
     if split not in fractions:
-        names = ", ".join(fractions)
-        raise DataError(f"split {split} has no folder, list or share in data.fractions ({names})")
+        known = ", ".join(fractions)
+        raise DataError(f"split {split} has no folder, list or share in data.fractions ({known})")
     if min(fractions.values()) <= 0 or sum(fractions.values()) > 1 + 1e-6:
         raise DataError(f"data.fractions={dict(fractions)} must be above 0 and sum to at most 1")
     ranked = sorted(keys, key=lambda key: hashlib.sha256(key.encode()).hexdigest())

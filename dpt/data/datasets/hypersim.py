@@ -51,9 +51,7 @@ class HypersimDataset(FileDataset):
         rows = csv.DictReader(io.read_text(table).splitlines())
         absent = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
         if absent:
-            raise DataError(
-                f"{table}: has no column {', '.join(absent)}: copy or download it again"
-            )
+            raise DataError(f"{table}: has no column {', '.join(absent)}: download it again")
         files: list[Files] = []
         scenes: dict[str, bool] = {}  # whether each is on disk
         for row in rows:

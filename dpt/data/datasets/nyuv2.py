@@ -32,9 +32,9 @@ class NYUv2Dataset(FileDataset):
         split: ``train``; ``val`` or ``test`` for the test frames.
         depth: ``filled`` for the in-painted maps that benchmarks score, ``raw`` for the measured
             pixels alone.
-        labels: also read the 40 classes, which needs ``classMapping40.mat``: most of the frames'
-            own 894 classes are too rare to train on. None: if that file exists.
-        class_names: of the 40 classes (Gupta et al. 2013).
+        labels: also read 40 classes (Gupta et al. 2013), which needs ``classMapping40.mat``; most
+            of the frames' own 894 are too rare to train on. None: if that file exists.
+        class_names: of the 40 classes.
     """
 
     depth: Literal["filled", "raw"] = "filled"
@@ -47,11 +47,11 @@ class NYUv2Dataset(FileDataset):
     def make_label_rule(self) -> LabelRule | None:
         mapping = self.folder / _MAPPING
         self.remedies = {"labels": f"put {_MAPPING} into {self.folder}; see data/README.md"}
-        if self.labels is False or (self.labels is None and not mapping.is_file()):
-            return None
-        if not mapping.is_file():
+        if self.labels and not mapping.is_file():
             remedy = "it maps the 894 raw classes to 40: see data/README.md, or data.labels=false"
             raise missing_path(mapping, what="file", remedy=remedy)
+        if self.labels is False or not mapping.is_file():
+            return None
         return LabelRule(class_names=self.class_names, label_map=_ids_of_40(mapping))
 
     def list_files(self) -> list[Files]:

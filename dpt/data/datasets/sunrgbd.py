@@ -35,8 +35,7 @@ class SunRgbdDataset(FileDataset):
         root: the folder of ``SUNRGBD`` and ``SUNRGBDtoolbox``.
         split: ``train``; ``val`` or ``test`` for the official test frames.
         depth: ``depth`` for the measured maps, ``depth_bfx`` for those that the authors filled.
-        labels: also read the 37 classes, which needs the toolbox's ``Metadata``. None: if it
-            exists.
+        labels: also read 37 classes, which needs the toolbox's ``Metadata``. None: if it exists.
         class_names: of the 37 classes, the toolbox's ``seg37list``.
         fractions: each split's share where there is no toolbox.
     """
@@ -51,13 +50,12 @@ class SunRgbdDataset(FileDataset):
 
     def make_label_rule(self) -> LabelRule | None:
         self.remedies = {"labels": f"unpack the toolbox's Metadata into {self.folder}"}
-        paths = (self.folder / _MASKS, self.folder / _FRAMES)
-        absent = [path for path in paths if not path.is_file()]
-        if self.labels is False or (self.labels is None and absent):
-            return None
-        if absent:
+        absent = [n for n in (_MASKS, _FRAMES) if not (self.folder / n).is_file()]
+        if self.labels and absent:
             remedy = "unpack SUNRGBDtoolbox.zip below data.root, or set data.labels=false"
-            raise missing_path(absent[0], what="file", remedy=remedy)
+            raise missing_path(self.folder / absent[0], what="file", remedy=remedy)
+        if self.labels is False or absent:
+            return None
         return LabelRule(class_names=self.class_names, label_map="1-37")
 
     def list_files(self) -> list[Files]:

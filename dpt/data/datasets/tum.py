@@ -51,10 +51,8 @@ def read_sequence(folder: Path) -> list[Files]:
     photos, maps = (_read_stamps(folder / name) for name in ("rgb.txt", "depth.txt"))
     pairs = associate([time for time, _ in photos], [time for time, _ in maps])
     if not pairs:
-        raise DataError(
-            f"{folder}: no photo lies within {MAX_DIFFERENCE} s of a depth map: check rgb.txt and "
-            "depth.txt"
-        )
+        fault = f"no photo lies within {MAX_DIFFERENCE} s of a depth map"
+        raise DataError(f"{folder}: {fault}: check rgb.txt and depth.txt")
     return [Files(folder / photos[i][1], depth=folder / maps[j][1]) for i, j in pairs]
 
 

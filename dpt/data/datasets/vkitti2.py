@@ -25,8 +25,7 @@ class VirtualKitti2Dataset(FileDataset):
         cameras: ``Camera_0`` (left) and ``Camera_1``.
         labels: also read the 14 classes. None: if their archive was unpacked.
         fractions: each split's share of the scenes.
-        class_names: the 14 classes.
-        label_colors: their colours in the class files, then that of undefined pixels.
+        class_names, label_colors: the 14 classes, and their colours and that of undefined pixels.
     """
 
     scenes: Mapping[str, Sequence[str] | None] | None = None
@@ -73,9 +72,8 @@ class VirtualKitti2Dataset(FileDataset):
             for variation in found if self.variations is None else self.variations:
                 for camera in self.cameras:
                     files += self._frames(f"{scene}/{variation}", camera)
-        archives = f"depth and {_MASKS} archives" if self.labels else "depth archives"
-        hint = ", or set data.labels=false" if self.labels else ""
-        return existing(files, source=self.folder, remedy=f"unpack the rgb, {archives}{hint}")
+        masks = f" and {_MASKS} archives, or set data.labels=false" if self.labels else " archives"
+        return existing(files, source=self.folder, remedy=f"unpack the rgb, depth{masks}")
 
     def _frames(self, drive: str, camera: str) -> list[Files]:
         frames = self.folder / drive / "frames"
