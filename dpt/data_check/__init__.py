@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,31 +21,30 @@ from dpt.data import DataError
 from dpt.data.base import Dataset
 from dpt.data_check import check, checks, report
 from dpt.data_check.check import SEVERITIES, Finding, Scan, has_errors, summary
-from dpt.data_check.scan import Scanner, scan
+from dpt.data_check.scan import Scanner, read_records
 
 __all__ = ["check_data", "examine", "quick_findings"]
 
 log = logging.getLogger("dpt")
 
 
-def check_data(cfg: Mapping[str, Any]) -> list[Finding]:
+def check_data(cfg: Mapping[str, Any]) -> None:
     """Checks splits of a data set and writes ``report.html`` and ``report.json``.
 
     Args:
         cfg: plain data, as in ``conf/data_check.yaml``.
 
-    Returns:
-        The findings, if none of them is an error.
-
     Raises:
-        SystemExit: with code 1, if one of them is an error.
+        SystemExit: with code 1, if there are errors.
     """
     started = time.monotonic()
     folder, data = Path(cfg["run_dir"]), cfg["data"]
     splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
     findings, scans = examine(data, splits=convert(splits, list[str], "split"))
-    listed = json.dumps([finding.to_dict() for finding in findings], indent=2)
-    write_bytes(folder / "report.json", f"{listed}\n".encode())
+    entries = [asdict(finding) for finding in findings]
+    for entry in entries:
+        del entry["indices"]
+    write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
     if scans:
         dataset, settings = scans[0].dataset, build.loader_settings(data)
         targets = dataset.info.targets
@@ -53,21 +53,15 @@ def check_data(cfg: Mapping[str, Any]) -> list[Finding]:
         page = folder / "report.html"
         report.write_page(page, title, findings, scans, cast(Any, loader.dataset))
     log.info("%s", report.text(findings))
-    count = sum(len(each.records) for each in scans)
-    seconds = time.monotonic() - started
+    count, seconds = sum(len(each.records) for each in scans), time.monotonic() - started
     log.info("%d samples read in %.1f s: %s", count, seconds, summary(findings))
     log.info("report: %s", folder / ("report.html" if scans else "report.json"))
     if has_errors(findings):
         raise SystemExit(1)
-    return findings
 
 
 def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Finding], list[Scan]]:
-    """Reads every sample of the splits and makes all checks; writes nothing.
-
-    Args:
-        data: the configuration of a data set (a file of ``conf/data``), as plain data.
-        splits: their names.
+    """Reads every sample of the splits of a configured data set and makes all checks.
 
     Returns:
         The findings, errors first, and the splits that could be read.
@@ -84,14 +78,9 @@ def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Fin
         except DataError as error:
             findings.append(Finding("error", "no_split", split, str(error)))
             continue
-        done = scan(
-            dataset,
-            split=split,
-            num_workers=settings.num_workers,
-            image_size=settings.image_size,
-            missing=data.get("missing", "raise"),
-            earlier=tuple(scans),
-        )
+        size, missing = settings.image_size, data.get("missing", "raise")
+        records = read_records(dataset, title=f"reading {split}", num_workers=settings.num_workers)
+        done = Scan(split, dataset, records, size, missing, tuple(scans))
         found = [finding for function in check.CHECKS for finding in function(done)]
         if not has_errors(found):
             found += checks.files.refused_by_training(done)

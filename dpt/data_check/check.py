@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,32 +21,22 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 class Finding:
     """One problem of one split, however many files have it.
 
-    Attributes:
-        severity: ``error`` if training would stop or its result be wrong; ``warning`` for what is
-            probably a mistake; ``note`` for information.
-        code: a short fixed name, for tests and scripts.
-        split: the split that has the problem.
-        message: one line: what was found.
-        remedy: one line: what to do about it.
-        examples: the affected files, or a line about each of them.
-        indices: affected samples, of which the report shows some.
+    An ``error`` stops training or makes its result wrong, a ``warning`` is probably a mistake, a
+    ``note`` is information.
     """
 
     severity: Severity
-    code: str
+    code: str  # a short fixed name, for tests and scripts
     split: str
-    message: str
-    remedy: str = ""
-    examples: tuple[str, ...] = ()
-    indices: tuple[int, ...] = ()
+    message: str  # one line: what was found
+    remedy: str = ""  # one line: what to do about it
+    examples: tuple[str, ...] = ()  # the affected files, or a line about each of them
+    indices: tuple[int, ...] = ()  # affected samples, of which the report shows some
 
     @property
     def line(self) -> str:
         """Message and remedy in one line."""
         return f"{self.message}: {self.remedy}" if self.remedy else self.message
-
-    def to_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "indices"}
 
 
 class Fault(NamedTuple):
@@ -129,11 +119,10 @@ class Scan:
 
         Without a ``severity`` it is an error if more than half of them are, else a warning.
         """
-        records = [record for record, flag in flags if flag]
-        if records:
-            grave: Severity = "error" if 2 * len(records) > len(flags) else "warning"
+        if records := [record for record, flag in flags if flag]:
+            severity = severity or ("error" if 2 * len(records) > len(flags) else "warning")
             message = f"{len(records)} of {len(flags)} {what}"
-            yield self.finding(severity or grave, code, message, remedy, records)
+            yield self.finding(severity, code, message, remedy, records)
 
 
 Check = Callable[[Scan], Iterable[Finding]]

@@ -42,17 +42,13 @@ class Photo:
 class Labels:
     """Measurements of a class mask.
 
-    Attributes:
-        counts: pixels of each id, ``IGNORE_INDEX`` for those without a class.
-        outside: pixels of each value in the file that is neither a class nor ignored.
-        triples: runs of three neighbouring pixels whose ids all differ.
-        ordered: those where the middle id lies between the other two: a third of them by chance,
-            nearly all if a mask was resized by interpolation.
+    The middle id of ordered triples lies between the other two: by chance in a third of all
+    triples, in nearly all if a mask was resized by interpolation.
     """
 
-    counts: dict[int, int]
-    outside: dict[int, int]
-    triples: int
+    counts: dict[int, int]  # pixels of each id, IGNORE_INDEX for those without a class
+    outside: dict[int, int]  # pixels of each value in the file that is no class and not ignored
+    triples: int  # runs of three neighbouring pixels whose ids all differ
     ordered: int
 
 
@@ -127,12 +123,9 @@ def measure_labels(labels: np.ndarray, *, outside: dict[int, int]) -> Labels:
 def measure_depth(
     depth: np.ndarray, valid: np.ndarray, *, raw: np.ndarray | None, rule: DepthRule | None
 ) -> Depth:
-    """Measures a depth map.
+    """Measures a depth map, float32 (H, W), metres, with ``valid``, bool (H, W).
 
-    Args:
-        depth: float32 (H, W), metres; ``valid``: bool (H, W).
-        raw: the values in the file, or None to judge the metres instead.
-        rule: how they became metres; used with ``raw`` alone.
+    ``raw`` are the values in the file, which ``rule`` made metres of; None to judge the metres.
     """
     metres = depth[valid]
     dtype, measured, limit = str(depth.dtype), metres, np.inf

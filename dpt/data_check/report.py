@@ -45,15 +45,7 @@ def text(findings: Sequence[Finding]) -> str:
 def write_page(
     path: Path, title: str, findings: Sequence[Finding], scans: Sequence[Scan], augmented: Augmented
 ) -> None:
-    """Writes the page.
-
-    Args:
-        path: of the page.
-        title: of the page.
-        findings: in the order in which they are shown.
-        scans: of all splits that could be read; at least one.
-        augmented: the data set of the first scan with training's augmentation.
-    """
+    """Writes the page; ``augmented`` is the data set of the first scan, as training gets it."""
     by_split = {scan.split: scan for scan in scans}
     indices = _spread([r.index for r in scans[0].records if not r.faults], 4)
     html.write_report(
@@ -117,24 +109,21 @@ def _depth(scans: Sequence[Scan]) -> Iterator[Table]:
         if maps := [depth for _, depth in scan.maps]:
             invalid = [100 * (1 - depth.valid) for depth in maps]
             quantiles = [depth.quantiles for depth in maps if depth.valid] or [(np.nan,) * 3]
-            span = f"{min(invalid):.1f} to {max(invalid):.1f}"
-            types = ", ".join(sorted({depth.dtype for depth in maps}))
-            means = np.mean(quantiles, axis=0).tolist()
-            rows.append([scan.split, len(maps), mean(invalid), span, *means, types])
+            means = [mean(invalid), max(invalid), *np.mean(quantiles, axis=0).tolist()]
+            rows.append([scan.split, len(maps), *means, ", ".join({depth.dtype for depth in maps})])
     if rows:
         note = "Quantiles of each map's valid depths in metres, averaged over the maps."
-        header = ["split", "maps", "invalid, %", "per map, %", "1 %", "median", "99 %", "type"]
+        header = ["split", "maps", "invalid, %", "at most, %", "1 %", "median", "99 %", "type"]
         yield "Depth", note, header, rows
 
 
 def _sizes(scans: Sequence[Scan]) -> Iterator[Table]:
     rows: list[list[html.Cell]] = []
     for scan in scans:
-        sizes = Counter(photo.size for _, photo in scan.photos)
-        for (height, width), count in sizes.most_common(10):
+        for (height, width), count in Counter(p.size for _, p in scan.photos).most_common(10):
             rows.append([scan.split, f"{width} x {height}", count, width / height])
-    note = "The ten most frequent sizes of each split."
-    yield "Sizes", note, ["split", "width x height", "photos", "aspect"], rows
+    header = ["split", "width x height", "photos", "aspect"]
+    yield "Sizes", "The ten most frequent sizes of each split.", header, rows
 
 
 def _finding_rows(finding: Finding, scans: Mapping[str, Scan]) -> list[Picture]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch.utils.data
@@ -15,7 +14,7 @@ from dpt.data.base import Dataset, Files, check_sample
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule
 from dpt.data.loading import init_worker
-from dpt.data_check.check import Fault, Record, Scan, shorten
+from dpt.data_check.check import Fault, Record, shorten
 from dpt.data_check.measure import measure_depth, measure_labels, measure_photo
 from dpt.data_check.registration import MAP_KINDS, edge_map, edge_scores
 from dpt.run_log import tracked
@@ -25,11 +24,8 @@ ALIGNED = 32
 """Samples of a split, evenly spread, that registration is judged by."""
 
 
-def scan(dataset: Dataset, *, split: str, num_workers: int, **known: Any) -> Scan:
-    """Reads every sample once, in ``num_workers`` processes, and shows the progress.
-
-    ``known`` are further attributes of the :class:`Scan`.
-    """
+def read_records(dataset: Dataset, *, title: str, num_workers: int) -> list[Record]:
+    """Reads every sample once, in ``num_workers`` processes, and shows the progress."""
     loader: Iterable[Record] = DataLoader(
         Scanner(dataset, complete=True),
         batch_size=None,
@@ -37,8 +33,7 @@ def scan(dataset: Dataset, *, split: str, num_workers: int, **known: Any) -> Sca
         worker_init_fn=init_worker,
         prefetch_factor=8 if num_workers else None,
     )
-    records = list(tracked(loader, len(dataset), title=f"reading {split}"))
-    return Scan(split, dataset, records, **known)
+    return list(tracked(loader, len(dataset), title=title))
 
 
 class Scanner(torch.utils.data.Dataset[Record]):
