@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpt.export.files import Run, check_target, folder_beside, run_of, write
+from dpt.export.files import Run, check_target, folder_beside, run_of, write, writing
 from dpt.export.graph import Graph, Shape, describe, trace
 from dpt.model import DPT
 
@@ -130,14 +130,15 @@ def export(
         program = trace(graph.for_inference(half=half), traced, free_size=size is None)
         precision = {"precision": "float16" if half else "float32"}
         target = folder / name
-        write(
-            program,
-            target,
-            axes=graph.axes,
-            outputs=graph.outputs,
-            metadata=metadata | precision,
-            opset=opset,
-        )
+        with writing(path.with_name(name)):
+            write(
+                program,
+                target,
+                axes=graph.axes,
+                outputs=graph.outputs,
+                metadata=metadata | precision,
+                opset=opset,
+            )
         run = run_of(target)
         try:
             errors = compare(graph, run, compared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -50,14 +51,13 @@ def folder_beside(path: Path) -> Iterator[Path]:
 
     A file and its ``.onnx.data`` belong together: both get their names when all went well.
     """
-    with (
-        _writing(path),
-        tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as name,
-    ):
-        folder = Path(name)
-        yield folder
-        for file in sorted(folder.iterdir(), reverse=True):  # NAME.onnx.data before NAME.onnx
-            os.replace(file, path.parent / file.name)
+    with writing(path):
+        temporary = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-")
+    with temporary as name:
+        yield Path(name)
+        with writing(path):
+            for file in sorted(Path(name).iterdir(), reverse=True):  # .onnx.data before .onnx
+                os.replace(file, path.parent / file.name)
 
 
 def write(
@@ -76,12 +76,14 @@ def write(
         outputs: declaration of each output.
 
     Raises:
-        ValueError: the format cannot express the model, or the disk is full.
+        ValueError: the format cannot express the model.
+        OSError, RuntimeError: the file cannot be written.
     """
     if path.suffix == ".pt2":
-        with _writing(path):
-            extra = {METADATA_FILE: json.dumps(metadata, indent=2)}
-            torch.export.save(program, path, extra_files=extra)
+        extra = {METADATA_FILE: json.dumps(metadata, indent=2)}
+        buffer = io.BytesIO()  # torch's writer of files aborts the process if the disk is full
+        torch.export.save(program, buffer, extra_files=extra)
+        path.write_bytes(buffer.getbuffer())
         return
     made = _to_onnx(program, list(outputs), opset)
     made.model.metadata_props.update(metadata)
@@ -90,8 +92,7 @@ def write(
         rank = len(value.shape)
         dense = {rank - 2: "height", rank - 1: "width"} if spec.dense else {}
         _name_axes(value, {0: "batch", **dense})
-    with _writing(path):
-        made.save(path)  # weights beyond 2 GB, the limit of one file, go to NAME.onnx.data
+    made.save(path)  # weights beyond 2 GB, the limit of one file, go to NAME.onnx.data
 
 
 def run_of(path: Path) -> Run:
@@ -140,9 +141,10 @@ def _name_axes(value: Any, names: Mapping[int, str]) -> None:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Raises a failed write as a ValueError that names ``path``."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # torch's writer raises the second
+    except (OSError, RuntimeError) as error:  # onnx's writer may raise the second
         reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
         raise ValueError(f"{path}: cannot be written ({reason}); is the disk full?") from error
