@@ -21,8 +21,13 @@ def validate(target: Any, value: Any, where: str) -> Any:
     Raises:
         ValueError: one line that names the key, what was found and what is allowed.
     """
+    config = None if is_dataclass(target) else pydantic.ConfigDict(arbitrary_types_allowed=True)
     try:
-        return pydantic.TypeAdapter(target).validate_python(value)
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(target, config=config)
+    except pydantic.errors.PydanticUserError:  # a type that pydantic cannot check
+        return value
+    try:
+        return adapter.validate_python(value)
     except pydantic.ValidationError as error:
         faults = [_describe(e, where, target) for e in error.errors(include_url=False)]
         raise ValueError("; ".join(dict.fromkeys(faults))) from None
@@ -45,11 +50,11 @@ def _names(target: Any) -> list[str]:
 
 
 def unknown_key(place: str, key: str, allowed: list[str]) -> str:
-    """A message for a key that does not exist, with the nearest one that does."""
+    """A message for the unknown key ``place``, with the closest of the allowed keys."""
     near = get_close_matches(key, allowed, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     shown = ", ".join(sorted(k for k in allowed if not k.startswith("_")))
-    return f"{place}: unknown key.{hint} Allowed: {shown}"
+    return f"there is no {place}.{hint} Allowed here: {shown}"
 
 
 def to_plain(value: Any) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dpt.config import build
-from dpt.config.objects import convert
 from dpt.data.shards.pack import pack_split
+from dpt.validation import validate
 
 log = logging.getLogger("dpt")
 
@@ -31,14 +31,14 @@ def pack(cfg: Mapping[str, Any]) -> None:
         raise ValueError("data must be given: dpt data pack data=NAME out=DIR (see -h)")
     settings = build.loader_settings(data)
     splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
-    size = convert(cfg["shard_mb"], float, "shard_mb")
+    size = validate(float, cfg["shard_mb"], "shard_mb")
     if size <= 0:
         raise ValueError(f"shard_mb={size:g}: must be above 0 megabytes")
-    shuffle = convert(cfg["shuffle"], bool, "shuffle")
-    folder = Path(convert(cfg["out"], str, "out")).expanduser()
+    shuffle = validate(bool, cfg["shuffle"], "shuffle")
+    folder = Path(validate(str, cfg["out"], "out")).expanduser()
     if "cache" in data:
         data = {**data, "cache": False}  # a cache may scale images down
-    for split in convert(splits, list[str], "split"):
+    for split in validate(list[str], splits, "split"):
         own = {k: v for k, v in data.items() if k not in build.LOADER_KEYS}
         index = pack_split(
             build.make_dataset(data, split),

@@ -204,6 +204,8 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None) -
 
     hydra_cfg = HydraConfig.get()
     OmegaConf.update(cfg, "run_dir", hydra_cfg.runtime.output_dir)
+    if "overrides" in cfg:
+        OmegaConf.update(cfg, "overrides", list(hydra_cfg.overrides.task))
     devices = OmegaConf.select(cfg, "trainer.devices", default=1)
     if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device: leave trainer.devices at 1, or start the runs one by one")
@@ -298,7 +300,7 @@ def _allowed_keys(key: str, config: str, arguments: Sequence[str]) -> str | None
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import DictConfig, OmegaConf
 
-    from dpt.config.objects import unknown_key
+    from dpt.validation import unknown_key
 
     *parents, last = re.split(r"[./]", key.split("@")[0])
     choices = [a for a in arguments if re.match(r"[\w/]+=", a) and not a.startswith(f"{key}=")]

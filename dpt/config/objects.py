@@ -10,16 +10,15 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import pydantic
 from omegaconf import OmegaConf
 
 from dpt.plugins import VARIABLE, plugin_names
+from dpt.validation import unknown_key, validate
 
 log = logging.getLogger("dpt")
 
@@ -105,29 +104,7 @@ def check_arguments(
     absent = [n for n, p in named.items() if p.default is p.empty and n not in arguments]
     if absent and not is_partial:
         raise ValueError(f"{where} needs {', '.join(absent)}")
-    return {k: convert(v, hints.get(k, Any), f"{where}.{k}") for k, v in arguments.items()}
-
-
-def unknown_key(path: str, key: str, allowed: list[str]) -> str:
-    """A message for the unknown key ``path``, with the closest of the allowed keys."""
-    near = get_close_matches(key, allowed, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    shown = sorted(k for k in allowed if not k.startswith("_"))
-    return f"there is no {path}.{hint} Allowed here: {', '.join(shown)}"
-
-
-def convert(value: Any, hint: Any, where: str) -> Any:
-    """``value`` as the type ``hint``; a ValueError names the key ``where``."""
-    try:
-        config = pydantic.ConfigDict(arbitrary_types_allowed=True)
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint, config=config)
-    except Exception:  # a type that pydantic cannot check
-        return value
-    try:
-        return adapter.validate_python(value)
-    except pydantic.ValidationError as error:
-        reasons = "; ".join(dict.fromkeys(e["msg"].lower() for e in error.errors()))
-        raise ValueError(f"{where}={value!r}: {reasons}") from None
+    return {k: validate(hints.get(k, Any), v, f"{where}.{k}") for k, v in arguments.items()}
 
 
 def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:

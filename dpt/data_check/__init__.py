@@ -16,12 +16,12 @@ from typing import Any, cast
 
 from dpt.atomic import write_bytes
 from dpt.config import build
-from dpt.config.objects import convert
 from dpt.data import DataError
 from dpt.data.base import Dataset
 from dpt.data_check import check, checks, report
 from dpt.data_check.check import SEVERITIES, Finding, Scan, has_errors, summary
 from dpt.data_check.scan import Scanner, read_records
+from dpt.validation import validate
 
 __all__ = ["check_data", "examine", "quick_findings"]
 
@@ -40,7 +40,7 @@ def check_data(cfg: Mapping[str, Any]) -> None:
     started = time.monotonic()
     folder, data = Path(cfg["run_dir"]), cfg["data"]
     splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
-    findings, scans = examine(data, splits=convert(splits, list[str], "split"))
+    findings, scans = examine(data, splits=validate(list[str], splits, "split"))
     entries = [asdict(finding) for finding in findings]
     for entry in entries:
         del entry["indices"]

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dpt.config import build
-from dpt.config.objects import check_arguments, convert
+from dpt.config.objects import check_arguments
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.predictions import Pairs, scored_pairs
@@ -26,6 +26,7 @@ from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.base import lower_is_better, same_size_groups, take
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
+from dpt.validation import validate
 
 log = logging.getLogger("dpt")
 
@@ -45,7 +46,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
         raise ValueError(
             "checkpoint must be given: checkpoint=FILE (or predictions=DIR, to score files)"
         )
-    L.seed_everything(convert(cfg["seed"], int, "seed"), verbose=False)
+    L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     dataset = build.make_dataset(cfg["data"], cfg["split"])
     run = _score_checkpoint if cfg["checkpoint"] else _score_files
@@ -125,8 +126,8 @@ def _score_checkpoint(
 ) -> tuple[Scorer, dict[str, Any]]:
     """The scores of a model, and notes for ``metrics.json``."""
     model = DPT.from_pretrained(cfg["checkpoint"])
-    image_size = convert(cfg["image_size"], tuple[int, int] | None, "image_size")
-    data_size = convert(cfg["data"].get("eval_size"), tuple[int, int] | None, "data.eval_size")
+    image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
+    data_size = validate(tuple[int, int] | None, cfg["data"].get("eval_size"), "data.eval_size")
     if image_size is not None:
         model.preprocessing = replace(model.preprocessing, image_size=image_size)
     size = list(model.preprocessing.image_size)
@@ -166,8 +167,8 @@ def _score_files(
     pairs = Pairs(
         dataset,
         Path(cfg["predictions"]).expanduser(),
-        scale=convert(cfg["predictions_scale"], float | None, "predictions_scale"),
-        kind=convert(cfg["predictions_kind"], PredictionKind | None, "predictions_kind"),
+        scale=validate(float | None, cfg["predictions_scale"], "predictions_scale"),
+        kind=validate(PredictionKind | None, cfg["predictions_kind"], "predictions_kind"),
         kb_crop=protocol.kb_crop,
     )
     objectives = objectives_of(pairs.outputs, dataset, protocol)

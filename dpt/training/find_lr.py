@@ -20,12 +20,12 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from dpt.atomic import replacing
 from dpt.config import build
-from dpt.config.objects import convert
 from dpt.run_log import write_json
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.task import make_task
 from dpt.training.trainer import make_trainer
 from dpt.types import Batch
+from dpt.validation import validate
 
 log = logging.getLogger("dpt")
 
@@ -49,10 +49,10 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     """
     folder = Path(cfg["run_dir"])
     low, high, steps = (
-        convert(cfg["find"][key], kind, f"find.{key}")
+        validate(kind, cfg["find"][key], f"find.{key}")
         for key, kind in (("lr_min", float), ("lr_max", float), ("steps", int))
     )
-    base = convert(cfg["optim"]["lr"], float, "optim.lr")
+    base = validate(float, cfg["optim"]["lr"], "optim.lr")
     if not 0 < low < high or steps < 10:
         raise ValueError(
             f"find.lr_min={low:g}, find.lr_max={high:g}, find.steps={steps}: needs 0 < lr_min < "
@@ -64,7 +64,7 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
         raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
     rates = [low * (high / low) ** (step / (steps - 1)) for step in range(steps)]
 
-    L.seed_everything(convert(cfg["seed"], int, "seed"), verbose=False)
+    L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
     settings = build.loader_settings(cfg["data"])
     train = build.make_dataset(cfg["data"], "train")
     objectives = build.make_objectives(cfg["task"], train)

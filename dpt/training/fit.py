@@ -15,7 +15,6 @@ import torch.distributed as dist
 from dpt.config import build
 from dpt.config.compose import ENDED, FINISHED, save_config
 from dpt.config.model import complete
-from dpt.config.objects import convert
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
 from dpt.data_check import quick_findings
@@ -34,6 +33,7 @@ from dpt.training.resume import (
 )
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer
+from dpt.validation import validate
 
 log = logging.getLogger("dpt")
 
@@ -54,7 +54,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         The final validation metrics, also in ``metrics.json``.
     """
     folder, started = Path(cfg["run_dir"]), time.monotonic()
-    L.seed_everything(convert(cfg["seed"], int, "seed"), verbose=False)
+    L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
 
     # data, and what is trained on it
     settings = build.loader_settings(cfg["data"])

@@ -13,13 +13,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.build import loader_settings
-from dpt.config.objects import convert, make
+from dpt.config.objects import make
 from dpt.model import DPT
 from dpt.objectives.base import Objective, same_size_groups, take
 from dpt.training.finite import StepGuard
 from dpt.training.optim import settings_of
 from dpt.training.teacher import Teacher, make_teacher
 from dpt.types import Batch
+from dpt.validation import validate
 from dpt.weights.native import CONFIG_KEY
 
 
@@ -175,7 +176,7 @@ class Task(L.LightningModule):
 
 def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:
     """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
-    reference = convert(cfg["reference_batch"], int | None, "reference_batch")
+    reference = validate(int | None, cfg["reference_batch"], "reference_batch")
     if reference is not None and reference < 1:
         raise ValueError(f"reference_batch={reference} must be at least 1 image, or null")
     batch_size = loader_settings(cfg["data"]).batch_size
@@ -186,6 +187,6 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         optimizer=make(cfg["optim"], "optim"),
         schedule=make(cfg["schedule"], "schedule"),
         monitor=cfg["task"]["monitor"],
-        max_skipped_steps=convert(cfg["max_skipped_steps"], int, "max_skipped_steps"),
+        max_skipped_steps=validate(int, cfg["max_skipped_steps"], "max_skipped_steps"),
         lr_scale=None if reference is None else batch_size / reference,
     )

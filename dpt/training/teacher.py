@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dpt.config.objects import convert
 from dpt.depthmath import inverse_depth
 from dpt.losses.distillation import pairwise_similarity_loss
 from dpt.model import DPT
+from dpt.validation import validate
 
 if TYPE_CHECKING:
     from dpt.objectives.base import Objective
@@ -114,7 +114,7 @@ def make_teacher(task: Mapping[str, Any], objectives: Mapping[str, Objective]) -
         return None
     prefix = "teacher_"
     settings = {
-        k.removeprefix(prefix): convert(v, float, f"task.{k}")
+        k.removeprefix(prefix): validate(float, v, f"task.{k}")
         for k, v in task.items()
         if k.startswith(prefix)
     }

@@ -9,10 +9,11 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback, WeightAveraging
 
-from dpt.config.objects import convert, make
+from dpt.config.objects import make
 from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import never_fatal
+from dpt.validation import validate
 
 VALIDATIONS = 10
 """Validations per run, unless the trainer's settings say otherwise."""
@@ -33,7 +34,7 @@ def make_trainer(
     """
     node = trainer_arguments(cfg["trainer"])
     if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
-        node["max_steps"] = convert(cfg["steps"], int, "steps")
+        node["max_steps"] = validate(int, cfg["steps"], "steps")
     if node["max_epochs"] is None:
         node["max_epochs"] = -1  # no limit: steps or time end the run
     if node["max_steps"] == -1 and node["max_epochs"] == -1:

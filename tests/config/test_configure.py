@@ -15,9 +15,10 @@ from torch import nn
 
 from dpt.config.build import LOADER_KEYS
 from dpt.config.compose import config_dir
-from dpt.config.objects import check_arguments, convert, find, make
+from dpt.config.objects import check_arguments, find, make
 from dpt.data import TrainTransform
 from dpt.losses import CombinedLoss, SILogLoss
+from dpt.validation import validate
 
 CONF = config_dir()
 FILL = {"data.root": "somewhere", "model.encoder.name": "vit_tiny_patch16_224"}
@@ -285,7 +286,7 @@ def test_wrong_types_are_one_line(wheel, values, says):
 
 
 def test_convert_names_the_key():
-    assert convert([1, 2], tuple[int, int] | None, "image_size") == (1, 2)
-    assert convert(None, tuple[int, int] | None, "image_size") is None
+    assert validate(tuple[int, int] | None, [1, 2], "image_size") == (1, 2)
+    assert validate(tuple[int, int] | None, None, "image_size") is None
     with pytest.raises(ValueError, match=r"^seed='x': input should be a valid integer"):
-        convert("x", int, "seed")
+        validate(int, "x", "seed")
