@@ -161,7 +161,7 @@ class DepthAnything(Format):
         self.refuse_unless("encoder", encoder, {"kind": "vit"})
         free = {k: encoder[k] for k in ("position_resize", "swiglu")}
         free["layer_scale"] = 1.0 if encoder["layer_scale"] is None else encoder["layer_scale"]
-        needed = {**ENCODER, **free, "image_size": [encoder["image_size"][0]] * 2}
+        needed: Config = {**ENCODER, **free, "image_size": [encoder["image_size"][0]] * 2}
         if folder:
             needed["mlp_ratio"] = int(encoder["mlp_ratio"])
         else:
@@ -171,7 +171,7 @@ class DepthAnything(Format):
         self.refuse_unless("encoder", encoder, needed)
         self.refuse_unless("decoder", full["decoder"], {**DECODER, "scales": SCALES})
         metric = head["kind"] == "metric"
-        needed = {"upsample": "image"} | ({"activation": "sigmoid"} if metric else {})
+        needed = {"upsample": "image", **({"activation": "sigmoid"} if metric else {})}
         depth = head["max_depth"] if metric else None
         if folder and depth is not None:
             needed["max_depth"] = int(depth)

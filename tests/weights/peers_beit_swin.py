@@ -1,6 +1,6 @@
 """Random DPTs over BEiT, Swin and SwinV2: transformers' ``dpt`` folders and MiDaS 3.1's files.
 
-No released MiDaS 3.1 file was at hand. The peer is written from the public key table and recipe
+No released MiDaS 3.1 file was available. The peer is written from the public key table and recipe
 over today's timm, but for BEiT's attention over other grids, which is MiDaS's own. ``to_old_names``
 brings its tensors to the names of timm 0.6.12, which MiDaS 3.1 pins, as that release saves them.
 """
@@ -74,7 +74,7 @@ class Transformers(Case):
 
 
 class Refine(nn.Module):
-    """Brings what comes from above to a size that is told, or doubles it."""
+    """Upsamples the deeper map to ``size``, or doubles it."""
 
     def __init__(self, channels):
         super().__init__()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from peer_cases import Case, jolt
 from torch import nn
 
-TAPS = {"v1": (4, 5, 6, 7), "v2": (1, 3, 5, 7)}
+OUT_INDICES = {"v1": (4, 5, 6, 7), "v2": (1, 3, 5, 7)}
 GRID, DIM, BLOCKS = 5, 128, 8
 
 
@@ -103,8 +103,8 @@ class HubViT(nn.Module):
             maps = F.interpolate(maps, size=(h, w), mode="bicubic", antialias=True)
         return torch.cat((self.pos_embed[:, :1], maps.flatten(2).mT), 1)
 
-    def taps(self, images: torch.Tensor, which: tuple[int, ...], *, norm: bool) -> list[Any]:
-        """(patch tokens, CLS token) of each tap."""
+    def levels(self, images: torch.Tensor, which: tuple[int, ...], *, norm: bool) -> list[Any]:
+        """(patch tokens, CLS token) of each feature level."""
         x = self.patch_embed.proj(images)
         h, w = x.shape[-2:]
         x = torch.cat((self.cls_token.expand(len(x), -1, -1), x.flatten(2).mT), 1)
@@ -160,7 +160,7 @@ class HubDepthAnything(nn.Module):
         fusion: int = 16,
     ) -> None:
         super().__init__()
-        self.which, self.max_depth = TAPS[version], max_depth
+        self.which, self.max_depth = OUT_INDICES[version], max_depth
         self.pretrained = HubViT(gated=gated)
         self.depth_head = head = nn.Module()
         head.projects = nn.ModuleList(nn.Conv2d(DIM, c, 1) for c in channels)
@@ -184,8 +184,8 @@ class HubDepthAnything(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         h, w = (s // 14 for s in images.shape[-2:])
         head, laterals = self.depth_head, []
-        taps = self.pretrained.taps(images, self.which, norm=True)
-        for n, (patches, _) in enumerate(taps):
+        levels = self.pretrained.levels(images, self.which, norm=True)
+        for n, (patches, _) in enumerate(levels):
             x = head.resize_layers[n](head.projects[n](patches.mT.unflatten(2, (h, w))))
             laterals.append(getattr(head.scratch, f"layer{n + 1}_rn")(x))
         sizes = [x.shape[-2:] for x in laterals]
@@ -231,7 +231,9 @@ class Depth(nn.Module):
         return self.model(images).predicted_depth
 
 
-def folder_model(*, gated: bool = False, taps: tuple[int, ...] = (2, 4, 6, 8), **options: Any):
+def folder_model(
+    *, gated: bool = False, out_indices: tuple[int, ...] = (2, 4, 6, 8), **options: Any
+):
     from transformers import DepthAnythingConfig, DepthAnythingForDepthEstimation, Dinov2Config
 
     backbone = Dinov2Config(
@@ -240,7 +242,7 @@ def folder_model(*, gated: bool = False, taps: tuple[int, ...] = (2, 4, 6, 8), *
         num_attention_heads=4,
         image_size=14 * GRID,
         use_swiglu_ffn=gated,
-        out_indices=list(taps),
+        out_indices=list(out_indices),
         reshape_hidden_states=False,
     )
     config = DepthAnythingConfig(
@@ -293,6 +295,6 @@ CASES = [
         "depth",
         "transformers, metric",
         SIZES[:1],
-        {"depth_estimation_type": "metric", "max_depth": 80, "taps": (5, 6, 7, 8)},
+        {"depth_estimation_type": "metric", "max_depth": 80, "out_indices": (5, 6, 7, 8)},
     ),
 ]

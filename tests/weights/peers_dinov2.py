@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from peer_cases import Case, jolt
-from peers_depth_anything import DIM, TAPS, HubViT
+from peers_depth_anything import DIM, OUT_INDICES, HubViT
 from torch import nn
 
 
@@ -75,9 +75,9 @@ class HubHead(nn.Module):
             nn.Conv2d(32, 1, 1),
         )
 
-    def forward(self, taps: list[Any], grid: tuple[int, int]) -> torch.Tensor:
+    def forward(self, levels: list[Any], grid: tuple[int, int]) -> torch.Tensor:
         blocks, laterals = self.reassemble_blocks, []
-        for n, (patches, cls_token) in enumerate(taps):
+        for n, (patches, cls_token) in enumerate(levels):
             both = torch.cat((patches, cls_token[:, None].expand_as(patches)), -1)
             x = blocks.readout_projects[n](both).mT.unflatten(2, grid)
             laterals.append(self.convs[n](blocks.resize_layers[n](blocks.projects[n](x))))
@@ -108,8 +108,8 @@ class HubDepther(nn.Module):
         top, left = rows // 2, columns // 2
         images = F.pad(images, (left, columns - left, top, rows - top))
         size = images.shape[-2:]
-        taps = self.backbone.taps(images, TAPS["v2"], norm=False)
-        depth = self.decode_head(taps, (size[0] // 14, size[1] // 14)).clamp(0.001, 80.0)
+        levels = self.backbone.levels(images, OUT_INDICES["v2"], norm=False)
+        depth = self.decode_head(levels, (size[0] // 14, size[1] // 14)).clamp(0.001, 80.0)
         depth = F.interpolate(depth, size=size, mode="bilinear", align_corners=False)
         return depth[:, 0, top : top + height, left : left + width]
 

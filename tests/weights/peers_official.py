@@ -113,8 +113,8 @@ class OfficialDPT(nn.Module):
             **options,
         )
         self.hybrid, self.task, self.metric, self.dim = hybrid, task, metric, dim
-        taps = [blocks * (i + 1) // 4 - 1 for i in range(4)]
-        self.taps = taps[2:] if hybrid else taps
+        out_indices = [blocks * (i + 1) // 4 - 1 for i in range(4)]
+        self.out_indices = out_indices[2:] if hybrid else out_indices
         self.pretrained = nn.Module()
         self.pretrained.model = vit
         resample: list[nn.Module] = [
@@ -188,7 +188,7 @@ class OfficialDPT(nn.Module):
         x = torch.cat((vit.cls_token.expand(len(x), -1, -1), x), 1) + codes
         for i, block in enumerate(vit.blocks):
             x = block(x)
-            if i in self.taps:
+            if i in self.out_indices:
                 step = getattr(self.pretrained, f"act_postprocess{len(levels) + 1}")
                 patches = step[0](x).transpose(1, 2).unflatten(2, (h, w))
                 levels.append(step[3:](patches))

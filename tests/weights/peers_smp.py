@@ -42,7 +42,7 @@ CASES = [
     Smp(
         "smp",
         "segmentation",
-        "ViT/8, other taps",
+        "ViT/8, other levels",
         SIZES[:1],
         {
             "name": "tu-vit_small_patch8_224",

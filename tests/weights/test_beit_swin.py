@@ -197,7 +197,7 @@ def test_buffers_of_older_versions_are_left_out(folders):
     assert read(older).tensors.keys() == read(source).tensors.keys()
 
 
-def test_stages_behind_the_last_tap_are_left_out(tmp_path):
+def test_stages_behind_the_last_level_are_left_out(tmp_path):
     backbone = {**SWINV2, "out_indices": [1, 2, 3]}
     theirs = make_transformers(backbone, neck_hidden_sizes=[16, 32, 64])
     theirs.save_pretrained(tmp_path)
@@ -271,7 +271,7 @@ RELEASED = {  # timm's model today; heads, windows or grid, image size, what is 
         *(pytest.param(n, False, marks=pytest.mark.slow) for n in list(RELEASED)[3:-1]),
     ],
 )
-def test_released_architectures_are_told_by_their_shapes(name, masks, tmp_path):
+def test_released_architectures_are_recognised_by_their_shapes(name, masks, tmp_path):
     """Of the names and shapes that a released file has; nothing is computed."""
     import timm
 
@@ -300,8 +300,8 @@ def test_released_architectures_are_told_by_their_shapes(name, masks, tmp_path):
     assert found.keys() == {k for k in found if k.startswith(("encoder.", "decoder.", "heads."))}
     encoder = spec["encoder"]
     if beit:
-        taps = [2, 5, 8, 11] if "base" in name else [5, 11, 17, 23]
-        assert (encoder["num_heads"], encoder["out_indices"]) == (heads, taps)
+        out_indices = [2, 5, 8, 11] if "base" in name else [5, 11, 17, 23]
+        assert (encoder["num_heads"], encoder["out_indices"]) == (heads, out_indices)
         assert (encoder["image_size"], encoder["norm_eps"]) == ([size, size], 1e-6)
         assert spec["decoder"]["reassemble_channels"] == list(channels)
     else:

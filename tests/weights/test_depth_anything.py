@@ -79,7 +79,7 @@ def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth")
 
 
 @pytest.mark.parametrize(
-    ("size", "gated", "taps", "heads", "name"),
+    ("size", "gated", "out_indices", "heads", "name"),
     [
         ((384, 12, [48, 96, 192, 384], 64), False, [2, 5, 8, 11], 6, "x_v2_vits.pth"),
         ((768, 12, [96, 192, 384, 768], 128), False, [2, 5, 8, 11], 12, "any.pth"),
@@ -88,13 +88,13 @@ def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth")
         ((1024, 24, [256, 512, 1024, 1024], 256), False, None, 16, "depth_anything_vitl14.pth"),
     ],
 )
-def test_sizes_of_the_releases(size, gated, taps, heads, name):
+def test_sizes_of_the_releases(size, gated, out_indices, heads, name):
     source = released(*size, gated=gated, name=name)
     assert depth_anything.DepthAnything().recognises(source)
     checkpoint = depth_anything.DepthAnything().read(source)
     spec, state = checkpoint.config, checkpoint.tensors
     encoder = spec["encoder"]
-    assert encoder["out_indices"] == (taps or [20, 21, 22, 23])  # v1 takes the last four
+    assert encoder["out_indices"] == (out_indices or [20, 21, 22, 23])  # v1 takes the last four
     assert (encoder["num_heads"], encoder["swiglu"], encoder["mlp_ratio"]) == (heads, gated, 4)
     assert encoder["image_size"] == [518, 518]
     assert encoder["position_resize"] == "dinov2"
@@ -177,7 +177,7 @@ def test_a_model_of_ours_opens_in_transformers(head, tmp_path):
     assert again.config.to_dict()["heads"]["depth"].get("max_depth") == head.get("max_depth")
 
 
-def test_between_file_and_folder_the_policy_changes_and_is_told(tmp_path):
+def test_between_file_and_folder_the_policy_changes_and_is_noted(tmp_path):
     _, ours = Hub("depth_anything", "depth", "v2", ()).build(tmp_path)
     file = tmp_path / "depth_anything_v2_vits.pth"
     report = convert(file, tmp_path / "folder", to="depth_anything")

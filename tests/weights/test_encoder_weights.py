@@ -307,7 +307,7 @@ def our_vit(**options):
 def hub_tokens(theirs, size):
     images = torch.randn(1, 3, *size)
     with torch.no_grad():
-        return images, [x for x, _ in theirs.taps(images, (1, 2, 3), norm=False)]
+        return images, [x for x, _ in theirs.levels(images, (1, 2, 3), norm=False)]
 
 
 @pytest.mark.parametrize("prefix", ["pretrained.", "teacher"])

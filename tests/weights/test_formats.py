@@ -218,15 +218,15 @@ def test_a_hub_name_is_fetched(saved, monkeypatch):
     import huggingface_hub
 
     model, folder = saved
-    asked = []
+    requested = []
 
     def download(name, *, revision, allow_patterns):
-        asked.append((name, revision, allow_patterns))
+        requested.append((name, revision, allow_patterns))
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert_same(dpt.DPT.from_pretrained("someone/depth", revision="v1"), model)
-    assert asked == [("someone/depth", "v1", ["*.json", "*.safetensors"])]
+    assert requested == [("someone/depth", "v1", ["*.json", "*.safetensors"])]
 
 
 def test_without_a_network_one_line_says_so(monkeypatch):

@@ -216,7 +216,7 @@ RELEASED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RELEASED)
 def test_released_sizes(name, tmp_path):
-    """At full width, with the paper's constants told from the file."""
+    """At full width, with the paper's sizes read from the file."""
     options = {**RELEASED[name], "fusion": 256}
     case = Official("official", "depth", name, ((64, 96),), options, gain=0.5)
     theirs, model = case.build(tmp_path)

@@ -212,7 +212,7 @@ def test_image_processor_reproduces_our_preprocessing(rule, size, tmp_path):
     ]
 
 
-def test_rules_that_transformers_lacks_are_told(tmp_path):
+def test_rules_that_transformers_lacks_are_noted(tmp_path):
     model = small()  # lower_bound: not for its own ViT, which takes squares
     notes = transformers.Transformers().write(
         model.config.to_dict(), model.state_dict(), tmp_path / "a"
@@ -331,7 +331,7 @@ def test_unused_tensors_are_listed(tmp_path):
     make("depth", num_hidden_layers=8).save_pretrained(tmp_path)
     names = transformers.Transformers().read(open_source(tmp_path)).unused
     blocks = {n.split(".")[3] for n in names if "encoder.layer" in n}
-    assert blocks == {"6", "7"}  # behind the last tap
+    assert blocks == {"6", "7"}  # behind the last level
     assert "dpt.layernorm.weight" in names
     assert any("layers.0.residual_layer1" in n for n in names)
 
