@@ -1,4 +1,4 @@
-"""Metres from known depths: found among wrong points, stored, refused where undetermined."""
+"""Calibration to known depths: outliers, storage, and inputs that do not determine a fit."""
 
 import csv
 import json
@@ -46,7 +46,9 @@ def synthetic(*, outliers, noise=0.0, count=400, seed=0):
 # ------------------------------------------------------------------------------ the fit
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 5))]
+)
 def test_scale_and_shift_are_found_among_outliers(seed):
     prediction, depth, wrong = synthetic(outliers=0.3, seed=seed)
     found, inliers = fit(prediction, depth, space="inverse_depth", with_shift=True)
@@ -127,7 +129,7 @@ def test_metres_are_positive_and_finite():
 
 @pytest.mark.parametrize(
     "values",
-    [{"scale": 0.0}, {"scale": -1.0}, {"scale": float("nan")}, {"scale": 1.0, "space": "log"},
+    [{"scale": 0.0}, {"scale": -1.0}, {"scale": float("nan")},
      {"scale": 1.0, "min_depth": 5.0, "max_depth": 5.0}, {"scale": 1.0, "shift": float("inf")}],
     ids=str,
 )  # fmt: skip
@@ -160,7 +162,7 @@ def test_it_travels_with_the_weights(tmp_path, form):
 
 def test_a_damaged_one_is_refused_when_loaded(tmp_path):
     model = tiny()
-    for wrong in ({"scale": "big"}, {"scale": -1.0}, {"size": 2.0}):
+    for wrong in ({"scale": "big"}, {"scale": -1.0}, {"size": 2.0}, {"scale": 1.0, "space": "log"}):
         model.save_pretrained(tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())
         (tmp_path / "config.json").write_text(json.dumps({**config, "calibration": wrong}))
@@ -197,17 +199,17 @@ def test_other_formats_do_not_drop_it_silently(tmp_path):
 @pytest.fixture
 def scene(tmp_path):
     """Two pictures, and the model's own prediction for each at their size."""
-    model = tiny()
-    with torch.no_grad():
-        model.heads["depth"].conv3.weight.mul_(30)  # untrained, it hardly tells pixels apart
-    random = np.random.default_rng(0)
+    model, random = tiny(), np.random.default_rng(0)
     (tmp_path / "images").mkdir()
-    maps = {}
-    for name in ("a", "b"):
+    paths = {name: tmp_path / "images" / f"{name}.png" for name in ("a", "b")}
+    for path in paths.values():
         low = random.integers(0, 256, (4, 5, 3), dtype=np.uint8)
-        path = tmp_path / "images" / f"{name}.png"
         Image.fromarray(low).resize((100, 80), Image.Resampling.BICUBIC).save(path)
-        maps[name] = dpt.Predictor(model)(path).depth
+    last = model.heads["depth"].conv3
+    with torch.no_grad():  # an untrained model hardly distinguishes pixels
+        last.weight.abs_().mul_(30)
+        last.bias.sub_(0.98 * min(p.depth.min() for p in dpt.Predictor(model)([*paths.values()])))
+    maps = {name: dpt.Predictor(model)(path).depth for name, path in paths.items()}
     model.save_pretrained(tmp_path / "model")
     return tmp_path, model, maps
 
