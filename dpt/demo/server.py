@@ -89,12 +89,11 @@ class Demo:
             path = Path(folder, "image")
             path.write_bytes(data)
             image = open_image(path, max_pixels=self.max_pixels)
-        with self._lock:  # one image at a time
-            prediction = self.predictor(image)
         key = secrets.token_urlsafe(16)
-        self._results[key] = image, prediction
-        while len(self._results) > KEPT_RESULTS:
-            self._results.popitem(last=False)
+        with self._lock:  # one image at a time
+            self._results[key] = image, self.predictor(image)
+            while len(self._results) > KEPT_RESULTS:
+                self._results.popitem(last=False)
         return self.paint(key, colormap)
 
     def paint(self, key: str, colormap: str) -> dict[str, Any]:
@@ -123,9 +122,10 @@ class Demo:
         return self.downloads[name].encode(self._find(key)[1], None, Style())
 
     def _find(self, key: str) -> tuple[np.ndarray, Prediction]:
-        if key not in self._results:
+        found = self._results.get(key)
+        if found is None:
             raise RefusedError(404, "this result is no longer kept: upload the image again")
-        return self._results[key]
+        return found
 
 
 def _data_url(picture: np.ndarray, kind: str) -> str:
