@@ -13,7 +13,7 @@ TINY = {
 }  # fmt: skip
 
 
-def tiny(heads, *, seed=0):
+def tiny(heads, *, seed=6):
     """A model whose random weights tell places and classes apart."""
     torch.manual_seed(seed)
     model = dpt.create_model("dpt_tiny", heads=heads, **TINY).eval()
