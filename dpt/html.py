@@ -26,21 +26,14 @@ Cell = str | float | int | None
 
 
 def write_report(path: Path, template: str, **values: Any) -> None:
-    """Renders a template of ``dpt/templates`` to a file. Text is escaped.
-
-    Args:
-        path: of the page; written whole or not at all.
-        template: a file name, such as ``data_check.html``.
-        values: the template's variables; all that it uses must be given.
-    """
+    """Renders a template, such as ``data_check.html``, with its variables; text is escaped."""
     write_bytes(path, _environment().get_template(template).render(values).encode())
 
 
 def data_uri(rgb: np.ndarray) -> str:
     """A uint8 (H, W, 3) RGB picture as the address of an embedded JPEG."""
-    _, data = cv2.imencode(
-        ".jpg", np.ascontiguousarray(rgb[..., ::-1]), [cv2.IMWRITE_JPEG_QUALITY, 88]
-    )
+    bgr = np.ascontiguousarray(rgb[..., ::-1])
+    _, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 88])
     return f"data:image/jpeg;base64,{base64.b64encode(data.tobytes()).decode()}"
 
 
