@@ -20,11 +20,28 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch import nn
 from torch.optim import Optimizer
 
-from dpt.training.checkpoints import completes_step
 from dpt.training.task import Task
 from dpt.types import Batch
 
 log = logging.getLogger("dpt")
+
+
+class StepCallback(Callback):
+    """A callback with a hook after each optimiser step, when no accumulated gradients remain."""
+
+    def on_step(self, trainer: L.Trainer, task: Task) -> None:
+        """Runs after an optimiser step."""
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        if completes_step(trainer, batch_idx):
+            self.on_step(trainer, pl_module)
+
+
+def completes_step(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Whether the optimiser steps after this batch."""
+    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
 
 
 class Throughput(Callback):
@@ -34,8 +51,7 @@ class Throughput(Callback):
     """
 
     def __init__(self) -> None:
-        self.images = 0
-        self.since = 0.0
+        self.images, self.since = 0, 0.0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.images, self.since = 0, time.monotonic()
@@ -44,12 +60,7 @@ class Throughput(Callback):
         self.on_train_start(trainer, pl_module)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         self.images += len(batch["image"]) * trainer.world_size
         if trainer.global_step % 10 == 0:
@@ -57,31 +68,22 @@ class Throughput(Callback):
             pl_module.log("train/images_per_s", rate, batch_size=1)
 
 
-class ProgressLines(Callback):
+class ProgressLines(StepCallback):
     """Progress without a terminal: 20 log lines per run, and one per validation."""
 
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
-    ) -> None:
+    def on_step(self, trainer: L.Trainer, task: Task) -> None:
         total = trainer.estimated_stepping_batches  # inf where max_time alone ends the run
         every = max(1, int(total) // 20) if total != float("inf") else 50
-        step = trainer.global_step
-        if trainer.is_global_zero and completes_step(trainer, batch_idx) and step % every == 0:
+        if trainer.is_global_zero and trainer.global_step % every == 0:
             shown = ("train/loss", "train/images_per_s")
             values = {k: float(v) for k, v in trainer.callback_metrics.items() if k in shown}
             text = ", ".join(f"{k.removeprefix('train/')} {v:.4g}" for k, v in values.items())
-            log.info("step %d/%s: %s", step, total, text)
+            log.info("step %d/%s: %s", trainer.global_step, total, text)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, Task)
-        if trainer.is_global_zero and pl_module.monitor in pl_module.scores:
-            score = pl_module.scores[pl_module.monitor]
-            log.info("step %d: %s %.4f", trainer.global_step, pl_module.monitor, score)
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        name, scores = pl_module.monitor, pl_module.scores
+        if trainer.is_global_zero and name in scores:
+            log.info("step %d: %s %.4f", trainer.global_step, name, scores[name])
 
 
 def make_progress() -> Callback:
@@ -111,11 +113,10 @@ class Freeze(Callback):
         self.modules: list[nn.Module] = []
         self.frozen = False
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         """Runs before the optimiser and DDP are created."""
         if stage != "fit" or not self.parts:
             return
-        assert isinstance(pl_module, Task)
         self.modules = [_part(pl_module.model, name) for name in self.parts]
         if self.until_step is None:
             for module in self.modules:
@@ -155,7 +156,7 @@ def _part(model: nn.Module, name: str) -> nn.Module:
     return modules[name]
 
 
-class StopOnSignal(Callback):
+class StopOnSignal(StepCallback):
     """Ctrl-C, SIGTERM and SIGUSR1 stop the run after the current step; a second Ctrl-C at once.
 
     The run then saves, validates and writes its metrics. SIGUSR1 under SLURM
@@ -177,36 +178,25 @@ class StopOnSignal(Callback):
         self.received = signal.Signals(number)
         log.info("%s: stopping after this step", self.received.name)
 
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
-    ) -> None:
-        if not completes_step(trainer, batch_idx):
-            return
+    def on_step(self, trainer: L.Trainer, task: Task) -> None:
         if trainer.world_size > 1:
-            number = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
-            number = trainer.strategy.reduce(number, reduce_op="max")
-            if number:
-                self.received = signal.Signals(int(number))
+            own = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
+            if number := int(trainer.strategy.reduce(own, reduce_op="max")):
+                self.received = signal.Signals(number)
+        if self.received is None:
+            return
+        trainer.should_stop = True
         if self.received == signal.SIGUSR1 and SLURMEnvironment.detect():
             trainer.save_checkpoint(Path(trainer.default_root_dir) / "checkpoints/last.ckpt")
             if trainer.is_global_zero:
                 requeue()
             raise SystemExit(128 + self.received)
-        if self.received is not None:
-            trainer.should_stop = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
         self.on_train_end(trainer, pl_module)
 
 

@@ -14,7 +14,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from dpt.atomic import replacing
-from dpt.training.task import Task
+from dpt.training.callbacks import completes_step
 from dpt.types import Batch
 
 
@@ -86,18 +86,13 @@ class RunCheckpoints(Checkpoint):
         self.saved_step, self.saved_time = trainer.global_step, time.monotonic()
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: Any, batch: Batch, batch_idx: int
     ) -> None:
         if batch_idx % trainer.accumulate_grad_batches == 0 and self._is_due(trainer):
             self._save_last(trainer)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         if not completes_step(trainer, batch_idx):
             # no checkpoint holds gradients: a stop, such as that of max_time, waits for the step
@@ -109,10 +104,9 @@ class RunCheckpoints(Checkpoint):
         if is_last_step(trainer):
             self._save_last(trainer)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.sanity_checking:
             return
-        assert isinstance(pl_module, Task)
         if self.monitor not in pl_module.scores:
             raise ValueError(
                 f"task.monitor={self.monitor}: there is no such score; choose from "
@@ -156,7 +150,7 @@ class RunCheckpoints(Checkpoint):
         self.best_score = state_dict["best_score"]
 
     def on_load_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
     ) -> None:
         """Takes the score from ``best.ckpt``, unless that is of a step still to be repeated."""
         best = read_checkpoint(self.best)
@@ -174,15 +168,11 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def completes_step(trainer: L.Trainer, batch_idx: int) -> bool:
-    """Whether the optimiser steps after this batch, so that no accumulated gradients remain."""
-    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
-
-
 def is_last_step(trainer: L.Trainer) -> bool:
     """Whether the step just taken is the run's last: by a stop, ``max_steps`` or ``max_epochs``."""
-    if trainer.should_stop or 0 <= trainer.max_steps <= trainer.global_step:
-        return True
-    epochs = trainer.max_epochs
-    ends = epochs is not None and 0 <= epochs <= trainer.current_epoch + 1
-    return ends and trainer.is_last_batch
+    is_last_epoch = 0 <= (trainer.max_epochs or -1) <= trainer.current_epoch + 1
+    return (
+        trainer.should_stop
+        or 0 <= trainer.max_steps <= trainer.global_step
+        or (is_last_epoch and trainer.is_last_batch)
+    )

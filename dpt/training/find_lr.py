@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from dpt.atomic import replacing
 from dpt.config import build
+from dpt.config.objects import check_arguments
 from dpt.run_log import write_json
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.task import make_task
@@ -28,6 +29,8 @@ from dpt.types import Batch
 from dpt.validation import validate
 
 log = logging.getLogger("dpt")
+
+Floats = Sequence[float]
 
 BELOW = 3.0
 """The suggested rate is that of the lowest loss divided by this: above, the loss rises soon."""
@@ -48,21 +51,12 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
         ``optim.lr`` and, where it is set, ``optim.encoder_lr``.
     """
     folder = Path(cfg["run_dir"])
-    low, high, steps = (
-        validate(kind, cfg["find"][key], f"find.{key}")
-        for key, kind in (("lr_min", float), ("lr_max", float), ("steps", int))
-    )
+    rates = sweep_rates(**check_arguments(sweep_rates, cfg["find"], "find"))
     base = validate(float, cfg["optim"]["lr"], "optim.lr")
-    if not 0 < low < high or steps < 10:
-        raise ValueError(
-            f"find.lr_min={low:g}, find.lr_max={high:g}, find.steps={steps}: needs 0 < lr_min < "
-            f"lr_max and at least 10 steps"
-        )
     if base <= 0:
         raise ValueError(f"optim.lr={base:g}: must be above 0: encoder_lr is relative to it")
     if str(cfg["trainer"]["devices"]) != "1":
         raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
-    rates = [low * (high / low) ** (step / (steps - 1)) for step in range(steps)]
 
     L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
     settings = build.loader_settings(cfg["data"])
@@ -73,9 +67,9 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     task = make_task({**cfg, "schedule": sweep}, objectives, model)
     targets = [o.target for o in objectives.values()]
     loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
-    recorder, stop = Recorder(steps), StopOnSignal()
-    trainer = make_trainer(_only_steps(cfg, steps), len(loader), [recorder], [stop])
-    log.info("%d steps from %.1e to %.1e, in %s", steps, low, high, folder)
+    recorder, stop = Recorder(len(rates)), StopOnSignal()
+    trainer = make_trainer(_only_steps(cfg, len(rates)), len(loader), [recorder], [stop])
+    log.info("%d steps from %.1e to %.1e, in %s", len(rates), rates[0], rates[-1], folder)
     trainer.fit(task, loader)
 
     losses = recorder.losses()
@@ -96,14 +90,17 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     return wanted
 
 
-def _plot(
-    path: Path,
-    rates: Sequence[float],
-    losses: Sequence[float],
-    smooth: Sequence[float],
-    *,
-    chosen: float,
-) -> None:
+def sweep_rates(*, lr_min: float, lr_max: float, steps: int) -> list[float]:
+    """``steps`` rates from ``lr_min`` to ``lr_max`` with a constant ratio."""
+    if not 0 < lr_min < lr_max or steps < 10:
+        raise ValueError(
+            f"find.lr_min={lr_min:g}, find.lr_max={lr_max:g}, find.steps={steps}: needs "
+            f"0 < lr_min < lr_max and at least 10 steps"
+        )
+    return [lr_min * (lr_max / lr_min) ** (step / (steps - 1)) for step in range(steps)]
+
+
+def _plot(path: Path, rates: Floats, losses: Floats, smooth: Floats, *, chosen: float) -> None:
     """Draws the losses, the smoothed losses and the chosen rate; a diverging loss is cut off."""
     from matplotlib.figure import Figure
 
@@ -152,17 +149,12 @@ class Recorder(Callback):
         return [sum(batch) / len(batch) for batch in self.batches if batch]
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: Any, batch: Batch, batch_idx: int
     ) -> None:
         self.step = trainer.global_step
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         # Lightning has divided the loss by the number of accumulated batches
         loss = float(outputs["loss"]) * trainer.accumulate_grad_batches if outputs else math.nan

@@ -26,8 +26,8 @@ class StepGuard:
     """Clips gradients, and skips steps whose gradient is not finite.
 
     A skipped step changes neither weights, nor the optimiser's state, nor BatchNorm's running
-    statistics. Its samples are listed in ``nonfinite.csv`` in the run's folder. All ranks see the
-    same averaged gradient, so they skip the same steps.
+    statistics; its samples are listed in ``nonfinite.csv``. All ranks have the same averaged
+    gradient, so they skip the same steps.
 
     Args:
         model: its BatchNorm statistics are restored.
@@ -55,24 +55,9 @@ class StepGuard:
         self.batches.append((loss.detach(), names))
 
     def clip(
-        self,
-        trainer: L.Trainer,
-        optimizer: Optimizer,
-        limit: float | None,
-        algorithm: str | None,
+        self, trainer: L.Trainer, optimizer: Optimizer, limit: float | None, algorithm: str | None
     ) -> Tensor:
-        """Clips the gradients of a step, or zeroes them all if one is not finite.
-
-        Lightning refuses to clip for a fused optimiser in mixed precision, which unscales gradients
-        in its own step; ``GradScaler.unscale_`` is allowed to do so before. A scaler handles
-        overflow in float16 itself, by skipping steps and halving its scale, until the scale falls
-        below 1, where it no longer helps.
-
-        Args:
-            trainer: gives precision, strategy, step and folder.
-            optimizer: its parameters hold the gradients.
-            limit: largest norm or value; None or 0 does not clip.
-            algorithm: ``norm`` (also None) or ``value``.
+        """Clips the gradients to ``limit`` (None: no limit), or zeroes all if one is not finite.
 
         Returns:
             The norm of all gradients before clipping, a scalar.
@@ -82,8 +67,9 @@ class StepGuard:
         """
         batches, self.batches = self.batches, []
         scaler = getattr(trainer.precision_plugin, "scaler", None)
+        # Lightning neither unscales nor clips for fused optimisers, which unscale in their step
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-            scaler.unscale_(optimizer)  # Lightning has unscaled for other optimisers
+            scaler.unscale_(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         by_norm = limit if limit and algorithm != "value" else math.inf
         sharded = isinstance(trainer.strategy, FSDPStrategy)
@@ -96,6 +82,7 @@ class StepGuard:
         source, target = (self.buffers, self.kept) if finite else (self.kept, self.buffers)
         for a, b in zip(source, target, strict=True):
             b.copy_(a)
+        # float16's scaler skips steps that overflow, and halves its scale, which helps down to 1
         if not finite and (scaler is None or scaler.get_scale() < 1):
             optimizer.zero_grad()  # sets gradients to None, so that the step changes nothing
             self._skip(trainer, float(norm), batches)
@@ -118,9 +105,8 @@ class StepGuard:
             if file.tell() == 0:
                 rows.writerow(HEADER)
             for loss, names in batches:
-                rows.writerows(
-                    [step, trainer.global_rank, float(loss), norm, name] for name in names
-                )
+                start = (step, trainer.global_rank, float(loss), norm)
+                rows.writerows([*start, name] for name in names)
         if self.total & (self.total - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             losses = ", ".join(f"{float(loss):g}" for loss, _ in batches)
             log.warning(
@@ -133,9 +119,3 @@ class StepGuard:
                 f"in {path}. Check those files (dpt data check), lower optim.lr, or set "
                 f"trainer.precision=32-true; resume=RUN continues from the last checkpoint"
             )
-
-    def state_dict(self) -> dict[str, int]:
-        return {"total": self.total, "in_a_row": self.in_a_row}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.total, self.in_a_row = state["total"], state["in_a_row"]

@@ -26,9 +26,7 @@ def adamw(
     fused: bool = True,
 ) -> Optimizer:
     """``torch.optim.AdamW`` over the groups of :func:`parameter_groups`."""
-    groups = parameter_groups(
-        model, lr=lr, encoder_lr=encoder_lr, weight_decay=weight_decay, layer_decay=layer_decay
-    )
+    groups = parameter_groups(model, lr, encoder_lr, layer_decay, weight_decay)
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
 
 
@@ -42,19 +40,16 @@ def sgd(
     momentum: float = 0.9,
 ) -> Optimizer:
     """``torch.optim.SGD`` over the groups of :func:`parameter_groups`."""
-    groups = parameter_groups(
-        model, lr=lr, encoder_lr=encoder_lr, weight_decay=weight_decay, layer_decay=layer_decay
-    )
+    groups = parameter_groups(model, lr, encoder_lr, layer_decay, weight_decay)
     return torch.optim.SGD(groups, lr=lr, momentum=momentum)
 
 
 def parameter_groups(
     model: nn.Module,
-    *,
     lr: float,
     encoder_lr: float | None,
+    layer_decay: float | None,
     weight_decay: float,
-    layer_decay: float | None = None,
 ) -> list[dict[str, Any]]:
     """Every trainable parameter in exactly one group: encoder or rest, with decay or without.
 
@@ -65,9 +60,9 @@ def parameter_groups(
         model: has an attribute ``encoder``.
         lr: learning rate of everything outside the encoder.
         encoder_lr: learning rate of the encoder; None means ``lr``.
-        weight_decay: of weight matrices and kernels.
         layer_decay: d in (0, 1]: layer k of the encoder has ``encoder_lr`` · d^(top - k), see
             :func:`layer_ids`; None means one rate for the whole encoder.
+        weight_decay: of weight matrices and kernels.
 
     Raises:
         ValueError: ``layer_decay`` is out of range, or the order of the layers is unknown.
@@ -173,11 +168,8 @@ def warmup_then_decay(
     """A linear warm-up, then a decay that ends at the last step.
 
     Args:
-        optimizer: its groups' rates are the full rates.
-        total_steps: optimiser steps of the whole run.
         decay: ``poly`` is (1 - t)^power, ``cosine`` is (1 + cos πt) / 2, t from 0 to 1.
         warmup: number of steps (>= 1) or share of ``total_steps`` (< 1).
-        power: exponent of ``poly``.
         final: factor of the full rate at the end.
     """
     if decay not in ("poly", "cosine", "constant"):
@@ -208,8 +200,6 @@ def one_cycle(
     """``torch.optim.lr_scheduler.OneCycleLR`` (Smith and Topin 2018); the peak is a group's rate.
 
     Args:
-        optimizer: its groups' rates are the peaks.
-        total_steps: optimiser steps of the whole run.
         warmup: steps until the peak (>= 1) or share of ``total_steps`` (< 1).
         div_factor: peak rate / first rate.
         final_div_factor: first rate / last rate.

@@ -51,7 +51,7 @@ class RunState(Callback):
         self.random_state: dict[str, Any] | None = None
 
     def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
     ) -> None:
         ranks: list[Any] = [random_state()]
         if dist.is_initialized():
@@ -81,7 +81,7 @@ class RunState(Callback):
         }
 
     def on_load_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
     ) -> None:
         state = checkpoint[KEY]
         for name, now in (("world_size", trainer.world_size), ("batch_size", self.batch_size)):
@@ -97,7 +97,6 @@ class RunState(Callback):
                 "in another order, some samples may occur twice and some not at all",
                 state["samples"], self.sampler.length,
             )  # fmt: skip
-        assert isinstance(pl_module, Task)
         if not isinstance(trainer.strategy, FSDPStrategy):
             require_same_groups(pl_module, checkpoint)
         checkpoint["lr_schedulers"] = []  # see on_train_start
@@ -107,8 +106,7 @@ class RunState(Callback):
         self.random_state = state["ranks"][trainer.global_rank]
         self.resumed = True
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, Task)
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         if self.resumed:
             (optimizer,) = trainer.optimizers
             (config,) = trainer.lr_scheduler_configs
@@ -120,7 +118,7 @@ class RunState(Callback):
             )
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: Any, batch: Batch, batch_idx: int
     ) -> None:
         if self.random_state is not None:
             set_random_state(self.random_state)

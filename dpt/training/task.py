@@ -154,10 +154,10 @@ class Task(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[CONFIG_KEY] = self.model.config.to_dict()
-        checkpoint["skipped_steps"] = self.guard.state_dict()
+        checkpoint["skipped_steps"] = [self.guard.total, self.guard.in_a_row]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.guard.load_state_dict(checkpoint["skipped_steps"])
+        self.guard.total, self.guard.in_a_row = checkpoint["skipped_steps"]
         if isinstance(self.trainer.strategy, FSDPStrategy):  # weights here are sharded
             return
         own, found = self.state_dict(), checkpoint["state_dict"]

@@ -26,17 +26,14 @@ log = logging.getLogger("dpt")
 class Teacher:
     """A frozen model, and the loss terms it adds for each head that it has too.
 
-    It is not an ``nn.Module``: checkpoints, optimisers and averaged weights leave it out, and a
-    resumed run reads its file again.
+    It is not an ``nn.Module``, so that checkpoints, optimisers and averaged weights leave it out.
 
     Args:
         model: gets the training images, normalised by its own preprocessing.
         objectives: of the trained model; those whose head the teacher lacks get no term.
         weight: factor of the terms.
-        temperature: of class probabilities, see
-            :func:`dpt.losses.distillation.softened_divergence`.
-        feature_weight: factor of the feature term, see
-            :func:`dpt.losses.distillation.pairwise_similarity_loss`; 0 leaves it out.
+        temperature: of class probabilities, see :mod:`dpt.losses.distillation`.
+        feature_weight: factor of the patch similarity loss; 0 leaves it out.
 
     Raises:
         ValueError: no head is shared, or classes or kinds of depth differ.

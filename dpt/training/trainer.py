@@ -65,10 +65,7 @@ def make_trainer(
 def validation_interval(trainer: L.Trainer, batches_per_epoch: int, *, timed: bool) -> int:
     """Batches of a rank between validations: ``VALIDATIONS`` per run, each after a whole step.
 
-    Args:
-        trainer: gives ``max_steps``, ``max_epochs`` and the number of ranks.
-        batches_per_epoch: of all ranks together.
-        timed: the run may also end by ``max_time``: validate every 100 batches at least.
+    If the run is ``timed``, it may end early, and validates every 100 batches at least.
     """
     accumulate = trainer.accumulate_grad_batches
     limits: list[float] = [VALIDATIONS * 100] if timed else []

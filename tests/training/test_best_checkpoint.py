@@ -75,6 +75,7 @@ def test_the_file_is_believed_but_not_about_the_future(tmp_path, resumed_at, kno
     assert again.best_score == known
 
 
+@pytest.mark.slow
 def test_a_validation_after_the_last_step_counts(train, metrics, tmp_path):
     run = train(tmp_path, "task=regression", "trainer.max_steps=3", "trainer.val_check_interval=5")
     content = torch.load(run / "checkpoints/best.ckpt", weights_only=True)

@@ -192,12 +192,14 @@ def test_a_relative_prediction_is_shown_in_metres():
     assert np.abs(row.astype(int) - same).max() <= 2
 
 
+@pytest.mark.slow
 def test_the_number_of_pictures_can_be_set(train, tmp_path):
     run = train(tmp_path, "task=depth", "callbacks.panels.count=2")
     assert sorted(p.name for p in (run / "panels").iterdir()) == ["00000.png", "00004.png"]
     assert cv2.imread(str(run / "panels/00004.png")) is not None
 
 
+@pytest.mark.slow
 def test_callbacks_can_be_left_out(train, tmp_path):
     run = train(tmp_path, "task=depth", "callbacks.panels=null", "callbacks.progress=null")
     assert not (run / "panels").exists()
@@ -225,6 +227,7 @@ def test_a_file_that_breaks_in_mid_run_is_named_and_counted(train, dense_folder,
     assert int(count) > 1  # it went on counting
 
 
+@pytest.mark.slow
 def test_an_average_leaves_training_alone_and_has_statistics_of_its_own(train, tmp_path):
     common = ("task=segmentation", "trainer.max_steps=6")
     plain = train(tmp_path / "plain", *common)

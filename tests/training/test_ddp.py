@@ -63,6 +63,7 @@ def assert_close(found, expected):
             assert found[key] == pytest.approx(value, rel=1e-6, abs=1e-6), key
 
 
+@pytest.mark.slow
 def test_two_ranks_train_and_score_as_one(tmp_path, evaluate, scores, metrics):
     """Five validation images: one rank has one more than the other."""
     run, out = train(tmp_path / "runs", "task=joint", *SCENES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_ddp import DATA, MODEL, SCENES, TWO_RANKS, finish, start
+from test_ddp import DATA, MODEL, SCENES, TWO_RANKS, assert_close, finish, start
 
 from dpt.data.samplers import EpochSampler
 
@@ -53,6 +53,7 @@ def assert_same_lesson(train, tmp_path):
     """assert_same_lesson(*overrides): two ranks with two images each learn as one with four."""
 
     def check(*overrides):
+        """Returns the folder of the run of two ranks."""
         one, two = tmp_path / "one", tmp_path / "two"
         train(one, *ONE_STEP, "data.batch_size=4", *overrides)
         finish(start("train.py", *MODEL, *DATA, *TWO_RANKS, *ONE_STEP, "logger=none",
@@ -66,6 +67,7 @@ def assert_same_lesson(train, tmp_path):
             if size > 1e-5 * largest:  # else it is 0 but for rounding, as of attention's key bias
                 difference = float((found - expected).abs().max())
                 assert difference <= 1e-5 * size, tuple(expected.shape)
+        return two
 
     return check
 
@@ -76,7 +78,7 @@ def partial_data(request, tmp_path):
     random, root = np.random.default_rng(0), tmp_path / "data"
     order = [index for _, index in EpochSampler(4, seed=0, shuffle=True)]
     lacking = {kind: {order[k] for k in places} for kind, places in request.param.items()}
-    for split, count in (("train", 4), ("val", 2)):
+    for split, count in (("train", 4), ("val", 5)):
         for i in range(count):
             maps = {
                 "images": random.integers(0, 255, (40, 60, 3), np.uint8),
@@ -97,8 +99,13 @@ def partial_data(request, tmp_path):
      for k, v in PARTIAL.items()],
     indirect=True,
 )  # fmt: skip
-def test_partial_labels_teach_two_ranks_what_they_teach_one(assert_same_lesson, partial_data):
-    assert_same_lesson(*partial_data, *TASKS["joint"])
+def test_partial_labels_teach_two_ranks_what_they_teach_one(
+    assert_same_lesson, partial_data, evaluate, scores, tmp_path
+):
+    """And both score five validation images, of which one rank has three, as one process does."""
+    two = assert_same_lesson(*partial_data, *TASKS["joint"])
+    alone = scores(evaluate(tmp_path / "scored", two / "checkpoints/last.ckpt", *partial_data))
+    assert_close({key: alone[key] for key in scores(two)}, scores(two))
 
 
 @pytest.mark.slow

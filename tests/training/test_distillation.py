@@ -163,6 +163,7 @@ def test_training_towards_a_teacher_lowers_the_disagreement(name):
     assert losses[-1] < 0.7 * losses[0]
 
 
+@pytest.mark.slow
 def test_two_processes_follow_the_gradient_of_one():
     def gradient(positions):
         task = task_of("joint", teacher_seed=1, feature_weight=1.0)

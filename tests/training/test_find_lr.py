@@ -61,11 +61,13 @@ def test_a_sweep_that_is_stopped_says_so(tmp_path):
     assert not (tmp_path / "lr.json").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_can_be_repeated(swept, tmp_path):
     again = sweep(tmp_path, "optim.encoder_lr=1e-4", "find.steps=30", "find.lr_min=1e-5")
     assert again == swept[1]
 
 
+@pytest.mark.slow
 def test_accumulated_batches_are_one_step(tmp_path):
     found = sweep(tmp_path, "trainer.accumulate_grad_batches=2", "find.steps=12",
                   "find.lr_min=1e-5", "find.lr_max=1e-3")  # fmt: skip
@@ -108,11 +110,16 @@ def test_a_loss_that_only_rises():
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("find.lr_min=2", "needs 0 < lr_min < lr_max"),
         ("find.steps=3", "at least 10 steps"),
-        ("find.steps=x", "find.steps='x'"),
-        ("optim.lr=0", "optim.lr=0: must be above 0"),
-        ("trainer.devices=2", "find-lr runs on one device"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("find.lr_min=2", "needs 0 < lr_min < lr_max"),
+                ("find.steps=x", "find.steps='x'"),
+                ("optim.lr=0", "optim.lr=0: must be above 0"),
+                ("trainer.devices=2", "find-lr runs on one device"),
+            )
+        ),
     ],
 )
 def test_wrong_settings(tmp_path, capsys, override, says):

@@ -32,7 +32,13 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(k, marks=pytest.mark.slow if k in ("depth", "segmentation") else ())
+        for k in RUNS
+    ],
+)
 def kind(request):
     return request.param
 
@@ -166,6 +172,7 @@ def test_epochs(train, tmp_path):
     assert (run / "checkpoints/best.ckpt").is_file()
 
 
+@pytest.mark.slow
 def test_the_default_length(train, tmp_path):
     run = train(tmp_path, "task=regression", "trainer.max_steps=-1", "steps=3")
     assert steps_of(run) == 3
@@ -179,6 +186,7 @@ def test_time_ends_a_run_in_order(train, tmp_path, metrics):
     assert (run / "checkpoints/best.ckpt").is_file()
 
 
+@pytest.mark.slow
 def test_a_limit_on_batches_leaves_a_best_checkpoint(train, tmp_path):
     run = train(tmp_path, "task=regression", "data.train.length=400", "trainer.max_steps=-1",
                 "trainer.max_epochs=1", "trainer.limit_train_batches=3")  # fmt: skip
@@ -187,18 +195,21 @@ def test_a_limit_on_batches_leaves_a_best_checkpoint(train, tmp_path):
     dpt.DPT.from_pretrained(run / "checkpoints/best.ckpt")
 
 
+@pytest.mark.slow
 def test_accumulated_batches(train, tmp_path):
     run = train(tmp_path, "task=regression", "trainer.accumulate_grad_batches=2")
     assert steps_of(run) == 2
     assert checkpoint_of(run)["epoch"] >= 1  # two epochs of two batches
 
 
+@pytest.mark.slow
 def test_validation_as_a_share_of_an_epoch(train, tmp_path):
     run = train(tmp_path, "task=regression", "trainer.val_check_interval=0.5")
     assert re.findall(r"step (\d+): val/mae", log_of(run)) == ["1", "2"]  # two batches an epoch
 
 
-@pytest.mark.parametrize("debug", ["tiny", "overfit"])
+@pytest.mark.slow
+@pytest.mark.parametrize("debug", ["tiny", pytest.param("overfit", marks=pytest.mark.slow)])
 def test_debugging_runs(train, tmp_path, debug):
     run = train(tmp_path, "task=joint", f"debug={debug}")
     assert (run / "metrics.json").is_file()
@@ -213,6 +224,7 @@ def test_overfitting_repeats_one_batch(train, tmp_path):
     assert max(losses) - min(losses) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_fast_development_run(train, tmp_path):
     train(tmp_path, "task=joint", "trainer.fast_dev_run=true")
 
@@ -236,6 +248,7 @@ def test_a_folder_with_partial_labels_and_several_sizes(
             assert alone[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
 
 
+@pytest.mark.slow
 def test_one_label_of_a_folder(train, dense_data, tmp_path, metrics):
     no_depth = [d for d in dense_data if not d.startswith("data.depth")]
     run = train(tmp_path, "task=segmentation", *no_depth, "data.missing=skip")
@@ -243,6 +256,7 @@ def test_one_label_of_a_folder(train, dense_data, tmp_path, metrics):
     assert "(4 train, 3 val images)" in log_of(run)
 
 
+@pytest.mark.slow
 def test_image_folder(train, image_folder, tmp_path, metrics):
     run = train(tmp_path, "task=classification", "data=imagefolder", f"data.root={image_folder}")
     assert "val/accuracy" in metrics(run)
@@ -260,6 +274,7 @@ def test_image_table(train, image_folder, tmp_path, metrics):
     assert found["constant/val/mae"] == pytest.approx((1.5 + 0.5 + 0.5) / 3)
 
 
+@pytest.mark.slow
 def test_fewer_images_than_a_batch(train, image_folder, tmp_path):
     run = train(tmp_path, "task=classification", "data=imagefolder", f"data.root={image_folder}",
                 "data.batch_size=64")  # fmt: skip
@@ -284,6 +299,7 @@ def test_an_encoder_starts_from_a_classification_run(train, tmp_path):
     assert "encoder tensors loaded" not in log_of(scratch)
 
 
+@pytest.mark.slow
 def test_an_encoder_of_another_image_size_is_resized(train, tmp_path):
     source = train(tmp_path / "classes", "task=classification", "data.image_size=[32,32]")
     run = train(tmp_path / "run", "task=depth", "data.image_size=[48,48]",
@@ -327,6 +343,7 @@ def test_csv_logger(train, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_tensorboard_logger(train, tmp_path):
     pytest.importorskip("tensorboard")
     run = train(tmp_path, "task=regression", "logger=tensorboard")
@@ -349,6 +366,7 @@ def test_wandb_without_an_account(train, tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------ an early end
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_scores(tmp_path):
     arguments = ["task=regression", "logger=none", "data.image_size=[32,32]", "data.batch_size=2",
                  "data.num_workers=1", "data.val.length=3", "model.encoder.num_blocks=4",
@@ -386,6 +404,7 @@ def test_sigterm_saves_and_scores(tmp_path):
     dpt.DPT.from_pretrained(tmp_path / "checkpoints/last.ckpt")
 
 
+@pytest.mark.slow
 def test_double_precision_is_double_throughout(train, metrics, tmp_path):
     folder = train(tmp_path / "run", "task=joint", "trainer.precision=64-true")
     checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
@@ -401,6 +420,7 @@ def test_precisions_that_would_round_labels_are_refused(train, tmp_path, capsys,
     assert re.search(f"error: trainer.precision={precision} .*16-mixed", capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_precision_auto_is_what_the_machine_can(train, metrics, tmp_path):
     folder = train(tmp_path / "run", "task=joint", "trainer.precision=auto")
     picked = re.search(r"trainer.precision=auto: (\S+) on this machine", log_of(folder))

@@ -67,6 +67,7 @@ def test_an_encoder_frozen_until_a_step(train, start, tmp_path):
     assert steps["decoder"] == {3.0}
 
 
+@pytest.mark.slow
 def test_what_is_frozen_does_not_count_in_the_norm_that_is_clipped(train, start, tmp_path):
     """Clipped or not, a frozen encoder's gradients tell the rest nothing: both ways are one run."""
     whole = train(tmp_path / "whole", *RUN, ENCODER, "trainer.max_steps=2")
@@ -77,6 +78,7 @@ def test_what_is_frozen_does_not_count_in_the_norm_that_is_clipped(train, start,
     assert changed(whole, start)
 
 
+@pytest.mark.slow
 def test_batch_statistics_are_frozen_too(train, start, tmp_path):
     run = train(tmp_path / "run", *RUN, "callbacks.freeze.parts=[decoder]", "trainer.max_steps=3")
     assert not [n for n in changed(run, start) if n.startswith("decoder.")]
@@ -85,6 +87,7 @@ def test_batch_statistics_are_frozen_too(train, start, tmp_path):
     assert all(value == k.startswith("heads.") for k, value in moved.items())
 
 
+@pytest.mark.slow
 def test_a_linear_probe(train, tmp_path):
     run = train(tmp_path / "run", "task=classification", ENCODER)
     (optimizer,) = content(run)["optimizer_states"]

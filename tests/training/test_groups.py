@@ -33,7 +33,7 @@ def model_of(size="dpt_tiny", **encoder):
 
 
 def groups_of(model, **options):
-    options = {"lr": 1.0, "encoder_lr": 0.1, "weight_decay": 0.5, **options}
+    options = {"lr": 1.0, "encoder_lr": 0.1, "weight_decay": 0.5, "layer_decay": None, **options}
     return parameter_groups(model, **options)
 
 

@@ -42,6 +42,7 @@ def test_it_is_scored_in_training_alone(inpainting_run, evaluate, photos, tmp_pa
     assert "nothing to score: the checkpoint predicts inpainting" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_resume_is_exact(train, photos, tmp_path):
     weights = []
     for name, *parts in (("once", 4), ("twice", 2, 4)):

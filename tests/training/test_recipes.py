@@ -66,7 +66,7 @@ def test_every_recipe_builds_its_model_at_full_size(recipe, trees):
     settings = build.loader_settings(values["data"])
     objectives = build.make_objectives(values["task"], build.make_dataset(values["data"], "train"))
     with torch.device("meta"):
-        model = build.make_model(values["model"], objectives, settings)
+        model = build.make_model(values["model"], objectives, settings, NO_DOWNLOADS)
         shape = (2, 3, *settings.image_size)
         outputs = model(torch.zeros(shape))
     assert {k: v.shape[0] for k, v in outputs.items()}.keys() >= set(objectives)

@@ -11,9 +11,11 @@ import dpt
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.training import resume
 
+SLOW = pytest.mark.slow
 RUN = ("task=regression", "trainer.max_steps=4", "trainer.val_check_interval=3")
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_lost_its_metrics_finds_them_again(train, metrics, tmp_path):
     """As if it had been killed in its last validation; a step was skipped before."""
     run = train(tmp_path, *RUN)
@@ -24,6 +26,7 @@ def test_a_finished_run_that_lost_its_metrics_finds_them_again(train, metrics, t
     assert_same(state_of(run), state)
 
 
+@pytest.mark.slow
 def test_best_goes_on_where_last_is_lost(train, tmp_path):
     """It was written inside of a validation, which no later one excels at a rate of 0."""
     same = ("schedule=constant", "optim.lr=0", "model.encoder.drop_path=0.1")
@@ -44,7 +47,7 @@ def rates(folder):
     return [float(row["lr-AdamW/decoder"]) for row in rows]
 
 
-@pytest.mark.parametrize("schedule", ["one_cycle", "cosine"])
+@pytest.mark.parametrize("schedule", ["one_cycle", pytest.param("cosine", marks=SLOW)])
 def test_what_is_configured_anew_counts(train, tmp_path, schedule):
     """Twice as long, at another rate: the second half is that of such a run from the start."""
     common = ("task=regression", f"schedule={schedule}", "logger=csv", "optim.weight_decay=0.1",
@@ -60,7 +63,9 @@ def test_what_is_configured_anew_counts(train, tmp_path, schedule):
     assert all(float(s["step"]) == 6 for s in found["state"].values())
 
 
-@pytest.mark.parametrize(("first", "second"), [("one_cycle", "cosine"), ("cosine", "one_cycle")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("one_cycle", "cosine"), pytest.param("cosine", "one_cycle", marks=SLOW)]
+)
 def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, second):
     common = ("task=regression", "logger=csv", "trainer.log_every_n_steps=1",
               "trainer.val_check_interval=100")  # fmt: skip
@@ -71,6 +76,7 @@ def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, sec
     assert rates(run) == [*before, *rates(whole)[3:]]
 
 
+@pytest.mark.slow
 def test_a_data_set_that_grew_is_remarked(train, tmp_path):
     run = train(tmp_path, *RUN)
     resume_it(f"resume={run}", "data.train.length=9", "trainer.max_steps=6")
@@ -80,7 +86,7 @@ def test_a_data_set_that_grew_is_remarked(train, tmp_path):
 # ------------------------------------------------------------------------------ accumulation
 
 
-@pytest.mark.parametrize("batch", [3, 4])
+@pytest.mark.parametrize("batch", [3, pytest.param(4, marks=SLOW)])
 def test_a_wish_to_stop_waits_for_the_gradients(train, tmp_path, monkeypatch, batch):
     """Lightning's timer wishes so after any batch; of three a step, those before would be lost."""
     run = ("task=regression", "data.train.length=20", "data.batch_size=2", "trainer.max_steps=4",
@@ -110,7 +116,9 @@ def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train
 # ------------------------------------------------------------------------------ first weights
 
 
-@pytest.mark.parametrize("key", ["model.weights", "model.encoder.weights"])
+@pytest.mark.parametrize(
+    "key", ["model.weights", pytest.param("model.encoder.weights", marks=SLOW)]
+)
 def test_a_resumed_run_does_without_the_weights_it_began_with(train, tmp_path, key):
     """Which are of other sizes than the table's, where they are a whole model's."""
     encoder = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3],

@@ -19,6 +19,7 @@ def plain(train, tmp_path_factory):
                          "model.encoder.drop_path=0.2"))  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "switch",
     [

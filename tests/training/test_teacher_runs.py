@@ -35,6 +35,7 @@ def test_a_run_with_a_teacher(train, teacher, tmp_path, scores):
     assert scores(run) != scores(plain)
 
 
+@pytest.mark.slow
 def test_resume_with_a_teacher_is_exact(train, teacher, tmp_path):
     arguments = ("task=segmentation", f"task.teacher={teacher}", "schedule=constant",
                  "task.teacher_temperature=2")  # fmt: skip
@@ -49,6 +50,7 @@ def test_resume_with_a_teacher_is_exact(train, teacher, tmp_path):
         assert torch.equal(state["exp_avg"], moments[1][index]["exp_avg"])
 
 
+@pytest.mark.slow
 def test_images_without_labels_take_part(train, teacher, dense_folder, tmp_path):
     data = ("data=folder", f"data.root={dense_folder}", "data.depth=depth", "data.max_depth=10")
     with pytest.raises(SystemExit):

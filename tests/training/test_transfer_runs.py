@@ -47,6 +47,7 @@ def test_a_run_on_data_of_fewer_classes(train, source, dense_data, tmp_path):
     assert "left at random, of another size: heads.segmentation.auxiliary_layers.4 (10 to 3)" in log
 
 
+@pytest.mark.slow
 def test_another_task(train, source, tmp_path):
     run = train(tmp_path / "run", "task=depth", *SIZES, "optim.lr=0",
                 f"model.weights={source / 'checkpoints/last.ckpt'}")  # fmt: skip
