@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
 
 import dpt
 
@@ -20,16 +21,18 @@ def last(run):
     return dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
 
 
-SIZES = ("model.encoder.num_blocks=null", "model.encoder.out_indices=null",
-         "model.encoder.embed_dim=null", "model.decoder.reassemble_channels=null",
-         "model.decoder.fusion_channels=null")  # fmt: skip
+def train_from(folder, *overrides):
+    """A tiny run that leaves the sizes of the model to ``model.weights``."""
+    call("train", *TINY_DATA, *ON_CPU, "logger=none", "trainer.max_steps=2", f"run_dir={folder}",
+         *overrides)  # fmt: skip
+    return folder
 
 
-def test_a_run_on_data_of_fewer_classes(train, source, dense_data, tmp_path):
+def test_a_run_on_data_of_fewer_classes(source, dense_data, tmp_path):
     only_labels = [d for d in dense_data if not d.startswith("data.depth")]
     weights = f"model.weights={source / 'checkpoints/last.ckpt'}"
-    run = train(tmp_path / "run", "task=segmentation", "optim.lr=0", "data.missing=skip",
-                weights, *SIZES, *only_labels)  # fmt: skip
+    run = train_from(tmp_path / "run", "task=segmentation", "optim.lr=0", "data.missing=skip",
+                weights, *only_labels)  # fmt: skip
     old, new = last(source), last(run)
     assert new.heads.segmentation.num_classes == 3
     assert new.config.to_dict()["decoder"] == old.config.to_dict()["decoder"]
@@ -48,8 +51,8 @@ def test_a_run_on_data_of_fewer_classes(train, source, dense_data, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_task(train, source, tmp_path):
-    run = train(tmp_path / "run", "task=depth", *SIZES, "optim.lr=0",
+def test_another_task(source, tmp_path):
+    run = train_from(tmp_path / "run", "task=depth", "optim.lr=0", *TINY_SCENES,
                 f"model.weights={source / 'checkpoints/last.ckpt'}")  # fmt: skip
     log = (run / "log.txt").read_text()
     assert "left at random, not in the file: heads.depth" in log
@@ -66,9 +69,9 @@ def test_another_task(train, source, tmp_path):
         (["model.encoder.embed_dim=96"], "another architecture"),
     ],
 )
-def test_what_does_not_go_together(train, source, tmp_path, capsys, overrides, says):
+def test_what_does_not_go_together(source, tmp_path, capsys, overrides, says):
     with pytest.raises(SystemExit):
-        train(tmp_path / "run", "task=depth", *SIZES, "model.encoder.num_blocks=4",
+        train_from(tmp_path / "run", "task=depth", "model.encoder.num_blocks=4",
               f"model.weights={source / 'checkpoints/last.ckpt'}", *overrides)  # fmt: skip
     message = capsys.readouterr().err
     assert says in message
