@@ -34,7 +34,7 @@ def test_a_run_on_data_of_fewer_classes(source, dense_data, tmp_path):
     run = train_from(tmp_path / "run", "task=segmentation", "optim.lr=0", "data.missing=skip",
                 weights, *only_labels)  # fmt: skip
     old, new = last(source), last(run)
-    assert new.heads.segmentation.num_classes == 3
+    assert new.outputs["segmentation"].channels == 3
     assert new.config.to_dict()["decoder"] == old.config.to_dict()["decoder"]
     assert new.preprocessing.mean == (0.4, 0.4, 0.4)
     statistics = ("running_mean", "running_var", "num_batches_tracked")
