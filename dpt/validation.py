@@ -29,20 +29,30 @@ def validate(target: Any, value: Any, where: str) -> Any:
     try:
         return adapter.validate_python(value)
     except pydantic.ValidationError as error:
-        faults = [_describe(e, where, target) for e in error.errors(include_url=False)]
-        raise ValueError("; ".join(dict.fromkeys(faults))) from None
+        faults: dict[str, list[str]] = {}
+        for e in error.errors(include_url=False):
+            place, message = _describe(e, value, where, target)
+            faults.setdefault(place, []).append(message)  # one for each alternative of a union
+        lines = (f"{k}{' or '.join(dict.fromkeys(v))}" for k, v in faults.items())
+        raise ValueError("; ".join(lines)) from None
 
 
-def _describe(error: Any, where: str, target: Any) -> str:
-    place = ".".join([where, *(str(part) for part in error["loc"])])
-    message, found = error["msg"].removeprefix("Value error, "), error["input"]
+def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str]:
+    """Where a fault is, and what it is."""
+    place = where
+    for part in error["loc"]:  # some parts are no keys, but alternatives of a union
+        is_index = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
+        if is_index or (isinstance(value, Mapping) and part in value):
+            place, value = f"{place}.{part}", value[part]
+    message = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
     if error["type"] == "value_error":  # of our own checks, which name the key themselves
-        return f"{where}: {message}"
+        return f"{where}: ", message
     if error["type"] == "missing":
-        return f"{place} must be given"
+        return f"{place}.{error['loc'][-1]} ", "must be given"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return unknown_key(place, str(error["loc"][-1]), _names(target))
-    return f"{place}={found!r}: {message[0].lower()}{message[1:]}"
+        return unknown_key(place, str(error["loc"][-1]), _names(target)), ""
+    message = message.replace("Input should", "must")
+    return f"{place}={error['input']!r}: ", f"{message[0].lower()}{message[1:]}"
 
 
 def _names(target: Any) -> list[str]:

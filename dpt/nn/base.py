@@ -14,6 +14,8 @@ from dpt.types import OutputSpec, Tokens
 from dpt.validation import to_plain, validate
 
 Padding = Literal["bottom_right", "center"]
+STRICT = {"extra": "forbid"}
+"""Settings that are no fields are refused."""
 
 
 class Encoder(nn.Module):
@@ -113,6 +115,7 @@ class Head(nn.Module):
 class EncoderConfig(ABC):
     """Settings of an encoder: a dataclass whose ``kind`` is its name in ``ENCODERS``."""
 
+    __pydantic_config__: ClassVar[Any] = STRICT
     kind: str
 
     @abstractmethod
@@ -131,6 +134,8 @@ class EncoderConfig(ABC):
 
 class HeadConfig(ABC):
     """Settings of a head: a dataclass."""
+
+    __pydantic_config__: ClassVar[Any] = STRICT
 
     @abstractmethod
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:

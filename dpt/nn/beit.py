@@ -12,7 +12,6 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -82,7 +81,7 @@ class BeitAttention(Attention):
 
 
 @register_encoder("beit")
-@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(kw_only=True)
 class BeitConfig(ViTConfig):
     """Settings of :class:`Beit`: those of a ViT without position codes and registers.
 

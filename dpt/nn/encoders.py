@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -107,7 +107,7 @@ class HybridEmbed(nn.Module):
 
 
 @register_encoder("hybrid")
-@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(kw_only=True)
 class HybridConfig(ViTConfig):
     """Settings of :class:`HybridVisionTransformer`: those of a ViT of patch size 16.
 
@@ -159,7 +159,7 @@ class HybridVisionTransformer(VisionTransformer):
 
 
 @register_encoder("timm")
-@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(kw_only=True)
 class TimmConfig(EncoderConfig):
     """Settings of :class:`TimmEncoder`.
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
@@ -18,12 +18,11 @@ from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
 from dpt.types import OutputSpec
 
-STRICT = ConfigDict(extra="forbid")
 Upsampling = Literal["image", "double"]
 
 
 @register_head("depth")
-@dataclass(kw_only=True, config=STRICT)
+@dataclass(kw_only=True)
 class DepthHeadConfig(HeadConfig):
     """Settings of :class:`DepthHead`.
 
@@ -107,7 +106,7 @@ class DepthHead(Head):
 
 
 @register_head("segmentation")
-@dataclass(kw_only=True, config=STRICT)
+@dataclass(kw_only=True)
 class SegmentationHeadConfig(HeadConfig):
     """Settings of :class:`SegmentationHead` and :class:`LinearSegmentationHead`.
 
@@ -278,7 +277,7 @@ def _small_linear(dim: int, outputs: int) -> nn.Linear:
 
 
 @register_head("classification")
-@dataclass(kw_only=True, config=STRICT)
+@dataclass(kw_only=True)
 class ClassificationHeadConfig(HeadConfig):
     """Settings of :class:`ClassificationHead`.
 
@@ -338,7 +337,7 @@ class ClassificationHead(TokenHead):
 
 
 @register_head("regression")
-@dataclass(kw_only=True, config=STRICT)
+@dataclass(kw_only=True)
 class RegressionHeadConfig(HeadConfig):
     """Settings of :class:`RegressionHead`."""
 
@@ -361,7 +360,7 @@ class RegressionHead(TokenHead):
 
 
 @register_head("inpainting")
-@dataclass(kw_only=True, config=STRICT)
+@dataclass(kw_only=True)
 class InpaintingHeadConfig(HeadConfig):
     """Settings of :class:`InpaintingHead`."""
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -182,7 +182,7 @@ class Block(nn.Module):
 
 
 @register_encoder("vit")
-@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(kw_only=True)
 class ViTConfig(EncoderConfig):
     """Settings of :class:`VisionTransformer`.
 

@@ -3,22 +3,29 @@
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
+from pydantic_core import PydanticUndefined
 from torch import nn
 
+import dpt
 from dpt.config.build import LOADER_KEYS
 from dpt.config.compose import config_dir
 from dpt.config.objects import check_arguments, find, make
 from dpt.data import TrainTransform
 from dpt.losses import CombinedLoss, SILogLoss
-from dpt.validation import validate
+from dpt.model_config import ModelConfig, make_config
+from dpt.nn import ENCODERS, DecoderConfig
+from dpt.types import Preprocessing
+from dpt.validation import to_plain, validate
 
 CONF = config_dir()
 FILL = {"data.root": "somewhere", "model.encoder.name": "vit_tiny_patch16_224"}
@@ -35,7 +42,7 @@ def groups() -> list[str]:
 
 
 EVALUATION = {"protocol"}
-"""Groups that training has not: tests/engine/test_evaluate_protocols.py reads them."""
+"""Groups that training does not have: tests/evaluation/test_evaluate_protocols.py reads them."""
 ALL_CHOICES = [
     (group, choice) for group in groups() if group not in EVALUATION for choice in choices(group)
 ]
@@ -51,6 +58,8 @@ def _hydra():
 def composed(*overrides: str, command: str = "train") -> dict[str, Any]:
     """The resolved configuration; keys that a user must give are filled in."""
     cfg = compose(command, overrides=["run_dir=run", *overrides])
+    if "overrides" in cfg:  # Hydra fills it in for a command
+        cfg.overrides = []
     for key, value in FILL.items():
         parent, _, name = key.rpartition(".")
         node = OmegaConf.select(cfg, parent)
@@ -91,7 +100,7 @@ def check_calls(cfg: dict[str, Any]) -> int:
     return len(found)
 
 
-# ----------------------------------------------------------------------------------- conf/
+# --- conf/
 
 
 def test_the_groups_are_those_that_the_documentation_names():
@@ -109,6 +118,53 @@ def test_every_choice_composes_and_names_things_that_exist(group, choice):
     own = re.search(r"^(\w+): [^$?\n{\[]", text, re.M)
     if own and "@package" not in text and group in cfg:
         assert own[1] in cfg[group]
+
+
+@pytest.mark.parametrize("kind", choices("model/encoder"))
+def test_the_encoders_file_holds_every_setting_with_its_default(kind):
+    """So that ``--cfg job`` shows what the model is made of, with no default hidden in the code."""
+    values = yaml.safe_load((CONF / f"model/encoder/{kind}.yaml").read_text())
+    if "defaults" in values:  # a size of an encoder
+        assert values["kind"] in ENCODERS
+        values = composed(f"model/encoder={kind}")["model"]["encoder"]
+    else:
+        assert kind in ENCODERS
+        defaults = defaults_of(ENCODERS[kind])
+        assert {k: values[k] for k in defaults} == defaults
+    own = {f.name for f in fields(ENCODERS[values["kind"]])} - {"arguments"}
+    assert set(values) == own | {"weights"}
+
+
+def test_the_models_file_holds_every_setting_with_its_default():
+    values = yaml.safe_load((CONF / "model/_base.yaml").read_text())
+    for part, target in (("decoder", DecoderConfig), ("preprocessing", Preprocessing)):
+        defaults = defaults_of(target)
+        for key in ("reassemble_channels", "fusion_channels", "image_size", "multiple_of"):
+            defaults.pop(key, None)  # of each model, of the data, of the encoder
+        assert {k: v for k, v in values[part].items() if k != "image_size"} == defaults
+    for name in dpt.list_models():
+        decoder = composed(f"model={name}")["model"]["decoder"]
+        assert set(decoder) == {f.name for f in fields(DecoderConfig)}
+
+
+def defaults_of(target: type) -> dict[str, Any]:
+    """The fields of a dataclass that have plain default values, ``image_size`` left out."""
+    found = {}
+    for f in fields(target):
+        default = getattr(f.default, "default", f.default)  # pydantic's Field, or the value
+        if default not in (MISSING, PydanticUndefined) and f.name != "image_size":
+            found[f.name] = to_plain(default)
+    return found
+
+
+@pytest.mark.parametrize("name", dpt.list_models())
+def test_a_model_by_name_and_the_composed_configuration_are_equal(name):
+    model = composed(f"model={name}", "data.image_size=[384,384]")["model"]
+    settings = {key: model[key] for key in ("name", "encoder", "decoder", "preprocessing")}
+    assert settings["encoder"].pop("weights") is None
+    heads = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 7}}
+    found = ModelConfig.from_dict({**settings, "heads": heads})
+    assert found == make_config(name, heads=heads)
 
 
 @pytest.mark.parametrize("choice", choices("data"))
@@ -189,7 +245,7 @@ def test_trainer_lists_every_argument_of_lightnings_trainer():
     assert arguments <= set(composed()["trainer"])
 
 
-# ----------------------------------------------------------------------------------- make
+# --- make
 
 
 class Wheel:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import dpt
+from dpt.functional import upsample
 from dpt.nn import pad_to_multiple
 
 HEADS = {
@@ -83,18 +84,14 @@ def test_padding_repeats_the_edge_and_is_cropped_away():
 
 def test_an_image_on_the_grid_is_untouched():
     images = torch.randn(2, 3, 64, 48)
-    assert pad_to_multiple(images, 16) is images
+    assert pad_to_multiple(images, 16)[0] is images
     model = tiny().eval()
     with torch.no_grad():
         found = model(images)
         tokens = model.encoder(images)
-        features = model.decoder(tokens)
-        wanted = {
-            "depth": model.heads["depth"](features, (64, 48)),
-            "segmentation": model.heads["segmentation"](features, (64, 48)),
-            "classification": model.heads["classification"](tokens.levels[-1]),
-            "regression": model.heads["regression"](tokens.levels[-1]),
-        }
+        features = model.decoder.fuse(tokens)
+        assert torch.equal(features.map, model.decoder(tokens))
+        wanted = {name: head(features, (64, 48)) for name, head in model.heads.items()}
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=0)
 
@@ -113,16 +110,12 @@ def test_every_parameter_is_trained_by_every_set_of_heads(heads):
 
 
 @pytest.mark.parametrize("mode", ["ignore", "add", "project"])
-def test_readout_modes_train_everything(mode):
+def test_every_readout_mode_trains_everything_and_uses_cls_or_not(mode):
     model = tiny(["depth"], readout=mode)
     assert {level.read.mode for level in model.decoder.reassemble} == {mode}
     model(torch.randn(1, 3, 64, 64))["depth"].mul(torch.randn(64, 64)).sum().backward()
     assert [n for n, p in model.named_parameters() if p.grad is None] == []
-
-
-@pytest.mark.parametrize("mode", ["ignore", "add", "project"])
-def test_only_read_modes_with_cls_listen_to_it(mode):
-    model = tiny(["depth"], readout=mode).eval()
+    model.eval()
     tokens = model.encoder(torch.randn(1, 3, 64, 64))
     with torch.no_grad():
         before = model.decoder(tokens)
@@ -130,6 +123,36 @@ def test_only_read_modes_with_cls_listen_to_it(mode):
             level[:, 0] += 1
         changed = (model.decoder(tokens) - before).abs().max() > 1e-4
     assert changed == (mode != "ignore")
+
+
+@torch.no_grad()
+def test_small_logits_are_those_that_are_upsampled():
+    model, images = tiny().eval(), torch.randn(1, 3, 64, 96)
+    full, small = model(images), model(images, upsample_logits=False)
+    assert small["segmentation"].shape == (1, 5, 32, 48)
+    assert torch.equal(upsample(small["segmentation"], (64, 96)), full["segmentation"])
+    assert all(torch.equal(small[k], full[k]) for k in full if k != "segmentation")
+    padded = model(torch.randn(1, 3, 70, 90), upsample_logits=False)
+    assert padded["segmentation"].shape == (1, 5, 70, 90)
+
+
+@torch.no_grad()
+def test_features_are_the_patches_of_the_deepest_level():
+    model, images = tiny(num_register_tokens=2).eval(), torch.randn(2, 3, 50, 64)
+    found = model(images, with_features=True)["features"]
+    tokens = model.encoder(model.pad(images)[0]).levels[-1]
+    assert torch.equal(found, tokens[:, 3:].mT.reshape(2, 32, 4, 4))
+
+
+def test_outputs_declare_what_is_predicted():
+    model = tiny().eval()
+    with torch.no_grad():
+        predicted = model(torch.randn(2, 3, 32, 48))
+    assert list(model.outputs) == list(predicted)
+    for name, spec in model.outputs.items():
+        shape = [2, *([] if spec.channels is None else [spec.channels])]
+        assert spec.name == name
+        assert list(predicted[name].shape) == shape + [32, 48] * spec.dense
 
 
 def test_auxiliary_only_in_training():

@@ -71,7 +71,7 @@ def test_timm_vit_and_ours_are_one_function():
         )
     ).eval()
     ours.load_state_dict(model.model.state_dict(), strict=True)
-    assert model.out_indices == [2, 5, 8, 11]
+    assert list(model.out_indices) == [2, 5, 8, 11]
     images = torch.randn(1, 3, 64, 112)
     with torch.no_grad():
         for found, wanted in zip(model(images).levels, ours(images).levels, strict=True):

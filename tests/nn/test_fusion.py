@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dpt.nn import Decoder, Fusion, ResidualConvUnit
+from dpt.functional import upsample
+from dpt.nn import Decoder, DecoderConfig, Encoder, Fusion, ResidualConvUnit
 from dpt.types import Tokens
 
 
@@ -14,16 +15,24 @@ def _seed():
     torch.manual_seed(0)
 
 
-def decoder(levels=4, **arguments):
-    arguments = {
-        "embed_dims": (8,) * levels,
-        "num_prefix_tokens": (1,) * levels,
+def decoder(levels=4, *, embed_dims=None, num_prefix_tokens=None, **settings):
+    settings = {
         "reassemble_channels": (4, 6, 8, 10)[:levels],
         "scales": (4, 2, 1, 0.5)[:levels],
         "fusion_channels": 6,
-        **arguments,
+        "batch_norm": False,
+        "unit_bias": True,
+        **settings,
     }
-    return Decoder(**arguments).eval()
+    return Decoder(
+        DecoderConfig(**settings),
+        embed_dims=embed_dims or (8,) * levels,
+        num_prefix_tokens=num_prefix_tokens or (1,) * levels,
+    ).eval()
+
+
+def fusion(**settings):
+    return Fusion(5, **{"batch_norm": False, "unit_bias": True, **settings})
 
 
 def tokens(grid, batch=1, levels=4, prefix=1, dim=8):
@@ -44,7 +53,7 @@ def jolt(module):
 
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_residual_unit_by_formula(batch_norm):
-    unit = jolt(ResidualConvUnit(5, batch_norm=batch_norm)).double().eval()
+    unit = jolt(ResidualConvUnit(5, batch_norm=batch_norm, bias=not batch_norm)).double().eval()
     x = torch.randn(2, 5, 6, 7, dtype=torch.float64)
     kept = x.clone()
     y = F.conv2d(F.relu(x), unit.conv1.weight, unit.conv1.bias, padding=1)
@@ -58,63 +67,59 @@ def test_residual_unit_by_formula(batch_norm):
 
 @pytest.mark.parametrize("size", [(8, 12), (7, 11), (4, 6)])
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_fusion_equals_the_papers_order(batch_norm, size):
+def test_fusion_then_upsampling_equals_the_papers_order(batch_norm, size):
     """Refine, upsample, then project; projecting first commutes, as bilinear weights sum to 1."""
-    block = jolt(Fusion(5, batch_norm=batch_norm)).eval()
+    block = jolt(fusion(batch_norm=batch_norm)).eval()
     lateral, above = torch.randn(2, 2, 5, 4, 6).unbind(0)
     x = block.rcu2(above + block.rcu1(lateral))
     wanted = block.project(F.interpolate(x, size=size, mode="bilinear", align_corners=True))
-    found = block(lateral, above, size).full()
+    found = upsample(block(lateral, above), size)
     assert found.shape == (2, 5, *size)
     assert (found - wanted).abs().max() <= 1e-6 * wanted.abs().max()
 
 
 def test_deepest_fusion_refines_once_and_has_no_unit_for_a_lateral():
-    block = Fusion(5, batch_norm=False, deepest=True)
+    block = fusion(deepest=True)
     assert block.rcu1 is None
     assert not any("rcu1" in name for name in block.state_dict())
     x = torch.randn(1, 5, 4, 4)
-    wanted = F.interpolate(block.rcu2(x), size=(8, 8), mode="bilinear", align_corners=True)
-    torch.testing.assert_close(
-        block(x, None, (8, 8)).full(), block.project(wanted), rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(block(x, None), block.project(block.rcu2(x)))
 
 
-def test_only_the_deepest_level_lacks_the_unit_unless_asked_for():
-    units = [fusion.rcu1 is None for fusion in decoder().fusion]
+def test_only_the_deepest_level_lacks_the_unit_by_default():
+    units = [block.rcu1 is None for block in decoder().fusion]
     assert units == [False, False, False, True]
     model, x = decoder(deepest_unit=True), tokens((2, 2))
-    assert all(fusion.rcu1 is not None for fusion in model.fusion)
+    assert all(block.rcu1 is not None for block in model.fusion)
     lateral = model.layer_rn[3](model.reassemble[3](x.levels[3], x.grids[3]))
     block = model.fusion[3]
-    refined = block.rcu2(block.rcu1(lateral))
-    wanted = block.project(F.interpolate(refined, size=(2, 2), mode="bilinear", align_corners=True))
-    torch.testing.assert_close(model.fuse(x)[0].full(), wanted, rtol=0, atol=1e-6)
+    wanted = block.project(block.rcu2(block.rcu1(lateral)))
+    torch.testing.assert_close(model.fuse(x).maps[0], wanted)
 
 
 @pytest.mark.parametrize("grid", [(4, 4), (3, 5), (1, 1), (2, 7), (37, 37)])
 def test_decoder_map_is_eight_times_the_grid(grid):
     model = decoder()
     with torch.no_grad():
-        maps = [m.full() for m in model.fuse(tokens(grid, batch=2))]
+        features = model.fuse(tokens(grid, batch=2))
         assert model(tokens(grid)).shape == (1, 6, 8 * grid[0], 8 * grid[1])
-    assert maps[-1].shape == (2, 6, 8 * grid[0], 8 * grid[1])
-    assert [m.shape[-2] for m in maps] == [grid[0] * k for k in (1, 2, 4, 8)]
-    assert all(m.isfinite().all() for m in maps)
+    assert features.map.shape == (2, 6, 8 * grid[0], 8 * grid[1])
+    assert features.sizes == [(grid[0] * k, grid[1] * k) for k in (1, 2, 4, 8)]
+    assert all(m.isfinite().all() for m in features.maps)
 
 
 def test_decoder_is_its_parts_from_deep_to_shallow():
-    model = decoder(batch_norm=True)
+    model = decoder(batch_norm=True, unit_bias=False)
     x = tokens((2, 3))
     laterals = [model.layer_rn[i](model.reassemble[i](x.levels[i], x.grids[i])) for i in range(4)]
     assert all(conv.bias is None for conv in model.layer_rn)
     above, maps = None, []
     for i in (3, 2, 1, 0):
-        size = laterals[i - 1].shape[-2:] if i else (16, 24)
-        above = model.fusion[i](laterals[i], above, tuple(size)).full()
-        maps.append(above)
-    for found, wanted in zip(model.fuse(x), maps, strict=True):
-        torch.testing.assert_close(found.full(), wanted, rtol=0, atol=0)
+        maps.append(model.fusion[i](laterals[i], above))
+        above = upsample(maps[-1], tuple(laterals[i - 1].shape[-2:]) if i else (16, 24))
+    for found, wanted in zip(model.fuse(x).maps, maps, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    torch.testing.assert_close(model(x), above, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("levels", [2, 3, 4])
@@ -146,7 +151,6 @@ def test_pyramid_levels_with_their_own_grids_and_widths():
     [
         {"reassemble_channels": (4, 6, 8)},
         {"scales": (4, 2, 1)},
-        {"num_prefix_tokens": (1,)},
         {
             "embed_dims": (8,),
             "num_prefix_tokens": (1,),
@@ -156,5 +160,39 @@ def test_pyramid_levels_with_their_own_grids_and_widths():
     ],
 )
 def test_entries_per_level_must_agree(arguments):
-    with pytest.raises(ValueError, match="one entry a level and at least two levels"):
+    with pytest.raises(ValueError, match="one entry per level and at least two levels"):
         decoder(**arguments)
+
+
+@pytest.mark.parametrize("align", ["to_lateral", "double", "resize_lateral"])
+def test_maps_of_unequal_size_meet_as_the_setting_says(align):
+    """On odd grids the map at half the size is larger than half of the next."""
+    model, x = decoder(align=align), tokens((3, 5) if align != "double" else (4, 6))
+    features = model.fuse(x)
+    height, width = x.grids[0]
+    if align == "resize_lateral":  # the deepest map is 2 × 3 and always doubled
+        assert features.sizes == [(2 * k, 3 * k) for k in (2, 4, 8, 16)]
+    else:
+        assert features.sizes == [(height * k, width * k) for k in (1, 2, 4, 8)]
+
+
+def test_a_projected_output_is_convolved_at_full_size():
+    model, x = decoder(output_project=True), tokens((2, 3))
+    found = model(x)
+    projected, model.output_project = model.output_project, None
+    torch.testing.assert_close(found, F.relu(projected(model(x))))
+
+
+@pytest.mark.parametrize(
+    ("strides", "scales"),
+    [((16,) * 4, (4, 2, 1, 0.5)), ((14,) * 4, (4, 2, 1, 0.5)), ((4, 8, 16, 16), (1, 1, 1, 0.5)),
+     ((4, 8, 16, 32), (1, 1, 1, 1))],
+)  # fmt: skip
+def test_auto_settings_follow_the_encoder_and_the_heads(strides, scales):
+    encoder = Encoder()
+    encoder.strides = strides
+    for segmentation in (False, True):
+        config = DecoderConfig()
+        config.resolve(encoder, segmentation=segmentation)
+        assert config.scales == scales
+        assert (config.batch_norm, config.unit_bias) == (segmentation, not segmentation)

@@ -1,10 +1,31 @@
-"""Heads: layers by formula, ranges of their outputs, sizes, and messages for wrong arguments."""
+"""Heads: layers by formula, ranges of their outputs, sizes, and messages for wrong settings."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from dpt.nn import ClassificationHead, DepthHead, RegressionHead, SegmentationHead
+import dpt
+from dpt.nn import (
+    HEADS,
+    ClassificationHead,
+    ClassificationHeadConfig,
+    DepthHead,
+    DepthHeadConfig,
+    Encoder,
+    Features,
+    InpaintingHead,
+    InpaintingHeadConfig,
+    LinearSegmentationHead,
+    RegressionHead,
+    RegressionHeadConfig,
+    SegmentationHead,
+    SegmentationHeadConfig,
+)
+from dpt.types import Tokens
+from dpt.validation import validate
+from dpt.weights.formats import convert
+
+GRID = (3, 5)
 
 
 @pytest.fixture(autouse=True)
@@ -12,118 +33,245 @@ def _seed():
     torch.manual_seed(0)
 
 
-def features(batch=2, channels=8, size=(6, 10)):
-    return torch.randn(batch, channels, *size)
+def encoder(prefix=1, dim=8, levels=4):
+    """The declarations of an encoder, which is all that heads read of it."""
+    made = Encoder()
+    made.embed_dims, made.num_prefix_tokens = (dim,) * levels, (prefix,) * levels
+    made.strides, made.pad_multiple = (16,) * levels, 16
+    return made
 
+
+def features(prefix=1, batch=2):
+    """Tokens of four levels and four maps with 8 channels, the last for 12 × 20 pixels."""
+    tokens = [torch.randn(batch, prefix + GRID[0] * GRID[1], 8) for _ in range(4)]
+    sizes = [(2 * h, 2 * w) for h, w in [(1, 2), (2, 3), (3, 5), (6, 10)]]
+    maps = [torch.randn(batch, 8, h // 2, w // 2) for h, w in sizes]
+    return Features(Tokens(tokens, [GRID] * 4), maps, sizes)
+
+
+def upsampled(x, size):
+    return F.interpolate(x, size=size, mode="bilinear", align_corners=True)
+
+
+def test_features_are_upsampled_maps_and_patches():
+    x = features(prefix=3)
+    assert torch.equal(x.map, upsampled(x.maps[-1], (12, 20)))
+    patches = x.tokens.levels[1][:, 3:]
+    assert torch.equal(x.patches(1, 3), patches.mT.reshape(2, 8, *GRID))
+
+
+# --- Depth
 
 ACTIVATIONS = {
-    "relative": ({"kind": "relative"}, torch.relu),
+    "relative": ({}, torch.relu),
     "sigmoid": ({"kind": "metric", "max_depth": 10.0}, lambda x: 10 * torch.sigmoid(x)),
     "softplus": (
         {"kind": "metric", "max_depth": 10.0, "activation": "softplus"},
         lambda x: torch.log1p(x.exp()),
     ),
+    "inverse": (
+        {"kind": "metric", "activation": "inverse", "scale": 0.5, "shift": 0.1},
+        lambda x: 1 / (0.5 * torch.relu(x) + 0.1),
+    ),
+    "relu": (
+        {"kind": "metric", "activation": "relu", "min_depth": 0.2},
+        lambda x: torch.relu(x) + 0.2,
+    ),
 }
 
 
-@pytest.mark.parametrize("size", [(12, 20), (13, 19), (6, 10)])
+@pytest.mark.parametrize("size", [(24, 40), (25, 39)])
+@pytest.mark.parametrize("upsample", ["image", "double"])
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_depth_head_by_formula(kind, size):
-    arguments, activation = ACTIVATIONS[kind]
-    head = DepthHead(in_channels=8, **arguments)
+def test_depth_by_formula(kind, upsample, size):
+    settings, activation = ACTIVATIONS[kind]
+    head = DepthHead(DepthHeadConfig(upsample=upsample, **settings), 8)
     x = features()
-    y = F.interpolate(head.conv1(x), size=size, mode="bilinear", align_corners=True)
-    wanted = activation(head.conv3(F.relu(head.conv2(y))))[:, 0]
-    found = head(x, size)
-    assert found.shape == (2, *size)
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    y = upsampled(head.conv1(x.map), size if upsample == "image" else (24, 40))
+    wanted = activation(head.conv3(F.relu(head.conv2(y))))
+    if size != wanted.shape[-2:]:
+        wanted = F.interpolate(wanted, size=size, mode="bilinear", align_corners=False)
+    torch.testing.assert_close(head(x, size), wanted[:, 0], rtol=1e-5, atol=1e-6)
 
 
-def test_depth_head_has_the_official_widths():
-    head = DepthHead(in_channels=256)
+def test_depth_has_the_official_widths():
+    head = DepthHead(DepthHeadConfig(), 256)
     shapes = [tuple(c.weight.shape) for c in (head.conv1, head.conv2, head.conv3)]
     assert shapes == [(128, 256, 3, 3), (32, 128, 3, 3), (1, 32, 1, 1)]
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_depth_ranges(kind):
-    arguments, _ = ACTIVATIONS[kind]
-    found = DepthHead(in_channels=8, **arguments)(features() * 1e4, (12, 20))
+def test_depth_lies_in_the_declared_range(kind):
+    head = DepthHead(DepthHeadConfig(**ACTIVATIONS[kind][0]), 8)
+    x = features()
+    x.maps[-1] *= 1e4
+    found = head(x, (12, 20))
     assert (found >= 0).all()
     assert found.isfinite().all()
-    assert (found.max() <= 10) == (kind == "sigmoid")
+    assert head.output.value_range == ((0.0, 10.0) if kind == "sigmoid" else None)
+    assert (kind != "sigmoid") or found.max() <= 10
+    assert head.output.unit == ("relative inverse depth" if kind == "relative" else "m")
+    assert head.output.is_inverse_depth == (kind == "relative")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"kind": "absolute"}, r"kind='absolute'.*relative.*metric"),
-        ({"kind": "metric"}, "needs max_depth > 0 in metres, not None"),
-        ({"kind": "metric", "max_depth": 0.0}, "needs max_depth > 0"),
-        ({"kind": "metric", "max_depth": float("nan")}, "needs max_depth > 0"),
-        ({"activation": "exp"}, r"activation='exp'.*sigmoid.*softplus"),
-    ],
-)
-def test_wrong_depth_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        DepthHead(in_channels=8, **arguments)
+# --- Segmentation
 
 
-@pytest.mark.parametrize("size", [(12, 20), (13, 19)])
-def test_segmentation_head_by_formula(size):
-    head = SegmentationHead(in_channels=8, num_classes=5).eval()
+@pytest.mark.parametrize("size", [(24, 40), (25, 39)])
+def test_segmentation_by_formula(size):
+    head = SegmentationHead(SegmentationHeadConfig(num_classes=5), 8).eval()
     conv, bn, _, dropout, classify = head.layers
     assert conv.bias is None
     assert dropout.p == 0.1
     x = features()
-    y = classify(F.relu(bn(conv(x))))
-    wanted = F.interpolate(y, size=size, mode="bilinear", align_corners=True)
-    found = head(x, size)
-    assert found.shape == (2, 5, *size)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+    small = classify(F.relu(bn(conv(x.map))))
+    torch.testing.assert_close(head.small_logits(x, size), small)
+    torch.testing.assert_close(head(x, size), upsampled(small, size))
 
 
-def test_auxiliary_reads_the_penultimate_fusion_output():
-    head = SegmentationHead(in_channels=8, num_classes=5).eval()
-    maps = [features(size=(3 * 2**i, 5 * 2**i)) for i in range(4)]
-    found = head.auxiliary(maps, (48, 80))
-    logits = head.auxiliary_layers(maps[2])
-    wanted = F.interpolate(logits, size=(48, 80), mode="bilinear", align_corners=True)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
-    assert (
-        SegmentationHead(in_channels=8, num_classes=5, auxiliary=False).auxiliary(maps, (4, 4))
-        is None
-    )
-    assert DepthHead(in_channels=8).auxiliary(maps, (4, 4)) is None
+def test_auxiliary_logits_are_of_the_penultimate_fusion():
+    head = SegmentationHead(SegmentationHeadConfig(num_classes=5), 8).eval()
+    x = features()
+    wanted = head.auxiliary_layers(upsampled(x.maps[-2], x.sizes[-2]))
+    torch.testing.assert_close(head.auxiliary(x, (24, 40)), wanted)
+    without = SegmentationHead(SegmentationHeadConfig(num_classes=5, auxiliary=False), 8)
+    assert without.auxiliary(x, (24, 40)) is None
+    assert DepthHead(DepthHeadConfig(), 8).auxiliary(x, (24, 40)) is None
+
+
+def bn_head(tokens, norm, linear, size, *, levels, prefix):
+    """DINOv2's BNHead: maps of the levels, concatenated, batch norm, 1×1 convolution, resized."""
+    maps = [
+        level[:, prefix:].reshape(len(level), *grid, -1).permute(0, 3, 1, 2)
+        for level, grid in zip(tokens.levels[-levels:], tokens.grids[-levels:], strict=True)
+    ]
+    x = torch.cat(maps, dim=1)
+    mean, var = norm.running_mean, norm.running_var
+    if norm.training:
+        mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
+    x = (x - mean[:, None, None]) / (var[:, None, None] + 1e-5).sqrt()
+    x = x * norm.weight[:, None, None] + norm.bias[:, None, None]
+    logits = torch.einsum("bchw,kc->bkhw", x, linear.weight[:, :, 0, 0])
+    logits = logits + linear.bias[:, None, None]
+    return F.interpolate(logits, size=size, mode="bilinear", align_corners=False)
+
+
+def scramble(head):
+    for tensor in (head.norm.weight, head.norm.bias, head.norm.running_mean, head.linear.bias):
+        torch.nn.init.normal_(tensor)
+    torch.nn.init.uniform_(head.norm.running_var, 0.5, 2.0)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("levels", [1, 4])
+def test_a_linear_segmentation_head_is_dinov2s(levels, training):
+    config = SegmentationHeadConfig(num_classes=6, kind="linear", levels=levels, dropout=0.0)
+    head = LinearSegmentationHead(config, encoder(prefix=3)).train(training)
+    scramble(head)
+    x = features(prefix=3)
+    wanted = bn_head(x.tokens, head.norm, head.linear, (42, 70), levels=levels, prefix=3)
+    torch.testing.assert_close(head(x, (42, 70)), wanted, rtol=1e-5, atol=1e-5)
+
+
+def linear_model(**options):
+    sizes = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "final_norm": True,
+             "patch_size": 14, "image_size": [42, 42]}  # fmt: skip
+    heads = {"segmentation": {"kind": "linear", "num_classes": 5, **options}}
+    model = dpt.create_model("dpt_tiny", heads=heads, encoder=sizes)
+    scramble(model.heads["segmentation"])
+    return model.eval()
+
+
+@torch.no_grad()
+def test_a_model_with_a_linear_head_alone_has_no_decoder(tmp_path):
+    model, images = linear_model(levels=4), torch.randn(2, 3, 28, 42)
+    assert model.decoder is None
+    head, tokens = model.heads["segmentation"], model.encoder(images)
+    found = model(images)["segmentation"]
+    wanted = bn_head(tokens, head.norm, head.linear, (28, 42), levels=4, prefix=1)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert model(images[..., :25, :41])["segmentation"].shape == (2, 5, 25, 41)
+    fast = model.optimize_for_inference(compiled=False)
+    torch.testing.assert_close(fast(images)["segmentation"], found, rtol=1e-5, atol=1e-5)
+    model.save_pretrained(tmp_path / "model")
+    again = dpt.DPT.from_pretrained(tmp_path / "model")
+    assert torch.equal(again(images)["segmentation"], found)
+    with pytest.raises(ValueError, match=r"official.*linear"):
+        convert(tmp_path / "model", tmp_path / "out.pt", to="official")
+
+
+def test_a_linear_head_cannot_read_more_levels_than_there_are():
+    with pytest.raises(ValueError, match=r"levels=5: the encoder gives 4 \(model.encoder.out_ind"):
+        linear_model(levels=5)
+
+
+# --- Tokens
 
 
 def test_classification_reads_the_cls_token():
-    head = ClassificationHead(dim=8, num_prefix_tokens=3, num_classes=4)
-    tokens = torch.randn(2, 3 + 6, 8)
-    found = head(tokens)
+    head = ClassificationHead(ClassificationHeadConfig(num_classes=4), encoder(prefix=3))
+    x = features(prefix=3)
+    tokens = x.tokens.levels[-1]
+    found = head(x, (1, 1))
     assert found.shape == (2, 4)
     torch.testing.assert_close(found, head.linear(head.norm(tokens[:, 0])))
     tokens[:, 1:] = 0  # registers and patches do not matter
-    torch.testing.assert_close(head(tokens), found, rtol=0, atol=0)
+    torch.testing.assert_close(head(x, (1, 1)), found, rtol=0, atol=0)
 
 
 def test_without_cls_the_mean_token_is_read():
-    head = ClassificationHead(dim=8, num_prefix_tokens=0, num_classes=4)
-    tokens = torch.randn(2, 6, 8)
-    torch.testing.assert_close(head(tokens), head.linear(head.norm(tokens.mean(1))))
+    head = ClassificationHead(ClassificationHeadConfig(num_classes=4), encoder(prefix=0))
+    x = features(prefix=0)
+    mean = x.tokens.levels[-1].mean(1)
+    torch.testing.assert_close(head(x, (1, 1)), head.linear(head.norm(mean)))
+
+
+def test_the_distillation_token_is_averaged_in_evaluation():
+    config = ClassificationHeadConfig(num_classes=4, distillation_token=True)
+    head, x = ClassificationHead(config, encoder(prefix=2)), features(prefix=2)
+    logits, distilled = head(x, (1, 1)), head.auxiliary(x, (1, 1))
+    token = x.tokens.levels[-1][:, 1]
+    torch.testing.assert_close(distilled, head.linear_distilled(head.norm(token)))
+    torch.testing.assert_close(head.eval()(x, (1, 1)), (logits + distilled) / 2)
+    with pytest.raises(ValueError, match=r"distillation_token .*num_register_tokens=1"):
+        ClassificationHead(config, encoder(prefix=1))
 
 
 def test_regression_gives_one_number_an_image():
-    head = RegressionHead(dim=8, num_prefix_tokens=1)
-    tokens = torch.randn(3, 7, 8)
-    found = head(tokens)
-    assert found.shape == (3,)
-    torch.testing.assert_close(found, head.linear(head.norm(tokens[:, 0]))[:, 0])
+    head, x = RegressionHead(RegressionHeadConfig(), encoder()), features()
+    wanted = head.linear(head.norm(x.tokens.levels[-1][:, 0]))[:, 0]
+    torch.testing.assert_close(head(x, (1, 1)), wanted)
 
 
-@pytest.mark.parametrize("classes", [0, -3])
-def test_class_counts_below_one(classes):
-    with pytest.raises(ValueError, match=f"num_classes >= 1, not {classes}"):
-        SegmentationHead(in_channels=8, num_classes=classes)
-    with pytest.raises(ValueError, match=f"num_classes >= 1, not {classes}"):
-        ClassificationHead(dim=8, num_prefix_tokens=1, num_classes=classes)
+def test_inpainting_places_the_pixels_of_each_token():
+    head = InpaintingHead(InpaintingHeadConfig(), encoder(prefix=2))
+    x = features(prefix=2)
+    found = head(x, (48, 80))
+    assert found.shape == (2, 3, 48, 80)
+    values = head.linear(head.norm(x.tokens.levels[-1][:, 2 + 7]))  # row 1, column 2
+    patch = found[:, :, 16:32, 32:48]
+    torch.testing.assert_close(patch, values.view(2, 3, 16, 16))
+
+
+# --- Settings
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("depth", {"kind": "absolute"}, r"^heads\.kind='absolute': .*relative.*metric"),
+        ("depth", {"kind": "metric"}, "needs max_depth > 0 in metres, not None"),
+        ("depth", {"kind": "metric", "max_depth": 0.0}, "needs max_depth > 0"),
+        ("depth", {"kind": "metric", "max_depth": float("nan")}, "needs max_depth > 0"),
+        ("depth", {"kind": "metric", "activation": "exp"}, r"activation='exp'.*sigmoid.*softplus"),
+        ("segmentation", {"num_classes": 0}, r"num_classes=0: .*greater than or equal to 1"),
+        ("segmentation", {}, r"heads\.num_classes must be given"),
+        ("segmentation", {"num_classes": 2, "class_names": ["a"]}, "1 entries for 2 classes"),
+        ("classification", {"num_classes": -3}, r"num_classes=-3"),
+        ("regression", {"num_classes": 3}, r"heads\.num_classes: unknown key.*dropout"),
+    ],
+)
+def test_wrong_settings_name_what_is_allowed(name, settings, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        validate(HEADS[name], settings, "heads")
+    assert "\n" not in str(caught.value)

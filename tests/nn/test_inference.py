@@ -8,7 +8,6 @@ import time
 
 import pytest
 import torch
-from dpt.nn.enlarge import Enlarged
 from torch import nn
 
 import dpt
@@ -31,7 +30,6 @@ for size in ((64, 64), (64, 96), (80, 112)):
         wanted, found = model(images), fast(images)
     for name in wanted:
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-4, atol=1e-5)
-    assert torch.equal(fast.predict_labels(images), wanted["segmentation"].argmax(1))
 print("compiled:", fast.forward.compiled is not None)
 """
 
@@ -87,25 +85,7 @@ def test_the_model_itself_is_left_alone(model):
     assert all(p.requires_grad for p in model.parameters())
 
 
-def test_labels_are_the_argmax_of_the_logits(model):
-    images = torch.randn(2, 3, 70, 90)
-    with torch.no_grad():
-        wanted = model(images)["segmentation"].argmax(1)
-        assert torch.equal(model.predict_labels(images), wanted)
-
-
-def test_small_logits_are_those_that_are_enlarged(model):
-    images = torch.randn(1, 3, 64, 96)
-    with torch.no_grad():
-        small = model(images, enlarge_logits=False)["segmentation"]
-        assert small.shape == (1, 5, 32, 48)
-        whole = model(images)["segmentation"]
-        assert torch.equal(Enlarged(small, (64, 96)).full(), whole)
-        padded = torch.randn(1, 3, 70, 90)
-        assert model(padded, enlarge_logits=False)["segmentation"].shape == (1, 5, 70, 90)
-
-
-# ------------------------------------------------------------------------------ compiled
+# --- Compiled
 
 
 def run_compiled(**environment):
@@ -144,7 +124,7 @@ def test_what_is_faster_is_kept(monkeypatch, rest, kept):
     assert torch.equal(function(images), 2 * images)
 
 
-# ------------------------------------------------------------------------------ what a copy may do
+# --- Limits of a copy
 
 
 def test_an_optimised_copy_is_not_saved(model, tmp_path):
@@ -157,10 +137,3 @@ def test_an_optimised_copy_is_not_saved(model, tmp_path):
 def test_a_copy_of_the_copy_has_its_own_weights(model):
     fast = copy.deepcopy(model.optimize_for_inference())
     assert fast.forward.function.__self__ is fast
-    assert fast.small_logits.function.__self__ is fast
-
-
-def test_labels_need_a_segmentation_head():
-    made = dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=TINY, decoder=DECODER)
-    with pytest.raises(ValueError, match="no segmentation head: this model has depth"):
-        made.predict_labels(torch.zeros(1, 3, 64, 64))

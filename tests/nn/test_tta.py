@@ -6,9 +6,16 @@ import torch
 import torch.nn.functional as F
 
 import dpt
-from dpt.nn.tta import augmented, flipped_mean, multi_scale, slide
+from dpt.nn.tta import augmented, flipped_mean, mirror, multi_scale, slide
+from dpt.types import OutputSpec
 
 K = 3
+SPECS = {
+    "depth": OutputSpec("depth", "depth"),
+    "segmentation": OutputSpec("segmentation", "logits", channels=K),
+    "classification": OutputSpec("classification", "logits", channels=K, dense=False),
+    "regression": OutputSpec("regression", "vector", dense=False),
+}
 
 
 def uneven(images):
@@ -33,13 +40,23 @@ def same(found, expected):
         torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
 
 
-def test_nothing_asked_for_is_the_model_itself():
-    assert augmented(uneven) is uneven
+def test_signs_of_channels_change_with_the_mirror():
+    normals = torch.randn(2, 3, 4, 5)
+    spec = OutputSpec("normals", "map", channels=3, flip_signs=(-1.0, 1.0, 1.0))
+    found = mirror(normals, spec)
+    assert torch.equal(found[:, 0], -normals[:, 0].flip(-1))
+    assert torch.equal(found[:, 1:], normals[:, 1:].flip(-1))
+    direction = OutputSpec("direction", "vector", channels=2, dense=False, flip_signs=(-1.0, 1.0))
+    assert mirror(torch.ones(1, 2), direction).tolist() == [[-1.0, 1.0]]
+
+
+def test_without_augmentation_it_is_the_model_itself():
+    assert augmented(uneven, SPECS) is uneven
 
 
 def test_flip_by_definition(images):
     a, b = uneven(images), uneven(images.flip(-1))
-    found = flipped_mean(uneven, images)
+    found = flipped_mean(uneven, SPECS, images)
     torch.testing.assert_close(found["depth"], (a["depth"] + b["depth"].flip(-1)) / 2)
     torch.testing.assert_close(found["regression"], (a["regression"] + b["regression"]) / 2)
     mean = (a["segmentation"].softmax(1) + b["segmentation"].flip(-1).softmax(1)) / 2
@@ -49,13 +66,13 @@ def test_flip_by_definition(images):
 
 
 def test_flip_makes_any_model_symmetric(images):
-    one, other = flipped_mean(uneven, images), flipped_mean(uneven, images.flip(-1))
+    one, other = flipped_mean(uneven, SPECS, images), flipped_mean(uneven, SPECS, images.flip(-1))
     torch.testing.assert_close(one["depth"], other["depth"].flip(-1))
     torch.testing.assert_close(one["segmentation"], other["segmentation"].flip(-1))
 
 
 def test_scales_by_definition(images):
-    found = multi_scale(uneven, images, scales=[1.0, 2.0])
+    found = multi_scale(uneven, SPECS, images, scales=[1.0, 2.0])
     big = F.interpolate(images, size=(20, 28), mode="bilinear", antialias=True)
     big = uneven(big)
     kwargs = {"size": (10, 14), "mode": "bilinear", "align_corners": True}
@@ -73,7 +90,7 @@ def test_sides_are_rounded(images):
         sizes.append(tuple(x.shape[-2:]))
         return uneven(x)
 
-    augmented(spy, scales=[0.1, 0.5, 1.0, 1.5], multiple_of=4)(images)
+    augmented(spy, SPECS, scales=[0.1, 0.5, 1.0, 1.5], multiple_of=4)(images)
     assert sizes == [(4, 4), (4, 8), (10, 14), (16, 20)]  # scale 1 is left as it is
 
 
@@ -100,19 +117,21 @@ def reference_slide(images, window, stride):
     [((6, 6), (4, 4)), ((10, 14), (3, 3)), ((4, 5), (4, 5)), ((20, 6), (7, 5)), ((7, 3), (1, 2))],
 )
 def test_slide_by_definition(images, window, stride):
-    found = slide(uneven, images, window=window, stride=stride)
+    found = slide(uneven, SPECS, images, window=window, stride=stride)
     torch.testing.assert_close(found["segmentation"], reference_slide(images, window, stride))
     assert found["depth"].shape == (2, 10, 14)
     assert found["classification"].shape == (2, K)
 
 
 def test_one_window_is_the_whole_image(images):
-    same(slide(uneven, images, window=(64, 64), stride=(32, 32)), uneven(images))
+    same(slide(uneven, SPECS, images, window=(64, 64), stride=(32, 32)), uneven(images))
 
 
 def test_all_of_them_are_one_mean_over_flips_and_scales(images):
-    found = augmented(uneven, flip=True, scales=(1.0, 0.5), window=(6, 8), stride=(4, 4))(images)
-    looks = []
+    found = augmented(uneven, SPECS, flip=True, scales=(1.0, 0.5), window=(6, 8), stride=(4, 4))(
+        images
+    )
+    views = []
     for size in ((10, 14), (5, 7)):
         small = images
         if size != (10, 14):
@@ -122,8 +141,8 @@ def test_all_of_them_are_one_mean_over_flips_and_scales(images):
             logits = reference_slide(view, (6, 8), (4, 4))
             logits = logits.flip(-1) if flips else logits
             logits = F.interpolate(logits, size=(10, 14), mode="bilinear", align_corners=True)
-            looks.append(logits)
-    mean = torch.stack([look.softmax(1) for look in looks]).mean(0)
+            views.append(logits)
+    mean = torch.stack([logits.softmax(1) for logits in views]).mean(0)
     torch.testing.assert_close(found["segmentation"].softmax(1), mean, rtol=1e-5, atol=1e-6)
 
 
@@ -131,7 +150,7 @@ def test_sure_predictions_stay_finite(images):
     def sure(x):
         return {"segmentation": uneven(x)["segmentation"] * 1e4}
 
-    assert flipped_mean(sure, images)["segmentation"].isfinite().all()
+    assert flipped_mean(sure, SPECS, images)["segmentation"].isfinite().all()
 
 
 def test_half_precision_outputs_are_averaged_in_float32(images):
@@ -139,7 +158,9 @@ def test_half_precision_outputs_are_averaged_in_float32(images):
         return {k: v.bfloat16() for k, v in uneven(x).items()}
 
     for form in ({"flip": True}, {"window": (6, 6)}, {"scales": (0.5, 1.0)}):
-        assert all(v.dtype is torch.float32 for v in augmented(half, **form)(images).values())
+        assert all(
+            v.dtype is torch.float32 for v in augmented(half, SPECS, **form)(images).values()
+        )
 
 
 def test_a_model_with_every_head():
@@ -151,13 +172,15 @@ def test_a_model_with_every_head():
     ).eval()
     images = torch.randn(1, 3, 40, 56)
     with torch.no_grad():
-        found = augmented(model, flip=True, scales=(0.75, 1.0), window=(32, 32))(images)
+        found = augmented(model, model.outputs, flip=True, scales=(0.75, 1.0), window=(32, 32))(
+            images
+        )
     assert found["depth"].shape == (1, 40, 56)
     assert found["segmentation"].shape == (1, 4, 40, 56)
 
 
 def test_mistakes_are_named(images):
-    with pytest.raises(ValueError, match="would never be seen"):
-        slide(uneven, images, window=(4, 4), stride=(5, 4))
+    with pytest.raises(ValueError, match="stride at most the window"):
+        slide(uneven, SPECS, images, window=(4, 4), stride=(5, 4))
     with pytest.raises(ValueError, match="factors above 0"):
-        multi_scale(uneven, images, scales=[])
+        multi_scale(uneven, SPECS, images, scales=[])

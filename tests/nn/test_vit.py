@@ -6,6 +6,7 @@ from torch import nn
 
 from dpt.nn import VisionTransformer, ViTConfig
 from dpt.nn.vit import Block, DropPath, make_gelu
+from dpt.validation import validate
 
 SMALL = {"image_size": (32, 32), "patch_size": 8, "embed_dim": 16, "num_blocks": 4, "num_heads": 2}
 KINDS = ("learned", "sincos_1d", "sincos_2d", "concat", "none")
@@ -40,11 +41,11 @@ def timm_pair(name, *, ours, **arguments):
     return theirs, mine
 
 
-def assert_taps_equal(theirs, mine, images, *, norm=False):
+def assert_levels_equal(theirs, mine, images, *, norm=False):
     with torch.no_grad():
         pairs = theirs.forward_intermediates(
             images,
-            indices=list(mine.out_indices),
+            indices=list(mine.config.out_indices),
             norm=norm,
             output_fmt="NLC",
             return_prefix_tokens=True,
@@ -55,7 +56,7 @@ def assert_taps_equal(theirs, mine, images, *, norm=False):
         wanted = torch.cat((prefix, patches), dim=1)
         scale = wanted.abs().max()
         assert (found - wanted).abs().max() <= 1e-5 * scale
-        assert grid == (images.shape[-2] // mine.patch_size, images.shape[-1] // mine.patch_size)
+        assert grid == tuple(side // mine.config.patch_size for side in images.shape[-2:])
 
 
 TINY = {"image_size": (224, 224), "embed_dim": 192, "num_heads": 3}
@@ -76,32 +77,32 @@ REGISTERS = {
 def test_timm_vit_at_its_own_and_another_size():
     theirs, mine = timm_pair("vit_tiny_patch16_224", ours=TINY)
     for size in ((224, 224), (160, 256)):
-        assert_taps_equal(theirs, mine, torch.randn(2, 3, *size))
+        assert_levels_equal(theirs, mine, torch.randn(2, 3, *size))
 
 
 @pytest.mark.peers
 def test_timm_vit_with_registers_and_layer_scale():
     theirs, mine = timm_pair("vit_small_patch14_reg4_dinov2", img_size=112, depth=4, ours=REGISTERS)
     for size in ((112, 112), (84, 140)):
-        assert_taps_equal(theirs, mine, torch.randn(2, 3, *size))
+        assert_levels_equal(theirs, mine, torch.randn(2, 3, *size))
 
 
 @pytest.mark.peers
-def test_final_norm_is_applied_to_every_tap():
+def test_final_norm_is_applied_to_every_level():
     theirs, plain = timm_pair(
         "vit_small_patch14_reg4_dinov2", img_size=112, depth=4, ours=REGISTERS
     )
     mine = VisionTransformer(ViTConfig(final_norm=True, **REGISTERS)).eval()
     mine.load_state_dict(theirs.state_dict(), strict=True)
     images = torch.randn(1, 3, 112, 112)
-    assert_taps_equal(theirs, mine, images, norm=True)
+    assert_levels_equal(theirs, mine, images, norm=True)
     with torch.no_grad():
         wanted = [theirs.norm(level) for level in plain(images).levels]
         for found, level in zip(mine(images).levels, wanted, strict=True):
             torch.testing.assert_close(found, level, rtol=1e-4, atol=1e-4)
 
 
-def test_nothing_is_built_behind_the_last_tap():
+def test_blocks_after_the_last_level_are_not_built():
     vit = small(num_blocks=4, out_indices=(0, 2))
     assert len(vit.blocks) == 3
     assert not any(k.startswith(("norm", "blocks.3")) for k in vit.state_dict())
@@ -109,7 +110,7 @@ def test_nothing_is_built_behind_the_last_tap():
     assert len(vit(torch.zeros(1, 3, 32, 32)).levels) == 2
 
 
-def test_a_tap_is_what_the_block_gave():
+def test_a_level_is_the_output_of_its_block():
     vit = small(out_indices=(1, 3))
     seen = []
     for block in vit.blocks:
@@ -119,10 +120,10 @@ def test_a_tap_is_what_the_block_gave():
     assert levels[1] is seen[3]
 
 
-@pytest.mark.parametrize("taps", [(), (3, 1), (1, 1), (0, 4), (-1, 2)])
-def test_taps_must_ascend_within_the_blocks(taps):
+@pytest.mark.parametrize("indices", [(3, 1), (1, 1), (0, 4), (-1, 2)])
+def test_levels_must_ascend_within_the_blocks(indices):
     with pytest.raises(ValueError, match=r"must ascend within 0\.\.3"):
-        small(out_indices=taps)
+        small(out_indices=indices)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,9 +146,9 @@ def test_only_without_positions_do_tokens_move_with_their_patches(kind):
     order = torch.randperm(16)
     with torch.no_grad():
         map_BDhw = vit.patch_embed(torch.randn(1, 3, 32, 32))
-        straight = vit.run_blocks(vit.embed(map_BDhw))[-1]
+        straight = vit.encode(map_BDhw)[-1]
         shuffled = map_BDhw.flatten(2)[..., order].unflatten(2, (4, 4))
-        moved = vit.run_blocks(vit.embed(shuffled))[-1]
+        moved = vit.encode(shuffled)[-1]
     wanted = torch.cat((straight[:, :1], straight[:, 1:][:, order]), dim=1)
     difference = (moved - wanted).abs().max() / wanted.abs().max()
     assert (difference < 1e-5) == (kind == "none")
@@ -260,13 +261,16 @@ def test_initial_weights():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"embed_dims": 16}, r"model\.encoder\.embed_dims: unknown key. Did you mean embed_dim\?"),
+        ({"num_blocks": "x"}, r"^model\.encoder\.num_blocks='x': .*integer"),
+        ({"out_indices": ()}, "name at least one block"),
         ({"position": "rope"}, r"position='rope'.*sincos_2d"),
         ({"gelu": "quick"}, r"gelu='quick'.*sigmoid"),
         ({"norm_order": "sandwich"}, r"norm_order='sandwich'.*post"),
         ({"position_resize": "nearest"}, r"position_resize='nearest'.*dinov2"),
         ({"num_heads": 3}, "embed_dim=16 is not a multiple of num_heads=3"),
-        ({"image_size": 32}, r"image_size=32: .*\[H, W\]"),
-        ({"image_size": (32,)}, r"image_size=.*\[H, W\]"),
+        ({"image_size": 32}, r"^model\.encoder\.image_size=32: .*list"),
+        ({"image_size": (32,)}, r"image_size.1 must be given"),
         ({"image_size": (4, 32)}, "image_size=.*patch_size=8"),
         ({"patch_size": 0}, "patch_size=0"),
         ({"out_indices": 3}, "out_indices=3"),
@@ -276,7 +280,7 @@ def test_initial_weights():
 )
 def test_wrong_arguments_name_what_is_allowed(arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
-        small(**arguments)
+        validate(ViTConfig, {"out_indices": (0, 1, 2, 3), **SMALL, **arguments}, "model.encoder")
     assert "\n" not in str(caught.value)
 
 

@@ -1,0 +1,156 @@
+"""Models by name, overrides, and the messages for wrong settings."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+import dpt
+from dpt.model_config import ModelConfig, conf_dir, make_config, model_dict
+from dpt.nn import ENCODERS, HEADS
+
+NAMES = ["dpt_base", "dpt_hybrid", "dpt_large", "dpt_small", "dpt_tiny"]
+
+
+def test_list_models():
+    assert dpt.list_models() == NAMES
+    assert dpt.list_models("dpt_b*") == ["dpt_base"]
+    assert dpt.list_models("resnet*") == []
+    assert set(ENCODERS) == {"vit", "hybrid", "timm", "beit"}
+    assert set(HEADS) == {"depth", "segmentation", "classification", "regression", "inpainting"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_model_builds_and_runs(name):
+    heads = {"depth": {}, "segmentation": {"num_classes": 3}, "classification": {"num_classes": 2}}
+    with torch.device("meta"):
+        model = dpt.create_model(name, heads=heads).eval()
+        outputs = model(torch.empty(2, 3, 100, 130))
+    assert outputs["depth"].shape == (2, 100, 130)
+    assert outputs["segmentation"].shape == (2, 3, 100, 130)
+    assert outputs["classification"].shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "indices", "channels", "fusion"),
+    [
+        ("dpt_base", (2, 5, 8, 11), (96, 192, 384, 768), 256),
+        ("dpt_large", (5, 11, 17, 23), (256, 512, 1024, 1024), 256),
+        ("dpt_hybrid", (8, 11), (None, None, 768, 768), 256),
+    ],
+)
+def test_the_papers_constants(name, indices, channels, fusion):
+    config = make_config(name, heads={"depth": {}})
+    assert config.encoder.out_indices == indices
+    assert config.decoder.reassemble_channels == channels
+    assert config.decoder.fusion_channels == fusion
+    assert config.preprocessing.mean == config.preprocessing.std == (0.5, 0.5, 0.5)
+    with torch.device("meta"):
+        encoder, decoder, _ = config.build()
+    assert encoder.config.patch_size == 16
+    assert {level.read.mode for level in decoder.reassemble[2:]} == {"project"}
+    assert decoder.fusion[-1].rcu1 is None
+
+
+# --- The configuration
+
+
+def test_a_built_configuration_is_complete_and_plain():
+    heads = {"segmentation": {"num_classes": 3}}
+    with torch.device("meta"):
+        model = dpt.create_model(
+            "dpt_tiny", heads=heads, image_size=(64, 96), out_indices=(0, 1, 2, 3), patch_size=32
+        )
+    plain = model.config.to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["encoder"]["image_size"] == plain["preprocessing"]["image_size"] == [64, 96]
+    assert plain["preprocessing"]["multiple_of"] == 32
+    assert plain["decoder"]["scales"] == [4, 2, 1, 0.5]
+    assert plain["decoder"]["batch_norm"] is True
+    assert "auto" not in json.dumps(plain)
+    assert ModelConfig.from_dict(plain) == model.config
+
+
+def test_use_does_not_change_the_table():
+    before = json.dumps(model_dict("dpt_tiny", heads={"depth": {}}))
+    changed = model_dict("dpt_tiny", heads={"depth": {}})
+    changed["encoder"]["out_indices"][0] = 7
+    changed["decoder"]["reassemble_channels"][0] = 7
+    assert json.dumps(model_dict("dpt_tiny", heads={"depth": {}})) == before
+    config = make_config("dpt_tiny", heads={"depth": {}})
+    with torch.device("meta"):
+        model = dpt.DPT(config)
+    assert config.decoder.scales == "auto"  # `build` completes the model's own copy
+    assert model.config.decoder.scales == (4, 2, 1, 0.5)
+
+
+def test_overrides_with_and_without_nesting_are_equal():
+    nested = make_config(
+        "dpt_base", heads={"depth": {}}, encoder={"patch_size": 8}, decoder={"readout": "add"}
+    )
+    assert make_config("dpt_base", heads={"depth": {}}, patch_size=8, readout="add") == nested
+    assert (nested.encoder.patch_size, nested.decoder.readout) == (8, "add")
+
+
+def test_an_encoder_of_another_kind_replaces_the_tables():
+    config = make_config(
+        "dpt_base", heads={"depth": {}}, encoder={"kind": "timm", "name": "resnet18", "foo": 3}
+    )
+    assert config.encoder.arguments == {"foo": 3}
+    assert config.to_dict()["encoder"]["foo"] == 3
+    assert config.decoder.reassemble_channels == (96, 192, 384, 768)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "dpt_huge"}, r"no model 'dpt_huge'.*dpt_base.*dpt_large"),
+        ({"heads": {}}, r"model\.heads=.*depth, segmentation, classification, regression"),
+        ({"heads": {"normals": {}}}, r"model\.heads='normals': choose from depth.*DPT_PLUGINS"),
+        ({"heads": ["depth"]}, r"model\.heads=\['depth'\]"),
+        ({"heads": {"depth": "metric"}}, r"model\.heads\.depth='metric': must be a dictionary"),
+        ({"heads": {"depth": {"kind": "log"}}}, r"heads\.depth\.kind='log': .*relative.*metric"),
+        ({"heads": {"depth": {"max_dept": 3}}}, r"heads\.depth\.max_dept: .*mean max_depth"),
+        ({"heads": {"depth": {"kind": "metric"}}}, r"heads\.depth: .*max_depth > 0"),
+        ({"heads": {"segmentation": {}}}, r"heads\.segmentation\.num_classes must be given"),
+        ({"patch_sise": 8}, r"patch_sise: unknown key"),
+        ({"encoder": {"patch_sise": 8}}, r"model\.encoder\.patch_sise: .*mean patch_size"),
+        ({"decoder": {"readot": "add"}}, r"model\.decoder\.readot: .*mean readout"),
+        ({"preprocessing": {"mena": 1}}, r"model\.preprocessing\.mena: .*mean mean"),
+        ({"encoder": {"kind": "resnet"}}, r"encoder\.kind='resnet': choose from vit"),
+        ({"encoder": {"kind": "timm"}}, r"model\.encoder\.name must be given"),
+        ({"readout": "cat"}, r"model\.decoder\.readout='cat': .*project"),
+        ({"scales": "x"}, r"model\.decoder\.scales='x': must be a list or must be 'auto'$"),
+        ({"batch_norm": "x"}, r"model\.decoder\.batch_norm='x': .*boolean.* or must be 'auto'$"),
+        ({"out_indices": [2, 5, 8]}, "one entry per level"),
+        ({"out_indices": [2, 5, 8, 12]}, r"out_indices=\[2, 5, 8, 12\].*0\.\.11"),
+        ({"image_size": 384}, r"model\.encoder\.image_size=384: must be a list"),
+        ({"num_heads": 5}, "not a multiple of num_heads=5"),
+        ({"decoder": {"scales": [3.5, 2, 1, 0.5]}}, "resample scale 3.5"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(arguments, message):
+    arguments = {"name": "dpt_tiny", "heads": {"depth": {}}, **arguments}
+    with torch.device("meta"), pytest.raises(ValueError, match=message) as caught:
+        dpt.create_model(arguments.pop("name"), **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_tables_of_the_files_name_models_after_the_files():
+    for file in (conf_dir() / "model").glob("dpt_*.yaml"):
+        assert yaml.safe_load(file.read_text())["name"] == file.stem
+
+
+def test_import_loads_no_more_than_torch():
+    code = (
+        "import sys, dpt; dpt.create_model('dpt_tiny', heads={'depth': {}}, num_blocks=4,"
+        "out_indices=[0, 1, 2, 3]);"
+        "heavy = {'lightning', 'pytorch_lightning', 'torchmetrics', 'timm', 'cv2', 'torchvision',"
+        "'albumentations', 'wandb', 'hydra', 'transformers'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
