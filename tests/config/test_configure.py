@@ -3,7 +3,9 @@
 import inspect
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any
 
 import lightning as L
@@ -36,6 +38,12 @@ def choices(group: str) -> list[str]:
     return sorted(p.stem for p in (CONF / group).glob("*.yaml") if not p.stem.startswith("_"))
 
 
+def one_by_default(group: str) -> list[Any]:
+    """All choices; those after the first are slow tests."""
+    first, *rest = choices(group)
+    return [first, *(pytest.param(choice, marks=pytest.mark.slow) for choice in rest)]
+
+
 def groups() -> list[str]:
     folders = sorted({p.parent.relative_to(CONF).as_posix() for p in CONF.rglob("*.yaml")})
     return [g for g in folders if g != "." and choices(g)]
@@ -57,6 +65,11 @@ def _hydra():
 
 def composed(*overrides: str, command: str = "train") -> dict[str, Any]:
     """The resolved configuration; keys that a user must give are filled in."""
+    return deepcopy(_composed(command, *overrides))
+
+
+@cache
+def _composed(command: str, *overrides: str) -> dict[str, Any]:
     cfg = compose(command, overrides=["run_dir=run", *overrides])
     if "overrides" in cfg:  # Hydra fills it in for a command
         cfg.overrides = []
@@ -159,7 +172,8 @@ def defaults_of(target: type) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", dpt.list_models())
 def test_a_model_by_name_and_the_composed_configuration_are_equal(name):
-    model = composed(f"model={name}", "data.image_size=[384,384]")["model"]
+    size = [f"data.{key}=[384,384]" for key in ("image_size", "eval_size")]
+    model = composed(f"model={name}", *size)["model"]
     settings = {key: model[key] for key in ("name", "encoder", "decoder", "preprocessing")}
     assert settings["encoder"].pop("weights") is None
     heads = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 7}}
@@ -167,7 +181,7 @@ def test_a_model_by_name_and_the_composed_configuration_are_equal(name):
     assert found == make_config(name, heads=heads)
 
 
-@pytest.mark.parametrize("choice", choices("data"))
+@pytest.mark.parametrize("choice", one_by_default("data"))
 def test_every_data_set_can_be_evaluated_on(choice):
     cfg = composed(f"data={choice}", "checkpoint=some.ckpt", command="evaluate")
     assert check_calls(cfg) == 1
@@ -175,7 +189,7 @@ def test_every_data_set_can_be_evaluated_on(choice):
 
 
 @pytest.mark.parametrize("loss", choices("task/segmentation_loss"))
-@pytest.mark.parametrize("task", ["segmentation", "joint"])
+@pytest.mark.parametrize("task", ["segmentation", pytest.param("joint", marks=pytest.mark.slow)])
 def test_segmentation_losses_can_be_chosen(task, loss):
     cfg = composed(f"task={task}", f"task/segmentation_loss={loss}")
     node = cfg["task"]["objectives"]["segmentation"]["loss"]
@@ -188,7 +202,7 @@ def test_segmentation_losses_can_be_chosen(task, loss):
 
 @pytest.mark.parametrize("loss", choices("task/depth_loss"))
 @pytest.mark.parametrize("kind", ["metric", "relative"])
-@pytest.mark.parametrize("task", ["depth", "joint"])
+@pytest.mark.parametrize("task", ["depth", pytest.param("joint", marks=pytest.mark.slow)])
 def test_depth_losses_can_be_chosen(task, kind, loss):
     cfg = composed(f"task={task}", f"task/depth_loss={loss}", f"task.kind={kind}")
     node = cfg["task"]["objectives"]["depth"]
@@ -211,7 +225,8 @@ def test_the_default_depth_loss_follows_the_kind():
 @pytest.mark.parametrize("schedule", choices("schedule"))
 @pytest.mark.parametrize("optim", choices("optim"))
 def test_every_optimiser_runs_with_every_schedule(optim, schedule):
-    cfg = composed(f"optim={optim}", f"schedule={schedule}", "optim.lr=0.5", "optim.encoder_lr=0.1")
+    cfg = composed(f"optim={optim}", "optim.lr=0.5", "optim.encoder_lr=0.1")
+    cfg["schedule"] = composed(f"schedule={schedule}")["schedule"]
     model = nn.ModuleDict({"encoder": nn.Linear(3, 3), "heads": nn.Linear(3, 3)})
     optimizer = make(cfg["optim"], "optim")(model)
     assert {group["lr"] for group in optimizer.param_groups} == {0.5, 0.1}
