@@ -47,6 +47,8 @@ def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str
     message = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
     if error["type"] == "value_error":  # of our own checks, which name the key themselves
         return f"{where}: ", message
+    if error["type"] == "missing" and isinstance(error["loc"][-1], int):
+        return f"{place}={value!r}: ", "must have more entries"
     if error["type"] == "missing":
         return f"{place}.{error['loc'][-1]} ", "must be given"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):

@@ -268,7 +268,7 @@ def test_inpainting_places_the_pixels_of_each_token():
         ("segmentation", {}, r"heads\.num_classes must be given"),
         ("segmentation", {"num_classes": 2, "class_names": ["a"]}, "1 entries for 2 classes"),
         ("classification", {"num_classes": -3}, r"num_classes=-3"),
-        ("regression", {"num_classes": 3}, r"heads\.num_classes: unknown key.*dropout"),
+        ("regression", {"num_classes": 3}, r"there is no heads\.num_classes\. .*dropout"),
     ],
 )
 def test_wrong_settings_name_what_is_allowed(name, settings, message):

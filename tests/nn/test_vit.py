@@ -261,7 +261,7 @@ def test_initial_weights():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"embed_dims": 16}, r"model\.encoder\.embed_dims: unknown key. Did you mean embed_dim\?"),
+        ({"embed_dims": 16}, r"no model\.encoder\.embed_dims\. Did you mean embed_dim\?"),
         ({"num_blocks": "x"}, r"^model\.encoder\.num_blocks='x': .*integer"),
         ({"out_indices": ()}, "name at least one block"),
         ({"position": "rope"}, r"position='rope'.*sincos_2d"),
@@ -270,7 +270,7 @@ def test_initial_weights():
         ({"position_resize": "nearest"}, r"position_resize='nearest'.*dinov2"),
         ({"num_heads": 3}, "embed_dim=16 is not a multiple of num_heads=3"),
         ({"image_size": 32}, r"^model\.encoder\.image_size=32: .*list"),
-        ({"image_size": (32,)}, r"image_size.1 must be given"),
+        ({"image_size": (32,)}, r"image_size=\(32,\): must have more entries"),
         ({"image_size": (4, 32)}, "image_size=.*patch_size=8"),
         ({"patch_size": 0}, "patch_size=0"),
         ({"out_indices": 3}, "out_indices=3"),

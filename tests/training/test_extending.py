@@ -98,7 +98,8 @@ def test_an_example_is_short(part):
 
 def test_two_heads_in_one_run_and_the_commands_that_read_its_checkpoint(folder, tmp_path, metrics):
     run = tmp_path / "run"
-    call(*arguments("python train.py --config-dir=mine model/encoder=cnn task=depth_and_measured", run))
+    line = "python train.py --config-dir=mine model/encoder=cnn task=depth_and_measured"
+    call(*arguments(line, run))
     scores = metrics(run)
     assert {"val/abs_rel", "val/agreement"} <= set(scores)
     checkpoint = run / "checkpoints/last.ckpt"
