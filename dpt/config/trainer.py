@@ -22,7 +22,7 @@ def pick_precision(accelerator: str) -> str:
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     elif accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
-        found = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.10
+        found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.10
         native = bool(found.get("amx_bf16") or found.get("avx512_bf16"))
     else:
         native = False

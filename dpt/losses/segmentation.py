@@ -119,9 +119,6 @@ class DiceLoss(_MaskedLoss):
 
     The classes of an image are those with a labelled pixel in it; the sums run over its labelled
     pixels. (Milletari et al. 2016 square p and g in the denominator; this form is more common.)
-
-    Args:
-        ignore_index: label of pixels that do not count.
     """
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -151,9 +148,6 @@ class LovaszSoftmaxLoss(_MaskedLoss):
     cancels in float32. The weights have no gradient, as in the authors' code.
 
     It sorts all pixels once per class: use it for fine-tuning and few classes.
-
-    Args:
-        ignore_index: label of pixels that do not count.
     """
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -183,11 +182,11 @@ class StopOnSignal(StepCallback):
             own = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
             if number := int(trainer.strategy.reduce(own, reduce_op="max")):
                 self.received = signal.Signals(number)
-        if self.received is None:
-            return
-        trainer.should_stop = True
+        if self.received is not None:
+            trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.received == signal.SIGUSR1 and SLURMEnvironment.detect():
-            trainer.save_checkpoint(Path(trainer.default_root_dir) / "checkpoints/last.ckpt")
             if trainer.is_global_zero:
                 requeue()
             raise SystemExit(128 + self.received)
