@@ -1,0 +1,130 @@
+"""A task of a user's own from a plugin, in every command: surface normals, known by declaration."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from photos import photo_of, save_photo
+from tiny import call
+
+import dpt
+from dpt.demo.server import Demo, make_server
+from dpt.nn import ENCODERS, HEADS
+from dpt.objectives import OBJECTIVES
+
+PLUGIN = Path(__file__).parent / "surface"
+SIGNS = torch.tensor([-1.0, 1.0, 1.0]).view(3, 1, 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plugin():
+    before = [(table, dict(table)) for table in (ENCODERS, HEADS, OBJECTIVES)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPT_PLUGINS", str(PLUGIN))
+        patch.setattr(sys, "path", sys.path[:])
+        yield
+    for table, content in before:
+        table.clear()
+        table.update(content)
+    sys.modules.pop("surface", None)
+
+
+@pytest.fixture(scope="module")
+def finished(train, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("normals") / "run"
+    return train(folder, f"--config-dir={PLUGIN}", "task=normals")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(finished):
+    return finished / "checkpoints/last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return dpt.DPT.from_pretrained(checkpoint)
+
+
+def test_it_is_trained_scored_and_shown(finished, metrics):
+    scores = metrics(finished)
+    assert 0 < scores["val/angle"] < 180
+    assert scores["ended"] == "finished"
+    assert {"constant/val/angle", "per_position/val/angle"} <= set(scores)  # baselines
+    pictures = [cv2.imread(str(file)) for file in (finished / "panels").glob("*.png")]
+    assert pictures
+    assert pictures[0].std() > 10
+
+
+def test_it_is_evaluated(checkpoint, finished, evaluate, metrics, tmp_path):
+    found = metrics(evaluate(tmp_path / "scores", checkpoint))
+    assert found["val/angle"] == pytest.approx(metrics(finished)["val/angle"], rel=1e-5)
+    flipped = metrics(evaluate(tmp_path / "flipped", checkpoint, "protocol.flip=true"))
+    assert flipped["val/angle"] != found["val/angle"]
+    assert "angle" in (tmp_path / "scores/report.html").read_text()
+
+
+def test_predict_with_flip_negates_x_of_the_mirrored_prediction(checkpoint, model, tmp_path):
+    photo = save_photo(tmp_path / "photo.png", 32, 48)
+    call("predict", str(checkpoint), str(photo), "--out", str(tmp_path / "out"), "--flip")
+    found = np.load(tmp_path / "out/normals_npy/photo.npy")
+    image = torch.from_numpy(photo_of(32, 48)).permute(2, 0, 1)[None]
+    inputs = model.preprocessing.normalize(image)
+    assert model.preprocessing.input_size(32, 48) == (32, 48)
+    with torch.no_grad():
+        one, mirrored = model(inputs)["normals"], model(inputs.flip(-1))["normals"]
+    wanted = (one + mirrored.flip(-1) * SIGNS) / 2
+    np.testing.assert_allclose(found, wanted[0].permute(1, 2, 0), atol=1e-5)
+    assert (one - wanted).abs().max() > 0.01
+    picture = cv2.imread(str(tmp_path / "out/normals/photo.png"), cv2.IMREAD_COLOR_RGB)
+    np.testing.assert_allclose(picture, (found + 1) / 2 * 255, atol=0.51)
+
+
+def test_predict_with_flip_and_tiles_treats_mirror_images_alike(checkpoint, tmp_path):
+    save_photo(tmp_path / "photos/one.png", 80, 96)
+    mirrored = np.ascontiguousarray(photo_of(80, 96)[:, ::-1])
+    cv2.imwrite(str(tmp_path / "photos/other.png"), mirrored[..., ::-1])
+    out = tmp_path / "out"
+    call("predict", str(checkpoint), str(tmp_path / "photos"), "--out", str(out), "--flip",
+         "--tile", "64")  # fmt: skip
+    one, other = (np.load(out / f"normals_npy/{name}.npy") for name in ("one", "other"))
+    assert one.shape == (80, 96, 3)
+    np.testing.assert_allclose(other[:, ::-1] * np.float32((-1, 1, 1)), one, atol=1e-4)
+
+
+@pytest.mark.slow  # tests/test_export.py exports such a head by default
+def test_export(checkpoint, model, tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    call("export", str(checkpoint), str(tmp_path / "model.onnx"))
+    assert "normals" in capsys.readouterr().out
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    images = torch.randn(2, 3, 64, 80)
+    found = session.run(["normals"], {session.get_inputs()[0].name: images.numpy()})[0]
+    with torch.no_grad():
+        np.testing.assert_allclose(found, model(images)["normals"], atol=1e-4)
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["outputs"])["normals"]["flip_signs"] == [-1, 1, 1]
+
+
+def test_the_demo_serves_it(checkpoint, tmp_path):
+    predictor = dpt.Predictor(checkpoint)
+    demo = Demo(predictor, name="normals", max_pixels=10_000, max_bytes=100_000)
+    server = make_server(demo, host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = "http://{}:{}".format(*server.server_address)
+        photo = save_photo(tmp_path / "photo.png").read_bytes()
+        with urlopen(Request(f"{address}/predict", data=photo)) as answer:
+            content = json.load(answer)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert [output["name"] for output in content["outputs"]] == ["normals"]
+    assert "normals.png" in [file["name"] for file in content["files"]]
