@@ -18,7 +18,7 @@ from dpt.demo.server import Demo, make_server
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import OBJECTIVES
 
-PLUGIN = Path(__file__).parent / "surface"
+FOLDER = Path(__file__).parent / "plugins"
 SIGNS = torch.tensor([-1.0, 1.0, 1.0]).view(3, 1, 1)
 
 
@@ -26,7 +26,7 @@ SIGNS = torch.tensor([-1.0, 1.0, 1.0]).view(3, 1, 1)
 def _plugin():
     before = [(table, dict(table)) for table in (ENCODERS, HEADS, OBJECTIVES)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DPT_PLUGINS", str(PLUGIN))
+        patch.setenv("DPT_PLUGINS", str(FOLDER / "surface.py"))
         patch.setattr(sys, "path", sys.path[:])
         yield
     for table, content in before:
@@ -38,7 +38,7 @@ def _plugin():
 @pytest.fixture(scope="module")
 def finished(train, tmp_path_factory):
     folder = tmp_path_factory.mktemp("normals") / "run"
-    return train(folder, f"--config-dir={PLUGIN}", "task=normals")
+    return train(folder, f"--config-dir={FOLDER}", "task=normals")
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ def test_packages_that_are_imported_are_declared():
             if name in sys.stdlib_module_names or name in ("dpt", "__future__"):
                 continue
             distribution = {"cv2": "opencv-python-headless", "PIL": "pillow", "hydra": "hydra-core",
-                            "omegaconf": "hydra-core",
+                            "omegaconf": "hydra-core", "yaml": "pyyaml",
                             "segmentation_models_pytorch": "segmentation-models-pytorch",
                             "torchvision": "timm", "scipy": "albumentations",  # which bring them
                             }.get(name, name)  # fmt: skip
