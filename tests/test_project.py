@@ -96,7 +96,7 @@ def test_basenames_of_tests_are_unique():
 def test_packages_that_are_imported_are_declared():
     declared = (ROOT / "pyproject.toml").read_text()
     for path, text in sources().items():
-        for name in re.findall(r"^\s*(?:import|from) (\w+)", text, re.M):
+        for name in re.findall(r"^\s*(?:import |from (?=\S+ import ))(\w+)", text, re.M):
             if name in sys.stdlib_module_names or name in ("dpt", "__future__"):
                 continue
             distribution = {"cv2": "opencv-python-headless", "PIL": "pillow", "hydra": "hydra-core",
