@@ -1,12 +1,8 @@
-"""Time and memory of the model beside its rivals: one process, taking turns, medians.
-
-Rivals get what is best for them: scaled-dot-product attention, channels-last, fused AdamW. The one
-that computes the same function (transformers) gets the same weights, and its largest difference
-to ours is printed; the other (segmentation_models.pytorch) is another, similar network.
-"""
+"""Time and memory of the model and its rivals: one process, in turn, medians."""
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 import weakref
@@ -15,20 +11,19 @@ from functools import partial
 from typing import Any
 
 import torch
-from benchmarks.lineup import make_contenders
-from benchmarks.rivals import NUM_CLASSES, Contender, autocast, make_ours
-from torch import Tensor, nn
+from benchmarks.contenders import NUM_CLASSES, Contender, autocast, make_contenders, make_ours
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class LiveBytes(TorchDispatchMode):
-    """Largest number of bytes held at once by tensors made under it.
+    """Counts the bytes of the storages that are made under it and still alive.
 
-    Scratch memory inside an operation does not count.
+    Parameters and inputs were made before and do not count, nor does scratch memory inside an
+    operation. ``now`` is the current number, ``peak`` the largest.
     """
 
     def __init__(self) -> None:
@@ -57,41 +52,24 @@ class LiveBytes(TorchDispatchMode):
         self.now -= size
 
 
-def saved_bytes(run: Callable[[], Any], model: nn.Module) -> int:
-    """Bytes that ``run`` keeps for backward, parameters and buffers aside, each storage once."""
-    own = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        result = run()
-    del result
-    return sum(kept.values())
+def peak_bytes(run: Callable[[], Any]) -> int:
+    """The most that tensors hold at once during ``run``, without gradients."""
+    with torch.no_grad(), LiveBytes() as live:
+        run()
+    return live.peak
 
 
-def matmul_peak(dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of the best of twenty 2048³ products (4096³ on a GPU)."""
-    n = 2048 if device.type == "cpu" else 4096
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    return 2 * n**3 / min(_timed(lambda: a @ b, device) for _ in range(20))
+def kept_bytes(run: Callable[[], Any]) -> int:
+    """Bytes alive after a forward pass: what is kept for backward, and the output.
 
-
-def _timed(run: Callable[[], Any], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-# ------------------------------------------------------------------------------ the race
+    ``torch.autograd.graph.saved_tensors_hooks`` would miss what ``torch.utils.checkpoint`` keeps.
+    """
+    with LiveBytes() as live:
+        output = run()
+        gc.collect()
+        kept = live.now
+    del output
+    return kept
 
 
 def race(
@@ -103,14 +81,9 @@ def race(
     train: bool,
     rounds: int,
 ) -> list[dict[str, Any]]:
-    """A row a contender: medians of time and of the ratio to the first, turn by turn."""
-    device = images.device
-    peak = matmul_peak(dtype, device)
+    """A row for each contender: medians of its times, and of its ratio to the first."""
     rows: list[dict[str, Any]] = [{"name": c.name} for c in contenders]
-    run_forward(contenders, images, rows, dtype=dtype, rounds=rounds)
-    for c, row in zip(contenders, rows, strict=True):
-        row["images/s"] = len(images) / statistics.median(c.forward_s)
-        row["of peak"] = row.pop("flops") / statistics.median(c.forward_s) / peak
+    run_forward(contenders, images.to(dtype), rows, rounds=rounds)
     if train:
         pairs = [(c, row) for c, row in zip(contenders, rows, strict=True) if c.loss is not None]
         run_steps(
@@ -119,40 +92,25 @@ def race(
     return rows
 
 
+@torch.no_grad()
 def run_forward(
-    contenders: Sequence[Contender],
-    images: Tensor,
-    rows: list[dict[str, Any]],
-    *,
-    dtype: torch.dtype,
-    rounds: int,
+    contenders: Sequence[Contender], images: Tensor, rows: list[dict[str, Any]], *, rounds: int
 ) -> None:
-    device, first = images.device, None
-    images = images.to(dtype)
+    first = None
     for c, row in zip(contenders, rows, strict=True):
-        c.make_ready(device=device, dtype=dtype)
-        count = c.plain or c.predict
-        with torch.no_grad(), LiveBytes() as live:
-            count(images)
-        with torch.no_grad():
-            out = c.predict(images)
+        c.model.eval().to(images.device, images.dtype).to(memory_format=torch.channels_last)
+        out = c.predict(images)
         if not c.name.startswith("smp"):
             first = out if first is None else first
             row["difference"] = _difference(out, first)
-        if c.plain is None or device.type == "cuda":
-            row["forward MiB"] = _peak(partial(c.predict, images), live, device) / 2**20
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            count(images)
-        row["flops"] = counter.get_total_flops()
-    with torch.no_grad():
-        for turn in range(-2, rounds):  # two turns to warm up
-            for c in contenders:
-                seconds = _timed(partial(c.predict, images), device)
-                if turn >= 0:
-                    c.forward_s.append(seconds)
+        if c.eager:
+            row["forward MiB"] = peak_bytes(partial(c.predict, images)) / 2**20
+    for turn in range(-2, rounds):  # two turns to warm up
+        for c in contenders:
+            seconds = _timed(partial(c.predict, images), images.device)
+            if turn >= 0:
+                c.forward_s.append(seconds)
     _add_times(contenders, rows, "forward", lambda c: c.forward_s)
-    for c in contenders:
-        c.model.float()
 
 
 def run_steps(
@@ -164,18 +122,28 @@ def run_steps(
     dtype: torch.dtype,
     rounds: int,
 ) -> None:
-    device, steps = images.device, []
+    steps = [c.training_step(images, truth, dtype=dtype) for c in contenders]
     for c, row in zip(contenders, rows, strict=True):
-        steps.append(c.training_step(images, truth, dtype=dtype))
-        if c.plain is None and c.loss is not None:
-            with autocast(device, dtype):
-                row["saved MiB"] = saved_bytes(partial(c.loss, images, truth), c.model) / 2**20
+        if c.eager and c.loss is not None:
+            with autocast(images.device, dtype):
+                row["kept MiB"] = kept_bytes(partial(c.loss, images, truth)) / 2**20
+            row["kept / theirs"] = rows[0]["kept MiB"] / row["kept MiB"]
     for turn in range(-1, rounds):
         for c, step in zip(contenders, steps, strict=True):
-            seconds = _timed(step, device)
+            seconds = _timed(step, images.device)
             if turn >= 0:
                 c.step_s.append(seconds)
     _add_times(contenders, rows, "step", lambda c: c.step_s)
+
+
+def _timed(run: Callable[[], Any], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
 def _difference(out: Tensor, ours: Tensor) -> float:
@@ -198,30 +166,18 @@ def _add_times(
         row[f"{what} / ours"] = statistics.median(ratios)
 
 
-def _peak(run: Callable[[], Any], live: LiveBytes, device: torch.device) -> int:
-    if device.type != "cuda":
-        return live.peak
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    with torch.no_grad():
-        run()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
-
-
 COLUMNS = {
     "name": "{}",
     "forward ms": "{:.0f}",
     "forward / ours": "{:.2f}",
-    "images/s": "{:.2f}",
-    "of peak": "{:.0%}",
     "forward MiB": "{:.1f}",
     "difference": "{:.0e}",
     "step ms": "{:.0f}",
     "step / ours": "{:.2f}",
-    "saved MiB": "{:.1f}",
+    "kept MiB": "{:.1f}",
+    "kept / theirs": "{:.3f}",
 }
+"""``kept / theirs``: this project's bytes over the contender's."""
 
 
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -246,26 +202,14 @@ def bench(
     rounds: int,
     device: str,
 ) -> str:
-    """Runs the race and returns its table in Markdown.
-
-    Depth is compared as (B, H, W), segmentation as class ids (B, H, W): each contender takes the
-    argmax of its own logits.
-    """
-    images, truth = make_inputs(task=task, size=size, batch=batch, device=device)
-    contenders = make_contenders(make_ours(model, task, size), task, against)
-    rows = race(contenders, images, truth, dtype=DTYPES[dtype], train=train, rounds=rounds)
-    return as_markdown(rows)
-
-
-def make_inputs(
-    *, task: str, size: tuple[int, int], batch: int, device: str
-) -> tuple[Tensor, Tensor]:
-    """Noise for images (B, 3, H, W), and for their depth or labels (B, H, W)."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: this machine has none")
+    """The table in Markdown. Segmentation is compared as class ids: the argmax of the logits."""
     random = torch.Generator().manual_seed(0)
     images = torch.randn(batch, 3, *size, generator=random)
     truth = torch.rand(batch, *size, generator=random)
     if task == "segmentation":
         truth = (truth * NUM_CLASSES).long()
-    return images.to(device, memory_format=torch.channels_last), truth.to(device)
+    images, truth = images.to(device, memory_format=torch.channels_last), truth.to(device)
+    contenders = make_contenders(make_ours(model, task, size), task, against)
+    return as_markdown(
+        race(contenders, images, truth, dtype=DTYPES[dtype], train=train, rounds=rounds)
+    )
