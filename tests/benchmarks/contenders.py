@@ -21,6 +21,7 @@ from torch.export import Dim, ExportedProgram
 
 from dpt.export.files import check_target, run_of, write
 from dpt.export.graph import Graph, trace
+from dpt.functional import chunked_argmax
 from dpt.losses import CrossEntropyLoss
 from dpt.model import DPT, create_model
 from dpt.types import OutputSpec
@@ -94,9 +95,13 @@ def ours(model: DPT, task: str) -> Contender:
         auxiliary = cross_entropy(out["segmentation_auxiliary"], truth)
         return cross_entropy(out["segmentation"], truth) + 0.2 * auxiliary
 
+    def labels(images: Tensor) -> Tensor:
+        logits = model(images, upsample_logits=False)["segmentation"]
+        return chunked_argmax(logits, (images.shape[2], images.shape[3]))
+
     if task == "depth":
         return Contender("dpt", model, lambda x: model(x)["depth"], depth_loss)
-    return Contender("dpt", model, model.predict_labels, segmentation_loss)
+    return Contender("dpt", model, labels, segmentation_loss)
 
 
 def ours_optimized(model: DPT, task: str) -> Contender:
