@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, share_out_sequences
-from dpt.data.errors import DataError
+from dpt.data.datasets.files import FileDataset, existing, share_out
+from dpt.data.errors import DataError, few
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 
@@ -34,14 +34,17 @@ class TumDataset(FileDataset):
     depth_format = DepthRule(scale=1 / 5000)
 
     def list_files(self) -> list[Files]:
-        names = share_out_sequences(
-            sorted(path.parent.name for path in self.folder.glob("*/rgb.txt")),
-            split=self.split,
-            chosen=self.sequences,
-            fractions=self.fractions,
-            source=self.folder,
-            option="data.sequences",
-        )
+        found = sorted(path.parent.name for path in self.folder.glob("*/rgb.txt"))
+        names = (self.sequences or {}).get(self.split)
+        if names is None:
+            taken = {name for others in (self.sequences or {}).values() for name in others or ()}
+            left = [name for name in found if name not in taken]
+            names = share_out(left, split=self.split, fractions=self.fractions)
+        elif not names or not set(names) <= set(found):
+            raise DataError(
+                f"{self.folder} holds the sequences {few(found, 8) or '(none)'}: check data.root "
+                f"and data.sequences.{self.split}"
+            )
         files = [pair for name in names for pair in read_sequence(self.folder / name)]
         return existing(files, source=self.folder, remedy="unpack the sequences again")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 
-from dpt.data.errors import DataError
+from dpt.data.errors import DataError, few
 from dpt.data.formats import decoders
 from dpt.data.formats.decoders import exif_orientation, read_bytes, read_mat, read_size
 from dpt.data.formats.depth_encoding import DepthRule
@@ -146,6 +147,23 @@ def read_text(path: str | Path) -> str:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{path}: not a text file in UTF-8: save it as UTF-8") from None
+
+
+def read_table(
+    path: str | Path, columns: Sequence[str], *, remedy: str
+) -> Iterator[tuple[str, list[str]]]:
+    """The ``columns`` of each row of a CSV file with a header line.
+
+    Yields:
+        The row's place for messages, ``FILE: line N``, and its texts; "" where it is too short.
+    """
+    rows = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
+    header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+    if absent := [name for name in columns if name not in header]:
+        found = few(header, 6) or "none"
+        raise DataError(f"{path}: no column {', '.join(absent)} (it has {found}): {remedy}")
+    for row in rows:
+        yield f"{path}: line {rows.line_num}", [(row[name] or "").strip() for name in columns]
 
 
 def _ids_of_colors(
