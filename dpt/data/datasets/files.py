@@ -15,7 +15,7 @@ from dpt.data.errors import DataError, data_root, few
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.data.resize import shrink_sample
+from dpt.data.resize import resize_image, resize_map
 from dpt.types import DatasetInfo, Sample
 
 
@@ -90,7 +90,13 @@ class FileDataset(Dataset):
         if index not in self._cache:
             sample = self.read_sample(index)
             if self.cache_size is not None and self.split == "train":
-                sample = shrink_sample(sample, (self.cache_size[0], self.cache_size[1]))
+                height, width = sample["image"].shape[:2]
+                scale = min(1.0, max(self.cache_size[0] / height, self.cache_size[1] / width))
+                size = (round(height * scale), round(width * scale))
+                sample["image"] = resize_image(sample["image"], size)
+                for key in ("labels", "depth", "valid"):
+                    if key in sample:
+                        sample[key] = resize_map(sample[key], size)
             for value in sample.values():
                 if isinstance(value, np.ndarray):
                     value.setflags(write=False)

@@ -45,18 +45,15 @@ class TumDataset(FileDataset):
                 f"{self.folder} holds the sequences {few(found, 8) or '(none)'}: check data.root "
                 f"and data.sequences.{self.split}"
             )
-        files = [pair for name in names for pair in read_sequence(self.folder / name)]
+        files: list[Files] = []
+        for folder in (self.folder / name for name in names):
+            photos, maps = (_read_stamps(folder / name) for name in ("rgb.txt", "depth.txt"))
+            pairs = associate([time for time, _ in photos], [time for time, _ in maps])
+            if not pairs:
+                fault = f"no photo lies within {MAX_DIFFERENCE} s of a depth map"
+                raise DataError(f"{folder}: {fault}: check rgb.txt and depth.txt")
+            files += [Files(folder / photos[i][1], depth=folder / maps[j][1]) for i, j in pairs]
         return existing(files, source=self.folder, remedy="unpack the sequences again")
-
-
-def read_sequence(folder: Path) -> list[Files]:
-    """The pairs of a sequence in the order of its photos."""
-    photos, maps = (_read_stamps(folder / name) for name in ("rgb.txt", "depth.txt"))
-    pairs = associate([time for time, _ in photos], [time for time, _ in maps])
-    if not pairs:
-        fault = f"no photo lies within {MAX_DIFFERENCE} s of a depth map"
-        raise DataError(f"{folder}: {fault}: check rgb.txt and depth.txt")
-    return [Files(folder / photos[i][1], depth=folder / maps[j][1]) for i, j in pairs]
 
 
 def associate(photos: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:
