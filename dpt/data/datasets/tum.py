@@ -57,11 +57,9 @@ class TumDataset(FileDataset):
 
 
 def associate(photos: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:
-    """Index pairs of times less than ``MAX_DIFFERENCE`` apart, closest first, each used once.
+    """Index pairs of times (seconds, ``maps`` ascending) less than ``MAX_DIFFERENCE`` apart.
 
-    Args:
-        photos: times in seconds.
-        maps: times in seconds, ascending.
+    The closest pair comes first; each time is used once.
     """
     near: list[tuple[float, int, int]] = []
     for i, time in enumerate(photos):
