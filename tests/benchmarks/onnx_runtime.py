@@ -21,7 +21,7 @@ OUTPUT = {"depth": "predicted_depth", "segmentation": "logits"}
 
 def our_onnx_contender(ours: DPT, task: str) -> Contender:
     """What ``dpt export --size`` makes of ours."""
-    graph = Graph.of(ours, tasks=[task], with_preprocessing=False).for_inference(half=False)
+    graph = Graph.of(ours, tasks=[task], with_preprocessing=False).for_inference()
     height, width = ours.config.to_dict()["encoder"]["image_size"]
     program = trace(graph, (2, height, width), free_size=False)
     return _in_runtime(our_contender(ours, task), program, task)
