@@ -246,7 +246,7 @@ def test_what_does_not_fit_changes_nothing(tmp_path):
     odd["pos_embed"] = torch.ones(1, 1 + 14, 32)
     torch.save(odd, tmp_path / "odd.pt")
     for name, message in {
-        "wide.pt": r"another architecture: blocks\.0\.norm1\.weight \(48,\) instead of \(32,\)",
+        "wide.pt": r"another architecture: blocks\.0\.norm1\.weight is \(48,\), not \(32,\)",
         "other.pt": r"no tensor of this encoder found; the file has conv1\.weight, fc\.bias",
         "almost.pt": "no tensor of this encoder found",
         "odd.pt": "pos_embed has 15 slots, which are not those of a square",
