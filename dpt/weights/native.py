@@ -29,7 +29,9 @@ class Native(Format):
     def _read(self, source: Source) -> Checkpoint:
         if source.config:
             return Checkpoint(source.config, source.content)
-        state = source.content.get("state_dict", {})
+        if "state_dict" not in source.content:
+            raise ValueError(f"has {CONFIG_KEY!r} but no 'state_dict'; is it complete?")
+        state = source.content["state_dict"]
         tensors = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
         return Checkpoint(source.content[CONFIG_KEY], tensors)
 
