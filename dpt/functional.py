@@ -8,7 +8,7 @@ Shapes: B batch, C channels, K classes, (h, w) a map, (H, W) the size that it is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -126,19 +126,25 @@ def norm_relu_conv2d(
     return recompute(plain, x, random=dropout is not None, contexts=contexts)
 
 
+class _FrozenStatistics(AbstractContextManager[None]):
+    """Recomputation must not update the running statistics again.
+
+    It can be entered once per backward pass through the same graph (``retain_graph=True``).
+    """
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        self.norm = norm
+
+    def __enter__(self) -> None:
+        self.saved = self.norm.momentum, self.norm.num_batches_tracked
+        self.norm.momentum, self.norm.num_batches_tracked = 0.0, None
+
+    def __exit__(self, *error: object) -> None:
+        self.norm.momentum, self.norm.num_batches_tracked = self.saved
+
+
 def _batch_norm_contexts(norm: nn.BatchNorm2d) -> Contexts:
-    """Recomputation must not update the running statistics a second time."""
-
-    @contextmanager
-    def frozen() -> Iterator[None]:
-        momentum, count = norm.momentum, norm.num_batches_tracked
-        norm.momentum, norm.num_batches_tracked = 0.0, None
-        try:
-            yield
-        finally:
-            norm.momentum, norm.num_batches_tracked = momentum, count
-
-    return nullcontext(), frozen()
+    return nullcontext(), _FrozenStatistics(norm)
 
 
 # --- Full-size logits, a band of rows at a time

@@ -171,6 +171,15 @@ def test_running_statistics_are_updated_once_a_step():
     assert not torch.allclose(modules[0].running_mean, before)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_graph_that_is_retained_can_be_differentiated_again(case):
+    modules, shape, ours, _ = CASES[case]()
+    x = torch.randn(shape).requires_grad_()
+    total = ours(modules, x).square().sum()
+    first, second = (torch.autograd.grad(total, x, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
 @pytest.mark.parametrize("case", ["norm_linear", "norm_relu_conv2d"])
 def test_recomputation_under_autocast_takes_the_same_precision(case):
     modules, shape, ours, plain = CASES[case]()

@@ -173,7 +173,7 @@ def test_truncated_safetensors(saved, share):
     path = folder / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(ValueError, match=r"model\.safetensors: .*complete\?") as caught:
+    with pytest.raises(ValueError, match=r"model\.safetensors: .*was not loaded") as caught:
         dpt.DPT.from_pretrained(folder)
     assert "\n" not in str(caught.value)
 
@@ -263,7 +263,7 @@ def test_other_files_are_told_apart(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.pt: no such file"):
         dpt.DPT.from_pretrained(tmp_path / "nowhere.pt")
     torch.save({"model": {"x": torch.ones(1)}}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"other\.pt: not a checkpoint of this project.*model"):
+    with pytest.raises(ValueError, match=r"other\.pt: of no known format.*model"):
         dpt.DPT.from_pretrained(tmp_path / "other.pt")
     torch.save(torch.ones(2), tmp_path / "tensor.pt")
     with pytest.raises(ValueError, match=r"tensor\.pt: holds a Tensor"):

@@ -5,9 +5,17 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+SLOW = ("06_train_depth_and_segmentation", "07_your_own_data")
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
+def cases() -> list:
+    return [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else [])
+        for path in sorted(FOLDER.glob("*.ipynb"))
+    ]
+
+
+@pytest.mark.parametrize("path", cases())
 def test_notebook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ipykernel", reason="needs the extra 'notebooks'")
     pytest.importorskip("matplotlib", reason="needs the extra 'notebooks'")

@@ -48,11 +48,10 @@ def sources():
         (r"^\s*(import|from) wandb", {"dpt/training/loggers.py"}),
         (
             r"cv2\.im(read|decode)|Image\.open|np\.load\(|\bh5py\b|loadmat",
-            {"dpt/data/formats/decoders.py"},
+            {"dpt/data/formats/io.py"},
         ),
-        (r"\bOpenEXR\b", {"dpt/data/formats/decoders.py", "dpt/predict/outputs.py"}),
+        (r"\bOpenEXR\b", {"dpt/data/formats/io.py", "dpt/predict/outputs.py"}),
         (r"cv2\.Video", {"dpt/data/formats/video.py"}),
-        (r"^\s*(import|from) dpt\.data\.formats\.decode", {"dpt/data/formats/io.py"}),
     ],
 )
 def test_what_only_one_file_may_do(pattern, allowed):

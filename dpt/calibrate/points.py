@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dpt.data.datasets.folder import scan
-from dpt.data.errors import DataError, few
+from dpt.data.errors import DataError
 from dpt.data.formats import io
 
 COLUMNS = ("image", "x", "y", "depth_m")
@@ -59,23 +58,16 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
     Raises:
         DataError: a column is missing, a value is no number, or a point lies outside its image.
     """
-    rows = csv.DictReader(io.read_text(path).splitlines(), skipinitialspace=True)
-    header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
-    if absent := [name for name in COLUMNS if name not in header]:
-        raise DataError(
-            f"{path}: no column {', '.join(absent)} (it has {few(header, 6) or 'none'}): its first "
-            f"line must name {','.join(COLUMNS)}"
-        )
     found: dict[str, list[list[float]]] = {}
-    for row in rows:
-        values, where = [row[name] for name in COLUMNS[1:]], f"{path}: line {rows.line_num}"
+    remedy = f"its first line must name {','.join(COLUMNS)}"
+    for where, (image, *values) in io.read_table(path, COLUMNS, remedy=remedy):
         try:
             point = [float(value) for value in values]
-        except (TypeError, ValueError):
+        except ValueError:
             raise DataError(f"{where}: {values} must be three numbers: x, y, depth_m") from None
         if not 0 < point[2] < inf:
             raise DataError(f"{where}: depth_m={point[2]} must be metres above 0")
-        found.setdefault(row["image"].strip(), []).append(point)
+        found.setdefault(image, []).append(point)
     folder = Path(path).parent if images is None else Path(images)
     known = []
     for name, points in found.items():

@@ -3,3 +3,15 @@
 They take ordinary flags; what they need is imported inside ``run``, so that ``dpt --help`` and a
 mistyped flag answer at once.
 """
+
+import argparse
+from typing import Any
+
+
+def command_parser(name: str, description: str, **options: Any) -> argparse.ArgumentParser:
+    """The parser of a command on a checkpoint, which is its first argument."""
+    parser = argparse.ArgumentParser(prog=f"dpt {name}", description=description, **options)
+    parser.add_argument(
+        "checkpoint", metavar="CKPT", help="a file, folder or hub id in any known format"
+    )
+    return parser

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from dpt.commands import command_parser
+
 
 def run(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="dpt calibrate",
-        description="Fits one scale and shift from predicted depth to known metres, and saves the "
+    parser = command_parser(
+        "calibrate",
+        "Fits one scale and shift from predicted depth to known metres, and saves the "
         "model with them. Relative models then predict metres, as long as camera and surroundings "
         "are like those of the points; metric models get the right scale.",
         epilog="points.csv has one line for each point, below the header image,x,y,depth_m (x and "
@@ -16,7 +18,6 @@ def run(arguments: list[str]) -> None:
         "suffices; outliers are rejected.",
     )
     add = parser.add_argument
-    add("checkpoint", help="a file or folder in any known format")
     add("--out", required=True, metavar="FOLDER", help="a new folder to save to")
     known = parser.add_mutually_exclusive_group(required=True)
     known.add_argument("--points", metavar="FILE.csv", help="a table of known points")

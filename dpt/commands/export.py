@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
+from pathlib import Path
+
+from dpt.commands import command_parser
 
 
 def run(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="dpt export",
-        description="Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, "
-        "TensorRT, ...; .pt2: torch.export), compares it with the model at three sizes, and "
-        "deletes it if they differ. The file takes any number of images of any size; its metadata "
-        "state outputs, units, classes and normalisation.",
+    parser = command_parser(
+        "export",
+        "Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, TensorRT, ...; "
+        ".pt2: torch.export), compares it with the model at three sizes, and deletes it if they "
+        "differ. The file takes any number of images of any size; its metadata state outputs, "
+        "units, classes and normalisation.",
     )
     add = parser.add_argument
-    add("checkpoint", help="a file or folder in any known format")
-    add("out", help="the file to write, ending in .onnx or .pt2")
+    add("out", type=Path, help="the file to write, ending in .onnx or .pt2")
     add("--task", action="append", default=[],
         help="export this head only (depth, segmentation, ...); can be repeated")  # fmt: skip
     add("--with-preprocessing", action="store_true",
         help="take uint8 RGB images (B, H, W, 3) and normalise them in the file; resizing to a "
         "size that suits the model is left to the caller")  # fmt: skip
-    add("--fp16", action="store_true",
-        help="also write NAME.fp16.onnx in float16, and measure its error and speed")  # fmt: skip
     add("--size", nargs=2, type=int, metavar=("H", "W"), help="fix the size of the input")
     add("--opset", type=int, help="of ONNX (default: the exporter's)")
     options = parser.parse_args(arguments)
-
-    from pathlib import Path
 
     from dpt.export import export
     from dpt.export.files import check_target
     from dpt.model import DPT
 
-    check_target(Path(options.out), opset=options.opset)  # before a large model is read
+    check_target(options.out, opset=options.opset)  # before a large model is read
     report = export(
         DPT.from_pretrained(options.checkpoint),
         options.out,
         size=tuple(options.size) if options.size else None,
         tasks=options.task,
         with_preprocessing=options.with_preprocessing,
-        half=options.fp16,
         opset=options.opset,
     )
     print(report)

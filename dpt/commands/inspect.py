@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+
+from dpt.commands import command_parser
 
 
 def run(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="dpt inspect",
-        description="Draws one sheet for one photo: outputs; principal components and lengths of "
+    parser = command_parser(
+        "inspect",
+        "Draws one sheet for one photo: outputs; principal components and lengths of "
         "the tokens of each feature level, and the CLS token's contribution; attention of the "
         "CLS token and of a patch. Blocks, rows and columns are counted from 0.",
     )
     add = parser.add_argument
-    add("checkpoint", help="a file or folder in any known format")
     add("image", type=Path, help="a photo")
     add("--out", type=Path, default=Path("sheet.png"), help="default: sheet.png")
     text = "the patch whose attention is shown, counted in patches; default: the middle"

@@ -8,10 +8,8 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from dpt.model import DPT
+from dpt.commands import command_parser
 
 STOPPED = 128 + 2
 """Exit code after Ctrl-C."""
@@ -23,7 +21,7 @@ npy for other maps)
             than 65 m), 0 is invalid; relative depth from the smallest to the largest value of each
             image. labels/NAME.png: class ids with a palette. HEAD/NAME.png: other maps of 1 or 3
             channels, 8 bits, scaled from the value range that the head declares
-  npy, exr  arrays as they are; depth (exr: pip install "dense-prediction-transformers[exr]")
+  npy       the arrays as they are
   color     depth_color/NAME.png: near is bright
   overlay   overlay/NAME.png: classes over the image
   panel     panel/NAME.png: the image and a picture of each output side by side
@@ -37,25 +35,13 @@ the whole image). Sub-folders are kept. The same command again skips finished in
 
 
 def run(arguments: list[str]) -> None:
-    options = _parser().parse_intermixed_args(arguments)
-    try:
-        failed = _predict(options)
-    except KeyboardInterrupt:
-        print("stopped; the same command continues from here", file=sys.stderr)
-        raise SystemExit(STOPPED) from None
-    if failed:
-        raise SystemExit(1)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dpt predict",
-        description="Predicts for images, folders and videos, at their own size.",
+    parser = command_parser(
+        "predict",
+        "Predicts for images, folders and videos, at their own size.",
         epilog=DETAILS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("checkpoint", metavar="CKPT", help="a file, folder or hub id in any known format")
     add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders, 'globs/**/*.jpg'")
     add("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
     add("--format", default="", metavar="A,B", help="formats to write, see below")
@@ -73,7 +59,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
     add("--overwrite", action="store_true", help="predict finished inputs again")
-    return parser
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        failed = _predict(options)
+    except KeyboardInterrupt:
+        print("stopped; the same command continues from here", file=sys.stderr)
+        raise SystemExit(STOPPED) from None
+    if failed:
+        raise SystemExit(1)
 
 
 def _predict(options: argparse.Namespace) -> bool:
@@ -88,20 +81,35 @@ def _predict(options: argparse.Namespace) -> bool:
     from dpt.predict.pipeline import predict_images, predict_video
     from dpt.predict.predictor import Predictor
     from dpt.run_log import start_log, tracked
+    from dpt.weights.native import fingerprint
 
-    _check(options)
+    style = Style(options.colormap, options.range)
+    try:
+        scales = [float(value) for value in options.scales.split(",")]
+    except ValueError:
+        raise ValueError(f"--scales {options.scales}: give numbers, as 0.75,1,1.25") from None
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     start_log(None)
     find_sources(options.inputs)  # a wrong path is reported before a large model is read
     model = DPT.from_pretrained(options.checkpoint)
-    settings = _settings(options, model)
+    settings = {  # what determines the contents of the files
+        "checkpoint": options.checkpoint,
+        "weights": fingerprint(model.config.to_dict(), model.state_dict()),
+        "classes": {n: list(s.class_names) for n, s in model.outputs.items() if s.class_names},
+        "colormap": options.colormap,
+        "range": options.range,
+        "tile": options.tile,
+        "flip": options.flip,
+        "scales": scales,
+        "precision": options.precision,
+    }
     predictor = Predictor(
         model,
         batch_size=options.batch_size,
         device=options.device,
         precision=options.precision,
         flip=options.flip,
-        scales=settings["scales"],
+        scales=scales,
         tile=options.tile,
     )
     del model
@@ -109,18 +117,16 @@ def _predict(options: argparse.Namespace) -> bool:
     settings["unit"] = predictor.unit
     products = products_of([name for name in options.format.split(",") if name], outputs)
     videos = videos_of(products, outputs)
-    if options.range is not None and predictor.unit == "metres" and options.range[0] <= 0:
-        low, high = options.range
+    if options.range and predictor.unit == "metres" and options.range[0] <= 0:
         raise ValueError(
-            f"--range {low:g} {high:g}: the first value in metres must be above 0, as in 0.5 10: "
-            "colours are proportional to 1 / depth"
+            f"--range {options.range[0]:g}: the first value in metres must be above 0, as in 0.5 "
+            "10: colours are proportional to 1 / depth"
         )
     folders = [p.folder for group in all_products(outputs).values() for p in group]
     sources = find_sources(options.inputs, skip=[options.out / name for name in folders])
     folder = OutputFolder(
         options.out, settings=settings, folders=folders, overwrite=options.overwrite
     )
-    style = Style(colormap=options.colormap, depth_range=settings["range"])
     todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]
     images = [s for s in todo if not s.is_video]
     done, failed, start = 0, list[tuple[Source, Exception]](), time.monotonic()
@@ -155,38 +161,3 @@ def _predict(options: argparse.Namespace) -> bool:
             where = "" if str(source.path) in message else f"{source.path}: "
             print(f"  {where}{message}", file=sys.stderr)
     return bool(failed)
-
-
-def _check(options: argparse.Namespace) -> None:
-    from dpt.viz import COLORMAPS
-
-    for name in ("batch_size", "workers"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')}: must be at least 1")
-    if options.colormap not in COLORMAPS:
-        raise ValueError(f"--colormap {options.colormap}: choose from {', '.join(COLORMAPS)}")
-    if options.range is not None and not options.range[0] < options.range[1]:
-        low, high = options.range
-        raise ValueError(f"--range {low:g} {high:g}: the first value must be smaller")
-
-
-def _settings(options: argparse.Namespace, model: DPT) -> dict[str, Any]:
-    """What determines the contents of the files."""
-    from dpt.weights.native import fingerprint
-
-    try:
-        scales = [float(value) for value in options.scales.split(",")]
-    except ValueError:
-        raise ValueError(f"--scales {options.scales}: give numbers, as 0.75,1,1.25") from None
-    classes = {n: list(s.class_names) for n, s in model.outputs.items() if s.class_names}
-    return {
-        "checkpoint": options.checkpoint,
-        "weights": fingerprint(model.config.to_dict(), model.state_dict()),
-        "classes": classes,
-        "colormap": options.colormap,
-        "range": options.range,
-        "tile": options.tile,
-        "flip": options.flip,
-        "scales": scales,
-        "precision": options.precision,
-    }

@@ -96,11 +96,7 @@ class MixDataset(Dataset):
         return sample
 
     def locate(self, epoch: int, index: int) -> tuple[int, int, int]:
-        """The sample at a place of an epoch.
-
-        Returns:
-            The set's number, the number of earlier passes through that set, the index in the set.
-        """
+        """A place of an epoch as (number of the set, earlier passes through it, index in it)."""
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
         number = bisect_right(self._ends, index)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from dpt.types import Sample
-
 
 def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") -> np.ndarray:
     """uint8 (H, W, 3) to ``size`` [h, w].
@@ -52,18 +50,3 @@ def resize_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def whole_factor(size: tuple[int, int], target: tuple[int, int]) -> int:
     """The largest whole factor by which both sides can shrink and still cover ``target``."""
     return max(1, min(size[0] // target[0], size[1] // target[1]))
-
-
-def shrink_sample(sample: Sample, cover: tuple[int, int]) -> Sample:
-    """The sample scaled down, aspect kept, to the smallest size that covers ``cover`` [h, w]."""
-    height, width = sample["image"].shape[:2]
-    scale = max(cover[0] / height, cover[1] / width)
-    if scale >= 1:
-        return sample
-    size = (round(height * scale), round(width * scale))
-    out = sample.copy()
-    out["image"] = resize_image(sample["image"], size)
-    for key in ("labels", "depth", "valid"):
-        if key in sample:
-            out[key] = resize_map(sample[key], size)
-    return out

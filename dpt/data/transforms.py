@@ -122,13 +122,10 @@ class EvalTransform:
 def _window(
     image: tuple[int, int], out: tuple[int, int], scale: float, position: np.ndarray
 ) -> Callable[[Any, np.ndarray, float], np.ndarray]:
-    """A function of (resize, array, fill) that cuts a rectangle and resizes it to ``out``.
+    """A function of (resize, array, fill) that cuts a rectangle and resizes it to ``out`` (H, W).
 
-    Args:
-        image: (H, W) of the image; the rectangle may reach beyond it, where the result is ``fill``.
-        out: (H, W) of the result.
-        scale: of the result against the image.
-        position: (2,) in 0..1, of the rectangle in the free space.
+    ``position`` (2,), in 0..1, is the rectangle's in the free space of ``image`` (H, W). Where the
+    rectangle reaches beyond the image, the result is ``fill``.
     """
     sides = (max(1, round(out[0] / scale)), max(1, round(out[1] / scale)))
     factor = whole_factor(sides, out)  # resizing is fast if it divides the sides

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,13 +24,16 @@ from urllib.parse import parse_qsl, urlsplit
 import cv2
 import numpy as np
 
-from dpt.demo.views import legend, note, open_image, shrunk
+from dpt.demo.views import legend, note, open_image
 from dpt.model import DPT
 from dpt.predict import Prediction, Predictor
 from dpt.predict.outputs import Style, all_products, is_paintable, paint
 from dpt.viz import COLORMAPS
+from dpt.viz.panel import shrink
 
 PAGE = Path(__file__).with_name("page.html")
+VIEW_WIDTH = 1280
+"""Largest width of the pictures shown, in pixels. Downloads have the image's own size."""
 KEPT_RESULTS = 4
 """Number of predictions kept for other colours and downloads, the latest ones."""
 POLICY = (
@@ -99,7 +101,6 @@ class Demo:
     def paint(self, key: str, colormap: str) -> dict[str, Any]:
         """The page's content for an earlier image."""
         image, prediction = self._find(key)
-        shown = [name for name, spec in self.outputs.items() if is_paintable(spec)]
         return {
             "key": key,
             "image": _data_url(image, "jpeg"),
@@ -110,7 +111,8 @@ class Demo:
                     "picture": _data_url(paint(name, prediction, image, Style(colormap)), "png"),
                     "legend": legend(name, prediction, colormap),
                 }
-                for name in shown
+                for name, spec in self.outputs.items()
+                if is_paintable(spec)
             ],
             "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
         }
@@ -129,7 +131,7 @@ class Demo:
 
 
 def _data_url(picture: np.ndarray, kind: str) -> str:
-    data = cv2.imencode(f".{kind}", cv2.cvtColor(shrunk(picture), cv2.COLOR_RGB2BGR))[1]
+    data = cv2.imencode(f".{kind}", cv2.cvtColor(shrink(picture, VIEW_WIDTH), cv2.COLOR_RGB2BGR))[1]
     return f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
 
 
@@ -139,38 +141,32 @@ class Handler(BaseHTTPRequestHandler):
     demo: Demo
     timeout = 60  # seconds without a byte
 
-    def do_GET(self) -> None:
-        self._answer(self._get)
-
-    def do_POST(self) -> None:
-        self._answer(self._post)
-
-    def _get(self, path: str, query: dict[str, str]) -> Any:
-        key = query.get("key", "")
-        if path == "/":
+    def _respond(self, address: str, query: dict[str, str]) -> Any:
+        """The answer: bytes, or data for JSON."""
+        key, colormap = query.get("key", ""), query.get("colormap", COLORMAPS[0])
+        if colormap not in COLORMAPS:
+            raise ValueError(f"colormap={colormap}: choose from {', '.join(COLORMAPS)}")
+        if address == "GET /":
             return PAGE.read_bytes()
-        if path == "/settings":
+        if address == "GET /settings":
             return self.demo.settings()
-        if path == "/paint":
-            return self.demo.paint(key, _colormap(query))
-        if path == "/file":
+        if address == "GET /paint":
+            return self.demo.paint(key, colormap)
+        if address == "GET /file":
             return self.demo.file(key, query.get("name", ""))
-        raise RefusedError(404, "there is nothing at this address")
-
-    def _post(self, path: str, query: dict[str, str]) -> Any:
-        if path != "/predict":
+        if address != "POST /predict":
             raise RefusedError(404, "there is nothing at this address")
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise RefusedError(411, "the request does not state its length")
         if int(length) > self.demo.max_bytes:
             raise RefusedError(413, f"more than {self.demo.max_bytes / 1e6:g} MB")
-        return self.demo.predict(self.rfile.read(int(length)), _colormap(query))
+        return self.demo.predict(self.rfile.read(int(length)), colormap)
 
-    def _answer(self, respond: Callable[[str, dict[str, str]], Any]) -> None:
+    def do_GET(self) -> None:
         url, status = urlsplit(self.path), 200
         try:
-            body = respond(url.path, dict(parse_qsl(url.query)))
+            body = self._respond(f"{self.command} {url.path}", dict(parse_qsl(url.query)))
         except RefusedError as error:
             status, body = error.status, {"error": str(error)}
         except ValueError as error:
@@ -189,23 +185,14 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    do_POST = do_GET  # noqa: N815  (a name of the base class)
+
     def log_message(self, *_: Any) -> None:
         """Requests are not logged."""
 
 
-def _colormap(query: dict[str, str]) -> str:
-    name = query.get("colormap", COLORMAPS[0])
-    if name not in COLORMAPS:
-        raise ValueError(f"colormap={name}: choose from {', '.join(COLORMAPS)}")
-    return name
-
-
 def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
-    """A server that listens, to be started by ``serve_forever``.
-
-    Args:
-        host: the address to listen on.
-        port: 0 uses a free one.
+    """A server that listens, to be started by ``serve_forever``; port 0 uses a free one.
 
     Raises:
         ValueError: the port is in use, or the host is not an address of this computer.
@@ -242,12 +229,6 @@ def serve(
     device: str | None,
 ) -> None:
     """Serves the page until Ctrl-C or SIGTERM.
-
-    Args:
-        checkpoint: in any known format.
-        host, port: see :func:`make_server`.
-        max_pixels, max_bytes: of an uploaded image.
-        device: None uses a GPU if there is one.
 
     Raises:
         ValueError: the checkpoint, address or port cannot be used.

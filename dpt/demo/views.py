@@ -8,13 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from dpt.data.formats.io import read_image, read_size
-from dpt.data.resize import resize_image
 from dpt.predict import Prediction
 from dpt.predict.outputs import Style, depth_coding, label_palette, nearness_span
 from dpt.viz.color import color_table
 
-VIEW_SIDE = 1280
-"""Longer side of the pictures shown, in pixels. Downloads have the image's own size."""
 MAX_CLASSES = 24
 """Number of classes in a legend, the largest first."""
 
@@ -38,19 +35,19 @@ def open_image(path: Path, *, max_pixels: int) -> np.ndarray:
         raise ValueError(str(error).replace(str(path), path.name)) from None
 
 
-def shrunk(picture: np.ndarray) -> np.ndarray:
-    """A picture with at most :data:`VIEW_SIDE` pixels a side."""
-    height, width = picture.shape[:2]
-    scale = min(1.0, VIEW_SIDE / max(height, width))
-    size = max(1, round(height * scale)), max(1, round(width * scale))
-    return resize_image(picture, size, rule="area")
-
-
 def legend(name: str, prediction: Prediction, colormap: str) -> str:
     """HTML that explains the picture of an output."""
     spec, values = prediction.outputs[name], prediction.arrays[name]
-    if spec.kind == "logits":
-        return _class_legend(values, spec.class_names, label_palette(prediction, name))
+    if spec.kind == "logits":  # each class that occurs, its colour and its share of the image
+        counts, palette = np.bincount(values.ravel()), label_palette(prediction, name)
+        entries = []
+        for k in np.argsort(-counts, kind="stable")[: min(MAX_CLASSES, np.count_nonzero(counts))]:
+            color = "rgb({} {} {})".format(*palette[k].tolist())
+            label = spec.class_names[k] if k < len(spec.class_names) else f"class {k}"
+            swatch = f'<span class="swatch" style="background: {color}"></span>'
+            share = f"{counts[k] / values.size:.1%}"
+            entries.append(f"<span>{swatch} {html.escape(label)} {share}</span>")
+        return f'<div class="legend">{"".join(entries)}</div>'
     if spec.kind != "depth":
         low, high = spec.value_range or (0.0, 1.0)
         return f"<div>{low:g} to {high:g} {html.escape(spec.unit)}</div>"
@@ -69,18 +66,6 @@ def legend(name: str, prediction: Prediction, colormap: str) -> str:
         f"<div><b>{low:.3g} to {high:.3g}</b> {unit}. "
         f"In the 16-bit PNG, depth = value × {scale:.6g} + {offset:.6g}.</div>"
     )
-
-
-def _class_legend(labels: np.ndarray, names: tuple[str, ...], palette: np.ndarray) -> str:
-    """Each class that occurs, its colour and its share of the image."""
-    counts = np.bincount(labels.ravel())
-    entries = []
-    for k in np.argsort(-counts, kind="stable")[: min(MAX_CLASSES, np.count_nonzero(counts))]:
-        color = "rgb({} {} {})".format(*palette[k].tolist())
-        name = html.escape(names[k] if k < len(names) else f"class {k}")
-        swatch = f'<span class="swatch" style="background: {color}"></span>'
-        entries.append(f"<span>{swatch} {name} {counts[k] / labels.size:.1%}</span>")
-    return f'<div class="legend">{"".join(entries)}</div>'
 
 
 def note(prediction: Prediction) -> str:

@@ -48,7 +48,7 @@ def trivial_scores(
         guesses = objective.baselines(known, size) if known else {}
         for kind, guess in guesses.items():
             scored = deepcopy(objective)
-            scored.reset()
+            scored.metrics.reset()
             runs[kind].append((scored, {objective.head: guess}))
     for labels in _labels(val, range(len(val))):
         for scored, outputs in (pair for run in runs.values() for pair in run):

@@ -21,7 +21,7 @@ from dpt.metrics.protocols import KB_SIZE, PredictionKind, kb_box
 from dpt.types import Batch, OutputSpec, Target
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
-    "depth": ("depth_npy", "depth", "depth_exr"),
+    "depth": ("depth_npy", "depth"),
     "labels": ("labels_npy", "labels"),
 }
 """Sub-folders with predictions of one target, by preference: exact values first."""

@@ -20,69 +20,41 @@ from dpt.export.files import Run, check_target, folder_beside, run_of, write, wr
 from dpt.export.graph import Graph, Shape, describe, trace
 from dpt.model import DPT
 
-HALF_TOLERANCE = 0.05
-"""A float16 file with a larger error is useless: something overflowed, or all detail is lost."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """A file.
-
-    Attributes:
-        path: the file.
-        errors: largest difference of each output from the model's, as a share of the largest value
-            of that output.
-        seconds: for one image, in ONNX Runtime or torch, on the CPU.
-    """
-
-    path: Path
-    errors: dict[str, float]
-    seconds: float
-
-    def __str__(self) -> str:
-        parts = [self.path, self.path.with_name(f"{self.path.name}.data")]
-        size = sum(p.stat().st_size for p in parts if p.is_file()) / 1e6
-        errors = ", ".join(f"{error:.1e} ({name})" for name, error in self.errors.items())
-        return (
-            f"{self.path}: {size:.1f} MB, largest error {errors} of the largest value, "
-            f"{1000 * self.seconds:.0f} ms"
-        )
-
 
 @dataclass(frozen=True)
 class Export:
     """What was written, and the result of the comparison with the model.
 
     Attributes:
-        file: the float32 file.
-        half: the float16 file, if requested.
+        path: the file.
+        errors: largest difference of each output from the model's, as a share of the largest value
+            of that output.
         metadata: of the file.
         compared: (images, height, width) of the inputs of the comparison.
         timed: (images, height, width) of the input that was timed.
-        model_seconds: of the model for that input, on the CPU.
+        seconds, model_seconds: for that input on the CPU, of the file in ONNX Runtime or torch, and
+            of the model.
     """
 
-    file: Written
-    half: Written | None
+    path: Path
+    errors: dict[str, float]
     metadata: dict[str, str]
     compared: tuple[Shape, ...]
     timed: Shape
+    seconds: float
     model_seconds: float
 
     def __str__(self) -> str:
-        lines = [
-            str(self.file),
-            f"  input    {self.metadata['input']}; size: {self.metadata['input_size']}",
-            f"  checked  {', '.join(map(_form, self.compared))} (images x H x W)",
-            f"  speed    measured at {_form(self.timed)} with {torch.get_num_threads()} CPU "
-            f"thread(s); the model takes {1000 * self.model_seconds:.0f} ms",
-        ]
-        if self.half:
-            ratio = self.file.seconds / self.half.seconds
-            lines += [str(self.half), f"  {ratio:.2f} times the speed of float32 on this CPU"]
-            if ratio < 1:
-                lines.append("  (few CPUs compute in float16; it is meant for GPUs)")
-        return "\n".join(lines)
+        parts = [self.path, self.path.with_name(f"{self.path.name}.data")]
+        size = sum(p.stat().st_size for p in parts if p.is_file()) / 1e6
+        errors = ", ".join(f"{error:.1e} ({name})" for name, error in self.errors.items())
+        return (
+            f"{self.path}: {size:.1f} MB, largest error {errors} of the largest value\n"
+            f"  input    {self.metadata['input']}; size: {self.metadata['input_size']}\n"
+            f"  checked  {', '.join(map(_form, self.compared))} (images x H x W)\n"
+            f"  speed    {1000 * self.seconds:.0f} ms; the model: {1000 * self.model_seconds:.0f} "
+            f"ms (at {_form(self.timed)}, {torch.get_num_threads()} CPU threads)"
+        )
 
 
 def export(
@@ -92,7 +64,6 @@ def export(
     size: tuple[int, int] | None = None,
     tasks: Sequence[str] = (),
     with_preprocessing: bool = False,
-    half: bool = False,
     opset: int | None = None,
     tolerance: float = 1e-4,
 ) -> Export:
@@ -107,11 +78,8 @@ def export(
         size: (H, W) fixes the size of the input.
         tasks: names of the heads to export; empty for all.
         with_preprocessing: the input is uint8 RGB (B, H, W, 3), normalised in the file.
-        half: also write a float16 file, ``NAME.fp16.onnx``, whose input and outputs are float32,
-            and measure its error and speed.
         opset: of ONNX; None uses the exporter's default.
-        tolerance: largest error that is accepted, as a share of an output's largest value
-            (float16: 0.05).
+        tolerance: largest error that is accepted, as a share of an output's largest value.
 
     Raises:
         ValueError: the model cannot be exported, the file cannot be written, or it differs from
@@ -125,34 +93,20 @@ def export(
     metadata = describe(model, graph, size=size)
     traced, compared = shapes_to_check(graph, size=size)
     timed = (1, *(size or model.preprocessing.image_size))
-
-    def make(name: str, *, half: bool) -> Written:
-        program = trace(graph.for_inference(half=half), traced, free_size=size is None)
-        precision = {"precision": "float16" if half else "float32"}
-        target = folder / name
-        with writing(path.with_name(name)):
-            write(
-                program,
-                target,
-                axes=graph.axes,
-                outputs=graph.outputs,
-                metadata=metadata | precision,
-                opset=opset,
-            )
-        run = run_of(target)
+    program = trace(graph.for_inference(), traced, free_size=size is None)
+    with folder_beside(path) as folder:
+        file, outputs = folder / path.name, graph.outputs
+        with writing(path):
+            write(program, file, axes=graph.axes, outputs=outputs, metadata=metadata, opset=opset)
+        run = run_of(file)
         try:
-            errors = compare(graph, run, compared)
-            require(errors, tolerance=HALF_TOLERANCE if half else tolerance)
+            errors = compare(graph, run, compared, tolerance=tolerance)
         except ValueError as error:
             remedy = "" if size else "; a fixed size may work: --size H W"
-            raise ValueError(f"{path.with_name(name)} was deleted: {error}{remedy}") from error
-        return Written(path.with_name(name), errors, seconds_for(run, graph.example(timed)))
-
-    with folder_beside(path) as folder:
-        file = make(path.name, half=False)
-        half_file = make(f"{path.stem}.fp16{path.suffix}", half=True) if half else None
-        model_seconds = seconds_for(graph, graph.example(timed))
-    return Export(file, half_file, metadata, compared, timed, model_seconds)
+            raise ValueError(f"{path} was deleted: {error}{remedy}") from error
+        example = graph.example(timed)
+        seconds, model_seconds = seconds_for(run, example), seconds_for(graph, example)
+    return Export(path, errors, metadata, compared, timed, seconds, model_seconds)
 
 
 def shapes_to_check(
@@ -167,11 +121,13 @@ def shapes_to_check(
     return traced, ((1, *trained), (2, 4 * step + 1, 3 * step), (1, 3 * step, 6 * step))
 
 
-def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]:
+def compare(
+    graph: Graph, run: Run, shapes: Iterable[Shape], *, tolerance: float
+) -> dict[str, float]:
     """The largest difference of each output, as a share of its largest value in the model.
 
     Raises:
-        ValueError: the file does not run on one of the shapes.
+        ValueError: the file does not run on one of the shapes, or an error exceeds ``tolerance``.
     """
     errors: dict[str, float] = {}
     for shape in shapes:
@@ -189,17 +145,13 @@ def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]
                 scale = value.abs().max().clamp(min=torch.finfo(torch.float32).tiny)
                 off = float((found[name] - value).abs().max() / scale)
             errors[name] = max(errors.get(name, 0.0), inf if isnan(off) else off)
-    return errors
-
-
-def require(errors: dict[str, float], *, tolerance: float) -> None:
-    """Raises ValueError if an error exceeds ``tolerance``."""
     worst = max(errors, key=lambda name: errors[name])
-    if not errors[worst] <= tolerance:
+    if errors[worst] > tolerance:
         raise ValueError(
             f"its {worst} is off by {errors[worst]:.1e} of the largest value, more than "
             f"{tolerance:.0e}"
         )
+    return errors
 
 
 def seconds_for(run: Callable[[Tensor], Any], images: Tensor) -> float:

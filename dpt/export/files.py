@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,8 +22,6 @@ from dpt.types import OutputSpec
 Run = Callable[[Tensor], dict[str, Tensor]]
 """The graph's input to its outputs by name."""
 
-METADATA_FILE = "metadata.json"
-"""The name of the metadata inside a ``.pt2``."""
 SUFFIXES = (".onnx", ".pt2")
 
 
@@ -69,23 +67,33 @@ def write(
     metadata: dict[str, str],
     opset: int | None,
 ) -> None:
-    """Writes ``program`` in the format of the suffix of ``path``.
-
-    Args:
-        axes: names of the input's axes.
-        outputs: declaration of each output.
+    """Writes ``program`` in the format of the suffix of ``path``; ``axes`` names the input's axes.
 
     Raises:
         ValueError: the format cannot express the model.
         OSError, RuntimeError: the file cannot be written.
     """
     if path.suffix == ".pt2":
-        extra = {METADATA_FILE: json.dumps(metadata, indent=2)}
+        extra = {"metadata.json": json.dumps(metadata, indent=2)}
         buffer = io.BytesIO()  # torch's writer of files aborts the process if the disk is full
         torch.export.save(program, buffer, extra_files=extra)
         path.write_bytes(buffer.getbuffer())
         return
-    made = _to_onnx(program, list(outputs), opset)
+    logging.disable(logging.WARNING)  # the exporter reports every step
+    try:
+        made: Any = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=["images"],
+            output_names=list(outputs),
+            opset_version=opset,
+            verbose=False,
+        )
+    except Exception as error:  # torch.onnx, onnxscript and onnx_ir raise many types
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise ValueError(f"ONNX cannot express this model: {reason}") from error
+    finally:
+        logging.disable(logging.NOTSET)
     made.model.metadata_props.update(metadata)
     _name_axes(made.model.graph.inputs[0], axes)
     for value, spec in zip(made.model.graph.outputs, outputs.values(), strict=True):
@@ -114,24 +122,6 @@ def run_of(path: Path) -> Run:
         return {name: torch.from_numpy(value) for name, value in zip(names, found, strict=True)}
 
     return run
-
-
-def _to_onnx(program: ExportedProgram, outputs: Sequence[str], opset: int | None) -> Any:
-    logging.disable(logging.WARNING)  # the exporter reports every step
-    try:
-        return torch.onnx.export(
-            program,
-            dynamo=True,
-            input_names=["images"],
-            output_names=list(outputs),
-            opset_version=opset,
-            verbose=False,
-        )
-    except Exception as error:  # torch.onnx, onnxscript and onnx_ir raise many types
-        reason = str(error).strip().partition("\n")[0][:200]
-        raise ValueError(f"ONNX cannot express this model: {reason}") from error
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _name_axes(value: Any, names: Mapping[int, str]) -> None:

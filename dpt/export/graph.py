@@ -26,7 +26,7 @@ class Graph(nn.Module):
     """Images to one tensor per head, as :meth:`dpt.nn.DPT.forward` in evaluation.
 
     Args:
-        model: predicts in its own precision; outputs are float32.
+        model: what predicts.
         preprocessing: the input is uint8 RGB (B, H, W, 3), normalised with this; None: the input
             is normalised float32 (B, 3, H, W).
     """
@@ -57,17 +57,16 @@ class Graph(nn.Module):
             copy.decoder = None  # no head reads it, and padding does not depend on it
         return cls(copy, preprocessing=model.preprocessing if with_preprocessing else None)
 
-    def for_inference(self, *, half: bool) -> Graph:
-        """The same function with fused BatchNorm and no auxiliary head; in float16 if ``half``."""
+    def for_inference(self) -> Graph:
+        """The same function with fused BatchNorm and no auxiliary head."""
         model: Any = optimized(self.model, compiled=False)
         model.to(memory_format=torch.contiguous_format)  # the runtime chooses its own
-        return Graph(model.half() if half else model, preprocessing=self.preprocessing).eval()
+        return Graph(model, preprocessing=self.preprocessing).eval()
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         if self.preprocessing is not None:
             images = self.preprocessing.normalize(images.permute(0, 3, 1, 2))
-        dtype = next(self.model.parameters()).dtype
-        return {name: out.float() for name, out in self.model(images.to(dtype)).items()}
+        return self.model(images)
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
@@ -93,11 +92,7 @@ class Graph(nn.Module):
 def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
     """The graph by torch.export, for any number of images and, if ``free_size``, of any size.
 
-    Args:
-        shape: of the images to trace with.
-
-    Raises:
-        ValueError: torch cannot trace the model.
+    ``shape`` is that of the images to trace with. A model that torch cannot trace is a ValueError.
     """
     from torch.fx.experimental import _config
 

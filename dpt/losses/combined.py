@@ -21,8 +21,6 @@ class CombinedLoss(nn.Module):
     ) -> None:
         super().__init__()
         weights = weights or {}
-        if not losses:
-            raise ValueError("CombinedLoss needs at least one loss")
         if unknown := sorted(set(weights) - set(losses)):
             raise ValueError(f"weights for {unknown}, but the losses are {sorted(losses)}")
         self.losses = nn.ModuleDict(dict(losses))

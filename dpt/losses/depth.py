@@ -10,7 +10,7 @@ half-precision inputs are converted first.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,18 +19,8 @@ from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, median_m
 
 SILogForm = Literal["bts", "depth_anything", "eigen"]
 
-
-class _Form(NamedTuple):
-    focus: float  # λ: share of the squared mean error that is subtracted
-    factor: float
-    root: bool
-
-
-_FORMS: dict[SILogForm, _Form] = {
-    "bts": _Form(focus=0.85, factor=10.0, root=True),
-    "depth_anything": _Form(focus=0.5, factor=1.0, root=True),
-    "eigen": _Form(focus=0.5, factor=1.0, root=False),
-}
+_FORMS = {"bts": (0.85, 10.0, True), "depth_anything": (0.5, 1.0, True), "eigen": (0.5, 1.0, False)}
+"""λ, the factor and whether a root is taken."""
 
 
 class SILogLoss(nn.Module):
@@ -64,22 +54,19 @@ class SILogLoss(nn.Module):
             raise ValueError(f"SILog form={form!r}: choose from {', '.join(get_args(SILogForm))}")
         if not eps > 0:
             raise ValueError(f"SILog eps={eps}: must be above 0")
-        self.form: SILogForm = form
+        self.form = form
         self.eps = eps
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """Args: prediction, target: (B, H, W), metres; valid: bool (B, H, W)."""
+        """``prediction`` and ``target`` in metres."""
         _check_shapes(prediction, target, valid)
-        form = _FORMS[self.form]
+        focus, factor, root = _FORMS[self.form]
         valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
         error = _log_error(prediction, target, valid, self.eps)
         mean = masked_mean(error, valid)
         variance = masked_mean((error - mean[:, None, None]).square(), valid)
-        loss = variance + (1 - form.focus) * mean.square()
-        return (form.factor * (_sqrt(loss) if form.root else loss)).mean()
-
-    def extra_repr(self) -> str:
-        return f"form={self.form!r}, eps={self.eps}"
+        loss = variance + (1 - focus) * mean.square()
+        return (factor * (_sqrt(loss) if root else loss)).mean()
 
 
 class GradientMatchingLoss(nn.Module):
@@ -103,7 +90,6 @@ class GradientMatchingLoss(nn.Module):
         self.log = log
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """Args: prediction, target: (B, H, W), the same unit; valid: bool (B, H, W)."""
         _check_shapes(prediction, target, valid)
         if self.log:
             valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
@@ -142,35 +128,26 @@ class ScaleShiftInvariantLoss(nn.Module):
         super().__init__()
         if not 0 <= trim < 1:
             raise ValueError(f"trim={trim}: must be in [0, 1)")
-        if gradient_weight < 0:
-            raise ValueError(f"gradient_weight={gradient_weight}: must not be negative")
         self.trim = trim
         self.gradient_weight = gradient_weight
         self.gradient_matching = GradientMatchingLoss(scales=gradient_scales)
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """Args: prediction: (B, H, W), relative inverse depth, unit-less, larger is nearer;
-        target: (B, H, W), *metric depth*, metres, inverted here; valid: bool (B, H, W)."""
+        """``prediction`` is relative inverse depth, ``target`` *depth* in metres, inverted here."""
         _check_shapes(prediction, target, valid)
         valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
         aligned = _normalize(prediction, valid)
         truth = _normalize(inverse_depth(target, valid), valid)
-        loss = self._trimmed_mae(aligned, truth, valid)
-        if self.gradient_weight > 0:
-            loss = loss + self.gradient_weight * self.gradient_matching(aligned, truth, valid)
-        return loss
-
-    def _trimmed_mae(self, aligned: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
         residual = torch.where(valid, (aligned - truth).abs(), torch.inf).flatten(1)
         ordered = residual.sort(dim=1).values  # the valid ones first
         count = valid.flatten(1).sum(1, keepdim=True)
         kept = count * round((1 - self.trim) * 1000) // 1000  # in integers: exact at any size
         rank = torch.arange(ordered.shape[1], device=ordered.device)
         total = torch.where(rank < kept, ordered, 0.0).sum(1, keepdim=True)
-        return (total / (2 * count.clamp(min=1))).mean()
-
-    def extra_repr(self) -> str:
-        return f"trim={self.trim}, gradient_weight={self.gradient_weight}"
+        loss = (total / (2 * count.clamp(min=1))).mean()
+        if self.gradient_weight > 0:
+            loss = loss + self.gradient_weight * self.gradient_matching(aligned, truth, valid)
+        return loss
 
 
 def _log_error(prediction: Tensor, target: Tensor, valid: Tensor, eps: float) -> Tensor:

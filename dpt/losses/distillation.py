@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.depthmath import at_least_float32
+from dpt.functional import resize
 
 
 def softened_divergence(student: Tensor, teacher: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -38,9 +39,7 @@ def pairwise_similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
         student: features (B, D, h, w).
         teacher: features (B, D', h', w'), resized to h × w.
     """
-    if teacher.shape[-2:] != student.shape[-2:]:
-        size = (student.shape[-2], student.shape[-1])
-        teacher = F.interpolate(teacher, size=size, mode="bilinear", align_corners=False)
+    teacher = resize(teacher, (student.shape[-2], student.shape[-1]))
     return (_similarities(student) - _similarities(teacher)).square().mean()
 
 

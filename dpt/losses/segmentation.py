@@ -1,9 +1,9 @@
-"""Segmentation losses on logits (B, K, H, W) and labels (B, H, W) with an ignored id.
+"""Segmentation losses on logits (B, K, h, w) and labels (B, H, W), 255 where unlabelled.
 
 Each returns the mean over the batch of one number per image, 0 for an image without labels.
 Logits of another size are upsampled to the labels' size, bilinearly with aligned corners as in the
 official DPT. Softmax and everything after it runs in float32 at least. Labels must be in [0, K) or
-``ignore_index``; the data set checks that.
+255; the data set checks that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpt.depthmath import at_least_float32
-from dpt.functional import chunked_cross_entropy
+from dpt.functional import chunked_cross_entropy, upsample
+from dpt.types import IGNORE_INDEX
 
 
 class CrossEntropyLoss(nn.Module):
@@ -24,7 +25,6 @@ class CrossEntropyLoss(nn.Module):
     For one image it equals ``torch.nn.functional.cross_entropy`` with ``reduction="mean"``.
 
     Args:
-        ignore_index: label of pixels that do not count.
         label_smoothing: in [0, 1): share of the target spread over all classes.
         class_weights: K factors, none negative; None means 1.
     """
@@ -32,26 +32,20 @@ class CrossEntropyLoss(nn.Module):
     class_weights: Tensor | None
 
     def __init__(
-        self,
-        *,
-        ignore_index: int = 255,
-        label_smoothing: float = 0.0,
-        class_weights: Sequence[float] | None = None,
+        self, *, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None
     ) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
         if class_weights is not None and min(class_weights, default=0) < 0:
             raise ValueError(f"class_weights must not be negative, got {list(class_weights)}")
-        self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
         weights = None if class_weights is None else torch.tensor([float(w) for w in class_weights])
         self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
         _check_shapes(logits, labels)
-        logits, labels, valid = at_least_float32(logits), labels.long(), labels != self.ignore_index
+        logits, labels, valid = at_least_float32(logits), labels.long(), labels != IGNORE_INDEX
         weights = self.class_weights
         pixel_weights = valid.to(logits.dtype)
         if weights is not None:
@@ -66,55 +60,33 @@ class CrossEntropyLoss(nn.Module):
             labels,
             scale=scale,
             class_weights=weights,
-            ignore_index=self.ignore_index,
+            ignore_index=IGNORE_INDEX,
             label_smoothing=self.label_smoothing,
         )
 
 
-class _MaskedLoss(nn.Module):
-    """A loss of probabilities at the labelled pixels.
-
-    Args:
-        ignore_index: label of pixels that do not count.
-    """
-
-    def __init__(self, *, ignore_index: int = 255) -> None:
-        super().__init__()
-        self.ignore_index = ignore_index
-
-    def _prepare(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits (B, K, H, W) in float32 or more, labels as int64, and bool: which are labelled."""
-        _check_shapes(logits, labels)
-        logits, size = at_least_float32(logits), labels.shape[-2:]
-        if logits.shape[-2:] != size:
-            logits = F.interpolate(logits, size=size, mode="bilinear", align_corners=True)
-        return logits, labels.long(), labels != self.ignore_index
-
-
-class FocalLoss(_MaskedLoss):
+class FocalLoss(nn.Module):
     """(1 - p)^γ · (-ln p), p the probability of the true class (Lin et al. 2017, eq. 4).
 
     Args:
         gamma: γ, at least 0; 0 is cross-entropy.
-        ignore_index: label of pixels that do not count.
     """
 
-    def __init__(self, *, gamma: float = 2.0, ignore_index: int = 255) -> None:
-        super().__init__(ignore_index=ignore_index)
+    def __init__(self, *, gamma: float = 2.0) -> None:
+        super().__init__()
         if gamma < 0:
             raise ValueError(f"gamma={gamma}: must not be negative")
         self.gamma = gamma
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
-        logits, labels, valid = self._prepare(logits, labels)
-        ce = F.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction="none")
+        logits, labels, valid = _at_label_size(logits, labels)
+        ce = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
         # 1 - p without cancellation; the floor keeps the gradient of a small power finite at p = 1
         miss = (-torch.expm1(-ce)).clamp(min=1e-12)
-        return _image_mean(miss.pow(self.gamma) * ce, valid.to(ce.dtype))
+        return _image_mean(miss.pow(self.gamma) * ce, valid)
 
 
-class DiceLoss(_MaskedLoss):
+class DiceLoss(nn.Module):
     """Soft Dice: mean over the image's classes of 1 - 2 Σ p·g / (Σ p + Σ g).
 
     The classes of an image are those with a labelled pixel in it; the sums run over its labelled
@@ -122,8 +94,7 @@ class DiceLoss(_MaskedLoss):
     """
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
-        logits, labels, valid = self._prepare(logits, labels)
+        logits, labels, valid = _at_label_size(logits, labels)
         probabilities = logits.softmax(1).flatten(2)
         index, inside = torch.where(valid, labels, 0).flatten(1), valid.flatten(1)
         true_class = probabilities.gather(1, index[:, None]).squeeze(1)
@@ -132,13 +103,12 @@ class DiceLoss(_MaskedLoss):
         intersection = zeros.scatter_add(1, index, torch.where(inside, true_class, 0.0))
         labelled = zeros.scatter_add(1, index, inside.to(zeros.dtype))
         predicted = torch.where(inside[:, None], probabilities, 0.0).sum(2)
-        total = predicted + labelled
         present = labelled > 0
-        dice = 2 * intersection / torch.where(present, total, 1.0)
-        return _image_mean(1 - dice, present.to(dice.dtype))
+        dice = 2 * intersection / torch.where(present, predicted + labelled, 1.0)
+        return _image_mean(1 - dice, present)
 
 
-class LovaszSoftmaxLoss(_MaskedLoss):
+class LovaszSoftmaxLoss(nn.Module):
     """Lovász extension of the Jaccard loss, per image, over the classes present in it.
 
     Berman et al. 2018, eq. 9 and algorithm 1: for each class, the errors |[y = c] - p_c| are sorted
@@ -151,8 +121,7 @@ class LovaszSoftmaxLoss(_MaskedLoss):
     """
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Args: logits: (B, K, h, w); labels: integer (B, H, W)."""
-        logits, labels, valid = self._prepare(logits, labels)
+        logits, labels, valid = _at_label_size(logits, labels)
         probabilities = logits.softmax(1).flatten(2)
         labels, valid = labels.flatten(1), valid.flatten(1)
         losses, present = [], []
@@ -162,12 +131,12 @@ class LovaszSoftmaxLoss(_MaskedLoss):
             errors = torch.where(valid, errors, 0.0)
             losses.append((errors * _lovasz_weights(errors, foreground, valid)).sum(1))
             present.append(foreground.any(1))
-        return _image_mean(torch.stack(losses, 1), torch.stack(present, 1).to(logits.dtype))
+        return _image_mean(torch.stack(losses, 1), torch.stack(present, 1))
 
 
 @torch.no_grad()
 def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor:
-    """Weight of each pixel's error, (B, N), in the pixels' own order; all bool inputs (B, N)."""
+    """Weight of each pixel's error, (B, N), in the pixels' own order."""
     order = torch.where(valid, errors, -1.0).argsort(dim=1, descending=True)
     hit = foreground.gather(1, order)
     seen = hit.cumsum(1)  # integers: exact, and deterministic on CUDA
@@ -179,6 +148,13 @@ def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor
     return torch.zeros_like(errors).scatter(1, order, growth)
 
 
+def _at_label_size(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits (B, K, H, W) in float32 or more, labels as int64, and bool: which are labelled."""
+    _check_shapes(logits, labels)
+    size = (labels.shape[1], labels.shape[2])
+    return upsample(at_least_float32(logits), size), labels.long(), labels != IGNORE_INDEX
+
+
 def _check_shapes(logits: Tensor, labels: Tensor) -> None:
     if logits.ndim != 4 or labels.ndim != 3 or len(logits) != len(labels):
         raise ValueError(
@@ -187,7 +163,7 @@ def _check_shapes(logits: Tensor, labels: Tensor) -> None:
         )
 
 
-def _image_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean of each image's values (0 without weight), averaged over images: () scalar."""
-    total, weight = (values * weights).flatten(1).sum(1), weights.flatten(1).sum(1)
-    return (total / torch.where(weight > 0, weight, 1.0)).mean()
+def _image_mean(values: Tensor, counted: Tensor) -> Tensor:
+    """Mean of each image's counted values (0 without any), averaged over the images."""
+    counted = counted.to(values.dtype).flatten(1)
+    return ((values.flatten(1) * counted).sum(1) / counted.sum(1).clamp(min=1)).mean()

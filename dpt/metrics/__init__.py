@@ -1,13 +1,13 @@
 """Metrics whose states are sums over images, so that processes add up exactly."""
 
-from dpt.metrics.base import SumMetric
-from dpt.metrics.bootstrap import confidence_intervals
-from dpt.metrics.boundary import boundary_counts, boundary_iou
+from dpt.metrics.base import SumMetric, confidence_intervals
 from dpt.metrics.depth import DEPTH_ERRORS, DepthMetrics, depth_errors
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
 from dpt.metrics.protocols import DEPTH_PROTOCOLS, DepthProtocol, Protocol
 from dpt.metrics.segmentation import (
     SegmentationMetrics,
+    boundary_counts,
+    boundary_iou,
     class_iou,
     confusion_matrix,
     segmentation_scores,

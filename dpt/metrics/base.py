@@ -1,4 +1,4 @@
-"""The base class of metrics: a torchmetrics ``Metric`` whose states are sums over images."""
+"""The base class of metrics, a torchmetrics ``Metric`` of sums over images; their intervals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+_MAX_DRAWS = 2**24
+"""Numbers that :func:`confidence_intervals` holds at a time."""
+
 
 def sum_dtype(device: torch.device) -> torch.dtype:
     """float64, or float32 on devices that have no float64 (Apple's mps)."""
@@ -19,9 +22,8 @@ def sum_dtype(device: torch.device) -> torch.dtype:
 class SumMetric(Metric):
     """A metric whose states are added over images, updates and processes.
 
-    A metric adds its states in ``__init__`` with :meth:`add_sum` and :meth:`add_count`, changes
-    them in ``update`` and returns scalars by name from ``compute``. Sums are float64, so that
-    neither the number of images nor their order changes the result; counts are int64. The states
+    A metric adds its states in ``__init__`` with :meth:`add_sum` (float64) and :meth:`add_count`
+    (int64), changes them in ``update`` and returns scalars by name from ``compute``. The states
     follow the module to another device, but not to another precision (``module.half()``).
 
     The states of one image are everything the metric keeps of it: scores of single images and
@@ -51,12 +53,10 @@ class SumMetric(Metric):
 
     def states_of(self, vector: Tensor) -> dict[str, Tensor]:
         """The states by name, from a vector as :meth:`vector` returns it."""
-        shapes = {name: getattr(self, name).shape for name in self._defaults}
-        pieces = vector.split([shape.numel() for shape in shapes.values()])
-        return {
-            name: piece.view(shape)
-            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
-        }
+        shapes = [getattr(self, name).shape for name in self._defaults]
+        pieces = vector.split([shape.numel() for shape in shapes])
+        views = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+        return dict(zip(self._defaults, views, strict=True))
 
     def scores_of(self, vector: Tensor) -> dict[str, float]:
         """The result of :meth:`compute` for the states in ``vector``, without synchronisation.
@@ -87,3 +87,41 @@ class SumMetric(Metric):
             return state.to(device, sum_dtype(device) if state.is_floating_point() else state.dtype)
 
         return super()._apply(move, exclude_state)
+
+
+def confidence_intervals(
+    metric: SumMetric, vectors: Tensor, *, resamples: int = 1000, seed: int = 0
+) -> dict[str, tuple[float, float]]:
+    """95 % intervals of every score, by percentile bootstrap over images (Efron 1979).
+
+    Each resample draws as many images as there are, with replacement, and scores their sum. The
+    frames of a video are not independent images: their intervals are too narrow.
+
+    Args:
+        metric: the metric of the vectors.
+        vectors: float64 (N, S), dense or sparse: :meth:`SumMetric.vector` of each image alone.
+        resamples: number of resamples.
+        seed: of the draws.
+
+    Returns:
+        (low, high) by name. NaN with fewer than two images, or where most resamples have no score
+        (a class that few images contain).
+    """
+    count, states = vectors.shape
+    random = np.random.default_rng(seed)
+    rows = max(1, min(resamples, _MAX_DRAWS // max(count, states)))
+    values: dict[str, list[float]] = {}
+    for start in range(0, resamples, rows):
+        draws = random.integers(0, count, (min(rows, resamples - start), count))
+        times = np.stack([np.bincount(draw, minlength=count) for draw in draws], axis=1)
+        sums = vectors.T @ torch.from_numpy(times).double()  # (S, resamples)
+        for vector in sums.T.contiguous():
+            for name, value in metric.scores_of(vector).items():
+                values.setdefault(name, []).append(value)
+    intervals = {}
+    for name, found in values.items():
+        known = np.array(found)[np.isfinite(found)]
+        enough = count > 1 and 2 * len(known) >= resamples
+        low, high = np.quantile(known, [0.025, 0.975]) if enough else (np.nan, np.nan)
+        intervals[name] = float(low), float(high)
+    return intervals

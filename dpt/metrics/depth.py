@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpt.depthmath import (
-    align_median,
-    align_scale_shift,
-    at_least_float32,
-    inverse_depth,
-)
+from dpt.depthmath import align_median, align_scale_shift, at_least_float32, inverse_depth
 from dpt.metrics.base import SumMetric, sum_dtype
 from dpt.metrics.protocols import DepthProtocol, PredictionKind
+from dpt.validation import validate
 
 DEPTH_ERRORS = (
     "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "delta1", "delta2", "delta3",
@@ -54,7 +50,7 @@ class DepthMetrics(SumMetric):
     ``detailed``, all errors with that ending.
 
     Args:
-        protocol: which pixels count, and alignment and clamping of predictions.
+        protocol: how depth is scored.
         prediction_kind: ``metric``: depth in metres. ``relative``: inverse depth up to an unknown
             scale and shift.
         detailed: also every error pooled, and ``range/<low>-<high>m/abs_rel``, ``.../rmse`` (both
@@ -81,10 +77,7 @@ class DepthMetrics(SumMetric):
         **settings: Any,
     ) -> None:
         super().__init__()
-        self.protocol = protocol or DepthProtocol(**settings)
-        if prediction_kind not in get_args(PredictionKind):
-            allowed = get_args(PredictionKind)
-            raise ValueError(f"prediction_kind {prediction_kind!r} is unknown; allowed: {allowed}")
+        self.protocol: DepthProtocol = protocol or validate(DepthProtocol, settings, "protocol")
         if prediction_kind == "relative" and self.protocol.alignment == "none":
             raise ValueError(
                 "relative predictions have no unit: set alignment to 'median' or 'scale_shift'"
@@ -108,15 +101,10 @@ class DepthMetrics(SumMetric):
         shape, metres; valid: bool, the same shape."""
         if prediction.ndim not in (2, 3) or not prediction.shape == target.shape == valid.shape:
             shapes = [tuple(t.shape) for t in (prediction, target, valid)]
-            raise ValueError(
-                "prediction, target and valid must have one shape, (B, H, W) or (H, W), "
-                f"got {shapes}"
-            )
+            raise ValueError(f"prediction, target and valid must have one shape, got {shapes}")
         size = prediction.shape[-2:]
         prediction, target, valid = (t.reshape(-1, *size) for t in (prediction, target, valid))
-        target = at_least_float32(target)
         depth, valid = self.in_metres(prediction, target, valid)
-
         sums = _pixel_sums(depth, target, valid)
         count = valid.sum((1, 2))
         self.errors = self.errors + _errors_of(sums / count.clamp(min=1)[:, None]).sum(0)
@@ -151,23 +139,9 @@ class DepthMetrics(SumMetric):
 
         Arguments as for :meth:`update`, with the batch axis.
         """
-        target = at_least_float32(target)
-        valid = self.protocol.counted(target, valid)
-        return self._to_depth(at_least_float32(prediction), target, valid), valid
-
-    def _range_sums(self, depth: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """(3, ranges): pixels, Σ |p - t| / t and Σ (p - t)² by the truth's share of max_depth."""
-        t = torch.where(valid, target, 1.0)
-        place = (t * (RANGES / self.protocol.max_depth)).long().clamp(max=RANGES - 1)
-        place = torch.where(valid, place, RANGES).flatten()  # a last bin for invalid pixels
-        difference = (depth - t).to(self.by_range.dtype)
-        values = [torch.ones_like(difference), difference.abs() / t, difference.square()]
-        sums = [torch.bincount(place, v.flatten(), minlength=RANGES + 1) for v in values]
-        return torch.stack(sums)[:, :RANGES]
-
-    def _to_depth(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """Aligned depth in metres, within [min_depth, max_depth] and never NaN."""
+        prediction, target = at_least_float32(prediction), at_least_float32(target)
         protocol = self.protocol
+        valid = protocol.counted(target, valid)
         inverse = self.prediction_kind == "relative"
         known = valid & prediction.isfinite()
         if protocol.alignment != "none":
@@ -177,15 +151,25 @@ class DepthMetrics(SumMetric):
                 inverse = True
             reference = inverse_depth(target, valid) if inverse else target
             if protocol.alignment == "median":
-                factor = align_median(prediction, reference, known)
-                prediction = prediction * factor[:, None, None]
+                scale = align_median(prediction, reference, known)
+                shift = torch.zeros_like(scale)
             else:
                 scale, shift = align_scale_shift(prediction, reference, known)
-                prediction = prediction * scale[:, None, None] + shift[:, None, None]
+            prediction = prediction * scale[:, None, None] + shift[:, None, None]
         if inverse:
             low, high = 1 / protocol.max_depth, 1 / protocol.min_depth
             prediction = prediction.clamp(low, high).reciprocal()
-        return protocol.clamp(prediction)
+        return protocol.clamp(prediction), valid
+
+    def _range_sums(self, depth: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """(3, ranges): pixels, Σ |p - t| / t and Σ (p - t)² by the truth's share of max_depth."""
+        t = torch.where(valid, at_least_float32(target), 1.0)
+        place = (t * (RANGES / self.protocol.max_depth)).long().clamp(max=RANGES - 1)
+        place = torch.where(valid, place, RANGES).flatten()  # a last bin for invalid pixels
+        difference = (depth - t).to(self.by_range.dtype)
+        values = [torch.ones_like(difference), difference.abs() / t, difference.square()]
+        sums = [torch.bincount(place, v.flatten(), minlength=RANGES + 1) for v in values]
+        return torch.stack(sums)[:, :RANGES]
 
 
 def _pixel_sums(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:

@@ -11,11 +11,7 @@ _TOP = 5
 
 
 class ClassificationMetrics(SumMetric):
-    """``accuracy`` (top-1) and, with more than five classes, ``top5_accuracy``.
-
-    Args:
-        num_classes: C.
-    """
+    """``accuracy`` (top-1) and, with more than five classes, ``top5_accuracy``."""
 
     higher_is_better = True
     correct: Tensor
@@ -24,8 +20,6 @@ class ClassificationMetrics(SumMetric):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
         self.num_classes = num_classes
         for name in ("correct", "correct_top5", "images"):
             self.add_count(name)

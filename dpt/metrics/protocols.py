@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ Box = tuple[int, int, int, int]
 ValidRule = Literal["strict", "inclusive"]
 PredictionKind = Literal["metric", "relative"]
 
-NYU_SIZE, NYU_BOX = (480, 640), (45, 471, 41, 601)
 _COLUMNS = (0.03594771, 0.96405229)
 _SHARES: dict[Crop, tuple[tuple[float, float], tuple[float, float]]] = {
     "garg": ((0.40810811, 0.99189189), _COLUMNS),
@@ -72,19 +71,8 @@ class DepthProtocol:
                 f"0 < min_depth < max_depth is needed, got min_depth={self.min_depth}, "
                 f"max_depth={self.max_depth}"
             )
-        choices = {"valid_rule": ValidRule, "alignment": Alignment}
-        choices |= {"space": Space} if self.space is not None else {}
-        choices |= {"crop": Crop} if isinstance(self.crop, str) else {}
-        for name, kind in choices.items():
-            if getattr(self, name) not in get_args(kind):
-                box = " or [top, bottom, left, right] in pixels" if name == "crop" else ""
-                raise ValueError(
-                    f"{name} {getattr(self, name)!r} is unknown; allowed: {get_args(kind)}{box}"
-                )
         crop = self.crop
-        if not isinstance(crop, str) and not (
-            len(crop) == 4 and 0 <= crop[0] < crop[1] and 0 <= crop[2] < crop[3]
-        ):
+        if not isinstance(crop, str) and not (0 <= crop[0] < crop[1] and 0 <= crop[2] < crop[3]):
             raise ValueError(
                 f"crop {list(crop)}: must be [top, bottom, left, right] in pixels, with "
                 "top < bottom and left < right"
@@ -96,12 +84,29 @@ class DepthProtocol:
         Raises:
             ValueError: the crop is for maps of another size.
         """
-        top, bottom, left, right = _crop_box(self.crop, height, width)
+        size, crop = f"{height}x{width}", self.crop
+        box = 0, height, 0, width
+        if isinstance(crop, str) and crop in _SHARES:
+            (top, bottom), (left, right) = _SHARES[crop]
+            box = int(top * height), int(bottom * height), int(left * width), int(right * width)
+        elif crop == "eigen_nyu":
+            if (height, width) != (480, 640):
+                raise ValueError(
+                    "crop=eigen_nyu is for maps of 480x640 pixels (height x width), but one has "
+                    f"{size}: choose another protocol or protocol.crop"
+                )
+            box = 45, 471, 41, 601
+        elif not isinstance(crop, str):
+            box = crop
+            if box[1] > height or box[3] > width:
+                raise ValueError(
+                    f"crop {list(box)} ([top, bottom, left, right]) reaches beyond a map of "
+                    f"{size} pixels (height x width)"
+                )
         if self.kb_crop:
-            kb_top, kb_bottom, kb_left, kb_right = kb_box(height, width)
-            top, bottom = max(top, kb_top), min(bottom, kb_bottom)
-            left, right = max(left, kb_left), min(right, kb_right)
-        return top, bottom, left, right
+            kb = kb_box(height, width)
+            box = (max(box[0], kb[0]), min(box[1], kb[1]), max(box[2], kb[2]), min(box[3], kb[3]))
+        return box
 
     def counted(self, depth: Tensor, valid: Tensor) -> Tensor:
         """Restricts ``valid``, bool (..., H, W), to the pixels of ``depth`` (metres) that count."""
@@ -110,10 +115,7 @@ class DepthProtocol:
             inside = valid_range(depth, valid, min_depth=low, max_depth=high)
         else:
             inside = valid & (depth >= low) & (depth <= high)
-        height, width = depth.shape[-2:]
-        top, bottom, left, right = self.box(height, width)
-        if (top, bottom, left, right) == (0, height, 0, width):
-            return inside
+        top, bottom, left, right = self.box(*depth.shape[-2:])
         window = torch.zeros_like(inside)
         window[..., top:bottom, left:right] = True
         return inside & window
@@ -179,12 +181,7 @@ class Protocol:
     boundary: float | None
 
     def depth(self, *, kind: PredictionKind, max_depth: float) -> DepthProtocol:
-        """How depth is scored.
-
-        Args:
-            kind: of the predictions.
-            max_depth: the data's, in metres, for a protocol without one.
-        """
+        """How depth is scored; ``max_depth`` is the data's, for a protocol without one."""
         values = {f.name: getattr(self, f.name) for f in fields(DepthProtocol)}
         values["max_depth"] = self.max_depth or max_depth
         values["alignment"] = self.alignment or ("none" if kind == "metric" else "scale_shift")
@@ -223,23 +220,3 @@ def kb_box(height: int, width: int) -> Box:
         )
     top, left = height - KB_SIZE[0], (width - KB_SIZE[1]) // 2
     return top, height, left, left + KB_SIZE[1]
-
-
-def _crop_box(crop: Crop | Box, height: int, width: int) -> Box:
-    if crop == "none":
-        return 0, height, 0, width
-    if isinstance(crop, str) and crop in _SHARES:
-        (top, bottom), (left, right) = _SHARES[crop]
-        return int(top * height), int(bottom * height), int(left * width), int(right * width)
-    if crop == "eigen_nyu" and (height, width) != NYU_SIZE:
-        raise ValueError(
-            f"crop=eigen_nyu is for maps of {NYU_SIZE[0]}x{NYU_SIZE[1]} pixels (height x width), "
-            f"but one has {height}x{width}: choose another protocol or protocol.crop"
-        )
-    box = NYU_BOX if isinstance(crop, str) else crop
-    if box[1] > height or box[3] > width:
-        raise ValueError(
-            f"crop {list(box)} ([top, bottom, left, right]) reaches beyond a map of "
-            f"{height}x{width} pixels (height x width)"
-        )
-    return box

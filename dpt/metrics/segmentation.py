@@ -1,31 +1,28 @@
-"""Intersection over union and accuracies, from one confusion matrix over the data set."""
+"""Intersection over union and accuracies, from counts of pixels over the data set."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.metrics.base import SumMetric, sum_dtype
-from dpt.metrics.boundary import boundary_counts, boundary_iou
+from dpt.types import IGNORE_INDEX
 
 
-def confusion_matrix(
-    prediction: Tensor, labels: Tensor, num_classes: int, ignore_index: int = 255
-) -> Tensor:
+def confusion_matrix(prediction: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """Pixel counts, truth by row and prediction by column: int64 (K, K + 1).
 
     The last column counts labelled pixels whose prediction is no class (a 255 in a file of
-    predictions): they are wrong, not left out. Pixels labelled ``ignore_index`` or outside [0, K)
-    do not count.
+    predictions): they are wrong, not left out. Pixels labelled 255 or outside [0, K) do not count.
 
     Args:
-        prediction: integer class ids, any shape.
-        labels: integer class ids, the same shape.
+        prediction, labels: integer class ids, any shape.
         num_classes: K.
-        ignore_index: label of pixels that do not count.
     """
     if prediction.shape != labels.shape:
         raise ValueError(
@@ -35,12 +32,10 @@ def confusion_matrix(
     if prediction.is_floating_point():
         raise ValueError(f"prediction must hold integer class ids, got {prediction.dtype}")
     side = num_classes + 1
-    found, truth = (ids.flatten().int() for ids in (prediction, labels))
-    found = torch.where((found < 0) | (found >= num_classes), num_classes, found)
-    ignored = (truth < 0) | (truth >= num_classes) | (truth == ignore_index)
-    truth = torch.where(ignored, num_classes, truth)  # one more row, cut off below
+    found, truth = (_class_ids(ids.flatten(), num_classes) for ids in (prediction, labels))
+    truth = torch.where(labels.flatten() == IGNORE_INDEX, num_classes, truth)
     counts = torch.bincount(torch.add(found, truth, alpha=side), minlength=side * side)
-    return counts.view(side, side)[:num_classes]
+    return counts.view(side, side)[:num_classes]  # the last row is of pixels without a label
 
 
 def class_iou(matrix: Tensor) -> Tensor:
@@ -48,9 +43,8 @@ def class_iou(matrix: Tensor) -> Tensor:
 
     NaN for a class in neither truth nor prediction.
     """
-    counts = matrix.to(sum_dtype(matrix.device))
-    hits = counts.diagonal()
-    return hits / (counts.sum(1) + counts[:, : len(counts)].sum(0) - hits)
+    hits, truth, found = matrix.diagonal(), matrix.sum(1), matrix[:, : len(matrix)].sum(0)
+    return boundary_iou(torch.stack([hits, truth, found]))
 
 
 def segmentation_scores(matrix: Tensor) -> dict[str, Tensor]:
@@ -68,6 +62,79 @@ def segmentation_scores(matrix: Tensor) -> dict[str, Tensor]:
     }
 
 
+def boundary_counts(
+    prediction: Tensor, labels: Tensor, num_classes: int, ratio: float = 0.02
+) -> Tensor:
+    """Pixels near the boundary of each class: int64 (3, K), in both, in truth, in prediction.
+
+    With G and P a class in truth and prediction, and G_d and P_d their pixels within distance d of
+    the outside: |G_d ∩ P_d|, |G_d|, |P_d| (Cheng et al. 2021, eq. 3), summed over a data set as
+    for IoU. Pixels labelled 255 do not count and belong to no class in both.
+
+    Args:
+        prediction, labels: integer class ids (B, H, W).
+        num_classes: K.
+        ratio: d as a share of the diagonal (Cheng et al. 2021, section 4.2); d is at least a pixel.
+    """
+    truth = _class_ids(torch.where(labels == IGNORE_INDEX, -1, labels.int()), num_classes)
+    known = truth < num_classes
+    # a pixel without a label differs from one predicted as no class
+    found = torch.where(known, _class_ids(prediction, num_classes), num_classes + 1)
+    distance = max(1, round(ratio * math.hypot(*labels.shape[-2:])))
+    near_truth, near_found = near_boundary(truth, distance), near_boundary(found, distance)
+
+    def count(ids: Tensor, where: Tensor) -> Tensor:
+        bins = torch.where(where, ids, num_classes).clamp(max=num_classes).flatten()
+        return torch.bincount(bins, minlength=num_classes + 1)[:num_classes]
+
+    both = near_truth & near_found & (truth == found)
+    return torch.stack([count(truth, both), count(truth, near_truth), count(found, near_found)])
+
+
+def boundary_iou(counts: Tensor) -> Tensor:
+    """(K,) from (3, K) counts in both, truth and prediction; NaN for a class in neither."""
+    both, truth, found = counts.to(sum_dtype(counts.device))
+    return both / (truth + found - both)
+
+
+def near_boundary(ids: Tensor, width: int) -> Tensor:
+    """Pixels at most ``width`` pixels (Chebyshev distance) from another class or the border.
+
+    Equal to what ``width`` erosions by 3 × 3 remove from each class, for all classes in one pass:
+    a pixel is not near a boundary if all pairs of neighbours in its window are equal.
+
+    Args:
+        ids: integer (B, H, W), not negative.
+        width: at least 1.
+
+    Returns:
+        bool (B, H, W).
+    """
+    padded = F.pad(ids, (width,) * 4, value=-1)  # unlike every class
+    equal = padded[..., 1:] == padded[..., :-1]
+    rows = _all_of(equal, 2 * width, dim=-1)  # each row of the window holds one class
+    middle = padded[..., width:-width]
+    column = _all_of(middle[:, 1:] == middle[:, :-1], 2 * width, dim=-2)
+    return ~(_all_of(rows, 2 * width + 1, dim=-2) & column)
+
+
+def _all_of(flags: Tensor, count: int, *, dim: int) -> Tensor:
+    """Whether ``count`` consecutive flags are all set, from each position, in log₂(count) steps."""
+    size = 1
+    while size < count:
+        step = min(size, count - size)
+        length = flags.shape[dim] - step
+        flags = flags.narrow(dim, 0, length) & flags.narrow(dim, step, length)
+        size += step
+    return flags
+
+
+def _class_ids(ids: Tensor, num_classes: int) -> Tensor:
+    """As int32, K for everything that is no class."""
+    ids = ids.int()
+    return torch.where((ids < 0) | (ids >= num_classes), num_classes, ids)
+
+
 class SegmentationMetrics(SumMetric):
     """mIoU as benchmarks report it: one confusion matrix, then the mean over classes.
 
@@ -77,7 +144,6 @@ class SegmentationMetrics(SumMetric):
     Args:
         num_classes: K.
         class_names: K names for the ``iou/<name>`` scores; empty for the class ids.
-        ignore_index: label of pixels that do not count.
         boundary: width of boundaries as a share of the diagonal: adds ``boundary_miou`` and
             ``boundary_iou/<name>`` (Cheng et al. 2021); None leaves them out.
     """
@@ -88,23 +154,15 @@ class SegmentationMetrics(SumMetric):
     boundary_pixels: Tensor
 
     def __init__(
-        self,
-        num_classes: int,
-        class_names: Sequence[str] = (),
-        *,
-        ignore_index: int = 255,
-        boundary: float | None = None,
+        self, num_classes: int, class_names: Sequence[str] = (), *, boundary: float | None = None
     ) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
         self.class_names = tuple(class_names) or tuple(str(c) for c in range(num_classes))
         if len(self.class_names) != num_classes:
             raise ValueError(f"{len(self.class_names)} class_names for {num_classes} classes")
         if boundary is not None and not 0 < boundary < 1:
             raise ValueError(f"boundary={boundary}: must be a share of the diagonal, as 0.02")
         self.num_classes = num_classes
-        self.ignore_index = ignore_index
         self.boundary = boundary
         self.add_count("confusion", num_classes, num_classes + 1)
         if boundary is not None:
@@ -112,18 +170,11 @@ class SegmentationMetrics(SumMetric):
 
     def update(self, prediction: Tensor, labels: Tensor) -> None:
         """Args: prediction: integer class ids (H, W) or (B, H, W); labels: the same shape."""
-        self.confusion = self.confusion + confusion_matrix(
-            prediction, labels, self.num_classes, self.ignore_index
-        )
+        self.confusion = self.confusion + confusion_matrix(prediction, labels, self.num_classes)
         if self.boundary is not None:
-            size = labels.shape[-2:]
-            self.boundary_pixels = self.boundary_pixels + boundary_counts(
-                prediction.view(-1, *size),
-                labels.view(-1, *size),
-                self.num_classes,
-                self.ignore_index,
-                self.boundary,
-            )
+            maps = (ids.view(-1, *labels.shape[-2:]) for ids in (prediction, labels))
+            counts = boundary_counts(*maps, self.num_classes, self.boundary)
+            self.boundary_pixels = self.boundary_pixels + counts
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars in 0..1: ``miou``, ``pixel_accuracy``, ``mean_accuracy``, ``iou/<name>``."""

@@ -25,9 +25,9 @@ OBJECTIVES: dict[str, type[Objective]] = {}
 class Objective(nn.Module, ABC):
     """The training and evaluation of one head.
 
-    A subclass sets ``head``, ``target`` and ``metrics`` and implements :meth:`losses`. The defaults
-    of the other methods suit every head with real values: :meth:`truth` and :meth:`predict` give
-    what is scored, and :meth:`update`, :meth:`panel` and :meth:`baselines` follow from them.
+    A subclass sets ``head``, ``target`` and ``metrics`` and implements :meth:`losses`. The other
+    methods suit every head with real values: :meth:`truth` and :meth:`predict` give what is scored,
+    and :meth:`update`, :meth:`panel` and :meth:`baselines` follow from them.
 
     Attributes:
         head: name of the head and of its output.
@@ -55,12 +55,7 @@ class Objective(nn.Module, ABC):
 
     @classmethod
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of the class that the data set decides.
-
-        Args:
-            data: the data set.
-            settings: the arguments in the configuration.
-        """
+        """Arguments that the data set decides; ``settings`` are those of the configuration."""
         return {}
 
     @classmethod
@@ -82,12 +77,9 @@ class Objective(nn.Module, ABC):
         return ""
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
-        """Changes the model's input, or adds labels made from the images.
+        """Changes the model's input, normalised images (B, 3, H, W), or adds labels made from them.
 
-        Args:
-            inputs: normalised images (B, 3, H, W).
-            batch: labels, and ``image``.
-            step: number of training steps so far; 0 in evaluation.
+        ``step`` is the number of training steps so far; 0 in evaluation.
         """
         return inputs, batch
 
@@ -106,8 +98,8 @@ class Objective(nn.Module, ABC):
 
         Args:
             outputs: of the student, in training mode.
-            teacher_outputs: of the teacher, in evaluation mode; dense logits have the head's own
-                size, and ``depth`` is depth, also from a teacher of relative depth.
+            teacher_outputs: dense logits have the head's own size, and ``depth`` is depth, also
+                from a teacher of relative depth.
             temperature: of class probabilities.
         """
         return self.weight * F.l1_loss(outputs[self.head], teacher_outputs[self.head])
@@ -115,8 +107,7 @@ class Objective(nn.Module, ABC):
     def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         """The labels of image ``k`` of an evaluation batch, as ``metrics.update`` takes them.
 
-        Returns:
-            The target with a batch axis of 1 and, if the target has a mask, the mask.
+        They are the target and, if it has one, its mask, each with a batch axis of 1.
         """
         keys = ("depth", "valid") if self.target == "depth" else (self.target,)
         labels = cast(dict[Any, Any], batch)
@@ -147,10 +138,6 @@ class Objective(nn.Module, ABC):
         """Scores since the last reset, over all processes."""
         return {k: float(v) for k, v in self.metrics.compute().items()}
 
-    def reset(self) -> None:
-        """Clears the metrics."""
-        self.metrics.reset()
-
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
     ) -> np.ndarray | None:
@@ -158,8 +145,7 @@ class Objective(nn.Module, ABC):
 
         Args:
             photo: uint8 (H, W, 3) RGB.
-            outputs: of this image alone, with the batch axis.
-            labels: of this image alone, as an evaluation batch.
+            outputs, labels: of this image alone, with the batch axis.
             output: the declaration of the head's output.
         """
         if not self.dense:
@@ -170,8 +156,6 @@ class Objective(nn.Module, ABC):
 
     def masked_truth(self, labels: Batch) -> Tensor:
         """The target of one image with a batch axis, NaN outside its mask."""
-        if not self.dense:
-            return cast(dict[Any, Any], labels)[self.target]
         target, *mask = self.truth(labels, 0)
         return torch.where(mask[0], target, torch.nan) if mask else target
 
@@ -179,11 +163,11 @@ class Objective(nn.Module, ABC):
         """Outputs of predictors that ignore the image, fitted on training samples.
 
         The default is the mean of the target: over all pixels and images (``constant``) and, for
-        dense targets, over the images at each position (``per position``).
+        dense targets, over the images at each position of ``size`` (``per position``).
 
         Args:
             samples: labels of one image each, as evaluation batches.
-            size: (H, W) of the positions.
+            size: (H, W).
 
         Returns:
             Outputs (1, ...) as of the head, by the kind of predictor.
@@ -201,7 +185,6 @@ class ClassObjective(Objective):
 
     @classmethod
     def class_names(cls, data: Any) -> tuple[str, ...]:
-        """Names of the data set's classes."""
         return data.class_id_names
 
     @classmethod
@@ -274,12 +257,9 @@ def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
 
 def take(batch: Batch, positions: list[int]) -> Batch:
     """The samples of an evaluation batch at ``positions``, without their images."""
-    picked: dict[str, Any] = {}
-    values: Any
-    for key, values in batch.items():
-        if key in ("image", "failed"):  # the latter is of the whole batch
-            continue
-        picked[key] = (
-            values[positions] if isinstance(values, Tensor) else [values[i] for i in positions]
-        )
-    return cast(Batch, picked)
+
+    def pick(values: Any) -> Any:
+        return values[positions] if isinstance(values, Tensor) else [values[i] for i in positions]
+
+    skipped = ("image", "failed")  # the latter is of the whole batch
+    return cast(Batch, {k: pick(values) for k, values in batch.items() if k not in skipped})

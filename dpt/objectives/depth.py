@@ -38,7 +38,6 @@ class DepthObjective(Objective):
         min_depth: in metres; nearer pixels do not count.
         loss: called with prediction, target and valid, each (B, H, W); None for the kind's default.
         activation: of a metric head, ``sigmoid`` (bounded by ``max_depth``) or ``softplus``.
-        weight: factor of the loss.
     """
 
     head = "depth"
@@ -56,8 +55,6 @@ class DepthObjective(Objective):
         weight: float = 1.0,
     ) -> None:
         super().__init__(weight=weight)
-        if kind not in ("metric", "relative"):
-            raise ValueError(f"task.kind={kind!r}: choose metric or relative")
         self.kind = kind
         self.max_depth = max_depth
         self.activation = activation
@@ -94,7 +91,6 @@ class DepthObjective(Objective):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """The alignment, and the protocol as ``protocol/<key>``."""
         protocol = self.metrics.protocol
         used = {**asdict(protocol), "name": "", "changed": protocol.changes()}
         return {"val/depth_alignment": protocol.alignment, **protocol_notes(used)}
@@ -136,7 +132,6 @@ class DepthObjective(Objective):
         maps = torch.cat([nearest(self.masked_truth(labels), size) for labels in samples])
         overall, by_place = maps.nanmedian(), maps.nanmedian(dim=0, keepdim=True).values
         by_place = torch.where(by_place.isnan(), overall, by_place)
-        guesses = {"constant": overall.expand_as(by_place), "per position": by_place}
         if self.kind == "relative":
-            return {name: guess.reciprocal() for name, guess in guesses.items()}
-        return guesses
+            overall, by_place = overall.reciprocal(), by_place.reciprocal()
+        return {"constant": overall.expand_as(by_place), "per position": by_place}

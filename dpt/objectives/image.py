@@ -23,7 +23,6 @@ class ClassificationObjective(ClassObjective):
         dropout: in front of the linear layer.
         label_smoothing: share of the target spread over all classes.
         distillation_token: a teacher trains a second classifier, on the token after CLS.
-        weight: factor of the loss.
     """
 
     head = "classification"
@@ -86,7 +85,6 @@ class RegressionObjective(Objective):
 
     Args:
         dropout: in front of the linear layer.
-        weight: factor of the loss.
     """
 
     head = "regression"
@@ -104,6 +102,5 @@ class RegressionObjective(Objective):
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         value = batch["value"]
         known = value.isfinite()
-        error = outputs["regression"].float() - torch.where(known, value, torch.zeros_like(value))
-        squared = torch.where(known, error, torch.zeros_like(error)).square()
-        return {"loss_regression": self.weight * squared.mean()}
+        error = outputs["regression"].float() - torch.where(known, value, 0.0)
+        return {"loss_regression": self.weight * torch.where(known, error, 0.0).square().mean()}

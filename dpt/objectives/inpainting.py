@@ -26,9 +26,8 @@ from dpt.viz import colorize_output, inpainting_panel
 def draw_hidden(
     indices: Sequence[int], size: tuple[int, int], *, step: int, ratio: float, patch: int
 ) -> Tensor:
-    """The hidden pixels, bool (B, H, W): a function of the arguments alone.
-
-    So they do not depend on interruptions or on the number of processes.
+    """The hidden pixels, bool (B, H, W): a function of the arguments alone, so that they do not
+    depend on interruptions or on the number of processes.
 
     Args:
         indices: each image's position in the data set.
@@ -57,7 +56,6 @@ class InpaintingObjective(Objective):
         mask_ratio: share of hidden patches (SimMIM: 0.6).
         mask_size: side of a hidden patch in pixels (SimMIM: 32), best a multiple of the encoder's
             patch size.
-        weight: factor of the loss.
     """
 
     head = "inpainting"

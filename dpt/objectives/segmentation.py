@@ -15,13 +15,7 @@ from dpt.losses.distillation import softened_divergence
 from dpt.losses.segmentation import CrossEntropyLoss
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.segmentation import SegmentationMetrics
-from dpt.objectives.base import (
-    ClassObjective,
-    Outputs,
-    mean_guesses,
-    nearest,
-    to_numpy,
-)
+from dpt.objectives.base import ClassObjective, Outputs, mean_guesses, nearest, to_numpy
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
 from dpt.viz import segmentation_panel
 
@@ -41,7 +35,6 @@ class SegmentationObjective(ClassObjective):
             section 4.2: 0.2 on the penultimate fusion output); 0 leaves the head out. A linear head
             has none.
         dropout: in front of the last convolution.
-        weight: factor of the whole loss.
     """
 
     head = "segmentation"
@@ -144,15 +137,13 @@ class SegmentationObjective(ClassObjective):
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
         """The most frequent class, as one-hot logits."""
-        shares = mean_guesses((self._one_hot(labels, size) for labels in samples), dense=True)
-        return {
-            k: F.one_hot(v.argmax(dim=1), self.num_classes).permute(0, 3, 1, 2).float()
-            for k, v in shares.items()
-        }
 
-    def _one_hot(self, labels: Batch, size: tuple[int, int]) -> Tensor:
-        """(1, K, h, w), NaN where ignored."""
-        ids = nearest(self.truth(labels, 0)[0], size).long()
-        known = ids != IGNORE_INDEX
-        one_hot = F.one_hot(torch.where(known, ids, 0), self.num_classes).permute(0, 3, 1, 2)
-        return torch.where(known[:, None], one_hot.float(), torch.nan)
+        def one_hot(ids: Tensor) -> Tensor:
+            """(1, K, h, w), NaN where ignored."""
+            known = ids != IGNORE_INDEX
+            hot = F.one_hot(torch.where(known, ids, 0), self.num_classes).permute(0, 3, 1, 2)
+            return torch.where(known[:, None], hot.float(), torch.nan)
+
+        maps = (nearest(self.truth(labels, 0)[0], size).long() for labels in samples)
+        shares = mean_guesses((one_hot(ids) for ids in maps), dense=True)
+        return {kind: one_hot(share.argmax(dim=1)) for kind, share in shares.items()}

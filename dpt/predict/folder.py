@@ -96,10 +96,7 @@ class OutputFolder:
     ) -> Iterator[dict[Product, Path]]:
         """Temporary paths for an input's files, which get their names at the end of the block.
 
-        Args:
-            source: the input.
-            products: the kinds of file.
-            facts: plain data for the record; the block may add to it.
+        ``facts`` is plain data for the record; the block may add to it.
 
         Raises:
             CannotWriteError: the disk is full, or the like.
@@ -108,7 +105,7 @@ class OutputFolder:
         with self._disk_errors():
             places = {p: self._file(source, p) for p in products}
             with ExitStack() as stack:
-                yield {p: stack.enter_context(self._replacing(f)) for p, f in places.items()}
+                yield {p: stack.enter_context(replacing(f)) for p, f in places.items()}
             names = [file.relative_to(self.path).as_posix() for file in places.values()]
             record = {"name": source.name, "source": str(source.path), **facts, "files": names}
             with self._lock, self._journal.open("a", encoding="utf-8") as file:
@@ -116,17 +113,6 @@ class OutputFolder:
 
     def _file(self, source: Source, product: Product) -> Path:
         return self.path / product.folder / f"{source.name}{product.suffix}"
-
-    @contextmanager
-    def _replacing(self, path: Path) -> Iterator[Path]:
-        """``replacing``, if no link among the folders leads out of the output folder."""
-        there = path.parent
-        while not there.exists():
-            there = there.parent
-        if not there.resolve().is_relative_to(self.path.resolve()):
-            raise ValueError(f"{path}: a link leads out of {self.path}: remove the link")
-        with replacing(path) as temporary:
-            yield temporary
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:

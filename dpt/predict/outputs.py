@@ -5,44 +5,37 @@
 ``png``      logits      labels/NAME.png         class ids with a palette (16-bit above 256 classes)
 ``png``      map         HEAD/NAME.png           8-bit picture of the value range, 1 or 3 channels
 ``npy``      any         depth_npy/, HEAD_npy/   the arrays as they are
-``exr``      depth       depth_exr/NAME.exr      float32, channel Z
 ``color``    depth       depth_color/NAME.png    depth in colours, bright is near
 ``overlay``  logits      overlay/NAME.png        classes over the image
 ``panel``    any         panel/NAME.png          image and all of the above pictures side by side
 ===========  ==========  ======================  ===================================================
 
-The first depth output is written to ``depth``, the first class map to ``labels`` and ``overlay``,
-every other one to folders that begin with its head's name. Pictures of large images are painted a
-band of rows at a time.
+The files of a second output of kind depth or logits are in folders that begin with its head's name.
 """
 
 from __future__ import annotations
 
-import errno
 import io
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import PIL.Image
 
-from dpt.data.resize import resize_image
 from dpt.predict.predictor import Prediction, depth_unit
 from dpt.types import OutputSpec
-from dpt.viz import colorize_labels, overlay, side_by_side
+from dpt.viz import COLORMAPS, colorize_labels, overlay, side_by_side
 from dpt.viz.color import as_palette, colorize, near_range, nearness
+from dpt.viz.panel import shrink
 
 MILLIMETRE = 0.001
 KITTI_SCALE = 1 / 256
 _LARGEST = 65535
-ROWS_AT_ONCE = 2**20
-"""Pixels of a band."""
+PIXELS_AT_ONCE = 2**20
+"""Pictures of larger images are painted in bands of rows of this many pixels."""
 CELL_WIDTH = 960
 """Largest width of a picture in a panel."""
 
@@ -62,13 +55,19 @@ class Style:
     """
 
     colormap: str = "inferno"
-    depth_range: tuple[float, float] | None = None
+    depth_range: Span | None = None
     spans: Mapping[str, Span] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.colormap not in COLORMAPS:
+            raise ValueError(f"--colormap {self.colormap}: choose from {', '.join(COLORMAPS)}")
+        if self.depth_range is not None and not self.depth_range[0] < self.depth_range[1]:
+            low, high = self.depth_range
+            raise ValueError(f"--range {low:g} {high:g}: the first value must be smaller")
 
 
 Photo = np.ndarray | None
-"""The image, uint8 (H, W, 3); None where no product reads it."""
-Make = Callable[[Prediction, Photo, Style], "np.ndarray | bytes"]
+"""The image, uint8 (H, W, 3); None where no product is a picture."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +78,20 @@ class Product:
         folder: in the output folder; the files have the names of the inputs.
         suffix: of the files.
         make: (prediction, image, style) to the content: an array, or encoded bytes.
-        is_picture: whether ``make`` returns uint8 (h, w, 3) RGB, of which videos can be made.
-        needs_image: whether ``make`` reads the image.
+        is_picture: whether ``make`` reads the image and returns uint8 (h, w, 3) RGB, of which
+            videos can be made.
     """
 
     folder: str
     suffix: str
-    make: Make
+    make: Callable[[Prediction, Photo, Style], np.ndarray | bytes]
     is_picture: bool = False
-    needs_image: bool = False
 
     def encode(self, prediction: Prediction, image: Photo, style: Style) -> bytes:
         """The content of the file."""
         content = self.make(prediction, image, style)
         if isinstance(content, bytes):
             return content
-        if self.suffix == ".exr":
-            return _encode_exr(content)
         if self.suffix == ".npy":
             file = io.BytesIO()
             np.save(file, content, allow_pickle=False)
@@ -103,19 +99,6 @@ class Product:
         if content.ndim == 3:
             content = cv2.cvtColor(content, cv2.COLOR_RGB2BGR)
         return cv2.imencode(".png", content)[1].tobytes()
-
-
-def _encode_exr(depth: np.ndarray) -> bytes:
-    import OpenEXR
-
-    header = {"compression": OpenEXR.ZIP_COMPRESSION, "type": OpenEXR.scanlineimage}
-    with tempfile.TemporaryDirectory() as folder:  # OpenEXR only writes to paths
-        path = Path(folder, "depth.exr")
-        try:
-            OpenEXR.File(header, {"Z": depth}).write(str(path))
-        except RuntimeError as error:  # for a full disk too
-            raise OSError(errno.EIO, str(error)) from error
-        return path.read_bytes()
 
 
 # ------------------------------------------------------------------------------ which files
@@ -137,25 +120,22 @@ def is_paintable(spec: OutputSpec) -> bool:
 def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
     """By format, the files that can be made of these outputs."""
     found: dict[str, list[Product]] = {
-        name: [] for name in ("png", "npy", "exr", "color", "overlay", "panel")
+        name: [] for name in ("png", "npy", "color", "overlay", "panel")
     }
     for name, folder in folder_names(outputs).items():
-        kind = outputs[name].kind
+        kind, painter = outputs[name].kind, partial(paint, name)
         found["npy"].append(Product(f"{folder}_npy", ".npy", partial(_array, name)))
         if kind == "depth":
             found["png"].append(Product(folder, ".png", partial(encode_depth, name)))
-            found["exr"].append(Product(f"{folder}_exr", ".exr", partial(_array, name)))
-            painter = partial(paint_depth, name)
             found["color"].append(Product(f"{folder}_color", ".png", painter, is_picture=True))
         elif kind == "logits":
             found["png"].append(Product(folder, ".png", partial(encode_labels, name)))
             place = "overlay" if folder == "labels" else f"{folder}_overlay"
-            painter = partial(paint_overlay, name)
-            found["overlay"].append(Product(place, ".png", painter, True, True))
+            found["overlay"].append(Product(place, ".png", painter, is_picture=True))
         elif is_paintable(outputs[name]):
-            found["png"].append(Product(folder, ".png", partial(paint_map, name), is_picture=True))
+            found["png"].append(Product(folder, ".png", painter, is_picture=True))
     if any(found.values()):
-        found["panel"].append(Product("panel", ".png", paint_panel, True, True))
+        found["panel"].append(Product("panel", ".png", paint_panel, is_picture=True))
     return found
 
 
@@ -168,7 +148,7 @@ def products_of(formats: Sequence[str], outputs: Mapping[str, OutputSpec]) -> li
         outputs: of the model.
 
     Raises:
-        ValueError: an unknown format, one that fits no output, or a missing package.
+        ValueError: an unknown format, or one that fits no output.
     """
     possible = all_products(outputs)
     for name in formats:
@@ -177,10 +157,6 @@ def products_of(formats: Sequence[str], outputs: Mapping[str, OutputSpec]) -> li
         if not possible[name]:
             kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
             raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")
-    if "exr" in formats and find_spec("OpenEXR") is None:
-        raise ValueError(
-            '--format exr needs a package: pip install "dense-prediction-transformers[exr]"'
-        )
     chosen = [p for name in formats or ("png", "color", "overlay") for p in possible[name]]
     if not formats:
         maps = {f"{n}_npy" for n, s in outputs.items() if s.kind not in ("depth", "logits")}
@@ -215,7 +191,7 @@ def facts(prediction: Prediction) -> dict[str, Any]:
 # ------------------------------------------------------------------------------ encoding
 
 
-def _array(name: str, prediction: Prediction, image: object, style: object) -> np.ndarray:
+def _array(name: str, prediction: Prediction, *_: object) -> np.ndarray:
     return prediction.arrays[name]
 
 
@@ -229,8 +205,8 @@ def depth_coding(prediction: Prediction, name: str) -> tuple[float, float]:
     depth, spec = prediction.arrays[name], prediction.outputs[name]
     if not spec.is_inverse_depth:
         largest = spec.value_range[1] if spec.value_range else np.inf
-        fits = largest == np.inf or largest <= _LARGEST * MILLIMETRE
-        return MILLIMETRE if fits else KITTI_SCALE, 0.0
+        is_far = _LARGEST * MILLIMETRE < largest < np.inf
+        return KITTI_SCALE if is_far else MILLIMETRE, 0.0
     known = depth[np.isfinite(depth)]
     if not known.size:
         return 1.0, 0.0
@@ -238,7 +214,7 @@ def depth_coding(prediction: Prediction, name: str) -> tuple[float, float]:
     return (high - low) / _LARGEST or 1.0, low
 
 
-def encode_depth(name: str, prediction: Prediction, image: object, style: object) -> np.ndarray:
+def encode_depth(name: str, prediction: Prediction, *_: object) -> np.ndarray:
     """Depth as uint16 (H, W), see :func:`depth_coding`.
 
     Values that are not finite are 0, and so are metres that do not fit into 16 bits: clipped, they
@@ -255,9 +231,7 @@ def encode_depth(name: str, prediction: Prediction, image: object, style: object
     return value.astype(np.uint16)
 
 
-def encode_labels(
-    name: str, prediction: Prediction, image: object, style: object
-) -> np.ndarray | bytes:
+def encode_labels(name: str, prediction: Prediction, *_: object) -> np.ndarray | bytes:
     """Class ids as a PNG that holds the ids and shows their colours."""
     labels = prediction.arrays[name]
     if labels.dtype != np.uint8:
@@ -280,96 +254,57 @@ def nearness_span(name: str, prediction: Prediction, style: Style) -> Span:
     if style.depth_range is not None:
         low, high = style.depth_range
         return (low, high) if inverse else (1 / high, 1 / max(low, 1e-6))
-    step = max(1, int((depth.size / ROWS_AT_ONCE) ** 0.5))
+    step = max(1, int((depth.size / PIXELS_AT_ONCE) ** 0.5))
     return near_range(*nearness(depth[::step, ::step], inverse=not inverse))
 
 
-def paint_depth(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
-    """Depth in colours: near is bright and warm."""
-    low, high = nearness_span(name, prediction, style)
-    inverse = not prediction.outputs[name].is_inverse_depth
-
-    def paint(depth: np.ndarray) -> np.ndarray:
-        near, usable = nearness(depth, inverse=inverse)
-        return colorize(near, usable, colormap=style.colormap, low=low, high=high)
-
-    return _by_bands(paint, prediction.arrays[name])
-
-
-def paint_overlay(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
-    """Classes over the image."""
-    assert image is not None
-    palette = label_palette(prediction, name)
-
-    def paint(labels: np.ndarray, image: np.ndarray) -> np.ndarray:
-        return overlay(image, colorize_labels(labels, palette, ignore_index=-1))
-
-    return _by_bands(paint, prediction.arrays[name], image)
-
-
-def paint_map(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
-    """A map in gray or RGB, scaled from its value range."""
-    value_range = prediction.outputs[name].value_range
-    assert value_range is not None
-    low, high = value_range
-
-    def paint(values: np.ndarray) -> np.ndarray:
-        level = np.nan_to_num((values - low) / (high - low)).clip(0, 1)
-        shown = np.rint(255 * level).astype(np.uint8)
-        shown = shown if shown.ndim == 3 else shown[..., None]
-        return np.broadcast_to(shown, (*shown.shape[:2], 3))
-
-    return _by_bands(paint, prediction.arrays[name])
-
-
-_PAINTERS = {"depth": paint_depth, "logits": paint_overlay}
-
-
 def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
-    """The picture of a dense output, uint8 (H, W, 3)."""
-    painter = _PAINTERS.get(prediction.outputs[name].kind, paint_map)
-    return painter(name, prediction, image, style)
+    """The picture of a dense output, uint8 (H, W, 3).
+
+    Depth is painted in colours (near is bright), classes over the image, and other maps in gray or
+    RGB, scaled from their value range.
+    """
+    values, spec = prediction.arrays[name], prediction.outputs[name]
+    low, high = spec.value_range or (0.0, 1.0)
+    if spec.kind == "depth":
+        low, high = nearness_span(name, prediction, style)
+    palette = label_palette(prediction, name) if spec.kind == "logits" else None
+    picture = np.empty((*values.shape[:2], 3), np.uint8)
+    step = max(1, PIXELS_AT_ONCE // values.shape[1])
+    for start in range(0, len(values), step):
+        rows = slice(start, start + step)
+        if spec.kind == "depth":
+            near, usable = nearness(values[rows], inverse=not spec.is_inverse_depth)
+            band = colorize(near, usable, colormap=style.colormap, low=low, high=high)
+        elif spec.kind == "logits":
+            assert image is not None
+            band = overlay(image[rows], colorize_labels(values[rows], palette, ignore_index=-1))
+        else:
+            level = np.nan_to_num((values[rows] - low) / (high - low)).clip(0, 1)
+            band = np.rint(255 * level.reshape(*level.shape[:2], -1))
+        picture[rows] = band
+    return picture
 
 
 def paint_panel(prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
     """The image and a picture of each dense output, side by side."""
     assert image is not None
     pictures, captions = [image], ["photo"]
-    for name, folder in folder_names(prediction.outputs).items():
-        spec = prediction.outputs[name]
-        if is_paintable(spec):
-            pictures.append(paint(name, prediction, image, style))
-            captions.append("classes" if folder == "labels" else name)
-        if spec.kind == "depth":
-            captions[-1] = _depth_caption(name, prediction, style)
-    height, width = image.shape[:2]
-    if width > CELL_WIDTH:
-        size = (max(1, round(height * CELL_WIDTH / width)), CELL_WIDTH)
-        pictures = [resize_image(p, size, rule="area") for p in pictures]
-    return side_by_side(pictures, captions)
+    for name, spec in prediction.outputs.items():
+        if not is_paintable(spec):
+            continue
+        pictures.append(paint(name, prediction, image, style))
+        captions.append(name)
+        if spec.is_inverse_depth:
+            captions[-1] = "relative depth: near is bright"
+        elif spec.kind == "depth":
+            far, near = (1 / max(v, 1e-6) for v in nearness_span(name, prediction, style))
+            captions[-1] = f"depth, {near:.3g}..{far:.3g} m: near is bright"
+    return side_by_side([shrink(picture, CELL_WIDTH) for picture in pictures], captions)
 
 
 def label_palette(prediction: Prediction, name: str) -> np.ndarray:
     """uint8 (K, 3): a colour for every id that occurs or can occur."""
     labels, spec = prediction.arrays[name], prediction.outputs[name]
     count = max(int(labels.max()) + 1, spec.channels or 0)
-    palette = spec.palette if len(spec.palette) >= count else None
-    return as_palette(palette, count)
-
-
-def _depth_caption(name: str, prediction: Prediction, style: Style) -> str:
-    low, high = nearness_span(name, prediction, style)
-    if prediction.outputs[name].is_inverse_depth:
-        return "relative depth: near is bright"
-    far = f"{1 / low:.3g}" if low > 0 else "inf"
-    return f"depth, {1 / max(high, 1e-6):.3g}..{far} m: near is bright"
-
-
-def _by_bands(paint: Callable[..., np.ndarray], *maps: np.ndarray) -> np.ndarray:
-    height, width = maps[0].shape[:2]
-    picture = np.empty((height, width, 3), np.uint8)
-    step = max(1, ROWS_AT_ONCE // width)
-    for start in range(0, height, step):
-        rows = slice(start, start + step)
-        picture[rows] = paint(*(m[rows] for m in maps))
-    return picture
+    return as_palette(spec.palette if len(spec.palette) >= count else None, count)

@@ -46,7 +46,7 @@ def predict_images(
     Raises:
         CannotWriteError: no more files can be written.
     """
-    keep_image = any(p.needs_image for p in products)
+    keep_image = any(p.is_picture for p in products)
     count = workers + predictor.batch_size
     failed: list[tuple[Source, Exception | None]] = []
 

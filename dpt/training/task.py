@@ -109,7 +109,7 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         for objective in self.objectives.values():
-            objective.reset()
+            objective.metrics.reset()
 
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
         groups = list(self.evaluate_batch(batch))

@@ -1,4 +1,7 @@
-"""Colours of depth, labels and other maps. Black is kept for invalid and ignored pixels."""
+"""Colours of depth, labels and other maps. Black is kept for invalid and ignored pixels.
+
+Every picture is uint8 (H, W, 3) RGB.
+"""
 
 from __future__ import annotations
 
@@ -32,28 +35,21 @@ def color_table(name: str) -> np.ndarray:
 def colorize(
     values: np.ndarray, valid: np.ndarray, *, colormap: str, low: float, high: float
 ) -> np.ndarray:
-    """Numbers to colours: ``low`` gets the first colour, ``high`` the last; invalid is black.
-
-    Args:
-        values: (H, W), any unit.
-        valid: bool (H, W).
-
-    Returns:
-        uint8 (H, W, 3) RGB.
-    """
-    span = max(high - low, 1e-12)
-    level = np.where(valid, (values - low) / span, 0.0)
-    picture = color_table(colormap)[np.rint(np.clip(level, 0, 1) * 255).astype(np.uint8)]
+    """Numbers (H, W) to colours: ``low`` gets the first, ``high`` the last; not valid is black."""
+    level = np.where(valid, _level(values, low, high), 0)
+    picture = color_table(colormap)[level]
     picture[~valid] = 0
     return picture
 
 
-def heatmap(values: np.ndarray, *, high: float | None = None) -> np.ndarray:
-    """Numbers from 0 up in viridis, (H, W) to uint8 (H, W, 3) RGB.
+def _level(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Values from ``low`` to ``high`` as uint8 from 0 to 255, NaN as 0."""
+    share = np.nan_to_num((values - low) / max(high - low, 1e-12))
+    return np.rint(255 * np.clip(share, 0, 1)).astype(np.uint8)
 
-    Args:
-        high: the value of the last colour; None for the 99 % quantile.
-    """
+
+def heatmap(values: np.ndarray, *, high: float | None = None) -> np.ndarray:
+    """Numbers (H, W) in viridis, from 0 to ``high``; None for the 99 % quantile."""
     high = float(np.quantile(values, 0.99)) if high is None else high
     return colorize(values, np.isfinite(values), colormap="viridis", low=0.0, high=high)
 
@@ -61,15 +57,9 @@ def heatmap(values: np.ndarray, *, high: float | None = None) -> np.ndarray:
 def nearness(
     depth: np.ndarray, valid: np.ndarray | None = None, *, inverse: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Inverse depth, and where it is defined.
+    """Inverse depth, float64 (H, W), 0 where invalid, and where it is defined, bool (H, W).
 
-    Args:
-        depth: (H, W) metres; with ``inverse=False`` inverse depth.
-        valid: bool (H, W); None for every finite value (and every positive depth).
-        inverse: whether ``depth`` has to be inverted.
-
-    Returns:
-        float64 (H, W), 0 where invalid, and bool (H, W).
+    Arguments as for :func:`colorize_depth`.
     """
     depth = np.asarray(depth)
     if depth.ndim != 2:
@@ -108,10 +98,7 @@ def colorize_depth(
         valid: bool (H, W); None: non-finite values, and depths of 0 or less, are invalid.
         colormap: one of ``COLORMAPS``.
         vmin, vmax: range of the colours in the unit of ``depth``.
-        inverse: whether ``depth`` is depth (True) or inverse depth (False).
-
-    Returns:
-        uint8 (H, W, 3) RGB.
+        inverse: whether ``depth`` has to be inverted.
     """
     if vmin is not None and vmax is not None and not vmin < vmax:
         raise ValueError(f"vmin must be smaller than vmax, got {vmin} and {vmax}")
@@ -152,15 +139,12 @@ def as_palette(palette: object, num_classes: int = 1) -> np.ndarray:
 def colorize_labels(
     labels: np.ndarray, palette: object = None, *, ignore_index: int = IGNORE_INDEX
 ) -> np.ndarray:
-    """Class ids as a picture; ``ignore_index`` is black.
+    """Class ids as a picture.
 
     Args:
         labels: integer (H, W).
         palette: (K, 3) RGB in 0..255; None or empty for the default colours.
-        ignore_index: the id of pixels without a class.
-
-    Returns:
-        uint8 (H, W, 3) RGB.
+        ignore_index: the id of pixels without a class, which are black.
 
     Raises:
         ValueError: an id has no row in the palette.
@@ -170,9 +154,10 @@ def colorize_labels(
         raise ValueError(f"labels must be integers (H, W), got {labels.dtype} {labels.shape}")
     known = labels != ignore_index
     ids = np.where(known, labels, 0).astype(np.int64)
-    rows = as_palette(palette, int(ids.max(initial=0)) + 1)
-    if ids.min(initial=0) < 0 or ids.max(initial=0) >= len(rows):
-        wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
+    lowest, highest = int(ids.min(initial=0)), int(ids.max(initial=0))
+    rows = as_palette(palette, highest + 1)
+    if lowest < 0 or highest >= len(rows):
+        wrong = lowest if lowest < 0 else highest
         raise ValueError(f"label {wrong} has no colour: the palette has {len(rows)} rows")
     picture = rows[ids]
     picture[~known] = 0
@@ -191,22 +176,17 @@ def colorize_output(
         output: the declaration.
         limits: smallest and largest value of a ``map``'s colours; None for ``output.value_range``
             or the range of the values.
-
-    Returns:
-        uint8 (H, W, 3) RGB.
     """
     values = np.asarray(values)
     if not output.dense:
         raise ValueError(f"output {output.name!r} is not dense: it has no picture")
     if output.kind == "logits":
-        ids = values.argmax(0) if values.ndim == 3 else values
-        return colorize_labels(ids, output.palette)
+        return colorize_labels(values.argmax(0) if values.ndim == 3 else values, output.palette)
     if output.kind == "depth":
         return colorize_depth(values, inverse=not output.is_inverse_depth)
     low, high = limits or output.value_range or value_limits(values)
     if values.ndim == 3 and len(values) == 3:
-        level = np.nan_to_num((values - low) / max(high - low, 1e-12))
-        return np.rint(255 * np.clip(level, 0, 1)).astype(np.uint8).transpose(1, 2, 0)
+        return _level(values, low, high).transpose(1, 2, 0)
     first = values if values.ndim == 2 else values[0]
     return colorize(first, np.isfinite(first), colormap="viridis", low=low, high=high)
 
@@ -218,14 +198,9 @@ def value_limits(values: np.ndarray) -> tuple[float, float]:
 
 
 def overlay(image: np.ndarray, color: np.ndarray, alpha: float = 0.5) -> np.ndarray:
-    """Blends a coloured map over an image; black pixels of the map leave the image unchanged.
+    """Blends two pictures of one size, ``alpha`` being the weight of ``color``.
 
-    Args:
-        image, color: uint8 (H, W, 3) RGB of one size.
-        alpha: weight of the colours, 0..1.
-
-    Returns:
-        uint8 (H, W, 3) RGB.
+    Black pixels of ``color`` leave the image unchanged.
     """
     mixed = cv2.addWeighted(image, 1 - alpha, color, alpha, 0)
     return np.where(color.any(axis=2, keepdims=True), mixed, image)

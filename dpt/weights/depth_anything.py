@@ -31,23 +31,21 @@ from dpt.weights.format import (
     Checkpoint,
     Config,
     Format,
+    Keys,
     Shapes,
     Table,
     Tensors,
-    complete,
     from_theirs,
+    read_keys,
     to_theirs,
+    write_keys,
 )
 
 log = logging.getLogger("dpt")
 
-MODEL_TYPE = "depth_anything"
 MAX_DEPTH = {"hypersim": 20.0, "vkitti": 80.0}
 V1 = re.compile(r"depth_anything_vit[sbl]14")
-FILE_SUFFIXES = (".pth", ".pt")
 SCALES = [4, 2, 1, 0.5]
-ENCODER: Config = {**PLAIN_ENCODER, "final_norm": True}
-"""Options of our ViT that make it Depth Anything's, but for sizes."""
 DECODER: Config = {
     "readout": "ignore",
     "batch_norm": False,
@@ -61,7 +59,6 @@ PREPROCESSING: Config = {
     "std": [0.229, 0.224, 0.225],
     "image_size": [518, 518],
     "resize": "lower_bound",
-    "multiple_of": 14,
     "interpolation": "cubic",
 }
 DEFAULT_BACKBONE = {  # of transformers' DepthAnythingConfig
@@ -71,20 +68,18 @@ DEFAULT_BACKBONE = {  # of transformers' DepthAnythingConfig
     "image_size": 518,
     "out_indices": [9, 10, 11, 12],
 }
-CONFIG: Config = {
-    "patch_size": 14,
-    "reassemble_factors": SCALES,
-    "neck_hidden_sizes": [48, 96, 192, 384],
-    "fusion_hidden_size": 64,
-    "head_in_index": -1,
-    "head_hidden_size": 32,
-    "depth_estimation_type": "relative",
-    "max_depth": 1,
+DECODER_KEYS: Keys = {
+    "reassemble_channels": ("neck_hidden_sizes", [48, 96, 192, 384]),
+    "fusion_channels": ("fusion_hidden_size", 64),
+    "scales": ("reassemble_factors", SCALES),
+}
+HEAD_KEYS: Keys = {
+    "kind": ("depth_estimation_type", "relative"),
+    "hidden_channels": ("head_hidden_size", 32),
 }
 
 HEAD = "depth_head."
 SCRATCH = f"{HEAD}scratch."
-FILE_GATED = [(ours, theirs.replace("backbone.", "pretrained.")) for ours, theirs in dinov2.GATED]
 FILE_TABLE = [
     ("encoder.*", "pretrained.*"),
     ("decoder.reassemble.{n}.read.linear.*", HEAD + "readout_projects.{n}.0.*"),
@@ -106,40 +101,36 @@ class DepthAnything(Format):
     writable = True
 
     def recognises(self, source: Source) -> bool:
-        if source.config is not None and "model_type" in source.config:
+        if "model_type" in source.config:
             return _is_folder(source)
-        return all(any(k.startswith(p) for k in source.tensors) for p in ("pretrained.", SCRATCH))
+        return source.holds("pretrained.", SCRATCH)
 
-    def read(self, source: Source) -> Checkpoint:
+    def _read(self, source: Source) -> Checkpoint:
         folder = _is_folder(source)
         config = _folder_config(source) if folder else _file_config(source)
-        encoder = config["encoder"]
-        behind = range(encoder["out_indices"][-1] + 1, encoder["num_blocks"])
-        if folder:
-            unused = [transformers.MASK_TOKEN, f"{transformers.DEEPEST_UNIT}1.*"]
-            unused += [f"backbone.encoder.layer.{i}.*" for i in behind]
-        else:
+        names = table(config["encoder"], folder=folder)
+        if not folder:
+            encoder = config["encoder"]
+            behind = range(encoder["out_indices"][-1] + 1, encoder["num_blocks"])
             unused = [FILE_MASK_TOKEN, f"{FILE_UNIT}1.*"]
             unused += [f"pretrained.blocks.{i}.*" for i in behind]
-        found = from_theirs(config, source.tensors, table(encoder, folder=folder), unused)
-        if folder and config["heads"]["depth"]["kind"] == "relative":
-            gain = {**CONFIG, **(source.config or {})}["max_depth"]
-            if gain not in (None, 1):  # transformers multiplies relative depth by it too
-                for name in ("heads.depth.conv3.weight", "heads.depth.conv3.bias"):
-                    found.tensors[name] = found.tensors[name] * gain
+            return from_theirs(config, source.tensors, names, unused)
+        found = from_theirs(config, source.tensors, names, transformers.unused(config))
+        if config["heads"]["depth"]["kind"] == "relative":
+            gain = source.config.get("max_depth") or 1  # transformers multiplies by it here too
+            for name in ("heads.depth.conv3.weight", "heads.depth.conv3.bias"):
+                found.tensors[name] = found.tensors[name] * gain
         return found
 
-    def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
+    def _write(self, config: Config, tensors: Tensors, path: Path, notes: list[str]) -> None:
         """Writes a ``.pth`` if ``path`` ends so, otherwise a folder that transformers opens.
 
         Tensors that never run are written as zeros.
         """
-        path, full = Path(path), complete(config)
-        folder = path.suffix not in FILE_SUFFIXES
-        _, head = self.only_head(full, "depth")
-        encoder, own = full["encoder"], "bicubic" if folder else "dinov2"
-        self._check(full, head, path, folder=folder)
-        notes = []
+        folder = path.suffix not in (".pth", ".pt")
+        _, head = self.only_head(config, "depth")
+        encoder, own = config["encoder"], "bicubic" if folder else "dinov2"
+        self._check(config, head, path, folder=folder)
         if encoder["position_resize"] != own:
             notes.append(
                 f"position embeddings of this model are resized by {encoder['position_resize']!r}, "
@@ -150,33 +141,32 @@ class DepthAnything(Format):
         mask_token = transformers.MASK_TOKEN if folder else FILE_MASK_TOKEN
         theirs[mask_token] = torch.zeros(1, encoder["embed_dim"])
         if folder:
-            processor = transformers.write_processor(full, notes)
-            write_folder(path, _write_config(full, head), theirs, processor)
+            processor = transformers.write_processor(config, notes)
+            write_folder(path, _write_config(config, head), theirs, processor)
         else:
             write_torch(path, theirs)
-        return notes
 
-    def _check(self, full: Config, head: Config, path: Path, *, folder: bool) -> None:
-        encoder = full["encoder"]
+    def _check(self, config: Config, head: Config, path: Path, *, folder: bool) -> None:
+        encoder = config["encoder"]
         self.refuse_unless("encoder", encoder, {"kind": "vit"})
-        free = {k: encoder[k] for k in ("position_resize", "swiglu")}
-        free["layer_scale"] = 1.0 if encoder["layer_scale"] is None else encoder["layer_scale"]
-        needed: Config = {**ENCODER, **free, "image_size": [encoder["image_size"][0]] * 2}
+        needed = {k: v for k, v in PLAIN_ENCODER.items() if k not in ("position_resize", "swiglu")}
+        needed |= {"final_norm": True, "image_size": [encoder["image_size"][0]] * 2}
+        needed["layer_scale"] = 1.0 if encoder["layer_scale"] is None else encoder["layer_scale"]
         if folder:
             needed["mlp_ratio"] = int(encoder["mlp_ratio"])
         else:
             needed |= {"patch_size": 14, "num_heads": encoder["embed_dim"] // 64, "norm_eps": 1e-6}
-            v1 = V1.search(path.name) is not None
-            needed["out_indices"] = _out_indices(encoder["num_blocks"], v1=v1)
+            needed["out_indices"] = _out_indices(encoder["num_blocks"], path)
         self.refuse_unless("encoder", encoder, needed)
-        self.refuse_unless("decoder", full["decoder"], {**DECODER, "scales": SCALES})
-        metric = head["kind"] == "metric"
-        needed = {"upsample": "image", **({"activation": "sigmoid"} if metric else {})}
-        depth = head["max_depth"] if metric else None
-        if folder and depth is not None:
-            needed["max_depth"] = int(depth)
+        self.refuse_unless("decoder", config["decoder"], {**DECODER, "scales": SCALES})
+        needed, depth = {"upsample": "image"}, None
+        if head["kind"] == "metric":
+            depth = head["max_depth"]
+            needed["activation"] = "sigmoid"
+            if folder and depth is not None:
+                needed["max_depth"] = int(depth)
         self.refuse_unless("heads.depth", head, needed)
-        named = _named_depth(path.name)
+        named = _named_depth(path)
         if not folder and (depth != named or (depth is None and "metric" in path.name.lower())):
             self.refuse(
                 "does not store the largest depth in a .pth, its name gives it: hypersim for 20 m, "
@@ -188,50 +178,56 @@ class DepthAnything(Format):
 def table(encoder: Config, *, folder: bool) -> Table:
     """Names in a folder, or in a ``.pth``."""
     if not folder:
-        return FILE_GATED + FILE_TABLE if encoder["swiglu"] else FILE_TABLE
+        gated = [
+            (ours, theirs.replace("backbone.", "pretrained.")) for ours, theirs in dinov2.GATED
+        ]
+        return [*gated, *FILE_TABLE] if encoder["swiglu"] else FILE_TABLE
     gated = transformers.GATED if encoder["swiglu"] else []
     head = ("heads.depth.*", "head.*")
     return [*gated, *transformers.DINOV2_TABLE, *transformers.neck_table(), head]
 
 
 def _is_folder(source: Source) -> bool:
-    return source.config is not None and source.config.get("model_type") == MODEL_TYPE
+    return source.config.get("model_type") == "depth_anything"
 
 
 def _file_config(source: Source) -> Config:
-    shapes = Shapes(source, source.tensors, "Depth Anything")
-    if f"{SCRATCH}refinenet1.resConfUnit1.bn1.weight" in source.tensors:
-        raise ValueError(f"{source.path}: Depth Anything with BatchNorm, which is not supported")
+    shapes = Shapes(source.tensors, "Depth Anything")
     encoder = shapes.vit("pretrained.")
-    num_blocks = encoder["num_blocks"]
-    v1 = V1.search(source.path.name) is not None or source.config is not None
-    if not v1 and "v2" not in source.path.name.lower():
+    path = source.path
+    out_indices = _out_indices(encoder["num_blocks"], path, v1=bool(source.config))
+    if not (source.config or V1.search(path.name) or "v2" in path.name.lower()):
         log.warning(
             "%s: read as Depth Anything v2; v1 has the same tensors but other feature levels, and "
             "is recognised by its file name alone (depth_anything_vit[sbl]14)",
-            source.path,
+            path,
         )
-    max_depth = _max_depth(source)
-    head: Config = {"kind": "relative"}
+    max_depth = source.content.get("max_depth") or _named_depth(path)
+    if max_depth is None and "metric" in path.name.lower():
+        raise ValueError(
+            "metric by its name, but without a largest depth: put hypersim (20 m) "
+            'or vkitti (80 m) in its name, or save it as {"model": tensors, "max_depth": metres}'
+        )
+    head: Config = {
+        "kind": "relative",
+        "hidden_channels": shapes.channels(f"{SCRATCH}output_conv2.0.weight"),
+    }
     if max_depth is not None:
-        head = {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
+        head |= {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
     readout = f"{HEAD}readout_projects.0.0.weight" in source.tensors
-    hidden = shapes.channels(f"{SCRATCH}output_conv2.0.weight")
     return model_dict(
         "dpt_base",
-        heads={"depth": {**head, "hidden_channels": hidden}},
+        heads={"depth": head},
         encoder={
-            **ENCODER,
             **encoder,
-            "out_indices": _out_indices(num_blocks, v1=v1),
+            "final_norm": True,
+            "out_indices": out_indices,
             "position_resize": "dinov2",
         },
         decoder={
             **DECODER,
             "readout": "project" if readout else "ignore",
-            "reassemble_channels": [
-                shapes.channels(f"{HEAD}projects.{i}.weight") for i in range(4)
-            ],
+            "reassemble_channels": shapes.each(f"{HEAD}projects.{{}}.weight"),
             "fusion_channels": shapes.channels(f"{SCRATCH}layer1_rn.weight"),
             "scales": SCALES,
         },
@@ -239,75 +235,55 @@ def _file_config(source: Source) -> Config:
     )
 
 
-def _out_indices(num_blocks: int, *, v1: bool) -> list[int]:
-    return list(range(num_blocks - 4, num_blocks)) if v1 else dinov2.out_indices(num_blocks)
+def _out_indices(num_blocks: int, path: Path, *, v1: bool = False) -> list[int]:
+    if v1 or V1.search(path.name):
+        return list(range(num_blocks - 4, num_blocks))
+    return dinov2.out_indices(num_blocks)
 
 
-def _named_depth(name: str) -> float | None:
+def _named_depth(path: Path) -> float | None:
     """The largest depth of a metric ``.pth`` by its name."""
-    return next((depth for word, depth in MAX_DEPTH.items() if word in name.lower()), None)
-
-
-def _max_depth(source: Source) -> float | None:
-    """The largest depth of a metric ``.pth``; None for a relative one."""
-    stored = source.content.get("max_depth")
-    if isinstance(stored, int | float) and stored > 0:
-        return float(stored)
-    depth = _named_depth(source.path.name)
-    if depth is None and "metric" in source.path.name.lower():
-        raise ValueError(
-            f"{source.path}: metric by its name, but without a largest depth: put hypersim (20 m) "
-            'or vkitti (80 m) in its name, or save it as {"model": tensors, "max_depth": metres}'
-        )
-    return depth
+    return next((depth for word, depth in MAX_DEPTH.items() if word in path.name.lower()), None)
 
 
 def _folder_config(source: Source) -> Config:
-    config = {**CONFIG, **(source.config or {})}
+    config = source.config
     backbone = config.get("backbone_config") or DEFAULT_BACKBONE
-    encoder = transformers.read_backbone(source.path, backbone, "dinov2")
-    wrong = [] if encoder["final_norm"] else ["a backbone without apply_layernorm"]
-    if encoder["patch_size"] != config["patch_size"]:
-        wrong.append(f"patch_size={config['patch_size']} over {encoder['patch_size']}")
-    if config["head_in_index"] not in (-1, 3):
-        wrong.append(f"head_in_index={config['head_in_index']}")
-    if wrong:
-        raise ValueError(f"{source.path}: a Depth Anything with {', '.join(wrong)}, not supported")
-    head: Config = {"kind": config["depth_estimation_type"]}
+    encoder = transformers.read_backbone(backbone, "dinov2")
+    patch = encoder["patch_size"]
+    if not encoder["final_norm"] or config.get("patch_size", 14) != patch:
+        raise ValueError(
+            f"a Depth Anything whose backbone has apply_layernorm="
+            f"{encoder['final_norm']} and patch_size={patch}, not supported"
+        )
+    head = read_keys(HEAD_KEYS, config)
     if head["kind"] == "metric":
-        head |= {"activation": "sigmoid", "max_depth": float(config["max_depth"])}
-    preprocessing = {**PREPROCESSING, "resize": "minimal", "multiple_of": encoder["patch_size"]}
-    if source.processor is not None:
+        head |= {"activation": "sigmoid", "max_depth": float(config.get("max_depth") or 1)}
+    preprocessing = {**PREPROCESSING, "resize": "minimal", "multiple_of": patch}
+    if source.processor:
         preprocessing = transformers.read_processor(source, encoder)
     return model_dict(
         "dpt_base",
-        heads={"depth": {**head, "hidden_channels": config["head_hidden_size"]}},
+        heads={"depth": head},
         encoder=encoder,
-        decoder={
-            **DECODER,
-            "reassemble_channels": list(config["neck_hidden_sizes"]),
-            "fusion_channels": config["fusion_hidden_size"],
-            "scales": list(config["reassemble_factors"]),
-        },
+        decoder={**DECODER, **read_keys(DECODER_KEYS, config)},
         preprocessing=preprocessing,
     )
 
 
-def _write_config(full: Config, head: Config) -> Config:
+def _write_config(config: Config, head: Config) -> Config:
     """``config.json`` of a folder."""
-    encoder, decoder = full["encoder"], full["decoder"]
+    encoder = config["encoder"]
     return {
         "architectures": ["DepthAnythingForDepthEstimation"],
-        "model_type": MODEL_TYPE,
+        "model_type": "depth_anything",
         "backbone_config": transformers.write_backbone("dinov2", encoder),
         "patch_size": encoder["patch_size"],
         "reassemble_hidden_size": encoder["embed_dim"],
-        "reassemble_factors": SCALES,
-        "neck_hidden_sizes": decoder["reassemble_channels"],
-        "fusion_hidden_size": decoder["fusion_channels"],
+        **write_keys(DECODER_KEYS, config["decoder"]),
+        "reassemble_factors": SCALES,  # whole numbers, which transformers needs
         "head_in_index": -1,
-        "head_hidden_size": head["hidden_channels"],
-        "depth_estimation_type": head["kind"],
+        **write_keys(HEAD_KEYS, head),
         "max_depth": int(head["max_depth"]) if head["kind"] == "metric" else 1,
         "dtype": "float32",
     }

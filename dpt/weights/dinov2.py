@@ -13,23 +13,11 @@ are not clipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-
-from torch import Tensor
 
 from dpt.model_config import model_dict
 from dpt.weights.files import Source, read_tensors, unwrap
-from dpt.weights.format import (
-    PLAIN_ENCODER,
-    Checkpoint,
-    Config,
-    Format,
-    Shapes,
-    from_theirs,
-    quarter_ends,
-)
+from dpt.weights.format import Checkpoint, Config, Format, Shapes, from_theirs, quarter_ends
 
-MIN_DEPTH = 0.001
 HEAD_FILE = re.compile(r"(dinov2_vit[sblg]14(?:_reg4)?)_\w+_dpt_head\.pth$")
 BLOCKS = "decode_head.reassemble_blocks."
 FUSION = "decode_head.fusion_blocks.{3-n}"
@@ -52,19 +40,24 @@ TABLE = [
     ("heads.depth.conv3.*", "decode_head.conv_depth.head.4.*"),
 ]
 UNUSED = ("backbone.mask_token", "backbone.norm.*")
-DINOV3 = "reassemble_blocks."
-HEADS = (BLOCKS, "decode_head.conv_depth.", "decode_head.bn.", DINOV3)
 
 
 class Dinov2(Format):
     name = "dinov2"
 
     def recognises(self, source: Source) -> bool:
-        return source.config is None and any(k.startswith(HEADS) for k in source.tensors)
+        heads = (BLOCKS, "decode_head.conv_depth.", "decode_head.bn.")
+        return not source.config and any(source.holds(head) for head in heads)
 
-    def read(self, source: Source) -> Checkpoint:
-        tensors = _with_backbone(source)
-        config = _config(source, tensors)
+    def _read(self, source: Source) -> Checkpoint:
+        tensors = source.tensors
+        released = HEAD_FILE.match(source.path.name)
+        if released and not source.holds("backbone."):
+            backbone = source.path.with_name(f"{released[1]}_pretrain.pth")
+            if backbone.is_file():
+                found = unwrap(read_tensors(backbone))
+                tensors = {**tensors, **{f"backbone.{k}": v for k, v in found.items()}}
+        config = _config(Shapes(tensors, "a DINOv2 depth head"))
         table = GATED + TABLE if config["encoder"]["swiglu"] else TABLE
         return from_theirs(config, tensors, table, UNUSED)
 
@@ -74,33 +67,16 @@ def out_indices(num_blocks: int) -> list[int]:
     return [4, 11, 17, 23] if num_blocks == 24 else quarter_ends(num_blocks)
 
 
-def _with_backbone(source: Source) -> dict[str, Tensor]:
-    """Tensors of the file and, if it holds a head alone, of the backbone beside it."""
-    tensors = source.tensors
-    released = HEAD_FILE.match(source.path.name)
-    if released and not any(k.startswith("backbone.") for k in tensors):
-        backbone = source.path.with_name(f"{released[1]}_pretrain.pth")
-        if backbone.is_file():
-            found = unwrap(read_tensors(backbone))
-            return {**tensors, **{f"backbone.{k}": v for k, v in found.items()}}
-    return tensors
-
-
-def _config(source: Source, tensors: Mapping[str, Tensor]) -> Config:
-    path = source.path
-    if any(k.startswith(DINOV3) for k in tensors):
-        raise ValueError(
-            f"{path}: a DINOv3 head; it bins depth and normalises tokens, which is not supported"
-        )
+def _config(shapes: Shapes) -> Config:
+    tensors = shapes.tensors
     if f"{BLOCKS}projects.0.conv.weight" not in tensors:
-        raise ValueError(f"{path}: a linear DINOv2 head, which is not a DPT; only DPTs are read")
+        raise ValueError("a linear DINOv2 head, which is not a DPT; only DPTs are read")
     if not any(k.startswith("backbone.") for k in tensors):
         raise ValueError(
-            f"{path}: a DINOv2 head alone, without the backbone that it was trained on. Put both "
+            "a DINOv2 head alone, without the backbone that it was trained on. Put both "
             "side by side under their released names (dinov2_vits14_nyu_dpt_head.pth and "
             "dinov2_vits14_pretrain.pth), or in one file, the backbone's names after 'backbone.'"
         )
-    shapes = Shapes(source, tensors, "a DINOv2 depth head")
     encoder = shapes.vit("backbone.")
     readout = f"{BLOCKS}readout_projects.0.0.weight" in tensors
     return model_dict(
@@ -109,13 +85,12 @@ def _config(source: Source, tensors: Mapping[str, Tensor]) -> Config:
             "depth": {
                 "kind": "metric",
                 "activation": "relu",
-                "min_depth": MIN_DEPTH,
+                "min_depth": 0.001,
                 "hidden_channels": shapes.channels("decode_head.conv_depth.head.2.weight"),
                 "upsample": "double",
             }
         },
         encoder={
-            **PLAIN_ENCODER,
             **encoder,
             "out_indices": out_indices(encoder["num_blocks"]),
             # the hub's models with registers resize by size, with antialiasing
@@ -123,9 +98,7 @@ def _config(source: Source, tensors: Mapping[str, Tensor]) -> Config:
             "padding": "center",
         },
         decoder={
-            "reassemble_channels": [
-                shapes.channels(f"{BLOCKS}projects.{i}.conv.weight") for i in range(4)
-            ],
+            "reassemble_channels": shapes.each(BLOCKS + "projects.{}.conv.weight"),
             "fusion_channels": shapes.channels("decode_head.convs.0.conv.weight"),
             "readout": "project" if readout else "ignore",
             "batch_norm": False,

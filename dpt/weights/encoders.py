@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -22,8 +21,8 @@ from torch import Tensor, nn
 from dpt.nn import Beit, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
-from dpt.weights.files import from_hub, open_source
-from dpt.weights.format import Config, Tensors, list_faults
+from dpt.weights.files import from_hub, open_source, reason
+from dpt.weights.format import Config, Tensors, few, list_faults
 from dpt.weights.formats import FORMATS
 from dpt.weights.native import Native
 
@@ -56,12 +55,11 @@ class LoadReport:
         loaded: number of encoder tensors.
         resized: tensors that were interpolated to the encoder's grid or patch size.
         moved: changes of place that keep the function.
-        missing: encoder tensors that are not in the file; they stay as they were.
-        unused: encoder tensors of the file that the encoder does not have.
+        missing: encoder tensors, and parts of the model, that are not in the file; they stay as
+            they were.
+        unused: encoder tensors, and parts of the file, that the model does not have.
         kept: parts beside the encoder that were loaded, but for their ``outputs``.
         outputs: final layers that stay at random, with their numbers of outputs there and here.
-        added: parts that are not in the file; they stay at random.
-        unused_parts: parts of the file that the model does not have.
     """
 
     source: str
@@ -72,25 +70,19 @@ class LoadReport:
     unused: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    added: list[str] = field(default_factory=list)
-    unused_parts: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         lists = {
             "resized to this grid": self.resized,
             "moved, for the same function": self.moved,
-            "not in the file, left at random": self.missing + self.added,
-            "in the file, not used": self.unused + self.unused_parts,
+            "not in the file, left at random": self.missing,
+            "in the file, not used": self.unused,
             "also kept": self.kept,
             "left at random, of another size": self.outputs,
         }
         lines = [f"{self.source}: {self.loaded} encoder tensors loaded"]
-        lines += [f"{label}: {_few(names)}" for label, names in lists.items() if names]
+        lines += [f"{label}: {few(names)}" for label, names in lists.items() if names]
         return "; ".join(lines)
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
@@ -107,8 +99,7 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
     Raises:
         ValueError: nothing fits, or a tensor has the wrong shape; the encoder is then unchanged.
     """
-    state, grid = _read(str(path))
-    return _fit(encoder, state, grid, path)
+    return _fit(encoder, *_read(str(path)), path)
 
 
 def load_model_weights(
@@ -145,8 +136,8 @@ def load_model_weights(
     report = _fit(encoder, _encoder_tensors(state), _saved_grid(config), source)
     model.load_state_dict(fitting, strict=False)
     report.kept, report.outputs = shared, list(outputs.values())
-    report.added = [part for part in own if part not in given]
-    report.unused_parts = [part for part in given if part not in own]
+    report.missing += [part for part in own if part not in given]
+    report.unused += [part for part in given if part not in own]
     return report
 
 
@@ -167,7 +158,9 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
     _resize_patches(state, wanted, report)
     state = _rename(state, target, path)
     _fit_tables(target, state, grid, report)
-    _fit_distillation(state, wanted, report)
+    if "dist_token" in state and "reg_token" in wanted and wanted["reg_token"].shape[1] == 1:
+        state["reg_token"] = state.pop("dist_token")  # DeiT's, as the only register
+        report.moved.append("dist_token into the register")
     _fit_positions(target, state, grid, report)
     _fit_gains(state, wanted, report)
     registers = [s["reg_token"].shape[1] for s in (state, wanted) if "reg_token" in s]
@@ -175,16 +168,11 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
         report.unused.append("reg_token")
         del state["reg_token"]
     fitting = {k: v for k, v in state.items() if k in wanted}
-    wrong = [
-        f"{k} {tuple(v.shape)} instead of {tuple(wanted[k].shape)}"
-        for k, v in fitting.items()
-        if v.shape != wanted[k].shape
-    ]
-    if wrong:
-        raise ValueError(f"{path}: another architecture: {_few(wrong)}")
+    if wrong := list_faults({k: wanted[k].shape for k in fitting}, fitting):
+        raise ValueError(f"{path}: another architecture: {wrong}")
     if not any("blocks" in k or "stages" in k or "layer" in k for k in fitting):
         raise ValueError(
-            f"{path}: no tensor of this encoder found; the file has {_few(sorted(state))}"
+            f"{path}: no tensor of this encoder found; the file has {few(sorted(state))}"
         )
     target.load_state_dict(fitting, strict=False)
     report.loaded = len(fitting)
@@ -199,35 +187,24 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
 def _read(name: str) -> tuple[State, Grid | None]:
     """Encoder tensors of any file, and the grid of their position embeddings if it is known."""
     if name.startswith(TIMM):
-        return _from_timm(name), None
+        import timm
+
+        try:
+            model = timm.create_model(name.removeprefix(TIMM), pretrained=True, num_classes=0)
+        except Exception as error:  # no such model or tag, no released weights, no network
+            raise ValueError(f"{name}: cannot be fetched from timm ({reason(error)})") from error
+        return dict(model.state_dict()), None
     source = open_source(from_hub(name.removeprefix(HUB)) if name.startswith(HUB) else name)
-    if not Native().recognises(source) and any(k.endswith(EMBED) for k in source.tensors):
-        return _strip_prefix(source.tensors), None
+    tensors = source.tensors
+    prefixes = [k.removesuffix(EMBED) for k in tensors if k.endswith(EMBED)]
+    if prefixes and not Native().recognises(source):  # a ViT; of several, the teacher's
+        prefix = min(prefixes, key=lambda p: (p != "", "teacher" not in p, len(p)))
+        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, None
     for candidate in FORMATS:
         if candidate.recognises(source):
             checkpoint = candidate.read(source)
             return _encoder_tensors(checkpoint.tensors), _saved_grid(checkpoint.config)
-    return source.tensors, None
-
-
-def _from_timm(name: str) -> State:
-    import timm
-
-    try:
-        model = timm.create_model(name.removeprefix(TIMM), pretrained=True, num_classes=0)
-    except Exception as error:  # no such model or tag, no released weights, no network
-        reason = " ".join(str(error).split())[:160]
-        raise ValueError(
-            f"{name}: cannot be fetched from timm ({type(error).__name__}: {reason})"
-        ) from error
-    return dict(model.state_dict())
-
-
-def _strip_prefix(state: Tensors) -> State:
-    """The ViT's tensors alone, if a file holds it under a prefix; of several, the teacher's."""
-    prefixes = [k.removesuffix(EMBED) for k in state if k.endswith(EMBED)]
-    prefix = min(prefixes, key=lambda p: (p != "", "teacher" not in p, len(p)))
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    return tensors, None
 
 
 def _encoder_tensors(state: Tensors) -> State:
@@ -238,8 +215,8 @@ def _encoder_tensors(state: Tensors) -> State:
 
 def _saved_grid(config: Config) -> Grid | None:
     """The grid of the position embeddings of a saved model of ours."""
-    encoder = config.get("encoder")
-    if not isinstance(encoder, Mapping) or encoder.get("kind") == "timm":
+    encoder = config["encoder"]
+    if encoder.get("kind") == "timm":
         return None
     height, width = encoder.get("image_size", (384, 384))
     patch = encoder.get("patch_size", 16)
@@ -258,9 +235,7 @@ def _rename(state: State, target: nn.Module, path: str | Path) -> State:
     if isinstance(target, VisionTransformer):
         strange = [k for k in state if k.startswith(("storage_tokens", "rope_embed.", "rope."))]
         if not isinstance(target, Beit):
-            strange += [
-                k for k in state if k.endswith((".gamma_1", ".relative_position_bias_table"))
-            ]
+            strange += [k for k in state if k.endswith(BEIT)]
         if strange:
             raise ValueError(
                 f"{path}: holds {strange[0]}, so blocks of another kind than this encoder's "
@@ -283,7 +258,7 @@ def _resize_patches(state: State, wanted: Tensors, report: LoadReport) -> None:
     By the pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, section 3.4).
     """
     kernel, own = state.get(EMBED), wanted.get(EMBED)
-    if kernel is None or own is None or kernel.ndim != 4 or kernel.shape[:2] != own.shape[:2]:
+    if kernel is None or own is None or kernel.shape[:2] != own.shape[:2]:
         return
     old, new = list(kernel.shape[2:]), list(own.shape[2:])
     if old != new:
@@ -316,42 +291,22 @@ def _fit_gains(state: State, wanted: Tensors, report: LoadReport) -> None:
     without a gain gets ones.
     """
     folded, added = 0, 0
-    for name in [k for k in state if GAIN.match(k) and k not in wanted]:
+    for name in {k: None for k in (*state, *wanted) if GAIN.match(k)}:
         layer = name.replace("ls1.gamma", "attn.proj").replace("ls2.gamma", "mlp.fc2")
-        if f"{layer}.weight" in wanted and f"{layer}.weight" in state:
+        weight, bias = f"{layer}.weight", f"{layer}.bias"
+        if weight not in state or weight not in wanted:
+            continue
+        if name not in wanted:
             gain = state.pop(name)
-            state[f"{layer}.weight"] = gain[:, None] * state[f"{layer}.weight"]
-            state[f"{layer}.bias"] = gain * state[f"{layer}.bias"]
+            state[weight], state[bias] = gain[:, None] * state[weight], gain * state[bias]
             folded += 1
-    for name in [k for k in wanted if GAIN.match(k) and k not in state]:
-        if name.replace("ls1.gamma", "norm1.weight").replace("ls2.gamma", "norm2.weight") in state:
+        elif name not in state:
             state[name] = torch.ones_like(wanted[name])
             added += 1
     if folded:
         report.moved.append(f"{folded} LayerScale gains into the layers before them")
     if added:
         report.moved.append(f"{added} LayerScale gains, which the file does not have, to 1")
-
-
-def _fit_distillation(state: State, wanted: Tensors, report: LoadReport) -> None:
-    """Makes DeiT's distillation token the only register, in place: the same function."""
-    register = wanted.get("reg_token")
-    if "dist_token" in state and register is not None and register.shape[1] == 1:
-        state["reg_token"] = state.pop("dist_token")
-        report.moved.append("dist_token into the register")
-
-
-def _layout(encoder: Any) -> tuple[int, Grid, ResizePolicy] | None:
-    """Number of slots before those of patches, grid and policy of an encoder's ``pos_embed``."""
-    own = getattr(encoder, "pos_embed", None)
-    if own is None or own.ndim != 3:
-        return None
-    if isinstance(encoder, VisionTransformer):
-        return int(encoder.cls_position), encoder.grid, encoder.config.position_resize
-    grid = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)  # of timm's
-    if grid is None:
-        return None
-    return own.shape[1] - grid[0] * grid[1], (grid[0], grid[1]), "bicubic_antialias"
 
 
 def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: LoadReport) -> None:
@@ -361,13 +316,20 @@ def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: L
     the token, which is the same function; that of a token which the encoder does not have (DeiT's
     for distillation) is dropped. ``old`` is None if the grid of ``state`` is not known.
     """
-    positions, layout = state.get("pos_embed"), _layout(encoder)
-    if positions is None or positions.ndim != 3 or layout is None:
+    positions, own = state.get("pos_embed"), encoder.state_dict()
+    if positions is None or positions.ndim != 3 or "pos_embed" not in own:
         return
-    new_slots, new, policy = layout
-    have, wanted = _tokens(state), _tokens(encoder.state_dict())
+    policy: ResizePolicy = "bicubic_antialias"
+    if isinstance(encoder, VisionTransformer):
+        new, policy = encoder.grid, encoder.config.position_resize
+    else:  # timm's
+        new = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)
+        if new is None:
+            return
+    new_slots = own["pos_embed"].shape[1] - new[0] * new[1]
+    have, wanted = _tokens(state), _tokens(own)
     slots, old = _find_grid(positions.shape[1], len(have), old, new, report.source)
-    dropped = [name for name, _ in (t for t in have[:slots] if t not in wanted)]
+    dropped = [token[0] for token in have[:slots] if token not in wanted]
     report.unused += [f"code of {name}" for name in dict.fromkeys(dropped)]
     before = positions.new_zeros(1, new_slots, positions.shape[2])
     for place, token in enumerate(wanted):

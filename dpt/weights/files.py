@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,20 +27,24 @@ class Source:
 
     Attributes:
         path: the file or folder.
-        config: ``config.json`` of a folder.
-        processor: ``preprocessor_config.json`` or ``processor_config.json`` of a folder.
+        config: ``config.json`` of a folder, or empty.
+        processor: ``preprocessor_config.json`` or ``processor_config.json`` of a folder, or empty.
         content: content of the weight file, with its wrapper.
     """
 
     path: Path
-    config: dict[str, Any] | None
-    processor: dict[str, Any] | None
+    config: dict[str, Any]
+    processor: dict[str, Any]
     content: dict[str, Any]
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of ``content``, without a wrapper."""
         return unwrap(self.content)
+
+    def holds(self, *prefixes: str) -> bool:
+        """Whether there is a tensor under each prefix."""
+        return all(any(k.startswith(p) for k in self.tensors) for p in prefixes)
 
 
 def open_source(path: str | Path) -> Source:
@@ -52,11 +55,12 @@ def open_source(path: str | Path) -> Source:
     """
     path = Path(path)
     if not path.is_dir():
-        return Source(path, None, None, read_tensors(path))
+        return Source(path, {}, {}, read_tensors(path))
     if not (path / CONFIG_FILE).is_file():
         raise ValueError(f"{path}: no {CONFIG_FILE} in this folder; a saved model has one")
     config = read_json(path / CONFIG_FILE)
-    processor = next((read_json(path / n) for n in PROCESSOR_FILES if (path / n).is_file()), None)
+    processors = (read_json(path / n) for n in PROCESSOR_FILES if (path / n).is_file())
+    processor = next(processors, {})
     for name in (WEIGHTS_FILE, "pytorch_model.bin"):
         if (path / name).is_file():
             return Source(path, config, processor, read_tensors(path / name))
@@ -78,17 +82,16 @@ def from_hub(name: str, revision: str | None = None) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors"]
     try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-        if not any(folder.glob("*.safetensors")):
-            patterns.append("*.bin")
+        for weights in ("*.safetensors", "*.bin"):
+            patterns = ["*.json", weights]
             folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+            if any(folder.glob(weights)):
+                break
     except Exception as error:  # of many libraries
-        reason = " ".join(str(error).split())[:160]
         raise ValueError(
             f"{name}: no such file or folder here, and it cannot be fetched from the hub "
-            f"({type(error).__name__}: {reason})"
+            f"({reason(error)})"
         ) from error
     return folder
 
@@ -142,23 +145,19 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
 
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except Exception as error:  # of pickle, zip files and safetensors
         raise ValueError(
-            f"{path}: holds more than tensors and plain data, or is damaged, and was not loaded "
-            f"({_first_line(error)})"
-        ) from error
-    except Exception as error:
-        raise ValueError(
-            f"{path}: cannot be read as a checkpoint; is it complete? "
-            f"({type(error).__name__}: {_first_line(error)})"
+            f"{path}: damaged, or holds more than tensors and plain data, and was not loaded "
+            f"({reason(error)})"
         ) from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds a {type(content).__name__}, not a checkpoint")
     return content
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:120]
+def reason(error: Exception) -> str:
+    """The class and message of another library's error, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 @contextmanager
@@ -173,7 +172,7 @@ def _writing(path: Path) -> Iterator[Path]:
             yield temporary
             temporary.chmod(mode)
     except SafetensorError as error:  # a full disk, which is not an OSError there
-        raise ValueError(f"{path}: cannot be written ({_first_line(error)})") from error
+        raise ValueError(f"{path}: cannot be written ({reason(error)})") from error
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -23,11 +24,13 @@ from torch import Tensor
 
 from dpt.model_config import ModelConfig
 from dpt.nn import DPT
-from dpt.weights.files import Source
+from dpt.weights.files import Source, reason
 
 Config = dict[str, Any]
 Tensors = Mapping[str, Tensor]
 Table = Sequence[tuple[str, str]]
+Keys = Mapping[str, tuple[str, Any]]
+"""For each of our options, the key in another format's config and the default there."""
 
 PLAIN_ENCODER: Config = {
     "in_channels": 3,
@@ -75,13 +78,18 @@ class Format(ABC):
     def recognises(self, source: Source) -> bool:
         """Whether the file is in this format, by the names in it; never fails."""
 
-    @abstractmethod
     def read(self, source: Source) -> Checkpoint:
         """The model in the file.
 
         Raises:
             ValueError: the file is damaged, or its model is not supported.
         """
+        with naming(source.path):
+            return self._read(source)
+
+    @abstractmethod
+    def _read(self, source: Source) -> Checkpoint:
+        """``read`` with messages that do not name the file."""
 
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
         """Writes a model, and returns notes for its user.
@@ -89,7 +97,18 @@ class Format(ABC):
         Raises:
             ValueError: the format cannot express the model.
         """
-        self.refuse("is only read, not written")
+        if not self.writable:
+            self.refuse("is only read, not written")
+        full = ModelConfig.from_dict(config)
+        with torch.device("meta"):
+            full.build()
+        notes: list[str] = []
+        self._write(full.to_dict(), tensors, Path(path), notes)
+        return notes
+
+    def _write(self, config: Config, tensors: Tensors, path: Path, notes: list[str]) -> None:
+        """Writes a model whose configuration holds every option; adds to ``notes``."""
+        raise NotImplementedError
 
     def refuse(self, reason: str) -> NoReturn:
         raise ValueError(f"the {self.name} format {reason}")
@@ -121,6 +140,18 @@ class Format(ABC):
             kind = "linear " if name in allowed else ""
             self.refuse(f"has no {kind}{name} head, only {' or '.join(allowed)}")
         return name, options
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Puts the file in front of the message of an error in its model."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        message = f"its configuration describes no model ({reason(error)})"
+        raise ValueError(f"{path}: {message}") from error
 
 
 # Names of tensors
@@ -196,21 +227,6 @@ def own_shapes(config: Config) -> dict[str, torch.Size]:
     return {k: v.shape for k, v in model.state_dict().items()}
 
 
-def check_tensors(config: Config, state: Tensors, *, where: str) -> None:
-    """Checks that ``state`` holds every tensor of the model, with its shape, and no other.
-
-    Raises:
-        ValueError: one message that lists the differences.
-    """
-    try:
-        shapes = own_shapes(config)
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise ValueError(f"{where}: its configuration describes no model ({reason})") from error
-    if faults := list_faults(shapes, state):
-        raise ValueError(f"{where} does not fit its own configuration: {faults}")
-
-
 def list_faults(shapes: Mapping[str, torch.Size], state: Tensors) -> str:
     """Lists missing, unexpected and misshapen tensors of ``state``; empty if there are none."""
     faults = [f"missing {k}" for k in shapes if k not in state]
@@ -220,7 +236,13 @@ def list_faults(shapes: Mapping[str, torch.Size], state: Tensors) -> str:
         for k, shape in shapes.items()
         if k in state and state[k].shape != shape
     ]
-    return "; ".join(faults[:8]) + (f" and {len(faults) - 8} more" if len(faults) > 8 else "")
+    return few(faults, "; ")
+
+
+def few(items: list[str], separator: str = ", ") -> str:
+    """The first items on one line, and the number of further ones."""
+    shown = separator.join(items[:8])
+    return f"{shown} and {len(items) - 8} more" if len(items) > 8 else shown
 
 
 # Configurations
@@ -229,29 +251,26 @@ def list_faults(shapes: Mapping[str, torch.Size], state: Tensors) -> str:
 class Shapes:
     """Shapes of the tensors of a file, for readers; one that is missing is a ValueError."""
 
-    def __init__(self, source: Source, tensors: Tensors, family: str) -> None:
-        self.path, self.tensors, self.family = source.path, tensors, family
+    def __init__(self, tensors: Tensors, family: str) -> None:
+        self.tensors, self.family = tensors, family
 
     def __call__(self, name: str) -> tuple[int, ...]:
         if name not in self.tensors:
-            raise ValueError(f"{self.path}: looks like {self.family}, but {name} is missing")
+            raise ValueError(f"looks like {self.family}, but {name} is missing")
         return tuple(self.tensors[name].shape)
 
     def channels(self, name: str) -> int:
         """Size of the first dimension."""
         return self(name)[0]
 
+    def each(self, name: str) -> list[int]:
+        """``channels`` of each of the four levels, whose number stands for ``{}``."""
+        return [self.channels(name.format(i)) for i in range(4)]
+
     def count(self, prefix: str) -> int:
         """Number of items with tensors under ``prefix``, such as ``pretrained.blocks.``."""
         names = (n for n in self.tensors if n.startswith(prefix))
         return len({n.removeprefix(prefix).partition(".")[0] for n in names})
-
-    def count_blocks(self, prefix: str) -> int:
-        """Number of transformer blocks under ``prefix``; four or more."""
-        count = self.count(prefix)
-        if count < 4:
-            raise ValueError(f"{self.path}: {count} blocks under {prefix}*; a DPT needs four")
-        return count
 
     def vit(self, prefix: str) -> Config:
         """Arguments of our ViT for one under ``prefix``, with timm's or DINOv2's names.
@@ -261,12 +280,9 @@ class Shapes:
         """
         slots, dim = self(f"{prefix}pos_embed")[1:]
         side = math.isqrt(slots - 1)
-        if side * side != slots - 1 or dim % 64:
-            raise ValueError(
-                f"{self.path}: position embedding of {slots} tokens by {dim} channels: "
-                f"{self.family} has a square grid, and 64 channels per attention head"
-            )
-        num_blocks = self.count_blocks(f"{prefix}blocks.")
+        if dim % 64:
+            raise ValueError(f"{dim} channels; {self.family} has 64 a head")
+        num_blocks = self.count(f"{prefix}blocks.")
         hybrid = any(k.startswith(f"{prefix}patch_embed.backbone.") for k in self.tensors)
         patch = 16 if hybrid else self(f"{prefix}patch_embed.proj.weight")[-1]
         block = f"{prefix}blocks.0."
@@ -299,9 +315,11 @@ def quarter_ends(num_blocks: int) -> list[int]:
     return [num_blocks * (i + 1) // 4 - 1 for i in range(4)]
 
 
-def complete(config: Config) -> Config:
-    """The configuration with every default written out, so that a writer can check its options."""
-    full = ModelConfig.from_dict(config)
-    with torch.device("meta"):
-        full.build()
-    return full.to_dict()
+def read_keys(keys: Keys, config: Config) -> Config:
+    """Our options for another format's config."""
+    return {ours: config.get(key, default) for ours, (key, default) in keys.items()}
+
+
+def write_keys(keys: Keys, options: Config) -> Config:
+    """Another format's config for our options."""
+    return {key: options[ours] for ours, (key, _) in keys.items()}

@@ -10,7 +10,7 @@ from torch import Tensor
 from dpt.weights.depth_anything import DepthAnything
 from dpt.weights.dinov2 import Dinov2
 from dpt.weights.files import Source, open_source
-from dpt.weights.format import Config, Format, check_tensors
+from dpt.weights.format import Config, Format, few, list_faults, naming, own_shapes
 from dpt.weights.midas31 import Midas31
 from dpt.weights.native import Native
 from dpt.weights.official import Official
@@ -44,13 +44,10 @@ def recognise(source: Source) -> Format:
         if candidate.recognises(source):
             return candidate
     found = sorted(map(str, source.content))
-    config = ""
-    if source.config is not None:
-        config = f"a config.json of model_type {source.config.get('model_type')!r} and "
+    config = f"model_type {source.config.get('model_type')!r}, " if source.config else ""
     raise ValueError(
-        f"{source.path}: not a checkpoint of this project, nor of any other known format "
-        f"({', '.join(f.name for f in FORMATS)}); found {config}"
-        f"{len(found)} entries: {', '.join(found[:6])}{', ...' if len(found) > 6 else ''}"
+        f"{source.path}: of no known format ({', '.join(f.name for f in FORMATS)}); found {config}"
+        f"{len(found)} entries: {few(found)}"
     )
 
 
@@ -85,8 +82,9 @@ class Conversion:
     def __str__(self) -> str:
         lines = [f"{self.source_format} -> {self.target_format}: {self.tensors} tensors"]
         if self.unused:
-            few = ", ".join(self.unused[:4]) + (", ..." if len(self.unused) > 4 else "")
-            lines.append(f"{len(self.unused)} tensors that never run were left out: {few}")
+            lines.append(
+                f"{len(self.unused)} tensors that never run were left out: {few(self.unused)}"
+            )
         return "\n".join([*lines, *self.notes])
 
 
@@ -104,7 +102,10 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     source = open_source(src)
     found = recognise(source)
     checkpoint = found.read(source)
-    check_tensors(checkpoint.config, checkpoint.tensors, where=str(src))
+    with naming(src):
+        shapes = own_shapes(checkpoint.config)
+    if faults := list_faults(shapes, checkpoint.tensors):
+        raise ValueError(f"{src} does not fit its own configuration: {faults}")
     if checkpoint.config.get("calibration") and not isinstance(target, Native):
         raise ValueError(
             f"the {to} format has no place for a calibration, so depth would no longer be in "

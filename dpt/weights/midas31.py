@@ -19,7 +19,6 @@ resizing of BEiT's tables confuses rows and columns, which makes no difference o
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 from dpt.weights import official
 from dpt.weights.files import Source
@@ -67,34 +66,25 @@ class Midas31(Format):
     name = "midas31"
 
     def recognises(self, source: Source) -> bool:
-        if source.config is not None:
-            return False
-        names = source.tensors
-        swin = any(k.startswith(SWIN) for k in names)
-        return (BEIT in names or swin) and any(k.startswith("scratch.") for k in names)
+        return any(source.holds(attention, "scratch.") for attention in (BEIT, SWIN))
 
-    def read(self, source: Source) -> Checkpoint:
-        return from_theirs(_config(source), source.tensors, TABLE, UNUSED)
+    def _read(self, source: Source) -> Checkpoint:
+        shapes = Shapes(source.tensors, "MiDaS 3.1")
+        encoder = _beit(shapes) if BEIT in source.tensors else _swin(shapes)
+        size = encoder.get("img_size") or encoder["image_size"]
+        config = official.dpt_config(shapes, source.path.name, encoder, size)
+        return from_theirs(config, source.tensors, TABLE, UNUSED)
 
 
-def _side(count: int, path: Path) -> int:
+def _side(count: int) -> int:
     """Side w of a square with (2w - 1)² offsets between its cells."""
-    root = math.isqrt(max(count, 0))
-    if root * root != count or root % 2 == 0:
-        raise ValueError(f"{path}: a table of {count} position biases is not of a square window")
-    return (root + 1) // 2
-
-
-def _config(source: Source) -> Config:
-    shapes = Shapes(source, source.tensors, "MiDaS 3.1")
-    encoder = _beit(shapes) if BEIT in source.tensors else _swin(shapes)
-    return official.dpt_config(shapes, encoder, encoder.get("img_size") or encoder["image_size"])
+    return (math.isqrt(max(count, 0)) + 1) // 2
 
 
 def _beit(shapes: Shapes) -> Config:
     dim, in_channels, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
     offsets, heads = shapes(BEIT)
-    num_blocks = shapes.count_blocks(f"{MODEL}blocks.")
+    num_blocks = shapes.count(f"{MODEL}blocks.")
     block = f"{MODEL}blocks.0."
     return {
         "kind": "beit",
@@ -104,7 +94,7 @@ def _beit(shapes: Shapes) -> Config:
         "mlp_ratio": shapes.channels(f"{block}mlp.fc1.weight") / dim,
         "qkv_bias": f"{block}attn.q_bias" in shapes.tensors,
         "norm_eps": 1e-6,
-        "image_size": [patch * _side(offsets - 3, shapes.path)] * 2,
+        "image_size": [patch * _side(offsets - 3)] * 2,
         "patch_size": patch,
         "in_channels": in_channels,
         "out_indices": quarter_ends(num_blocks),
@@ -123,7 +113,7 @@ def _swin(shapes: Shapes) -> Config:
     else:
         tables = [shapes(f"{stage}0.attn.relative_position_bias_table") for stage in stages]
         found["num_heads"] = [heads for _, heads in tables]
-        found["window_size"] = _side(tables[0][0], shapes.path)
+        found["window_size"] = _side(tables[0][0])
     mask = shapes.tensors.get(f"{stages[0]}1.attn_mask")  # (windows, cells, cells)
     if mask is not None:
         found["window_size"] = math.isqrt(mask.shape[1])
@@ -131,7 +121,7 @@ def _swin(shapes: Shapes) -> Config:
     return {
         "kind": "timm",
         "name": "swinv2_tiny_window8_256" if v2 else "swin_tiny_patch4_window7_224",
-        **_complete(found, v2=v2, path=shapes.path),
+        **_complete(found, v2=v2),
         "patch_size": patch,
         "in_chans": in_channels,
         "mlp_ratio": shapes.channels(f"{stages[0]}0.mlp.fc1.weight") / dim,
@@ -141,7 +131,7 @@ def _swin(shapes: Shapes) -> Config:
     }
 
 
-def _complete(found: Config, *, v2: bool, path: Path) -> Config:
+def _complete(found: Config, *, v2: bool) -> Config:
     """Sizes found in a file; those that are missing, of the released Swin that fits."""
     needed = {"window_size", "img_size"} | ({"pretrained_window_sizes"} if v2 else set())
     if needed <= set(found):
@@ -149,8 +139,7 @@ def _complete(found: Config, *, v2: bool, path: Path) -> Config:
     for row in RELEASED:
         if ("pretrained_window_sizes" in row) == v2 and found.items() <= row.items():
             return row
+    missing = ", ".join(sorted(needed - set(found)))
     raise ValueError(
-        f"{path}: does not tell its {', '.join(sorted(needed - set(found)))}, and what it tells "
-        f"({', '.join(f'{k} {v}' for k, v in found.items())}) fits no Swin{'V2' if v2 else ''} "
-        "that MiDaS 3.1 released"
+        f"does not tell its {missing}, and fits no Swin that MiDaS 3.1 released: {found}"
     )

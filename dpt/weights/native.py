@@ -22,18 +22,16 @@ class Native(Format):
     writable = True
 
     def recognises(self, source: Source) -> bool:
-        if source.config is None:
+        if not source.config:
             return CONFIG_KEY in source.content
         return "model_type" not in source.config and len(PARTS & set(source.config)) >= 2
 
-    def read(self, source: Source) -> Checkpoint:
-        if source.config is not None:
+    def _read(self, source: Source) -> Checkpoint:
+        if source.config:
             return Checkpoint(source.config, source.content)
-        state = source.content.get("state_dict")
-        if not isinstance(state, dict):
-            raise ValueError(
-                f"{source.path}: has {CONFIG_KEY!r} but no 'state_dict'; is it complete?"
-            )
+        if "state_dict" not in source.content:
+            raise ValueError(f"has {CONFIG_KEY!r} but no 'state_dict'; is it complete?")
+        state = source.content["state_dict"]
         tensors = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
         return Checkpoint(source.content[CONFIG_KEY], tensors)
 

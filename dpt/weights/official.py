@@ -23,7 +23,6 @@ from dpt.weights.format import (
     Format,
     Shapes,
     Tensors,
-    complete,
     from_theirs,
     quarter_ends,
     to_theirs,
@@ -36,7 +35,6 @@ METRIC = {
 """Released metric models: from inverse depth to metres, and their input size."""
 
 MODEL = "pretrained.model."
-READOUT = "pretrained.act_postprocess4.0.project.0.weight"
 TABLE = [
     ("encoder.*", "pretrained.model.*"),
     ("decoder.reassemble.{n}.read.linear.*", "pretrained.act_postprocess{n+1}.0.project.0.*"),
@@ -60,18 +58,15 @@ class Official(Format):
     writable = True
 
     def recognises(self, source: Source) -> bool:
-        if source.config is not None:
-            return False
-        return all(any(k.startswith(p) for k in source.tensors) for p in (MODEL, "scratch."))
+        return source.holds(MODEL, "scratch.")
 
-    def read(self, source: Source) -> Checkpoint:
+    def _read(self, source: Source) -> Checkpoint:
         return from_theirs(_config(source), source.tensors, TABLE, UNUSED)
 
-    def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
+    def _write(self, config: Config, tensors: Tensors, path: Path, notes: list[str]) -> None:
         """Writes a bare ``.pt``, with zeros for the tensors that official code never runs."""
-        path, full = Path(path), complete(config)
-        encoder, decoder = full["encoder"], full["decoder"]
-        name, head = self.only_head(full, "depth", "segmentation")
+        encoder, decoder = config["encoder"], config["decoder"]
+        name, head = self.only_head(config, "depth", "segmentation")
         self.refuse_unless("encoder", encoder, {"kind": ("vit", "hybrid")})
         hybrid = encoder["kind"] == "hybrid"
         needed = {
@@ -82,9 +77,13 @@ class Official(Format):
             "image_size": [encoder["image_size"][0]] * 2,
         }
         self.refuse_unless("encoder", encoder, needed)
-        scales = [1, 1, 1, 0.5] if hybrid else [4, 2, 1, 0.5]
-        needed = {"readout": "project", "scales": scales, "output_project": False}
-        self.refuse_unless("decoder", decoder, {**needed, "deepest_unit": False})
+        needed = {
+            "readout": "project",
+            "scales": [1, 1, 1, 0.5] if hybrid else [4, 2, 1, 0.5],
+            "output_project": False,
+            "deepest_unit": False,
+        }
+        self.refuse_unless("decoder", decoder, needed)
         if encoder["patch_size"] != 16:  # official heads double the map: the image's size at 16
             self.refuse_unless(f"heads.{name}", head, {"upsample": "double"})
         if name == "depth" and head["kind"] == "metric":
@@ -95,7 +94,6 @@ class Official(Format):
                     "stores no scale and shift; only files named "
                     f"{' or '.join(f'{n}*.pt' for n in METRIC)} are read as metric, with theirs"
                 )
-        notes = []
         if decoder["align"] == "resize_lateral":
             notes.append("official code takes only sides that are multiples of 32")
         if hybrid and encoder["weight_standardization"] != "official":
@@ -104,7 +102,6 @@ class Official(Format):
         if name == "segmentation" and not head["auxiliary"]:
             notes.append("official segmentation models have an auxiliary head; this one had none")
         write_torch(path, to_official(tensors, encoder["embed_dim"]))
-        return notes
 
 
 def _out_indices(num_blocks: int, *, hybrid: bool) -> list[int]:
@@ -113,22 +110,17 @@ def _out_indices(num_blocks: int, *, hybrid: bool) -> list[int]:
 
 
 def _config(source: Source) -> Config:
-    shapes = Shapes(source, source.tensors, "official DPT")
+    shapes = Shapes(source.tensors, "official DPT")
     encoder = shapes.vit(MODEL)
     hybrid = any(k.startswith(f"{MODEL}patch_embed.backbone.") for k in source.tensors)
     encoder["out_indices"] = _out_indices(encoder["num_blocks"], hybrid=hybrid)
     encoder["position_resize"] = "bilinear"
     if hybrid:
         encoder |= {"kind": "hybrid", "weight_standardization": "official"}
-    if READOUT not in source.tensors:
-        raise ValueError(
-            f"{source.path}: official DPT with readout 'ignore' or 'add', whose files do not tell "
-            "which of the two: neither is read, only 'project'"
-        )
-    return dpt_config(shapes, encoder, encoder["image_size"])
+    return dpt_config(shapes, source.path.name, encoder, encoder["image_size"])
 
 
-def dpt_config(shapes: Shapes, encoder: Config, size: list[int]) -> Config:
+def dpt_config(shapes: Shapes, file: str, encoder: Config, size: list[int]) -> Config:
     """The model over an encoder for images of ``size``, by the names of official DPT."""
     tensors = shapes.tensors
     segmentation = "scratch.output_conv.1.running_mean" in tensors
@@ -141,7 +133,7 @@ def dpt_config(shapes: Shapes, encoder: Config, size: list[int]) -> Config:
         hidden = shapes.channels("scratch.output_conv.2.weight")
         head = {"kind": "relative", "hidden_channels": hidden}
         for name, (constants, metric_size) in METRIC.items():
-            if shapes.path.name.startswith(name):
+            if file.startswith(name):
                 head |= {"kind": "metric", "activation": "inverse", **constants}
                 size = metric_size
     kind = encoder.get("kind", "vit")
@@ -185,13 +177,10 @@ def to_official(tensors: Tensors, dim: int) -> dict[str, Tensor]:
 
 
 def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:
-    """The state dict of a hybrid for another form of weight standardisation in its CNN.
+    """A hybrid's state dict for ``official`` or ``sqrt`` weight standardisation in its CNN.
 
     Official DPT divides w - mean by std + 1e-5, timm today and transformers by sqrt(var + 1e-8).
     One gain per filter makes up for the difference, up to rounding.
-
-    Args:
-        kind: the form of the result: ``official`` or ``sqrt``.
     """
 
     def scaled(weight: Tensor) -> Tensor:

@@ -7,9 +7,6 @@ the config is needed. Unlike official DPT, it runs a residual unit on the deepes
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import torch
 
 from dpt.model_config import model_dict
 from dpt.weights.files import Source
@@ -31,19 +28,17 @@ DEFAULTS: Config = {  # of its code
 NOT_TIMMS = {*DEFAULTS, "encoder_name", "encoder_weights", "dynamic_img_size", "strict_img_size"}
 """Keys of a config that are not passed on to timm; our encoder sets the last two itself."""
 
-INTERPOLATIONS = {"bicubic": "cubic", "bilinear": "bilinear"}
-
 
 class Smp(Format):
     name = "smp"
 
     def recognises(self, source: Source) -> bool:
-        if source.config is not None:
+        if source.config:
             return source.config.get("_model_class") == "DPT" and "encoder_name" in source.config
         return "decoder.reassemble_blocks.0.project_to_feature_dim.weight" in source.tensors
 
-    def read(self, source: Source) -> Checkpoint:
-        shapes = Shapes(source, source.tensors, "smp")
+    def _read(self, source: Source) -> Checkpoint:
+        shapes = Shapes(source.tensors, "smp")
         config = _config(source, shapes)
         total = shapes.count(f"{ENCODER}blocks.")
         behind = range(config["encoder"]["out_indices"][-1] + 1, total)
@@ -74,38 +69,30 @@ def _table(levels: int) -> Table:
 
 
 def _config(source: Source, shapes: Shapes) -> Config:
-    path, tensors = source.path, source.tensors
-    if source.config is None:
+    tensors = source.tensors
+    if not source.config:
         raise ValueError(
-            f"{path}: tensors of a DPT of segmentation_models.pytorch, without the name of its "
+            "tensors of a DPT of segmentation_models.pytorch, without the name of its "
             "encoder and its feature levels: save it as a folder, by its save_pretrained"
         )
     config = {**DEFAULTS, **source.config}
-    kernel = shapes(f"{ENCODER}patch_embed.proj.weight")
-    if len(kernel) != 4:
-        raise ValueError(f"{path}: patch_embed.proj is not a convolution: only plain ViTs are read")
-    readout, patch = config["decoder_readout"], kernel[-1]
+    patch = shapes(f"{ENCODER}patch_embed.proj.weight")[-1]
+    readout = config["decoder_readout"]
     prefixes = [n for n in ("cls_token", "dist_token", "reg_token") if f"{ENCODER}{n}" in tensors]
     allowed = {"activation": (None, "identity"), "aux_params": (None,), "in_channels": (3,)}
     wrong = [f"{k}={config[k]!r}" for k, values in allowed.items() if config[k] not in values]
     if patch & (patch - 1):
         wrong.append(f"patch size {patch}, whose maps it does not double")
-    if readout != "ignore" and "cls_token" not in prefixes:
-        wrong.append(f"decoder_readout={readout!r} without a CLS token")
     if readout == "add" and prefixes != ["cls_token"]:
         wrong.append(f"decoder_readout='add', which averages {', '.join(prefixes)}")
     if wrong:
-        raise ValueError(f"{path}: a DPT of smp that is not supported: {', '.join(wrong)}")
+        raise ValueError(f"a DPT of smp that is not supported: {', '.join(wrong)}")
     name = str(config["encoder_name"]).removeprefix("tu-")
     levels, total = config["encoder_depth"], shapes.count(f"{ENCODER}blocks.")
     out_indices = config["encoder_output_indices"]
     if out_indices is None:
         out_indices = [int(total / levels * (i + 1)) - 1 for i in range(levels)]
-    timms = {
-        k: v
-        for k, v in source.config.items()
-        if k not in NOT_TIMMS and not k.startswith("_") and v is not None
-    }
+    timms = {k: v for k, v in source.config.items() if k not in NOT_TIMMS and k[0] != "_"}
     return model_dict(
         "dpt_base",
         heads={"segmentation": {"num_classes": config["classes"], "auxiliary": False}},
@@ -113,7 +100,7 @@ def _config(source: Source, shapes: Shapes) -> Config:
             "kind": "timm",
             "name": name,
             "out_indices": [i % total for i in out_indices],
-            **timms,
+            **{k: v for k, v in timms.items() if v is not None},
         },
         decoder={
             "reassemble_channels": list(config["decoder_intermediate_channels"]),
@@ -128,25 +115,20 @@ def _config(source: Source, shapes: Shapes) -> Config:
     )
 
 
-def _preprocessing(
-    name: str, patch: int, shapes: Shapes, prefixes: int, config: Config
-) -> dict[str, Any]:
+def _preprocessing(name: str, patch: int, shapes: Shapes, prefixes: int, config: Config) -> Config:
     """timm's for the encoder, as in smp; the image size is that of the position embedding."""
     from timm.models import get_pretrained_cfg
 
-    settings: dict[str, Any] = {"resize": "none", "multiple_of": 2 * patch}
-    count = shapes.tensors.get(f"{ENCODER}pos_embed", torch.empty(1, 0)).shape[1]
-    sides = [math.isqrt(count - n) for n in (prefixes, 1, 0) if _is_square(count - n)]
-    if sides:
-        settings["image_size"] = [sides[0] * patch] * 2
-        if not config.get("dynamic_img_size"):  # the only size that it takes
-            settings["resize"] = "stretch"
+    settings: Config = {"resize": "none", "multiple_of": 2 * patch}
+    if f"{ENCODER}pos_embed" in shapes.tensors:
+        count = shapes(f"{ENCODER}pos_embed")[1]
+        for slots in (0, 1, prefixes):  # before those of patches
+            side = math.isqrt(max(count - slots, 0))
+            if side * side == count - slots:
+                settings["image_size"] = [side * patch] * 2
+        if "image_size" in settings and not config.get("dynamic_img_size"):
+            settings["resize"] = "stretch"  # to the only size that it takes
     if known := get_pretrained_cfg(name):
         settings |= {"mean": list(known.mean), "std": list(known.std)}
-        if known.interpolation in INTERPOLATIONS:
-            settings["interpolation"] = INTERPOLATIONS[known.interpolation]
+        settings["interpolation"] = known.interpolation.replace("bicubic", "cubic")
     return settings
-
-
-def _is_square(count: int) -> bool:
-    return count > 0 and math.isqrt(count) ** 2 == count

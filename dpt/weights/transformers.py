@@ -13,10 +13,8 @@ network here, inside of it by transformers: the two are equal at multiples of 32
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,11 +28,14 @@ from dpt.weights.format import (
     Checkpoint,
     Config,
     Format,
+    Keys,
+    Shapes,
     Table,
     Tensors,
-    complete,
     from_theirs,
+    read_keys,
     to_theirs,
+    write_keys,
 )
 from dpt.weights.official import restandardize
 
@@ -156,12 +157,12 @@ class Family:
     """
 
     table: Table
-    keys: Mapping[str, tuple[str, Any]]
+    keys: Keys
     fixed: Config
     needed: Config = field(default_factory=dict)
 
 
-KEYS: dict[str, tuple[str, Any]] = {
+KEYS: Keys = {
     "embed_dim": ("hidden_size", 768),
     "num_blocks": ("num_hidden_layers", 12),
     "num_heads": ("num_attention_heads", 12),
@@ -192,7 +193,7 @@ BEIT_KEYS = {
     "image_size": ("image_size", 224),
     "layer_scale": ("layer_scale_init_value", 0.1),
 }
-SWINV2_KEYS: dict[str, tuple[str, Any]] = {
+SWINV2_KEYS: Keys = {
     "image_size": ("image_size", 224),
     "in_chans": ("num_channels", 3),
     "patch_size": ("patch_size", 4),
@@ -250,11 +251,7 @@ BIT = {
 }
 
 
-def _two(size: Any) -> list[int]:
-    return [size, size] if isinstance(size, int) else list(size)
-
-
-def read_encoder(path: Path, family: Family, config: Config) -> Config:
+def read_encoder(family: Family, config: Config) -> Config:
     """Our encoder's arguments for an encoder of transformers with this config."""
     needed = {"hidden_act": "gelu", **family.needed}
     wrong = [
@@ -263,58 +260,44 @@ def read_encoder(path: Path, family: Family, config: Config) -> Config:
         if config.get(k, None if v is True else v) != v
     ]
     if wrong:
-        raise ValueError(f"{path}: an encoder that is not supported, with {', '.join(wrong)}")
-    given = {k: config.get(key, default) for k, (key, default) in family.keys.items()}
-    encoder = {**family.fixed, **given}
-    size, patch = _two(given["image_size"]), _two(given["patch_size"])
-    if patch[0] != patch[1]:
-        raise ValueError(f"{path}: patches of {patch[0]}x{patch[1]} pixels; only squares are read")
-    encoder |= {"image_size": size, "patch_size": patch[0]}
+        raise ValueError(f"an encoder that is not supported, with {', '.join(wrong)}")
+    encoder = {**family.fixed, **read_keys(family.keys, config)}
+    size, patch = encoder["image_size"], encoder["patch_size"]
+    encoder["image_size"] = size = [size, size] if isinstance(size, int) else list(size)
     if family.keys["mlp_ratio"][0] == "intermediate_size":
-        encoder["mlp_ratio"] = given["mlp_ratio"] / given["embed_dim"]
-    kind = encoder.get("kind", "vit")
-    if kind in ("beit", "timm") and size[0] != size[1]:
-        raise ValueError(
-            f"{path}: a {config['model_type']} backbone for {size[0]}x{size[1]} pixels: only "
-            "squares are read, as transformers confuses its rows and columns"
-        )
-    if kind == "beit":
+        encoder["mlp_ratio"] /= encoder["embed_dim"]
+    if encoder.get("kind") == "beit":
         encoder["layer_scale"] = encoder["layer_scale"] or None
-    if kind == "timm":
-        stride = patch[0] * 2 ** (len(given["depths"]) - 1)
-        if size[0] % stride:
-            raise ValueError(f"{path}: image_size={size[0]} is not a multiple of {stride}")
+    if "kind" in encoder:
+        multiple = patch * 2 ** (len(encoder.get("depths", "1")) - 1)
+        if size[0] != size[1] or size[0] % multiple:
+            raise ValueError(
+                f"image_size={size} of a {config['model_type']} backbone; only squares "
+                f"whose side is a multiple of {multiple} are read"
+            )
+    if encoder.get("kind") == "timm":
         encoder["img_size"] = encoder.pop("image_size")
-    if "out_indices" not in encoder:
-        encoder["out_indices"] = _out_indices(path, config)
+    if "out_indices" not in encoder:  # of a backbone: "stem" is 0, the first block or stage is 1
+        names = [f.removeprefix("stage") for f in config.get("out_features") or ()]
+        stages = config.get("out_indices") or [0 if n == "stem" else int(n) for n in names]
+        encoder["out_indices"] = [s - 1 for s in stages]
     return encoder
 
 
-def _out_indices(path: Path, config: Config) -> list[int]:
-    """Zero-based blocks or stages that a ``backbone_config`` returns."""
-    stages = config.get("out_indices")
-    if not stages and config.get("out_features"):  # "stem" is 0, the first block "stage1"
-        stages = [int(f.removeprefix("stage").replace("stem", "0")) for f in config["out_features"]]
-    if not stages or min(stages) < 1:
-        raise ValueError(f"{path}: the backbone's out_indices={stages}: blocks are counted from 1")
-    return [s - 1 for s in stages]
-
-
-def read_backbone(path: Path, config: Config, *allowed: str) -> Config:
+def read_backbone(config: Config, *allowed: str) -> Config:
     """Our encoder's arguments for a ``backbone_config``, of an allowed ``model_type``."""
     model_type = config.get("model_type")
     if model_type not in allowed:
-        why = ", over which transformers' dpt itself fails" if model_type == "swin" else ""
         raise ValueError(
-            f"{path}: over a {model_type!r} backbone, which is not supported{why}; supported are "
+            f"over a {model_type!r} backbone, which is not supported; supported are "
             f"{', '.join(allowed)}"
         )
-    return read_encoder(path, BACKBONES[model_type], config)
+    return read_encoder(BACKBONES[model_type], config)
 
 
 def write_encoder(family: Family, encoder: Config) -> Config:
     """The config of an encoder with square images."""
-    config = {key: encoder[k] for k, (key, _) in family.keys.items()}
+    config = write_keys(family.keys, encoder)
     config["image_size"] = encoder["image_size"][0]
     config["num_hidden_layers"] = encoder["out_indices"][-1] + 1  # later ones are not built
     if "mlp_ratio" in config:
@@ -342,7 +325,7 @@ def write_backbone(model_type: str, encoder: Config) -> Config:
 
 # The format
 
-DECODER: dict[str, tuple[str, Any]] = {  # our argument, their key and its default
+DECODER: Keys = {  # our argument, their key and its default
     "readout": ("readout_type", "project"),
     "scales": ("reassemble_factors", [4, 2, 1, 0.5]),
     "reassemble_channels": ("neck_hidden_sizes", [96, 192, 384, 768]),
@@ -358,20 +341,21 @@ class Transformers(Format):
     writable = True
 
     def recognises(self, source: Source) -> bool:
-        return source.config is not None and source.config.get("model_type") == "dpt"
+        return source.config.get("model_type") == "dpt"
 
-    def read(self, source: Source) -> Checkpoint:
-        config = _config(source, source.config or {})
-        return from_theirs(config, source.tensors, _table(config), _unused(config))
+    def _read(self, source: Source) -> Checkpoint:
+        config = _config(source)
+        return from_theirs(config, source.tensors, _table(config), unused(config))
 
-    def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
+    def _write(self, config: Config, tensors: Tensors, path: Path, notes: list[str]) -> None:
         """Writes a folder that transformers opens, image processor included."""
-        full = complete(config)
-        encoder, decoder = full["encoder"], full["decoder"]
-        name, head = self.only_head(full, "depth", "segmentation")
+        encoder, decoder = config["encoder"], config["decoder"]
+        name, head = self.only_head(config, "depth", "segmentation")
         self.refuse_unless("encoder", encoder, {"kind": ("vit", "hybrid", "beit")})
+        model_type, family = _family(encoder)
         self._check_decoder(encoder, decoder, name, head)
-        notes: list[str] = []
+        if name == "segmentation" and model_type:
+            self.refuse("(dpt) has no segmentation over a DINOv2 or BEiT encoder")
         if decoder["align"] != "resize_lateral":
             notes.append(
                 f"exact at sides that are multiples of {2 * encoder['patch_size']} pixels; at "
@@ -381,7 +365,6 @@ class Transformers(Format):
             tensors = restandardize(tensors, "sqrt")
             encoder["weight_standardization"] = "sqrt"
             notes.append("the CNN's weights were scaled for transformers' weight standardisation")
-        model_type, family = _family(encoder)
         needed = {k: v for k, v in PLAIN_ENCODER.items() if k not in family.keys}
         if model_type:
             del needed["padding"]  # its processor pads
@@ -390,38 +373,28 @@ class Transformers(Format):
         if family.keys["mlp_ratio"][0] == "mlp_ratio":
             needed["mlp_ratio"] = int(encoder["mlp_ratio"])
         self.refuse_unless("encoder", encoder, needed)
-        theirs_config = _write_config(full, name, head)
+        theirs_config = _write_config(config, name, head)
         theirs_config["dtype"] = str(tensors["encoder.cls_token"].dtype).removeprefix("torch.")
-        processor = write_processor(full, notes)
-        theirs = to_theirs(tensors, _table(full), DEEPEST_UNIT)
+        processor = write_processor(config, notes)
+        theirs = to_theirs(tensors, _table(config), DEEPEST_UNIT)
         _add_unused(theirs, model_type, encoder["embed_dim"])
-        write_folder(Path(path), theirs_config, theirs, processor)
-        return notes
+        write_folder(path, theirs_config, theirs, processor)
 
     def _check_decoder(self, encoder: Config, decoder: Config, name: str, head: Config) -> None:
-        needed: Config = {"deepest_unit": False}  # there it never runs
+        metric = name == "depth" and head["kind"] == "metric"
+        # there the unit never runs, and depth is metric where there is a projection
+        needed: Config = {"deepest_unit": False, "output_project": metric}
+        if metric:
+            needed["fusion_channels"] = 256
+            self.refuse_unless("heads.depth", head, {"activation": "relu", "min_depth": 0})
         if encoder["kind"] == "hybrid":
             needed["readout"] = "project"
             needed["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
         elif None in decoder["reassemble_channels"]:
             self.refuse("(dpt) has a projection on every level")
-        if decoder["output_project"]:
-            needed["fusion_channels"] = 256
-        if name == "segmentation":
-            needed["output_project"] = False
-            if _family(encoder)[0]:
-                self.refuse("(dpt) has no segmentation over a DINOv2 or BEiT encoder")
-        else:
-            metric = head["kind"] == "metric"
-            if metric and (head["activation"] != "relu" or head["min_depth"]):
-                self.refuse(
-                    f"(dpt) has no metric depth head ({head['activation']}): its depth is "
-                    "relative; convert to depth_anything, or keep our own format"
-                )
-            if metric and not decoder["output_project"]:
-                self.refuse("(dpt) would read this metric depth as relative")
-            self.refuse_unless("heads.depth", head, {"hidden_channels": 32})
         self.refuse_unless("decoder", decoder, needed)
+        if name == "depth":
+            self.refuse_unless("heads.depth", head, {"hidden_channels": 32})
         if encoder["patch_size"] != 16:  # its heads double the map: the image's size at 16
             self.refuse_unless(f"heads.{name}", head, {"upsample": "double"})
 
@@ -444,51 +417,39 @@ def _table(config: Config) -> Table:
     return [*gated, *_family(config["encoder"])[1].table, *neck, *HEAD_TABLE]
 
 
-def _unused(config: Config) -> list[str]:
+def unused(config: Config) -> list[str]:
     """Patterns of names of tensors that never run."""
     encoder = config["encoder"]
-    patterns = [f"{DEEPEST_UNIT}1.*", MASK_TOKEN, "dpt.pooler.*", "dpt.layernorm.*"]
-    # buffers that older versions saved
-    patterns += ["backbone.*.relative_position_index", "backbone.*.relative_coords_table"]
-    if not encoder.get("num_register_tokens"):
-        patterns.append(REGISTERS)  # a tensor of 0 rows
-    if not encoder.get("final_norm"):
-        patterns += ["backbone.layernorm.*", "backbone.beit.layernorm.*"]
     last = encoder["out_indices"][-1]
-    pyramid = encoder["kind"] == "timm"
-    for i in range(last + 1, len(encoder["depths"]) if pyramid else encoder["num_blocks"]):
-        layer = f"encoder.layer{'s' if pyramid else ''}.{i}.*"
-        patterns += [f"dpt.{layer}", f"backbone.{layer}"]
-    if pyramid:  # merges patches for a stage that is not used
-        patterns.append(f"backbone.encoder.layers.{last}.downsample.*")
-    return patterns
+    count = encoder.get("num_blocks") or len(encoder["depths"])
+    return [
+        f"{DEEPEST_UNIT}1.*",
+        MASK_TOKEN,
+        REGISTERS,  # of 0 rows
+        *("dpt.pooler.*", "dpt.layernorm.*", "backbone.layernorm.*", "backbone.beit.layernorm.*"),
+        # buffers that older versions saved
+        *("backbone.*.relative_position_index", "backbone.*.relative_coords_table"),
+        *(f"*.encoder.layer.{i}.*" for i in range(last + 1, count)),
+        *(f"backbone.encoder.layers.{i}.*" for i in range(last + 1, count)),
+        f"backbone.encoder.layers.{last}.downsample.*",  # for a stage that is not used
+    ]
 
 
-def _config(source: Source, config: Config) -> Config:
-    path, backbone = source.path, config.get("backbone_config")
-    decoder = {ours: config.get(key, default) for ours, (key, default) in DECODER.items()}
+def _config(source: Source) -> Config:
+    config, backbone = source.config, source.config.get("backbone_config")
+    decoder = read_keys(DECODER, config)
     levels = len(decoder["reassemble_channels"])
     hybrid = config.get("is_hybrid", False)
     if hybrid:
-        bit = {**BIT, **(backbone or {})}
-        wrong = [k for k in ("model_type", "layer_type", "depths") if bit[k] != BIT[k]]
-        if wrong or list(decoder["reassemble_channels"])[:2] != [256, 512]:
-            raise ValueError(f"{path}: a hybrid over another CNN than ResNet-50 (BiT)")
-        encoder = read_encoder(path, HYBRID, config)
+        encoder = read_encoder(HYBRID, config)
         encoder["out_indices"] = encoder["out_indices"][2:]
         decoder["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
-        backbone = None
     elif backbone is not None:
-        encoder = read_backbone(path, backbone, *BACKBONES)
-    elif config.get("backbone"):
-        raise ValueError(
-            f"{path}: its backbone {config['backbone']!r} is named, not described; only a "
-            "backbone_config is read"
-        )
+        encoder = read_backbone(backbone, *BACKBONES)
     else:
-        encoder = read_encoder(path, VIT, config)
+        encoder = read_encoder(VIT, config)
     if config.get("head_in_index", -1) not in (-1, levels - 1):
-        raise ValueError(f"{path}: head_in_index={config['head_in_index']}: only -1 is read")
+        raise ValueError(f"head_in_index={config['head_in_index']}: only -1 is read")
     decoder["scales"] = decoder["scales"][:levels]
     if encoder.get("kind") == "timm":  # the maps of a pyramid go straight to the fusion
         decoder |= {"reassemble_channels": [None] * levels, "scales": [1] * levels}
@@ -496,31 +457,24 @@ def _config(source: Source, config: Config) -> Config:
     if decoder["unit_bias"] is None:
         decoder["unit_bias"] = not decoder["batch_norm"]
     architectures = str(config.get("architectures"))
-    segmentation = "Segmentation" in architectures or (
+    name, head = "depth", {"kind": "relative"}
+    if "Segmentation" in architectures or (
         "Depth" not in architectures and "head.head.1.running_mean" in source.tensors
-    )
-    classes = _class_names(config)
-    head: Config = {"kind": "relative"}
-    if segmentation:
-        if backbone is not None:
-            raise ValueError(
-                f"{path}: segmentation over a backbone_config, which transformers ignores: it "
-                "builds its own ViT there"
-            )
+    ):
         decoder["output_project"] = False
-        weight = source.tensors.get("head.head.4.weight")
+        shapes = Shapes(source.tensors, "transformers' dpt")
+        name = "segmentation"
         head = {
-            "num_classes": len(classes) or 2 if weight is None else weight.shape[0],
+            "num_classes": shapes.channels("head.head.4.weight"),
+            "class_names": _class_names(config),
             "dropout": config.get("semantic_classifier_dropout", 0.1),
             "auxiliary": config.get("use_auxiliary_head", True),
         }
     elif decoder["output_project"]:  # only DINOv2's depth heads have it: metres
         head = {"kind": "metric", "activation": "relu"}
-    if segmentation:
-        head["class_names"] = classes
     return model_dict(
         "dpt_hybrid" if hybrid else "dpt_base",
-        heads={"segmentation" if segmentation else "depth": {**head, "upsample": "double"}},
+        heads={name: {**head, "upsample": "double"}},
         encoder=encoder,
         decoder={**decoder, "align": "resize_lateral"},
         preprocessing=read_processor(source, encoder),
@@ -546,7 +500,7 @@ def _write_config(full: Config, name: str, head: Config) -> Config:
         "hidden_act": "gelu",
         "is_hybrid": hybrid,
         "head_in_index": -1,
-        **{key: decoder[ours] for ours, (key, _) in DECODER.items()},
+        **write_keys(DECODER, decoder),
     }
     # transformers takes a scale above one for the stride of a convolution: whole numbers
     config["reassemble_factors"] = [int(s) if s >= 1 else s for s in decoder["scales"]]
@@ -592,16 +546,11 @@ def read_processor(source: Source, encoder: Config) -> Config:
 
     A processor that pads sets the padding of ``encoder``.
     """
-    p = source.processor or {}
-    p = p.get("image_processor", p)  # processor_config.json nests it
+    p = source.processor.get("image_processor", source.processor)  # of processor_config.json
     size = p.get("size", 384)
     if isinstance(size, dict):
-        if not {"height", "width"} <= set(size):
-            raise ValueError(f"{source.path}: its processor's size={size}: height and width needed")
-        size = [size["height"], size["width"]]
+        size = [size.get("height"), size.get("width")]
     resample = p.get("resample", 3)
-    if resample not in RESAMPLE:
-        raise ValueError(f"{source.path}: resample={resample}: only {RESAMPLE} are read")
     mean, std = p.get("image_mean", [0.5] * 3), p.get("image_std", [0.5] * 3)
     if not p.get("do_rescale", True):  # given for pixel values in 0..255
         mean, std = [m / 255 for m in mean], [s / 255 for s in std]
@@ -611,18 +560,18 @@ def read_processor(source: Source, encoder: Config) -> Config:
     return {
         "mean": list(mean),
         "std": list(std),
-        "image_size": _two(size),
+        "image_size": [size, size] if isinstance(size, int) else size,
         "resize": rule if p.get("do_resize", True) else "none",
         "multiple_of": p.get("ensure_multiple_of") or 1,
-        "interpolation": RESAMPLE[resample],
+        "interpolation": RESAMPLE.get(resample, resample),
     }
 
 
-def write_processor(full: Config, notes: list[str]) -> Config:
+def write_processor(config: Config, notes: list[str]) -> Config:
     """``preprocessor_config.json`` of the image processor that comes closest to ours."""
-    encoder = full["encoder"]
+    encoder = config["encoder"]
     patch = encoder["patch_size"]
-    p = validate(Preprocessing, {"multiple_of": patch, **full["preprocessing"]}, "preprocessing")
+    p = validate(Preprocessing, {"multiple_of": patch, **config["preprocessing"]}, "preprocessing")
     rule, (height, width) = p.resize, p.image_size
     if not _family(encoder)[0]:  # its own ViT takes only square images
         if rule != "stretch" or height != width:

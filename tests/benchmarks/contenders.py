@@ -112,7 +112,7 @@ def ours_optimized(model: DPT, task: str) -> Contender:
 
 def ours_onnx(model: DPT, task: str) -> Contender:
     """The file of ``dpt export --size``."""
-    graph = Graph.of(model, tasks=[task], with_preprocessing=False).for_inference(half=False)
+    graph = Graph.of(model, tasks=[task], with_preprocessing=False).for_inference()
     program = trace(graph, (2, *_image_size(model)), free_size=False)
     return _in_onnx_runtime(ours(model, task), program, task)
 

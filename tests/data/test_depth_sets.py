@@ -66,8 +66,6 @@ def test_nyuv2_without_its_files(tmp_path):
     with pytest.raises(DataError, match=r"nyu_depth_v2_labeled\.mat does not exist.*cs\.nyu\.edu"):
         NYUv2Dataset(root=tmp_path, split="train")
     trees.nyuv2(tmp_path)
-    with pytest.raises(DataError, match=r"classMapping40\.mat does not exist.*894 raw classes"):
-        NYUv2Dataset(root=tmp_path, split="train", labels=True)
     with pytest.raises(DataError, match="split dev: NYUv2 has train and test"):
         NYUv2Dataset(root=tmp_path, split="dev")
     (tmp_path / "splits.mat").unlink()
@@ -127,8 +125,6 @@ def test_sunrgbd_without_the_toolbox(tmp_path):
 def test_sunrgbd_masks(tmp_path):
     trees.sunrgbd(tmp_path, toolbox=True)
     assert SunRgbdDataset(root=tmp_path, split="train").info.targets == ("depth",)
-    with pytest.raises(DataError, match=r"SUNRGBD2Dseg\.mat does not exist.*data\.labels=false"):
-        SunRgbdDataset(root=tmp_path, split="train", labels=True)
     masks = trees.sunrgbd_masks(tmp_path)
     for split, count in (("train", 3), ("val", 2)):
         dataset = SunRgbdDataset(root=tmp_path, split=split)
@@ -188,7 +184,7 @@ def test_tum_sequences_are_never_divided(tmp_path):
     folders = [{d.files(i).image.parts[-3] for i in range(len(d))} for d in sets]
     assert [len(names) for names in folders] == [3, 2]
     assert not folders[0] & folders[1]
-    with pytest.raises(DataError, match=r"holds no freiburg9, but freiburg1_0.*sequences\.train"):
+    with pytest.raises(DataError, match=r"holds the sequences freiburg1_0.*sequences\.train"):
         TumDataset(root=tmp_path, split="train", sequences={"train": ["freiburg9"]})
 
 
@@ -196,7 +192,7 @@ def test_tum_faults(tmp_path):
     with pytest.raises(DataError, match=r"nowhere does not exist.*data\.root"):
         TumDataset(root=tmp_path / "nowhere", split="train")
     trees.tum(tmp_path, ("one",))
-    with pytest.raises(DataError, match=r"holds 1 sequences to share.*data\.sequences\.train"):
+    with pytest.raises(DataError, match=r"1 are too few for data\.fractions.*add some"):
         TumDataset(root=tmp_path, split="train")
     options = {"split": "train", "sequences": {"train": ["one"]}}
     (tmp_path / "one/depth.txt").write_text("# nothing\n5.0 depth/a.png\n")
@@ -224,14 +220,12 @@ def test_vkitti2(tmp_path):
     val = VirtualKitti2Dataset(root=tmp_path, split="val", scenes=chosen, **options)
     assert [val.files(i).image.parent.name for i in range(4)] == ["Camera_0"] * 2 + ["Camera_1"] * 2
     assert {val.files(i).image.parts[-5] for i in range(4)} == {"fog"}
-    with pytest.raises(DataError, match=r"Scene20 holds no snow, but clone, fog: .*variations"):
+    with pytest.raises(DataError, match=r"Scene20 holds clone, fog: .*variations"):
         VirtualKitti2Dataset(root=tmp_path, split="val", scenes=chosen, variations=["snow"])
-    with pytest.raises(DataError, match=r"holds no Scene02, but Scene01, Scene20: .*scenes\.train"):
+    with pytest.raises(DataError, match=r"Scene02 holds nothing: .*scenes\.train"):
         VirtualKitti2Dataset(root=tmp_path, split="train", scenes={"train": ["Scene02"]})
     (tmp_path / "Scene01/fog/frames/depth/Camera_0/depth_00001.png").unlink()
-    with pytest.raises(
-        DataError, match=r"1 files .*depth_00001\.png\): unpack the rgb, depth archives"
-    ):
+    with pytest.raises(DataError, match=r"1 files .*depth_00001\.png\): unpack the rgb, depth"):
         VirtualKitti2Dataset(root=tmp_path, split="train", scenes=chosen)
 
 
@@ -242,8 +236,6 @@ def test_vkitti2_masks(tmp_path):
         return trees.configured("vkitti2", tmp_path, "data.scenes.train=[Scene01]", *overrides)
 
     assert make().info.targets == ("depth",)
-    with pytest.raises(DataError, match=r"classgt_00000\.png.*unpack .*or set data\.labels=false"):
-        make("data.labels=true")
     ids = trees.vkitti2_masks(tmp_path)
     dataset = make()
     assert dataset.info.targets == ("depth", "labels")
@@ -298,5 +290,5 @@ def test_hypersim_faults(tmp_path):
     ):
         HypersimDataset(root=tmp_path, split="train")
     (tmp_path / "metadata_images_split_scene_v1.csv").write_text("scene_name,frame_id\n")
-    with pytest.raises(DataError, match=r"has no column camera_name, included_in_public_release"):
+    with pytest.raises(DataError, match=r"no column camera_name, included_in_public_release"):
         HypersimDataset(root=tmp_path, split="train")

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from dpt.data import DataError, TrainTransform
-from dpt.data.datasets.kitti import KittiDataset, kb_crop
+from dpt.data.datasets.files import FileDataset
+from dpt.data.datasets.kitti import KittiDataset
 
 DATE, DRIVE = "2011_09_26", "2011_09_26_drive_0002_sync"
 LISTS = {"train": "train.txt", "val": "val.txt"}
@@ -97,11 +98,13 @@ def test_mistakes(root):
 
 
 @pytest.mark.parametrize(("height", "width"), [(376, 1241), (352, 1216)])
-def test_the_crop_is_that_of_the_benchmark(height, width):
+def test_the_crop_is_that_of_the_benchmark(height, width, root, monkeypatch):
     rows, columns = np.mgrid[:height, :width]
     image = np.stack([rows % 256, columns % 256, columns // 256], -1).astype(np.uint8)
     depth = (rows * 2000 + columns).astype(np.float32)
-    out = kb_crop({"image": image, "depth": depth, "valid": depth > 0})
+    whole = {"image": image, "depth": depth, "valid": depth > 0}
+    monkeypatch.setattr(FileDataset, "read_sample", lambda dataset, index: whole)
+    out = KittiDataset(root=root, split="val", lists=LISTS, crop="kb")[0]
     top, left = height - 352, int((width - 1216) / 2)
     assert out["image"].shape == (352, 1216, 3)
     assert out["depth"].shape == out["valid"].shape == (352, 1216)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpt.metrics import SegmentationMetrics, boundary_counts, boundary_iou
-from dpt.metrics.boundary import near_boundary
+from dpt.metrics.segmentation import near_boundary
 
 K = 5
 

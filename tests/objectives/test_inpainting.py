@@ -100,7 +100,7 @@ def test_only_hidden_pixels_teach_and_are_scored():
     objective.update({"inpainting": torch.where(hidden, truth + 0.25, -9.0)}, batch)
     scores = objective.compute()
     assert (scores["rmse"], scores["mae"]) == pytest.approx((0.25, 0.25))
-    objective.reset()
+    objective.metrics.reset()
     grey = truth[hidden].mean()
     objective.update({"inpainting": grey.expand_as(truth)}, batch)
     assert objective.compute()["r2"] == pytest.approx(0, abs=1e-4)

@@ -64,7 +64,7 @@ def test_a_folder_of_photos(run, checkpoints, photos, tmp_path):
 def test_every_format_holds_the_prediction(run, checkpoints, joint, tmp_path):
     photo = save_photo(tmp_path / "in/photo.png", 33, 50)
     out = tmp_path / "out"
-    formats = "png,npy,exr,color,overlay,panel"
+    formats = "png,npy,color,overlay,panel"
     assert run(checkpoints["joint"], photo, "--out", out, "--format", formats)[0] == 0
     wanted = dpt.Predictor(joint)(photo)
     record = records_of(out)["photo"]
@@ -77,9 +77,6 @@ def test_every_format_holds_the_prediction(run, checkpoints, joint, tmp_path):
     assert (stored.min(), stored.max()) == (0, 65535)
     np.testing.assert_allclose(stored * scale + offset, wanted.depth, atol=0.51 * scale, rtol=1e-6)
     np.testing.assert_array_equal(np.load(out / "depth_npy/photo.npy"), wanted.depth)
-    openexr = pytest.importorskip("OpenEXR")
-    with openexr.File(str(out / "depth_exr/photo.exr")) as file:
-        np.testing.assert_array_equal(file.channels()["Z"].pixels, wanted.depth)
 
     np.testing.assert_array_equal(read_labels(out / "labels/photo.png"), wanted.labels)
     np.testing.assert_array_equal(np.load(out / "labels_npy/photo.npy"), wanted.labels)
@@ -293,7 +290,7 @@ def test_broken_files_are_listed_and_the_others_done(run, checkpoints, photos, t
         (("--colormap", "jet"), "jet.*inferno"),
         (("--range", "3", "2"), "first value must be smaller"),
         (("--range", "0", "2"), "above 0"),
-        (("--batch-size", "0"), "--batch-size"),
+        (("--batch-size", "0"), "batch_size=0"),
         (("--scales", "1,x"), "0.75,1,1.25"),
         (("--tile", "5"), "at least 64"),
     ],
@@ -303,13 +300,6 @@ def test_mistakes(run, checkpoints, photos, tmp_path, options, says):
     assert code == 1
     assert says.split(".*")[-1] in error_line(err)
     assert not files_of(tmp_path).difference(f"photos/{f}" for f in files_of(photos))
-
-
-def test_a_missing_package_is_named(run, checkpoints, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("dpt.predict.outputs.find_spec", lambda name: None)
-    code, _, err = run(checkpoints["metric"], photos, "--out", tmp_path / "o", "--format", "exr")
-    assert code == 1
-    assert 'pip install "dense-prediction-transformers[exr]"' in error_line(err)
 
 
 def test_a_full_disk_stops_the_run_with_a_line(checkpoints, tmp_path):
@@ -327,30 +317,6 @@ def test_a_full_disk_stops_the_run_with_a_line(checkpoints, tmp_path):
     assert "make room" in error_line(done.stderr)
     assert files_of(out) == {"predictions.json", "predictions.jsonl", "depth_npy/a.npy"}
     assert np.load(out / "depth_npy/a.npy").shape == (20, 30)
-
-
-def test_nothing_is_written_outside(run, checkpoints, photos, tmp_path):
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    out = tmp_path / "out"
-    save_photo(out / "predictions_are_here.png")  # a folder that exists
-    (out / "depth").mkdir()
-    (out / "depth/a").symlink_to(outside)
-    (out / "depth_color").symlink_to(outside)
-    command = (checkpoints["metric"], photos, "--out", out, "--overwrite")
-    code, _, err = run(*command, "--format", "png")
-    assert code == 1
-    assert err.splitlines()[0] == "3 failed:"
-    assert "leads out of" in err
-    assert run(*command, "--format", "color")[0] == 1
-    assert list(outside.iterdir()) == []
-    (out / "depth/a").unlink()
-    (out / "depth/a").mkdir()
-    (out / "depth/a/0.png").symlink_to(outside / "new.png")  # a link in place of a file
-    (out / "depth/a/.part.1.png").symlink_to(outside / "new.png")
-    assert run(*command, "--format", "png")[0] == 0
-    assert list(outside.iterdir()) == []
-    assert not (out / "depth/a/0.png").is_symlink()
 
 
 # ------------------------------------------------------------------------------ videos

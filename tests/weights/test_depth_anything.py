@@ -75,7 +75,7 @@ def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth")
         for our, shape in own_shapes(spec).items()
         for their in their_names(our, rules)
     }
-    return Source(Path(name), None, None, tensors)
+    return Source(Path(name), {}, {}, tensors)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_folder_is_whole_or_does_not_open(saved, monkeypatch):
         raise safetensors.SafetensorError("No space left on device")
 
     monkeypatch.setattr(safetensors.torch, "save_file", full_disk)
-    with pytest.raises(ValueError, match=r"model\.safetensors: cannot be written .No space left"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: cannot be written .*No space left"):
         other.save_pretrained(folder)
     assert_same(dpt.DPT.from_pretrained(folder), model)
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
@@ -155,7 +155,7 @@ def test_wrappers_and_prefixes_are_taken_off():
 
 def test_an_unknown_file_is_described(tmp_path):
     torch.save({f"layer{i}.weight": torch.ones(1) for i in range(9)}, tmp_path / "a.pt")
-    with pytest.raises(ValueError, match=r"9 entries: layer0\.weight, .*\.\.\.") as caught:
+    with pytest.raises(ValueError, match=r"9 entries: layer0\.weight, .* and 1 more") as caught:
         dpt.DPT.from_pretrained(tmp_path / "a.pt")
     message = str(caught.value)
     assert all(f.name in message for f in formats.FORMATS)
@@ -165,9 +165,9 @@ def test_an_unknown_file_is_described(tmp_path):
 
 def test_matching_never_fails_on_odd_content(tmp_path):
     contents = [{}, {"model": 3}, {"state_dict": {}}, {"x": torch.ones(1)}, {1: 2}]
-    for config in (None, {}, {"model_type": "bert"}, {"architectures": None}):
+    for config in ({}, {"model_type": "bert"}, {"architectures": None}):
         for content in contents:
-            source = Source(tmp_path, config, None, content)
+            source = Source(tmp_path, config, {}, content)
             assert not any(f.recognises(source) for f in formats.FORMATS), (config, content)
 
 

@@ -170,12 +170,16 @@ ODD = {
         {"scratch.layer3_rn.weight": torch.ones(1, 2)}
     ),
     "pos_embed is missing": lambda t: t.pop("pretrained.model.pos_embed"),
-    "square grid": lambda t: t.update({"pretrained.model.pos_embed": torch.ones(1, 12, 128)}),
+    r"encoder.pos_embed is \(1, 12, 128\)": lambda t: t.update(
+        {"pretrained.model.pos_embed": torch.ones(1, 12, 128)}
+    ),
     "unexpected pretrained.model.blocks.0.gamma_1": lambda t: t.update(
         {"pretrained.model.blocks.0.gamma_1": torch.ones(128)}
     ),
-    "neither is read": lambda t: t.pop("pretrained.act_postprocess4.0.project.0.weight"),
-    "3 blocks under": lambda t: [t.pop(k) for k in [*t] if re.search(r"blocks\.[3-7]", k)],
+    "missing decoder.reassemble.3.read.linear.weight": lambda t: t.pop(
+        "pretrained.act_postprocess4.0.project.0.weight"
+    ),
+    "out_indices=": lambda t: [t.pop(k) for k in [*t] if re.search(r"blocks\.[3-7]", k)],
 }
 
 

@@ -60,7 +60,7 @@ def test_the_same_classes_keep_everything():
     source, target = model_of(0), model_of(1)
     report = transfer(target, source)
     assert all(torch.equal(v, source.state_dict()[k]) for k, v in target.state_dict().items())
-    assert report.outputs == report.added == report.unused_parts == []
+    assert report.outputs == report.missing == report.unused == []
 
 
 def test_other_classes_of_an_image():
@@ -81,15 +81,15 @@ def test_heads_that_only_one_model_has():
     report = transfer(target, source)
     added = {k for k in before if k.startswith("heads.segmentation.")}
     assert kept(target, source, before) == before.keys() - added
-    assert report.added == ["heads.segmentation", "heads.segmentation.auxiliary_layers"]
-    assert report.unused_parts == ["heads.classification"]
+    assert report.missing == ["heads.segmentation", "heads.segmentation.auxiliary_layers"]
+    assert report.unused == ["heads.classification"]
     assert "not used: heads.classification" in str(report)
 
 
 def test_an_auxiliary_head_that_is_no_longer_trained():
     target = model_of(1, heads={"segmentation": {"num_classes": 11, "auxiliary": False}})
     report = transfer(target, model_of(0))
-    assert report.unused_parts == ["heads.segmentation.auxiliary_layers"]
+    assert report.unused == ["heads.segmentation.auxiliary_layers"]
 
 
 def test_codes_are_resized_to_the_new_grid():

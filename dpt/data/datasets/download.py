@@ -1,8 +1,6 @@
 """Downloads that resume after an interruption and verify what they fetched.
 
-Own code, because pooch and ``torch.hub.download_url_to_file`` start again after every interruption,
-which is not acceptable for files of several gigabytes, and the function of huggingface_hub that
-resumes is not public.
+Own code, because pooch and ``torch.hub.download_url_to_file`` start again after an interruption.
 """
 
 from __future__ import annotations

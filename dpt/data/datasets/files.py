@@ -15,7 +15,7 @@ from dpt.data.errors import DataError, data_root, few
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.data.resize import shrink_sample
+from dpt.data.resize import resize_image, resize_map
 from dpt.types import DatasetInfo, Sample
 
 
@@ -90,7 +90,13 @@ class FileDataset(Dataset):
         if index not in self._cache:
             sample = self.read_sample(index)
             if self.cache_size is not None and self.split == "train":
-                sample = shrink_sample(sample, (self.cache_size[0], self.cache_size[1]))
+                height, width = sample["image"].shape[:2]
+                scale = min(1.0, max(self.cache_size[0] / height, self.cache_size[1] / width))
+                size = (round(height * scale), round(width * scale))
+                sample["image"] = resize_image(sample["image"], size)
+                for key in ("labels", "depth", "valid"):
+                    if key in sample:
+                        sample[key] = resize_map(sample[key], size)
             for value in sample.values():
                 if isinstance(value, np.ndarray):
                     value.setflags(write=False)
@@ -199,41 +205,3 @@ def share_out(
     names = list(counts)
     start = sum(counts[name] for name in names[: names.index(split)])
     return sorted(ranked[start : start + counts[split]])
-
-
-def share_out_sequences(
-    found: Sequence[str],
-    *,
-    split: str,
-    chosen: Mapping[str, Sequence[str] | None] | None,
-    fractions: Mapping[str, float] | None,
-    source: Path,
-    option: str,
-) -> list[str]:
-    """The videos or scenes of one split; none is divided, since its frames are similar.
-
-    Args:
-        found: names of all sequences in the folder ``source``.
-        split: of which the names are returned.
-        chosen: names by split, the setting ``option``; a split without names gets a share of those
-            that no split names.
-        fractions: see :func:`share_out`.
-    """
-    chosen = chosen or {}
-    names = chosen.get(split)
-    if names is None:
-        taken = {name for others in chosen.values() for name in others or ()}
-        left = [name for name in found if name not in taken]
-        if len(left) < len(fractions or (1, 1)):
-            raise DataError(
-                f"{source} holds {len(left)} sequences to share by data.fractions: add some, check "
-                f"data.root, or name those of {split} in {option}.{split}"
-            )
-        return share_out(left, split=split, fractions=fractions)
-    absent = [name for name in names if name not in found]
-    if absent or not names:
-        raise DataError(
-            f"{source} holds no {few(absent) or f'sequence for {split}'}, but "
-            f"{few(list(found), 8) or 'nothing'}: check data.root and {option}.{split}"
-        )
-    return list(names)

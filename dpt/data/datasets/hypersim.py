@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
@@ -48,28 +46,21 @@ class HypersimDataset(FileDataset):
         if not table.is_file():
             remedy = "copy it from evermotion_dataset/analysis of github.com/apple/ml-hypersim"
             raise missing_path(table, what="table", remedy=remedy)
-        rows = csv.DictReader(io.read_text(table).splitlines())
-        absent = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
-        if absent:
-            raise DataError(f"{table}: has no column {', '.join(absent)}: download it again")
         files: list[Files] = []
         scenes: dict[str, bool] = {}  # whether each is on disk
-        for row in rows:
-            released = (row["included_in_public_release"] or "").strip().lower() == "true"
-            if row["split_partition_name"] != self.split or not released:
+        rows = io.read_table(table, _COLUMNS, remedy="download it again")
+        for _, (scene, camera, frame, released, split) in rows:
+            if split != self.split or released.lower() != "true":
                 continue
-            images = self.folder / row["scene_name"] / "images"
-            if row["scene_name"] not in scenes:
-                scenes[row["scene_name"]] = images.is_dir()
-            if scenes[row["scene_name"]]:
-                camera = images / f"scene_{row['camera_name']}"
-                frame = f"frame.{row['frame_id'].zfill(4)}"
-                labels = Path(f"{camera}_geometry_hdf5/{frame}.semantic.hdf5")
+            images = self.folder / scene / "images"
+            if scenes.setdefault(scene, scene in scenes or images.is_dir()):
+                maps = images / f"scene_{camera}_geometry_hdf5"
+                name = f"frame.{frame.zfill(4)}"
                 files.append(
                     Files(
-                        Path(f"{camera}_final_preview/{frame}.tonemap.jpg"),
-                        labels if self.labels else None,
-                        Path(f"{camera}_geometry_hdf5/{frame}.depth_meters.hdf5"),
+                        images / f"scene_{camera}_final_preview/{name}.tonemap.jpg",
+                        maps / f"{name}.semantic.hdf5" if self.labels else None,
+                        maps / f"{name}.depth_meters.hdf5",
                     )
                 )
         if not files:

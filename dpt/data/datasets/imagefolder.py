@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +86,19 @@ class ImageTableDataset(FileDataset):
         path = self.folder / self.table.replace("%split", self.split)
         if not path.is_file():
             raise missing_path(path, what="table", remedy="check data.root and data.table")
-        values = self._read_values(path)
+        values: dict[str, float] = {}
+        columns = (self.image_column, self.value_column)
+        remedy = "set data.image_column and data.value_column"
+        for place, (name, text) in io.read_table(path, columns, remedy=remedy):
+            try:
+                values[name] = float(text if name and name not in values else "nan")
+            except ValueError:
+                values[name] = math.nan
+            if not math.isfinite(values[name]):
+                raise DataError(
+                    f"{place} has image {name!r} and value {text!r}: each line needs a name of its "
+                    "own and a number; correct or remove it"
+                )
         names = [*values]
         if "%split" not in self.table:
             names = share_out(names, split=self.split, fractions=self.fractions)
@@ -97,34 +108,6 @@ class ImageTableDataset(FileDataset):
 
     def make_info(self) -> DatasetInfo:
         return DatasetInfo(targets=("value",))
-
-    def _read_values(self, path: Path) -> dict[str, float]:
-        """The numbers of a CSV table by image name."""
-        rows = csv.DictReader(io.read_text(path).splitlines(), skipinitialspace=True)
-        header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
-        for column in (self.image_column, self.value_column):
-            if column not in header:
-                found = ", ".join(header)
-                raise DataError(
-                    f"{path}: no column {column!r} in the header ({found}): set data.image_column "
-                    "and data.value_column"
-                )
-        values: dict[str, float] = {}
-        for row in rows:
-            name, text = (row[self.image_column] or "").strip(), row[self.value_column]
-            try:
-                value = float(text)
-            except (TypeError, ValueError):
-                value = math.nan
-            if not name or not math.isfinite(value) or name in values:
-                raise DataError(
-                    f"{path}: line {rows.line_num} has image {name!r} and value {text!r}: "
-                    "each line needs a name of its own and a number; correct or remove it"
-                )
-            values[name] = value
-        if not values:
-            raise DataError(f"{path}: the table has no lines: add some")
-        return values
 
 
 def _folders(path: Path) -> list[str]:

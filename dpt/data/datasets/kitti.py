@@ -48,24 +48,18 @@ class KittiDataset(FileListDataset):
 
     def read_sample(self, index: int) -> Sample:
         sample = super().read_sample(index)
-        return kb_crop(sample) if self.crop == "kb" else sample
-
-
-def kb_crop(sample: Sample) -> Sample:
-    """The part of a KITTI frame that its depth benchmark uses: 352×1216, bottom and middle."""
-    height, width = sample["image"].shape[:2]
-    rows, columns = CROP_SIZE
-    if height < rows or width < columns:
-        raise DataError(
-            f"{sample.get('name')}: {width}x{height} is smaller than the crop of {columns}x{rows}: "
-            "set data.crop=null"
-        )
-    top, left = height - rows, int((width - columns) / 2)
-    out = sample.copy()
-    for key in ("image", "depth", "valid"):
-        if key in sample:
-            out[key] = sample[key][top : top + rows, left : left + columns]
-    return out
+        if self.crop is None:
+            return sample
+        (height, width), (rows, columns) = sample["image"].shape[:2], CROP_SIZE
+        if height < rows or width < columns:
+            raise DataError(
+                f"{sample['name']}: {width}x{height} is smaller than the crop of {columns}x{rows}: "
+                "set data.crop=null"
+            )
+        top, left = height - rows, (width - columns) // 2
+        for key in ("image", "depth", "valid"):
+            sample[key] = sample[key][top:, left : left + columns]
+        return sample
 
 
 def _first(*paths: Path) -> Path:

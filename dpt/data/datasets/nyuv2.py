@@ -32,13 +32,13 @@ class NYUv2Dataset(FileDataset):
         split: ``train``; ``val`` or ``test`` for the test frames.
         depth: ``filled`` for the in-painted maps that benchmarks score, ``raw`` for the measured
             pixels alone.
-        labels: also read 40 classes (Gupta et al. 2013), which needs ``classMapping40.mat``; most
-            of the frames' own 894 are too rare to train on. None: if that file exists.
+        labels: also read 40 classes (Gupta et al. 2013) if ``classMapping40.mat`` exists; most of
+            the frames' own 894 are too rare to train on.
         class_names: of the 40 classes.
     """
 
     depth: Literal["filled", "raw"] = "filled"
-    labels: bool | None = None
+    labels: bool = True
     class_names: Sequence[str] = ()
     max_depth: float | None = 10.0
 
@@ -47,10 +47,7 @@ class NYUv2Dataset(FileDataset):
     def make_label_rule(self) -> LabelRule | None:
         mapping = self.folder / _MAPPING
         self.remedies = {"labels": f"put {_MAPPING} into {self.folder}; see data/README.md"}
-        if self.labels and not mapping.is_file():
-            remedy = "it maps the 894 raw classes to 40: see data/README.md, or data.labels=false"
-            raise missing_path(mapping, what="file", remedy=remedy)
-        if self.labels is False or not mapping.is_file():
+        if not (self.labels and mapping.is_file()):
             return None
         return LabelRule(class_names=self.class_names, label_map=_ids_of_40(mapping))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, share_out
-from dpt.data.errors import DataError, few, missing_path
+from dpt.data.errors import DataError, few
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
@@ -35,13 +34,13 @@ class SunRgbdDataset(FileDataset):
         root: the folder of ``SUNRGBD`` and ``SUNRGBDtoolbox``.
         split: ``train``; ``val`` or ``test`` for the official test frames.
         depth: ``depth`` for the measured maps, ``depth_bfx`` for those that the authors filled.
-        labels: also read 37 classes, which needs the toolbox's ``Metadata``. None: if it exists.
+        labels: also read 37 classes if the toolbox's ``Metadata`` exists.
         class_names: of the 37 classes, the toolbox's ``seg37list``.
         fractions: each split's share where there is no toolbox.
     """
 
     depth: Literal["depth", "depth_bfx"] = "depth"
-    labels: bool | None = None
+    labels: bool = True
     class_names: Sequence[str] = ()
     max_depth: float | None = 10.0
     fractions: Mapping[str, float] | None = None
@@ -50,20 +49,23 @@ class SunRgbdDataset(FileDataset):
 
     def make_label_rule(self) -> LabelRule | None:
         self.remedies = {"labels": f"unpack the toolbox's Metadata into {self.folder}"}
-        absent = [n for n in (_MASKS, _FRAMES) if not (self.folder / n).is_file()]
-        if self.labels and absent:
-            remedy = "unpack SUNRGBDtoolbox.zip below data.root, or set data.labels=false"
-            raise missing_path(self.folder / absent[0], what="file", remedy=remedy)
-        if self.labels is False or absent:
-            return None
-        return LabelRule(class_names=self.class_names, label_map="1-37")
+        if self.labels and all((self.folder / name).is_file() for name in (_MASKS, _FRAMES)):
+            return LabelRule(class_names=self.class_names, label_map="1-37")
+        return None
 
     def list_files(self) -> list[Files]:
         lists = self.folder / _LISTS
         if lists.is_file():
             names = _official_frames(lists, self.split)
         else:
-            found = _find_frames(self.folder / "SUNRGBD", self.depth)
+            images = (self.folder / "SUNRGBD").rglob("image")
+            frames = [path.parent for path in images if (path.parent / self.depth).is_dir()]
+            if not frames:
+                raise DataError(
+                    f"{self.folder / 'SUNRGBD'}: no folder holds image/ and {self.depth}/: unpack "
+                    "SUNRGBD.zip below data.root"
+                )
+            found = [path.relative_to(self.folder / "SUNRGBD").as_posix() for path in frames]
             names = share_out(found, split=self.split, fractions=self.fractions)
         if self.label_rule is not None:
             self._numbers = _frame_numbers(self.folder / _FRAMES, names)
@@ -96,19 +98,6 @@ def _frame_numbers(path: Path, names: Sequence[str]) -> list[int]:
             "masks cannot be found: download the toolbox again, or set data.labels=false"
         )
     return [numbers[name] for name in names]
-
-
-def _find_frames(folder: Path, depth: str) -> list[str]:
-    found = []
-    for parent, folders, _ in os.walk(folder):
-        if "image" in folders and depth in folders:
-            found.append(Path(parent).relative_to(folder).as_posix())
-            folders.clear()  # frames hold no frames
-    if not found:
-        raise DataError(
-            f"{folder}: no folder holds image/ and {depth}/: unpack SUNRGBD.zip below data.root"
-        )
-    return sorted(found)
 
 
 def _frame(folder: Path, depth: str) -> Files:

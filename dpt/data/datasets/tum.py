@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, share_out_sequences
-from dpt.data.errors import DataError
+from dpt.data.datasets.files import FileDataset, existing, share_out
+from dpt.data.errors import DataError, few
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 
@@ -34,34 +34,32 @@ class TumDataset(FileDataset):
     depth_format = DepthRule(scale=1 / 5000)
 
     def list_files(self) -> list[Files]:
-        names = share_out_sequences(
-            sorted(path.parent.name for path in self.folder.glob("*/rgb.txt")),
-            split=self.split,
-            chosen=self.sequences,
-            fractions=self.fractions,
-            source=self.folder,
-            option="data.sequences",
-        )
-        files = [pair for name in names for pair in read_sequence(self.folder / name)]
+        found = sorted(path.parent.name for path in self.folder.glob("*/rgb.txt"))
+        names = (self.sequences or {}).get(self.split)
+        if names is None:
+            taken = {name for others in (self.sequences or {}).values() for name in others or ()}
+            left = [name for name in found if name not in taken]
+            names = share_out(left, split=self.split, fractions=self.fractions)
+        elif not names or not set(names) <= set(found):
+            raise DataError(
+                f"{self.folder} holds the sequences {few(found, 8) or '(none)'}: check data.root "
+                f"and data.sequences.{self.split}"
+            )
+        files: list[Files] = []
+        for folder in (self.folder / name for name in names):
+            photos, maps = (_read_stamps(folder / name) for name in ("rgb.txt", "depth.txt"))
+            pairs = associate([time for time, _ in photos], [time for time, _ in maps])
+            if not pairs:
+                fault = f"no photo lies within {MAX_DIFFERENCE} s of a depth map"
+                raise DataError(f"{folder}: {fault}: check rgb.txt and depth.txt")
+            files += [Files(folder / photos[i][1], depth=folder / maps[j][1]) for i, j in pairs]
         return existing(files, source=self.folder, remedy="unpack the sequences again")
 
 
-def read_sequence(folder: Path) -> list[Files]:
-    """The pairs of a sequence in the order of its photos."""
-    photos, maps = (_read_stamps(folder / name) for name in ("rgb.txt", "depth.txt"))
-    pairs = associate([time for time, _ in photos], [time for time, _ in maps])
-    if not pairs:
-        fault = f"no photo lies within {MAX_DIFFERENCE} s of a depth map"
-        raise DataError(f"{folder}: {fault}: check rgb.txt and depth.txt")
-    return [Files(folder / photos[i][1], depth=folder / maps[j][1]) for i, j in pairs]
-
-
 def associate(photos: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:
-    """Index pairs of times less than ``MAX_DIFFERENCE`` apart, closest first, each used once.
+    """Index pairs of times (seconds, ``maps`` ascending) less than ``MAX_DIFFERENCE`` apart.
 
-    Args:
-        photos: times in seconds.
-        maps: times in seconds, ascending.
+    The closest pair comes first; each time is used once.
     """
     near: list[tuple[float, int, int]] = []
     for i, time in enumerate(photos):

@@ -74,12 +74,7 @@ class LabelRule:
             self._table[list(ids)] = class_id
 
     def __call__(self, raw: np.ndarray, *, source: str | Path) -> np.ndarray:
-        """Ids of any integer type, (H, W), as classes, uint8 (H, W).
-
-        Args:
-            raw: the values of the file.
-            source: the file, for messages.
-        """
+        """Ids of any integer type, (H, W), as classes, uint8 (H, W); messages name ``source``."""
         if self.ids_of_class is not None:
             if raw.dtype == np.uint8:
                 return cv2.LUT(raw, self._table[:256])  # several times as fast

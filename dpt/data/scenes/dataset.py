@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpt.data.base import Dataset
-from dpt.data.scenes.layouts import SCENE_NAMES, build_scene
+from dpt.data.scenes.layouts import LAYOUTS
 from dpt.data.scenes.shading import render
 from dpt.types import DatasetInfo, Sample
 
@@ -53,7 +53,7 @@ class ScenesDataset(Dataset):
         palette=tuple(CLASSES.values()),
         max_depth=MAX_DEPTH,
     )
-    class_id_names = SCENE_NAMES
+    class_id_names = tuple(LAYOUTS)
     reads_files = False
 
     def __init__(
@@ -66,15 +66,12 @@ class ScenesDataset(Dataset):
     ) -> None:
         if split not in SPLITS:
             raise ValueError(f"scenes: split={split!r}: choose from {', '.join(SPLITS)}")
-        sides = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else ()
-        if len(sides) != 2 or not all(isinstance(n, int) and n >= 16 for n in sides):
+        if len(size) != 2 or min(size) < 16:
             raise ValueError(f"scenes: size={size!r}: must be [H, W] with both at least 16")
         if length < 1 or seed < 0:
-            raise ValueError(
-                f"scenes: length={length!r}, seed={seed!r}: must be at least 1 and at least 0"
-            )
+            raise ValueError(f"scenes: length={length} must be above 0, seed={seed} not below 0")
         self.split, self.length, self.seed = split, length, seed
-        self.size = (sides[0], sides[1])
+        self.size = (size[0], size[1])
 
     def __len__(self) -> int:
         return self.length
@@ -83,8 +80,9 @@ class ScenesDataset(Dataset):
         if not 0 <= index < self.length:
             raise IndexError(f"scenes: index {index} is not in 0..{self.length - 1}")
         rng = np.random.default_rng((self.seed, SPLITS[self.split], int(index)))
-        class_id = int(rng.integers(len(SCENE_NAMES)))
-        image, depth, labels = render(build_scene(class_id, rng), self.size, rng)
+        class_id = int(rng.integers(len(LAYOUTS)))
+        scene = LAYOUTS[self.class_id_names[class_id]](rng)
+        image, depth, labels = render(scene, self.size, rng)
         valid = depth <= MAX_DEPTH
         height, width = (side // 3 for side in self.size)
         return Sample(

@@ -179,7 +179,7 @@ def _park(rng: Generator) -> Scene:
     return _outdoors(site, _GROUND_PATTERNS)
 
 
-_LAYOUTS: dict[str, Callable[[Generator], Scene]] = {
+LAYOUTS: dict[str, Callable[[Generator], Scene]] = {
     "room": _room,
     "corridor": _corridor,
     "pillared hall": _pillared_hall,
@@ -187,12 +187,7 @@ _LAYOUTS: dict[str, Callable[[Generator], Scene]] = {
     "courtyard": _court,
     "park": _park,
 }
-SCENE_NAMES = tuple(_LAYOUTS)
-
-
-def build_scene(kind: int, rng: Generator) -> Scene:
-    """A random scene of a kind, an index of ``SCENE_NAMES``."""
-    return _LAYOUTS[SCENE_NAMES[kind]](rng)
+"""A function for each kind of scene, in the order of their ids, that draws a random one."""
 
 
 def _add_distant_building(

@@ -1,9 +1,7 @@
 """``data=packed``: the shards that ``dpt data pack`` wrote, in a folder or at a remote address.
 
-The tar files have the layout of webdataset, whose pipeline can read them too. They are read by
-index here, because that pipeline cannot keep the guarantees of ``EpochSampler``: it assigns whole
-shards to ranks and workers, so that their numbers of samples differ, and its position inside an
-epoch is not saved. litdata resumes only with a loader of its own and checks no checksums.
+The tar files have the layout of webdataset. They are read by index, because webdataset's pipeline
+cannot keep the guarantees of ``EpochSampler``: equal numbers on all ranks and resuming mid-epoch.
 """
 
 from __future__ import annotations
