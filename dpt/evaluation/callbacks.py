@@ -90,16 +90,10 @@ class FailedFiles(Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, *_: Any
     ) -> None:
-        self._note(batch)
-
-    def on_validation_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, *_: Any
-    ) -> None:
-        self._note(batch)
-
-    def _note(self, batch: Batch) -> None:
         for message in batch.get("failed", ()):
             self.count += 1
             if message not in self.messages:
                 self.messages.add(message)
                 log.warning("skipped (%d so far): %s", self.count, message)
+
+    on_validation_batch_start = on_train_batch_start

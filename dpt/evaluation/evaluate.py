@@ -63,13 +63,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
 def objectives_of(
     outputs: Mapping[str, OutputSpec], data: Any, protocol: Protocol
 ) -> dict[str, Objective]:
-    """Objectives that score predictions: one for each output that the data has labels for.
-
-    Args:
-        outputs: declarations of the outputs.
-        data: the data set.
-        protocol: how to score.
-    """
+    """Objectives that score predictions: one for each output that the data has labels for."""
     objectives: dict[str, Objective] = {}
     for name, output in outputs.items():
         cls = OBJECTIVES.get(name)

@@ -135,7 +135,7 @@ class Pairs(Dataset):
         folder: of the predictions.
         scale: of the depth files, in metres for each unit; None if the files define it.
         kind: of the depth; None for the manifest's, or ``metric``.
-        kb_crop: paste depth maps of the size of the KITTI benchmark's crop into whole ones.
+        kb_crop: whether depth maps of the KITTI benchmark's crop are pasted into whole ones.
     """
 
     def __init__(
@@ -224,14 +224,13 @@ def scored_pairs(
     for outputs, labels, fault in loader:
         if fault:
             faults.append(fault)
-            if len(faults) > MAX_FAULTS:
-                break
         elif not faults:
             yield outputs, labels
+        if len(faults) > MAX_FAULTS:
+            faults[MAX_FAULTS] = "and more"
+            break
     if faults:
-        more = "; and more" if len(faults) > MAX_FAULTS else ""
-        named = "; ".join(faults[:MAX_FAULTS])
-        raise DataError(f"predictions that cannot be scored: {named}{more}")
+        raise DataError(f"predictions that cannot be scored: {'; '.join(faults)}")
 
 
 def _unchanged(sample: Any) -> Any:

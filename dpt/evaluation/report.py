@@ -51,14 +51,7 @@ def write_report(
     *,
     facts: Sequence[str],
 ) -> None:
-    """Writes an HTML page without external files.
-
-    Args:
-        path: of the page.
-        scorer: with the best and worst images.
-        scores, intervals: of the data set, by name.
-        facts: what was scored and how, in sentences.
-    """
+    """Writes an HTML page; ``facts`` are sentences on what was scored and how."""
     lower = lower_is_better(scorer.objectives.values())
     galleries = []
     for key, gallery in scorer.galleries.items():

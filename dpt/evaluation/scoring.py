@@ -50,10 +50,8 @@ class Gallery:
         self.pictures = self._extremes([*self.pictures, *other.pictures])
 
     def _extremes(self, pictures: list[Picture]) -> list[Picture]:
-        ranked = sorted(pictures)
-        return (
-            ranked if len(ranked) <= 2 * self.keep else ranked[: self.keep] + ranked[-self.keep :]
-        )
+        ranked, keep = sorted(pictures), self.keep
+        return ranked if len(ranked) <= 2 * keep else ranked[:keep] + ranked[-keep:]
 
     def extremes(self) -> tuple[list[Picture], list[Picture]]:
         """Lowest first, and highest first; no image is in both."""
@@ -84,13 +82,7 @@ class Scorer:
         self.galleries = {name: Gallery(keep) for name, o in objectives.items() if o.dense}
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
-        """Scores B images.
-
-        Args:
-            outputs: (B, ...) of each head.
-            labels: as an evaluation batch.
-            photos: uint8 (B, 3, H, W).
-        """
+        """Scores B images: ``outputs`` of each head, ``photos`` uint8 (B, 3, H, W)."""
         for k, index in enumerate(labels["index"].tolist()):
             own = {name: output[k : k + 1] for name, output in outputs.items()}
             self._add_image(index, own, take(labels, [k]), photos[k])
