@@ -88,7 +88,7 @@ class FailedFiles(Callback):
         self.count = state_dict["count"]
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, *_: Any
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
         for message in batch.get("failed", ()):
             self.count += 1
@@ -96,4 +96,12 @@ class FailedFiles(Callback):
                 self.messages.add(message)
                 log.warning("skipped (%d so far): %s", self.count, message)
 
-    on_validation_batch_start = on_train_batch_start
+    def on_validation_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self.on_train_batch_start(trainer, pl_module, batch, batch_idx)

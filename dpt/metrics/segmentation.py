@@ -172,8 +172,10 @@ class SegmentationMetrics(SumMetric):
         """Args: prediction: integer class ids (H, W) or (B, H, W); labels: the same shape."""
         self.confusion = self.confusion + confusion_matrix(prediction, labels, self.num_classes)
         if self.boundary is not None:
-            maps = (ids.view(-1, *labels.shape[-2:]) for ids in (prediction, labels))
-            counts = boundary_counts(*maps, self.num_classes, self.boundary)
+            size = (-1, *labels.shape[-2:])
+            counts = boundary_counts(
+                prediction.view(size), labels.view(size), self.num_classes, self.boundary
+            )
             self.boundary_pixels = self.boundary_pixels + counts
 
     def compute(self) -> dict[str, Tensor]:

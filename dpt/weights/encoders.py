@@ -320,6 +320,7 @@ def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: L
     if positions is None or positions.ndim != 3 or "pos_embed" not in own:
         return
     policy: ResizePolicy = "bicubic_antialias"
+    new: Any
     if isinstance(encoder, VisionTransformer):
         new, policy = encoder.grid, encoder.config.position_resize
     else:  # timm's

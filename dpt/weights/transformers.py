@@ -457,7 +457,7 @@ def _config(source: Source) -> Config:
     if decoder["unit_bias"] is None:
         decoder["unit_bias"] = not decoder["batch_norm"]
     architectures = str(config.get("architectures"))
-    name, head = "depth", {"kind": "relative"}
+    name, head = "depth", Config(kind="relative")
     if "Segmentation" in architectures or (
         "Depth" not in architectures and "head.head.1.running_mean" in source.tensors
     ):
