@@ -1,20 +1,18 @@
-"""The parts of a run, each made from its own part of the configuration; models in models.py."""
+"""Data, objectives and loaders of a run, made from their parts of the configuration."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from torch.utils.data import DataLoader
 
-from dpt.config import model as models
 from dpt.config.objects import check_arguments, find, make
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.metrics import SumMetric
-from dpt.model import DPT
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
 
@@ -107,50 +105,32 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
     return objectives
 
 
-def make_model(
-    model: Mapping[str, Any],
-    objectives: Mapping[str, Objective],
-    settings: LoaderSettings,
-    overrides: Sequence[str] = (),
-) -> DPT:
-    """The model with a head for each objective; see :func:`dpt.config.model.make_model`."""
-    return models.make_model(
-        model,
-        heads={o.head: o.head_options() for o in objectives.values()},
-        image_size=settings.image_size,
-        eval_size=settings.eval_size,
-        overrides=overrides,
-    )
-
-
 def train_loader(
     dataset: Any, settings: LoaderSettings, augment: Mapping[str, Any], seed: int, targets: Any
 ) -> DataLoader:
     values = check_arguments(
         TrainTransform, {"image_size": settings.image_size, **augment}, "augment"
     )
-    return make_loader(
-        dataset,
-        TrainTransform(**values),
-        training=True,
-        batch_size=settings.batch_size,
-        num_workers=settings.num_workers,
-        seed=seed,
-        targets=targets,
-        skip_broken=settings.on_error == "skip",
-    )
+    transform = TrainTransform(**values)
+    return _loader(dataset, transform, settings, targets, training=True, seed=seed)
 
 
 def eval_loader(
     dataset: Any, settings: LoaderSettings, preprocessing: Preprocessing, targets: Any
 ) -> DataLoader:
+    transform = EvalTransform(preprocessing)
+    return _loader(dataset, transform, settings, targets, training=False, seed=0)
+
+
+def _loader(
+    dataset: Any, transform: Any, settings: LoaderSettings, targets: Any, **options: Any
+) -> DataLoader:
     return make_loader(
         dataset,
-        EvalTransform(preprocessing),
-        training=False,
+        transform,
         batch_size=settings.batch_size,
         num_workers=settings.num_workers,
-        seed=0,
         targets=targets,
         skip_broken=settings.on_error == "skip",
+        **options,
     )

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from dpt.config.build import LoaderSettings
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
+from dpt.objectives import Objective
 from dpt.validation import validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
@@ -25,34 +27,31 @@ Plain = dict[str, Any]
 
 def make_model(
     model: Mapping[str, Any],
-    *,
-    heads: Heads,
-    image_size: Sequence[int],
-    eval_size: Sequence[int],
+    objectives: Mapping[str, Objective],
+    settings: LoaderSettings,
     overrides: Sequence[str] = (),
 ) -> DPT:
-    """The model with these heads, its weights from a file if one is set.
+    """The model with a head for each objective, its weights from a file if one is set.
 
     Args:
         model: plain data (``conf/model``).
-        heads: settings of each head by its name.
-        image_size: [H, W] of training images.
-        eval_size: [H, W] that whole images are resized to.
+        objectives: by name.
+        settings: sizes of training images, and those that whole images are resized to.
         overrides: what the command line set. With ``model.weights`` these keys, and those that
             differ from the named model, replace the settings of the file.
     """
+    heads = {o.head: o.head_options() for o in objectives.values()}
     parts = {part: dict(model.get(part) or {}) for part in PARTS}
-    parts["preprocessing"]["image_size"] = list(eval_size)
+    parts["preprocessing"]["image_size"] = list(settings.eval_size)
     encoder_weights = parts["encoder"].pop("weights", None)
     if model.get("weights") is not None:
         if encoder_weights is not None:
             raise ValueError("model.weights and model.encoder.weights: give one of the two")
-        net = _from_weights(model, parts, heads, list(image_size), overrides)
+        net = _from_weights(model, parts, heads, list(settings.image_size), overrides)
     else:
         if "image_size" in parts["encoder"]:
-            parts["encoder"]["image_size"] = list(image_size)
-        settings = {"name": model["name"], **parts, "heads": heads}
-        net = DPT(ModelConfig.from_dict(settings))
+            parts["encoder"]["image_size"] = list(settings.image_size)
+        net = DPT(ModelConfig.from_dict({"name": model["name"], **parts, "heads": heads}))
         if encoder_weights is not None:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, encoder_weights))
     set_switches(net, model)
@@ -118,8 +117,7 @@ def _set_by_user(
 
 def _like(options: Mapping[str, Any], other: Mapping[str, Any]) -> Plain:
     """A head's settings, completed by those of another model's head if it is of the same kind."""
-    default = "dpt"
-    same = options.get("kind", default) == other.get("kind", default) or "num_classes" not in other
+    same = options.get("kind", "dpt") == other.get("kind", "dpt") or "num_classes" not in other
     return {**other, **options} if same else dict(options)
 
 

@@ -34,9 +34,6 @@ def make(node: Any, where: str, **given: Any) -> Any:
         node: plain data with ``_target_``.
         where: the node's key in the configuration, for messages.
         **given: further arguments, which replace the node's.
-
-    Raises:
-        ValueError: an unknown target or key, or a value of the wrong type.
     """
     node = dict(node)
     target = find(node.pop("_target_", None), where)
@@ -78,16 +75,13 @@ def check_arguments(
     *,
     is_partial: bool = False,
 ) -> dict[str, Any]:
-    """Arguments converted to the types that ``target`` declares.
+    """Arguments converted to the types that ``target``, a function or class, declares.
 
     Args:
-        target: a function or class.
-        arguments: by name.
-        where: their key in the configuration, for messages.
         is_partial: required arguments may be missing.
 
     Raises:
-        ValueError: one line that names the key, what was found, and what is allowed.
+        ValueError: names the key below ``where``, what was found, and what is allowed.
     """
     parameters = dict(inspect.signature(target).parameters)
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -47,6 +47,16 @@ class Encoder(nn.Module):
             "false"
         )
 
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that are not decayed, besides norms, biases, tokens and gains."""
+        return set()
+
+    def layer_ids(self) -> dict[str, int]:
+        """Layer of each parameter by name, 0 nearest to the image, for ``optim.layer_decay``."""
+        raise ValueError(
+            f"optim.layer_decay: {type(self).__name__} does not define an order of its layers"
+        )
+
 
 @dataclass
 class Features:

@@ -251,6 +251,18 @@ class TimmEncoder(Encoder):
             )
         self.model.set_grad_checkpointing(enable)
 
+    def no_weight_decay(self) -> set[str]:
+        names = self.model.no_weight_decay() if hasattr(self.model, "no_weight_decay") else ()
+        return {f"model.{name}" for name in names}
+
+    def layer_ids(self) -> dict[str, int]:
+        from timm.models import group_parameters
+
+        if not hasattr(self.model, "group_matcher"):
+            return super().layer_ids()
+        layers = group_parameters(self.model, self.model.group_matcher(coarse=False), reverse=True)
+        return {f"model.{name}": layer for name, layer in layers.items()}
+
     def forward(self, images: Tensor) -> Tokens:
         """Normalised images (B, 3, H, W), sides multiples of ``pad_multiple``, to their tokens."""
         features = partial(

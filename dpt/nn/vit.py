@@ -329,6 +329,17 @@ class VisionTransformer(Encoder):
             if code is not None:
                 nn.init.trunc_normal_(code, std=0.02)
 
+    def layer_ids(self) -> dict[str, int]:
+        """Embeddings, tokens and a hybrid's CNN are 0, block i is i + 1, the norm as the last."""
+
+        def layer(name: str) -> int:
+            part, _, rest = name.partition(".")
+            if part == "blocks":
+                return int(rest.partition(".")[0]) + 1
+            return len(self.blocks) if part == "norm" else 0
+
+        return {name: layer(name) for name, _ in self.named_parameters()}
+
     def position_codes(self, grid: tuple[int, int]) -> Tensor | None:
         """Codes of the patch tokens at ``grid``, (1, N, D) or (1, N, position_dim)."""
         if self.pos_embed is not None:

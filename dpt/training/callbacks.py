@@ -116,7 +116,15 @@ class Freeze(Callback):
         """Runs before the optimiser and DDP are created."""
         if stage != "fit" or not self.parts:
             return
-        self.modules = [_part(pl_module.model, name) for name in self.parts]
+        modules = dict(pl_module.model.named_modules())
+        for name in self.parts:
+            if not name or name not in modules:
+                known = [n for n in modules if n and "." not in n.removeprefix("heads.")]
+                raise ValueError(
+                    f"callbacks.freeze.parts: the model has no {name!r}; there are "
+                    f"{', '.join(n for n in known if n != 'heads')}, and modules inside of them"
+                )
+        self.modules = [modules[name] for name in self.parts]
         if self.until_step is None:
             for module in self.modules:
                 module.requires_grad_(False)
@@ -141,18 +149,6 @@ class Freeze(Callback):
         if self.frozen:
             for module in self.modules:
                 module.zero_grad()
-
-
-def _part(model: nn.Module, name: str) -> nn.Module:
-    modules = dict(model.named_modules())
-    if not name or name not in modules:
-        parts = [n for n, _ in model.named_children() if n != "heads"]
-        parts += [n for n in modules if n.startswith("heads.") and n.count(".") == 1]
-        raise ValueError(
-            f"callbacks.freeze.parts: the model has no {name!r}; there are {', '.join(parts)}, and "
-            f"modules inside of them"
-        )
-    return modules[name]
 
 
 class StopOnSignal(StepCallback):

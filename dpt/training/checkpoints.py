@@ -112,8 +112,13 @@ class RunCheckpoints(Checkpoint):
                 f"task.monitor={self.monitor}: there is no such score; choose from "
                 f"{', '.join(k for k in pl_module.scores if k.count('/') == 1)}"
             )
-        score = pl_module.scores[self.monitor]
-        if trainer.strategy.broadcast(self._is_best(score)):
+        score, best = pl_module.scores[self.monitor], self.best_score
+        is_best = (
+            best is None
+            or math.isnan(best)
+            or (score < best if self.mode == "min" else score > best)
+        )
+        if trainer.strategy.broadcast(is_best):
             self.best_score = score
             trainer.save_checkpoint(self.best)
         if trainer.should_stop:  # this validation ends the run
@@ -137,11 +142,6 @@ class RunCheckpoints(Checkpoint):
         for logger in trainer.loggers:
             logger.save()  # a killed run keeps what it logged up to its checkpoint
         trainer.save_checkpoint(self.last)
-
-    def _is_best(self, score: float) -> bool:
-        if self.best_score is None or math.isnan(self.best_score):
-            return True
-        return score < self.best_score if self.mode == "min" else score > self.best_score
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_score": self.best_score}

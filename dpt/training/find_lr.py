@@ -20,9 +20,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from dpt.atomic import replacing
 from dpt.config import build
+from dpt.config.model import make_model
 from dpt.config.objects import check_arguments
 from dpt.run_log import write_json
-from dpt.training.callbacks import StopOnSignal
+from dpt.training.callbacks import StopOnSignal, completes_step
 from dpt.training.task import make_task
 from dpt.training.trainer import make_trainer
 from dpt.types import Batch
@@ -62,17 +63,17 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     settings = build.loader_settings(cfg["data"])
     train = build.make_dataset(cfg["data"], "train")
     objectives = build.make_objectives(cfg["task"], train)
-    model = build.make_model(cfg["model"], objectives, settings, cfg["overrides"])
+    model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
     sweep = {"_target_": f"{__name__}.follow", "_partial_": True, "rates": rates, "base": base}
     task = make_task({**cfg, "schedule": sweep}, objectives, model)
     targets = [o.target for o in objectives.values()]
     loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
-    recorder, stop = Recorder(len(rates)), StopOnSignal()
+    recorder, stop = Recorder(), StopOnSignal()
     trainer = make_trainer(_only_steps(cfg, len(rates)), len(loader), [recorder], [stop])
     log.info("%d steps from %.1e to %.1e, in %s", len(rates), rates[0], rates[-1], folder)
     trainer.fit(task, loader)
 
-    losses = recorder.losses()
+    losses = recorder.losses
     if stop.received is not None:
         log.info("stopped by %s after %d steps: no result", stop.received.name, len(losses))
         raise SystemExit(128 + stop.received)
@@ -140,26 +141,20 @@ def follow(optimizer: Optimizer, *, total_steps: int, rates: list[float], base: 
 class Recorder(Callback):
     """Keeps the loss of each optimiser step, and ends the sweep when the loss diverges."""
 
-    def __init__(self, steps: int) -> None:
-        self.batches: list[list[float]] = [[] for _ in range(steps)]
-        self.step = 0
-
-    def losses(self) -> list[float]:
-        """The mean over each step's batches, up to the last step taken."""
-        return [sum(batch) / len(batch) for batch in self.batches if batch]
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        self.step = trainer.global_step
+    def __init__(self) -> None:
+        self.losses: list[float] = []  # of each step, the mean over its batches
+        self.batches: list[float] = []  # of the current step
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         # Lightning has divided the loss by the number of accumulated batches
         loss = float(outputs["loss"]) * trainer.accumulate_grad_batches if outputs else math.nan
-        self.batches[self.step].append(loss)
-        losses = self.losses()
+        self.batches.append(loss)
+        if completes_step(trainer, batch_idx):
+            self.losses.append(sum(self.batches) / len(self.batches))
+            self.batches = []
+        losses = self.losses
         means = np.convolve(losses, np.full(FEW, 1 / FEW), "valid") if len(losses) >= FEW else [0]
         if not math.isfinite(loss) or means[-1] > DIVERGED * min(means):
             trainer.should_stop = True

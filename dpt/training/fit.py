@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from dpt.config import build
 from dpt.config.compose import ENDED, FINISHED, save_config
-from dpt.config.model import complete
+from dpt.config.model import complete, make_model
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
 from dpt.data_check import quick_findings
@@ -66,7 +66,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     # the model, new or from the run's checkpoint
     checkpoint = checkpoint_of(folder) if cfg["resume"] else None
     parts = cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
-    model = build.make_model(parts, objectives, settings, cfg["overrides"])
+    model = make_model(parts, objectives, settings, cfg["overrides"])
     task = make_task(cfg, objectives, model)
 
     # loaders and trainer
@@ -84,7 +84,12 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         save_config(cfg, folder)
         log_start(cfg, trainer, task, len(train), len(val))
         if checkpoint is not None:
-            prepare_folder(folder, checkpoint, trainer)
+            step = step_of(checkpoint) or 0
+            log.info("resume: from %s, step %d", checkpoint, step)
+            mark_continued(folder)
+            for logger in trainer.loggers:
+                if isinstance(logger, OneFileCSVLogger):
+                    logger.resume_at(step)
     for logger in trainer.loggers:
         logger.log_hyperparams(dict(cfg))
 
@@ -175,16 +180,6 @@ def log_start(
     else:
         factor = task.lr_scale * ranks * accumulate
         log.info("learning rates are %g times those configured (reference_batch)", factor)
-
-
-def prepare_folder(folder: Path, checkpoint: Path, trainer: L.Trainer) -> None:
-    """Removes from a resumed run's files what its first part wrote after the checkpoint."""
-    step = step_of(checkpoint) or 0
-    log.info("resume: from %s, step %d", checkpoint, step)
-    mark_continued(folder)
-    for logger in trainer.loggers:
-        if isinstance(logger, OneFileCSVLogger):
-            logger.resume_at(step)
 
 
 def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
 
 def adamw(
@@ -60,8 +58,8 @@ def parameter_groups(
         model: has an attribute ``encoder``.
         lr: learning rate of everything outside the encoder.
         encoder_lr: learning rate of the encoder; None means ``lr``.
-        layer_decay: d in (0, 1]: layer k of the encoder has ``encoder_lr`` · d^(top - k), see
-            :func:`layer_ids`; None means one rate for the whole encoder.
+        layer_decay: d in (0, 1]: layer k of the encoder has ``encoder_lr`` · d^(top - k) (Clark et
+            al. 2020, ELECTRA; BEiT, MAE); None means one rate for the whole encoder.
         weight_decay: of weight matrices and kernels.
 
     Raises:
@@ -70,11 +68,9 @@ def parameter_groups(
     if layer_decay is not None and not 0 < layer_decay <= 1:
         raise ValueError(f"optim.layer_decay={layer_decay}: must lie in 0..1, 0 excluded")
     encoder: Any = model.encoder
-    layers = {} if layer_decay is None else layer_ids(encoder)
+    layers = {} if layer_decay is None else encoder.layer_ids()
     top = max(layers.values(), default=0) + 1
-    backbone, prefix = _backbone(encoder)
-    excluded = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else ()
-    no_weight_decay = {f"encoder.{prefix}{name}" for name in excluded}
+    no_weight_decay = {f"encoder.{name}" for name in encoder.no_weight_decay()}
     linear = {n for n, m in model.named_modules() if isinstance(m, (nn.Linear, _ConvNd))}
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
@@ -93,67 +89,6 @@ def parameter_groups(
         empty = {"params": [], "lr": rate, "weight_decay": weight_decay * decayed, "name": label}
         groups.setdefault(label, empty)["params"].append(parameter)
     return list(groups.values())
-
-
-VIT_LAYERS = {
-    "stem": r"^(?:cls_token|reg_token|pos_embed|patch_embed)",
-    "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))],
-}
-"""The layers of this project's encoders, in the form of timm's ``group_matcher``."""
-
-
-def layer_ids(encoder: nn.Module) -> dict[str, int]:
-    """Layer of each of an encoder's parameters, by name (Clark et al. 2020, ELECTRA; BEiT, MAE).
-
-    Embeddings, tokens and a hybrid's CNN are layer 0, block i is layer i + 1, and a final norm
-    belongs to the last block, as in timm.
-
-    Raises:
-        ValueError: neither an encoder of this project nor a timm model with ``group_matcher``.
-    """
-    from timm.models import group_parameters
-
-    backbone, prefix = _backbone(encoder)
-    if hasattr(backbone, "group_matcher"):
-        matcher = backbone.group_matcher(coarse=False)
-    elif isinstance(getattr(backbone, "blocks", None), nn.ModuleList):
-        matcher = VIT_LAYERS
-    else:
-        name = type(backbone).__name__
-        raise ValueError(f"optim.layer_decay: {name} does not define an order of its layers")
-    found: dict[str, int] = group_parameters(backbone, matcher, reverse=True)
-    return {f"{prefix}{name}": layer for name, layer in found.items()}
-
-
-def _backbone(encoder: nn.Module) -> tuple[Any, str]:
-    """The timm model inside an encoder, or the encoder itself, and the prefix of its names."""
-    inner = getattr(encoder, "model", None)
-    return (encoder, "") if inner is None else (inner, "model.")
-
-
-def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Settings of each group, such as rate, decay and betas, as plain data."""
-    return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-
-
-def restart_schedule(
-    optimizer: Optimizer,
-    settings: Sequence[Mapping[str, Any]],
-    make_schedule: Callable[[Optimizer], LRScheduler],
-    *,
-    step: int,
-) -> LRScheduler:
-    """Gives a restored optimiser these settings and a new schedule, advanced to ``step``."""
-    for group, values in zip(optimizer.param_groups, settings, strict=True):
-        parameters = group["params"]
-        group.clear()  # also of what the previous schedule added
-        group.update(values, params=parameters)
-    scheduler = make_schedule(optimizer)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
-        for _ in range(step):
-            scheduler.step()
-    return scheduler
 
 
 def warmup_then_decay(
@@ -220,7 +155,5 @@ def one_cycle(
 
 def _warmup_steps(warmup: float, total_steps: int) -> int:
     if warmup < 0 or total_steps < 1:
-        raise ValueError(
-            f"schedule: warmup={warmup} and total_steps={total_steps} must be positive"
-        )
+        raise ValueError(f"schedule: {warmup=} and {total_steps=} must be positive")
     return int(warmup) if warmup >= 1 else round(warmup * total_steps)

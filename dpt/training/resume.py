@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +22,6 @@ from dpt.config.compose import ENDED
 from dpt.data import EpochSampler
 from dpt.run_log import write_json
 from dpt.training.checkpoints import read_checkpoint
-from dpt.training.optim import restart_schedule
-from dpt.training.task import Task
 from dpt.types import Batch
 
 log = logging.getLogger("dpt")
@@ -98,7 +97,8 @@ class RunState(Callback):
                 state["samples"], self.sampler.length,
             )  # fmt: skip
         if not isinstance(trainer.strategy, FSDPStrategy):
-            require_same_groups(pl_module, checkpoint)
+            optimizer = pl_module.optimizer_factory(pl_module.model)
+            require_same_groups(checkpoint["optimizer_states"][0], optimizer.state_dict())
         checkpoint["lr_schedulers"] = []  # see on_train_start
         # set here, because Lightning creates the loader's iterator before it sets the epoch
         self.sampler.set_epoch(state["epoch"])
@@ -107,15 +107,20 @@ class RunState(Callback):
         self.resumed = True
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        if self.resumed:
-            (optimizer,) = trainer.optimizers
-            (config,) = trainer.lr_scheduler_configs
-            config.scheduler = restart_schedule(
-                optimizer,
-                pl_module.optimizer_settings,
-                pl_module.make_schedule,
-                step=trainer.global_step,
-            )
+        if not self.resumed:
+            return
+        (optimizer,), (config,) = trainer.optimizers, trainer.lr_scheduler_configs
+        for group, settings in zip(
+            optimizer.param_groups, pl_module.optimizer_settings, strict=True
+        ):
+            parameters = group["params"]
+            group.clear()  # also of what the previous schedule added
+            group.update(settings, params=parameters)
+        config.scheduler = schedule = pl_module.make_schedule(optimizer)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*step.*before.*optimizer.step.*")
+            for _ in range(trainer.global_step):
+                schedule.step()
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: Any, batch: Batch, batch_idx: int
@@ -125,20 +130,9 @@ class RunState(Callback):
             self.random_state = None
 
 
-def require_same_groups(task: Task, checkpoint: Mapping[str, Any]) -> None:
-    """An optimiser's state can be restored for the same parameter groups only.
-
-    Raises:
-        ValueError: the checkpoint's groups have other names or numbers of parameters.
-    """
-    assert task.optimizer_factory is not None
-    saved, now = (
-        {group["name"]: len(group["params"]) for group in groups}
-        for groups in (
-            checkpoint["optimizer_states"][0]["param_groups"],
-            task.optimizer_factory(task.model).param_groups,
-        )
-    )
+def require_same_groups(*states: Mapping[str, Any]) -> None:
+    """Raises a ValueError unless both optimiser states have groups of the same names and sizes."""
+    saved, now = ({g["name"]: len(g["params"]) for g in s["param_groups"]} for s in states)
     if saved != now:
         raise ValueError(
             f"resume: the run trained {sum(saved.values())} parameters in {len(saved)} groups, and "

@@ -17,7 +17,6 @@ from dpt.config.objects import make
 from dpt.model import DPT
 from dpt.objectives.base import Objective, same_size_groups, take
 from dpt.training.finite import StepGuard
-from dpt.training.optim import settings_of
 from dpt.training.teacher import Teacher, make_teacher
 from dpt.types import Batch
 from dpt.validation import validate
@@ -140,7 +139,9 @@ class Task(L.LightningModule):
             batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
             for group in optimizer.param_groups:
                 group["lr"] *= self.lr_scale * batches
-        self.optimizer_settings = settings_of(optimizer)
+        self.optimizer_settings = [
+            {k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups
+        ]
         if self.schedule_factory is None:
             return optimizer
         schedule = {"scheduler": self.make_schedule(optimizer), "interval": "step"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +15,8 @@ from torch import Tensor
 from dpt.depthmath import inverse_depth
 from dpt.losses.distillation import pairwise_similarity_loss
 from dpt.model import DPT
+from dpt.objectives.base import Objective
 from dpt.validation import validate
-
-if TYPE_CHECKING:
-    from dpt.objectives.base import Objective
 
 log = logging.getLogger("dpt")
 

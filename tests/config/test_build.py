@@ -6,6 +6,7 @@ from omegaconf import OmegaConf
 
 from dpt.config import build
 from dpt.config.compose import config_dir
+from dpt.config.model import make_model
 from dpt.data import FolderDataset, ScenesDataset
 from dpt.evaluation.evaluate import objectives_of
 from dpt.metrics import Protocol
@@ -101,7 +102,7 @@ def test_targets_that_the_data_lacks(scenes):
 def test_the_model_has_a_head_for_each_objective(scenes):
     objectives = build.make_objectives(task(depth=DEPTH, segmentation=SEGMENTATION), scenes)
     with torch.device("meta"):
-        model = build.make_model(MODEL, objectives, SETTINGS)
+        model = make_model(MODEL, objectives, SETTINGS)
     depth, segmentation = model.config.heads["depth"], model.config.heads["segmentation"]
     assert (depth.kind, depth.max_depth, depth.activation) == ("metric", 20.0, "sigmoid")
     assert segmentation.num_classes == 10
@@ -110,7 +111,7 @@ def test_the_model_has_a_head_for_each_objective(scenes):
 
 def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
     objectives = build.make_objectives(task(depth=DEPTH), scenes)
-    model = build.make_model(MODEL, objectives, SETTINGS)
+    model = make_model(MODEL, objectives, SETTINGS)
     assert model.preprocessing.image_size == (64, 96)  # of whole images, in evaluation
     assert model.encoder.pos_embed.shape[1] == 1 + 2 * 3
     assert len(model.encoder.blocks) == 4
@@ -133,14 +134,14 @@ def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
 def test_wrong_model_settings(scenes, part, change, says):
     objectives = build.make_objectives(task(depth=DEPTH), scenes)
     with pytest.raises(ValueError, match=says):
-        build.make_model({**MODEL, part: {**MODEL[part], **change}}, objectives, SETTINGS)
+        make_model({**MODEL, part: {**MODEL[part], **change}}, objectives, SETTINGS)
 
 
 def test_objectives_of_a_finished_model(scenes):
     objectives = build.make_objectives(
         task(depth={**DEPTH, "kind": "relative"}, segmentation=SEGMENTATION), scenes
     )
-    model = build.make_model(MODEL, objectives, SETTINGS)
+    model = make_model(MODEL, objectives, SETTINGS)
     settings = OmegaConf.to_container(OmegaConf.load(config_dir() / "protocol/_base.yaml"))
     heads, protocol = model.outputs, Protocol(**settings | {"name": "x"})
     scored = objectives_of(heads, scenes, protocol)

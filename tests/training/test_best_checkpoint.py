@@ -83,6 +83,7 @@ def test_a_validation_after_the_last_step_counts(train, metrics, tmp_path):
     assert content["callbacks"]["RunCheckpoints"]["best_score"] == metrics(run)["val/mae"]
 
 
+@pytest.mark.slow
 def test_a_moved_and_extended_run_keeps_its_best(train, tmp_path):
     """At a rate of 1e3 every later validation is worse."""
     rate = ("schedule=constant", "schedule.warmup=0", "trainer.val_check_interval=1")

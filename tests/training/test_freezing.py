@@ -50,6 +50,7 @@ def test_a_frozen_encoder_for_a_whole_run(train, start, tmp_path):
     assert "frozen until the end: encoder (0." in (run / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_an_encoder_frozen_until_a_step(train, start, tmp_path):
     until = (*RUN, ENCODER, "callbacks.freeze.until_step=2", "optim.weight_decay=0.5")
     before = train(tmp_path / "before", *until, "trainer.max_steps=2", "schedule=constant")

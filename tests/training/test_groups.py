@@ -6,7 +6,8 @@ from torch import nn
 
 import dpt
 from dpt.nn import HEADS
-from dpt.training.optim import layer_ids, parameter_groups
+from dpt.nn.base import Encoder
+from dpt.training.optim import parameter_groups
 
 SMALL = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
 ENCODERS = {
@@ -46,7 +47,7 @@ def by_name(model, groups, key):
 # ------------------------------------------------------------------------------ one group each
 
 
-@pytest.mark.parametrize("layer_decay", [None, 0.8])
+@pytest.mark.parametrize("layer_decay", [pytest.param(None, marks=pytest.mark.slow), 0.8])
 @pytest.mark.parametrize(
     ("size", "encoder"),
     [(name, {}) for name in dpt.list_models()]
@@ -142,7 +143,7 @@ def test_rates_are_timms(name):
 
 
 def test_the_cnn_of_a_hybrid_counts_as_embedding():
-    depths = layer_ids(model_of("dpt_hybrid").encoder)
+    depths = model_of("dpt_hybrid").encoder.layer_ids()
     assert {d for name, d in depths.items() if name.startswith("patch_embed.backbone")} == {0}
     assert max(depths.values()) == 12
 
@@ -154,8 +155,8 @@ def test_without_a_rate_of_its_own_the_encoder_falls_from_the_common_one():
 
 
 def test_an_encoder_without_an_order_is_refused():
-    model = nn.ModuleDict({"encoder": nn.Linear(3, 3), "heads": nn.Linear(3, 3)})
-    with pytest.raises(ValueError, match=r"optim\.layer_decay: Linear does not define an order"):
+    model = nn.ModuleDict({"encoder": Encoder(), "heads": nn.Linear(3, 3)})
+    with pytest.raises(ValueError, match=r"optim\.layer_decay: Encoder does not define an order"):
         groups_of(model, layer_decay=0.8)
 
 

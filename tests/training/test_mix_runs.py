@@ -42,6 +42,7 @@ def test_partial_labels_train_joint(train, metrics, dense_folder, tmp_path):
     assert found["val/abs_rel"] is not None
 
 
+@pytest.mark.slow
 def test_a_file_of_ones_own(train, dense_folder, tmp_path):
     (tmp_path / "mine/data").mkdir(parents=True)
     (tmp_path / "mine/data/streets.yaml").write_text(OWN.format(dense_folder))

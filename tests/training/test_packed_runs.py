@@ -61,6 +61,7 @@ def url(packed):
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_from_a_server_equals_an_uninterrupted_one_from_a_folder(
     train, whole, url, tmp_path, scores
 ):

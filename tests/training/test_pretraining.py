@@ -25,6 +25,7 @@ def test_a_run_on_photos_alone(inpainting_run, metrics):
     assert list((inpainting_run / "panels").glob("*.png"))
 
 
+@pytest.mark.slow
 def test_its_encoder_starts_a_dense_run(inpainting_run, train, tmp_path):
     source = inpainting_run / "checkpoints/last.ckpt"
     run = train(tmp_path, "task=depth", f"model.encoder.weights={source}", "optim.lr=0")

@@ -155,6 +155,7 @@ def test_twenty_kills_in_a_row(tmp_path):
 # ------------------------------------------------------------------------------ on the command line
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_extended_and_what_changes_is_said(train, tmp_path):
     run = train(tmp_path / "run", "task=regression")
     assert resume.step_of(run / "checkpoints/last.ckpt") == 2
@@ -204,8 +205,8 @@ def test_a_job_of_slurm_goes_on_with_no_run_but_its_own(train, tmp_path, monkeyp
          "the run had batch_size 4 and now has 3"),
         (["resume=RUN", "trainer.max_steps=9", "callbacks.freeze.parts=[encoder]"],
          "optim.layer_decay and callbacks.freeze.parts"),
-        (["resume=RUN", "trainer.max_steps=9", "optim.layer_decay=0.8"],
-         "parameters in 4 groups, and is now to train"),
+        pytest.param(["resume=RUN", "trainer.max_steps=9", "optim.layer_decay=0.8"],
+                     "parameters in 4 groups, and is now to train", marks=pytest.mark.slow),
         (["resume=RUN", "trainer.max_steps=9", "model.encoder.num_register_tokens=2"],
          "tensors that differ: 1, such as model.encoder.reg_token"),
     ],

@@ -63,6 +63,7 @@ def test_what_is_configured_anew_counts(train, tmp_path, schedule):
     assert all(float(s["step"]) == 6 for s in found["state"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"), [("one_cycle", "cosine"), pytest.param("cosine", "one_cycle", marks=SLOW)]
 )
@@ -86,6 +87,7 @@ def test_a_data_set_that_grew_is_remarked(train, tmp_path):
 # ------------------------------------------------------------------------------ accumulation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [3, pytest.param(4, marks=SLOW)])
 def test_a_wish_to_stop_waits_for_the_gradients(train, tmp_path, monkeypatch, batch):
     """Lightning's timer wishes so after any batch; of three a step, those before would be lost."""
@@ -116,6 +118,7 @@ def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train
 # ------------------------------------------------------------------------------ first weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key", ["model.weights", pytest.param("model.encoder.weights", marks=SLOW)]
 )

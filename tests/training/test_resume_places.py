@@ -94,6 +94,7 @@ def whole(train, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [4, pytest.param(7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", SOME)
 def test_cut_off(train, whole, metrics, at_batch, tmp_path, case, batch):

@@ -15,7 +15,7 @@ def content(folder):
     return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
 
 
-def test_a_run_with_a_teacher(train, teacher, tmp_path, scores):
+def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
     run = train(tmp_path / "taught", "task=joint", f"task.teacher={teacher}",
                 "task.teacher_feature_weight=0.5", "logger=csv",
                 "trainer.log_every_n_steps=1")  # fmt: skip
@@ -26,13 +26,12 @@ def test_a_run_with_a_teacher(train, teacher, tmp_path, scores):
     assert {"train/teacher_depth", "train/teacher_segmentation", "train/teacher_features"} <= {
         *header
     }
-    plain = train(tmp_path / "plain", "task=joint")
-    taught, untaught = content(run), content(plain)
+    taught, untaught = content(run), content(joint_run)
     assert list(taught["state_dict"]) == list(untaught["state_dict"])
     states = [c["optimizer_states"][0]["state"] for c in (taught, untaught)]
     model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
     assert len(states[0]) == len(states[1]) == len(list(model.parameters()))
-    assert scores(run) != scores(plain)
+    assert scores(run) != scores(joint_run)
 
 
 @pytest.mark.slow

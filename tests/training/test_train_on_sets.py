@@ -16,7 +16,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("data", CASES)
+@pytest.mark.parametrize(
+    "data",
+    [d if d in ("nyuv2", "hypersim") else pytest.param(d, marks=pytest.mark.slow) for d in CASES],
+)
 def test_two_steps(train, tmp_path, data):
     task, make, settings = CASES[data]
     root = tmp_path / "data" / data  # where paths.data_dir looks for it
@@ -35,6 +38,7 @@ def test_two_steps(train, tmp_path, data):
     assert ("val/miou" in metrics) == (task == "joint")
 
 
+@pytest.mark.slow
 def test_nyuv2_segmentation_says_what_it_lacks(train, tmp_path, capsys):
     root = tmp_path / "data/nyuv2"
     root.mkdir(parents=True)
