@@ -1,6 +1,6 @@
-"""Operations that save memory or time, each with the meaning of the plain operation beside it.
+"""Operations that save memory or time. Each docstring names the plain operation it replaces.
 
-Nobody who writes a head or an encoder needs them: the plain form is always correct.
+A head or an encoder of your own need not use them: the plain operation is always correct.
 
 Shapes: B batch, C channels, K classes, (h, w) a map, (H, W) the size that it is upsampled to.
 """
@@ -24,16 +24,17 @@ Contexts = tuple[AbstractContextManager, AbstractContextManager]
 
 
 def exporting() -> bool:
-    """Whether torch.export is tracing; torch.compile may branch, since it compiles again."""
-    check = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.6
+    """Whether torch.export is tracing. (Under torch.compile a new size compiles a new graph.)"""
+    # torch 2.6 has no is_exporting
+    check = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
     return check()
 
 
 def same_size(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two sizes are equal; while exporting, whether they are for images of every size.
+    """Whether two sizes are equal; in export, whether they are equal for images of every size.
 
-    During export a size is a symbol, and a branch on the example's size would become the graph's
-    only branch.
+    During export a size is a symbol: the graph would contain only the branch that the example
+    image takes.
     """
     if not exporting():
         return tuple(one) == tuple(other)
@@ -50,7 +51,7 @@ def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
     if same_size(maps.shape[-2:], size):
         return maps
     if exporting() and same_size(size, [2 * side for side in maps.shape[-2:]]):
-        # ONNX Runtime is twice as fast with a factor as with a size: it keeps its blocked layout
+        # ONNX Runtime keeps its blocked layout with a factor, and is twice as fast as with a size
         return F.interpolate(maps, scale_factor=2.0, mode="bilinear", align_corners=True)
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
 
@@ -77,12 +78,13 @@ def recompute(
     layer or a convolution, everything before it is computed again, but not the product itself.
 
     Args:
-        function: of tensors; its other operands are kept as they are.
-        inputs: what is kept.
-        random: whether ``function`` draws random numbers, which then repeat.
+        function: takes ``inputs``; tensors that it captures are kept too.
+        inputs: tensors that are kept for backward.
+        random: whether ``function`` draws random numbers; recomputation then draws the same.
         contexts: makes the context managers of the forward pass and of recomputation.
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # a compiler decides itself
+    # torch.compile chooses by itself what to keep for backward
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function(*inputs)
     return checkpoint(
         function,
@@ -129,7 +131,7 @@ def norm_relu_conv2d(
 class _FrozenStatistics(AbstractContextManager[None]):
     """Recomputation must not update the running statistics again.
 
-    It can be entered once per backward pass through the same graph (``retain_graph=True``).
+    It is entered again in every backward pass through the same graph (``retain_graph=True``).
     """
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
@@ -150,11 +152,11 @@ def _batch_norm_contexts(norm: nn.BatchNorm2d) -> Contexts:
 # --- Full-size logits, a band of rows at a time
 
 VALUES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
-"""Logits in a band: a processor's cache, or enough to keep a GPU busy."""
+"""Logits per band: as many as fit into a CPU's cache, or as keep a GPU busy."""
 FEW_CLASSES = 32
-"""Below this number of classes full-size logits are faster at once than band by band."""
+"""With fewer classes than this, all full-size logits at once are faster than bands."""
 MOST_AT_ONCE = 2**26
-"""Largest number of full-size logits that an argmax holds at once: 256 MB in float32."""
+"""Largest number of full-size logits for an argmax without bands: 256 MB in float32."""
 
 
 def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[slice]:
@@ -255,8 +257,8 @@ def chunked_cross_entropy(
 ) -> Tensor:
     """Cross-entropy of ``upsample(logits, (H, W))``, summed over pixels, image i times scale[i].
 
-    Neither the upsampled logits nor their softmax is held at once. What is kept for backward is the
-    gradient, of the small logits' size.
+    With ``FEW_CLASSES`` classes or more (and without torch.compile), upsampled logits and their
+    softmax are computed in bands, and only the gradient of the small logits is kept for backward.
 
     Args:
         logits: float32 or float64 (B, K, h, w).

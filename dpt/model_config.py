@@ -1,7 +1,7 @@
-"""The configuration of a model: typed, complete, and plain data in files.
+"""The configuration of a model: typed dataclasses, stored in files as plain data.
 
-The sizes of the named models are in ``conf/model/*.yaml``, which Hydra and
-:func:`dpt.create_model` read alike.
+The sizes of the named models are in ``conf/model/*.yaml``, which both Hydra and
+:func:`dpt.create_model` read.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class ModelConfig:
     """What a model is made of.
 
     Attributes:
-        name: of the model, as shown to people.
+        name: name of the model in logs and tables.
         encoder: settings of the encoder; its class is chosen by ``kind``.
-        decoder: settings of the decoder, also if no head needs one.
+        decoder: settings of the decoder, present even if no head uses it.
         heads: settings of each head by its name, one of ``dpt.nn.HEADS``.
-        preprocessing: how pictures become inputs.
+        preprocessing: how images become inputs of the network.
         calibration: how predicted depth becomes metres for :class:`dpt.Predictor`; None if it was
             not calibrated.
         multiple_from_encoder: whether :meth:`build` sets ``preprocessing.multiple_of`` to the
@@ -86,7 +86,7 @@ class ModelConfig:
         )
 
     def to_dict(self) -> Plain:
-        """Dictionaries, lists, numbers and text: what checkpoints and files hold."""
+        """The configuration as checkpoints store it: dictionaries, lists, numbers and strings."""
         values = {
             "name": self.name,
             "encoder": self.encoder.to_dict(),
@@ -144,7 +144,7 @@ def conf_dir() -> Path:
 
 @cache
 def _tables() -> dict[str, Plain]:
-    """The sizes of each named model: encoder, decoder and preprocessing."""
+    """Encoder and decoder settings of each named model."""
     folder, tables = conf_dir() / "model", {}
     for file in sorted(folder.glob("[!_]*.yaml")):
         values = yaml.safe_load(file.read_text())
@@ -176,7 +176,7 @@ def model_dict(
         heads: settings of each head by its name, see ``dpt.nn.HEADS``.
         encoder, decoder, preprocessing: overrides of each part. An encoder of another ``kind``
             replaces the encoder of the table.
-        **overrides: settings of encoder or decoder by their names alone, as ``patch_size=8`` or
+        **overrides: settings of encoder or decoder by name alone, such as ``patch_size=8`` or
             ``readout="add"``.
 
     Raises:

@@ -17,7 +17,7 @@ from dpt.types import IGNORE_INDEX, DatasetInfo, Sample, Target
 
 
 class Files(NamedTuple):
-    """The files and image-level labels of one sample; None where it has none."""
+    """The files and image-level labels of one sample; None for those that it lacks."""
 
     image: Path
     labels: Path | None = None
@@ -48,8 +48,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
 
     info: DatasetInfo  # targets, class names, palette, depth range; known before any file is read
     class_id_names: tuple[str, ...] = ()  # of the image-level classes, if there are any
-    root: str | Path | None = None  # folder or address; reports shorten file names by it
-    remedies: Mapping[Target, str] = {}  # how to get targets that are absent, for messages
+    root: str | Path | None = None  # folder or URL; reports omit it from file names
+    remedies: Mapping[Target, str] = {}  # how to obtain absent targets, for messages
     depth_rule: DepthRule | None = None  # from the values of depth files to metres
     label_rule: LabelRule | None = None  # from the values of label files to classes
     depth_key: str | None = None  # name of the depth array in files that hold several
@@ -93,17 +93,17 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         return f"every depth pixel of {self[index].get('name', f'sample {index}')} is invalid"
 
     def some_indices(self, *, limit: int, seed: int = 0) -> list[int]:
-        """``limit`` available indices: half are the first, half are drawn at random, in order."""
+        """``limit`` available indices, sorted: the first ones, and as many drawn at random."""
         indices = self.available_indices
         first = min(len(indices), (limit + 1) // 2)
         rest = np.random.default_rng(seed).permutation(np.arange(first, len(indices)))
         return [indices[i] for i in [*range(first), *sorted(rest[: limit - first].tolist())]]
 
     def validate(self, *, limit: int = 16, seed: int = 0) -> list[str]:
-        """Reads ``limit`` samples, see :meth:`some_indices`, before any training time is spent.
+        """Reads and checks ``limit`` samples (:meth:`some_indices`) before training starts.
 
         Returns:
-            A remark on every map without a usable pixel.
+            A warning for every map without a usable pixel.
 
         Raises:
             DataError: a file cannot be read, sizes differ, class ids are out of range, or more
@@ -149,7 +149,7 @@ class Augmented(torch.utils.data.Dataset[Sample]):
     Args:
         dataset: raw samples.
         transform: applied to each sample.
-        seed: of the transform.
+        seed: seed of the transform.
         on_error: if a file cannot be read, ``raise``, take the ``next`` sample, or give a
             ``blank`` image without labels. The last two list the errors under ``failed``.
     """
@@ -202,7 +202,7 @@ _KINDS: dict[str, Any] = {"image": np.uint8, "labels": np.uint8, "depth": np.flo
 
 
 def check_sample(sample: Sample, *, files: Files | None = None) -> None:
-    """Raises DataError, which may name ``files``, unless sizes and dtypes are as they must be."""
+    """Raises DataError if a size or dtype is wrong; ``files`` lets the message name it."""
     values = cast(dict[str, np.ndarray], sample)
     name = sample.get("name", "a sample")
     height, width = sample["image"].shape[:2]

@@ -1,4 +1,4 @@
-"""Scores of single images, and the data set's scores, intervals and pictures made from them."""
+"""Scores of single images, and the scores, intervals and pictures of the data set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PICTURE_WIDTH = 1400
 
 @dataclass(order=True)
 class Picture:
-    """A row of pictures and the score of its image."""
+    """A row of pictures of one image, and its score."""
 
     score: float
     index: int
@@ -38,15 +38,15 @@ class Gallery:
         self.pictures: list[Picture] = []  # at most 2 · keep, by score
 
     def offer(self, score: float, index: int, name: str, draw: Callable[[], np.ndarray]) -> None:
-        """Draws and adds an image if it is among the extremes so far."""
+        """Draws and adds an image if its score is among the lowest or highest so far."""
         new = Picture(score, index, name)
         pictures = self._extremes([*self.pictures, new])
-        if score == score and new in pictures:
+        if score == score and new in pictures:  # NaN is never drawn
             new.rgb = draw()
             self.pictures = pictures
 
     def merge(self, other: Gallery) -> None:
-        """Adds the extremes of other images."""
+        """Adds the pictures of another gallery and keeps the extremes of both."""
         self.pictures = self._extremes([*self.pictures, *other.pictures])
 
     def _extremes(self, pictures: list[Picture]) -> list[Picture]:
@@ -60,7 +60,7 @@ class Gallery:
 
 
 class Scorer:
-    """Scores predictions image by image, and the data set from the states of all images.
+    """Scores each image, and computes the data set's scores from the metric states of all images.
 
     Args:
         objectives: by name.
@@ -78,7 +78,7 @@ class Scorer:
         self.objectives = dict(objectives)
         self.outputs = dict(outputs)
         self.names: dict[int, str] = {}
-        self.states: dict[int, dict[str, Tensor]] = {}  # sparse float64 (S,), by objective
+        self.states: dict[int, dict[str, Tensor]] = {}  # [index][objective]: sparse float64 (S,)
         self.galleries = {name: Gallery(keep) for name, o in objectives.items() if o.dense}
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
@@ -117,7 +117,7 @@ class Scorer:
         return metric.primary or next(iter(metric.scores_of(metric.vector())))
 
     def gather(self) -> None:
-        """Collects the images of all processes on every one of them."""
+        """Gives every process the scored images of all processes."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         parts: list = [None] * dist.get_world_size()
@@ -136,7 +136,8 @@ class Scorer:
     def total(self, key: str) -> Tensor:
         """The states of an objective's metric over all images, (S,).
 
-        Added in the order of the data set, independent of batches and processes.
+        They are added in the order of the data set, so the sum does not depend on batches or
+        processes.
         """
         total = torch.zeros_like(self.objectives[key].metrics.vector())
         for index in sorted(self.states):
@@ -160,7 +161,7 @@ class Scorer:
         }
 
     def per_image(self) -> Iterator[tuple[str, dict[str, float]]]:
-        """Name and scores of each image; without classes, ranges and pooled values."""
+        """Name and scores of each image, without scores per class or range and pooled scores."""
         for index in sorted(self.states):
             scores: dict[str, float] = {}
             for key, objective in self.objectives.items():

@@ -15,11 +15,11 @@ from dpt.validation import to_plain, validate
 
 Padding = Literal["bottom_right", "center"]
 STRICT = {"extra": "forbid"}
-"""Settings that are no fields are refused."""
+"""Pydantic configuration of the dataclasses: a setting that is not a field is an error."""
 
 
 class Encoder(nn.Module):
-    """Images to token matrices. A subclass sets the attributes and implements ``forward``.
+    """Maps images to token matrices. A subclass sets the attributes and implements ``forward``.
 
     Attributes:
         embed_dims: D of each level, shallow to deep.
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
     padding: Padding = "bottom_right"
 
     def forward(self, images: Tensor) -> Tokens:
-        """Normalised images (B, 3, H, W), sides multiples of ``pad_multiple``, to their tokens."""
+        """Tokens of normalised images (B, 3, H, W); H and W are multiples of ``pad_multiple``."""
         raise NotImplementedError
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -62,11 +62,11 @@ class Encoder(nn.Module):
 class Features:
     """What heads read: the encoder's tokens and the decoder's maps.
 
-    The maps are held before their last upsampling, which built-in heads fuse with a convolution
-    (:func:`dpt.functional.upsample_conv2d`). ``map`` is the plain form.
+    The maps are stored before they are upsampled, because built-in heads fuse the upsampling with
+    a convolution (:func:`dpt.functional.upsample_conv2d`). ``map`` is the last map, upsampled.
 
     Attributes:
-        tokens: of every level, see :class:`dpt.types.Tokens`.
+        tokens: the tokens of every level, see :class:`dpt.types.Tokens`.
         maps: output of each fusion block before it is upsampled, (B, F, h, w), deepest first.
         sizes: (H, W) of each of ``maps`` after it is upsampled.
     """
@@ -87,12 +87,12 @@ class Features:
 
 
 class Head(nn.Module):
-    """Features to one output. A subclass sets ``output`` and implements ``forward``.
+    """Maps features to one output. A subclass sets ``output`` and implements ``forward``.
 
     Attributes:
         output: what is predicted, see :class:`dpt.types.OutputSpec`.
-        uses_decoder: whether the head reads the decoder's maps. A model in which no head does has
-            no decoder.
+        uses_decoder: whether the head reads the decoder's maps. If no head of a model reads them,
+            the model has no decoder.
     """
 
     output: OutputSpec
@@ -108,13 +108,13 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def small_logits(self, features: Features, size: tuple[int, int]) -> Tensor:
-        """Dense logits of any size; losses upsample them to ``size`` in chunks, corners aligned."""
+        """Dense logits of any size. Losses upsample them to ``size`` with aligned corners."""
         return self(features, size)
 
     def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
         """A second prediction of the same kind, for training only; None if there is none.
 
-        Dense ones may have any size: they are upsampled to ``size`` (aligned corners).
+        A dense prediction may have any size: the loss upsamples it with aligned corners.
         """
         return None
 
@@ -152,7 +152,7 @@ class HeadConfig(ABC):
         """The head, randomly initialised.
 
         Args:
-            encoder: whose tokens it reads.
+            encoder: the encoder whose tokens the head reads.
             fusion_channels: channels of the decoder's maps.
         """
 

@@ -22,21 +22,23 @@ class DecoderConfig:
     """Settings of :class:`Decoder`.
 
     Attributes:
-        reassemble_channels: channels of each level's map, shallow to deep; None keeps D and leaves
-            the Project step out.
-        fusion_channels: channels of everything after the 3×3 convolution behind Reassemble.
+        reassemble_channels: channels of each level's map, shallow to deep; None keeps D and omits
+            the Project step.
+        fusion_channels: output channels of the 3×3 convolution after Reassemble, and of all layers
+            after it.
         readout: mode of Read on levels with a CLS token, see :class:`dpt.nn.reassemble.Read`.
-        scales: size of each map over its token grid; each map is twice the next one's size.
+        scales: ratio of each map's size to its token grid; each map is twice as large as the next.
             ``auto`` derives them from the encoder's strides (4, 2, 1, 1/2 for a plain ViT).
-        batch_norm: BN in the residual units. ``auto``: in models with a segmentation head, as
-            official DPT.
+        batch_norm: BN in the residual units. ``auto``: only in models with a segmentation head, as
+            in official DPT.
         unit_bias: bias in the residual units' convolutions. ``auto``: where no BN follows
             (official DPT); MiDaS and Depth Anything always have one, DINOv2's heads never.
-        align: how maps of unequal size meet, which happens on odd grids only. ``to_lateral``
-            resizes what comes from above to the lateral's size; ``resize_lateral`` always doubles
-            and resizes the lateral (DINOv2's heads, transformers); ``double`` always doubles and
-            resizes nothing: :class:`dpt.nn.DPT` pads images to even grids for it.
-        output_project: a 3×3 convolution and ReLU behind the last fusion (DINOv2's heads).
+        align: how a fused map is matched to the next level's map (the lateral); the options differ
+            on odd grids only. ``to_lateral`` resizes the fused map to the lateral's size;
+            ``resize_lateral`` doubles the fused map and resizes the lateral to it (DINOv2's heads,
+            transformers); ``double`` doubles the fused map and does not resize the lateral:
+            :class:`dpt.nn.DPT` pads images so that all grids are even.
+        output_project: a 3×3 convolution and ReLU after the last fusion (DINOv2's heads).
         deepest_unit: a residual unit on the deepest lateral too (segmentation_models.pytorch);
             official DPT has none.
     """
@@ -95,11 +97,11 @@ class ResidualConvUnit(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Adds a level's map to what comes from the deeper levels, refines the sum and projects it.
+    """Adds a level's map to the output of the deeper level, refines the sum and projects it.
 
     The paper upsamples before the projection. A 1×1 convolution commutes with interpolation, so the
-    decoder upsamples afterwards, at a quarter of the cost. The ``deepest`` block has no unit for
-    its lateral: official checkpoints hold one there that is never run.
+    decoder upsamples after it, at a quarter of the cost. The ``deepest`` block has no unit for its
+    lateral: official checkpoints contain its weights, but official DPT never runs it.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class Fusion(nn.Module):
         self.project = nn.Conv2d(channels, channels, kernel_size=1)
 
     def forward(self, lateral: Tensor, above: Tensor | None) -> Tensor:
-        """(B, C, h, w), and the same from above except in the deepest block, to (B, C, h, w)."""
+        """Fuses maps (B, C, h, w); ``above`` is the deeper level's, None in the deepest block."""
         x = lateral if self.rcu1 is None else self.rcu1(lateral)
         x = x if above is None else above + x
         return self.project(self.rcu2(x))
@@ -125,7 +127,7 @@ class Decoder(nn.Module):
     """Token matrices to a feature map: reassemble each level, then fuse from deep to shallow.
 
     Args:
-        config: without ``auto``, see :meth:`DecoderConfig.resolve`.
+        config: settings with every ``auto`` replaced, see :meth:`DecoderConfig.resolve`.
         embed_dims, num_prefix_tokens: of each level's tokens, shallow to deep.
     """
 

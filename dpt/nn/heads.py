@@ -33,11 +33,11 @@ class DepthHeadConfig(HeadConfig):
         activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``softplus`` is unbounded,
             ``inverse`` is 1 / max(scale · relu(x) + shift, 1e-8) (official DPT for NYU and KITTI),
             ``relu`` is relu(x) + min_depth (DINOv2's heads).
-        hidden_channels: of the second convolution.
+        hidden_channels: output channels of the second convolution.
         scale, shift: of ``inverse``, from relative inverse depth to 1/metres.
         min_depth: of ``relu``, in metres.
-        upsample: ``image`` interpolates the first convolution's map to the image's size, which
-            doubles it at patch size 16; ``double`` doubles it at any patch size and resizes the
+        upsample: ``image`` interpolates the first convolution's map to the image's size (a factor
+            of 2 at patch size 16); ``double`` doubles it at any patch size and resizes the
             output (transformers, DINOv2's heads).
     """
 
@@ -82,7 +82,7 @@ class DepthHead(Head):
         self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
         self.conv3 = nn.Conv2d(hidden, 1, kernel_size=1)
         if config.activation in ("relu", "inverse"):
-            # a ReLU that starts below zero everywhere gets no gradient; the loss ignores the shift
+            # a ReLU whose input starts below zero at every pixel would have no gradient
             assert self.conv3.bias is not None
             nn.init.constant_(self.conv3.bias, 1.0)
 
@@ -180,7 +180,7 @@ class SegmentationHead(Head):
         return upsample(self.small_logits(features, size), size)
 
     def small_logits(self, features: Features, size: tuple[int, int]) -> Tensor:
-        """Logits at the size of the feature map, half the image's."""
+        """Logits at the size of the feature map; at ``size`` with ``upsample="double"``."""
         logits = self._logits(self.layers, features, -1)
         if self.config.upsample == "image":
             return logits
@@ -248,7 +248,7 @@ class LinearSegmentationHead(Head):
 class TokenHead(Head):
     """Values of the whole image: LayerNorm and a linear map of the deepest level's CLS token.
 
-    The mean token where the encoder has no CLS token.
+    If the encoder has no CLS token, the mean of the patch tokens replaces it.
     """
 
     uses_decoder = False
@@ -282,13 +282,13 @@ class ClassificationHeadConfig(HeadConfig):
     """Settings of :class:`ClassificationHead`.
 
     Attributes:
-        num_classes: C.
+        num_classes: K.
         dropout: before the linear map.
         distillation_token: a second classifier reads the token after CLS and learns from a teacher;
             in evaluation the two are averaged (Touvron et al. 2021, section 4). The encoder needs a
             second prefix token: a register.
         norm_eps: of the LayerNorm.
-        class_names: C names, or none.
+        class_names: K names, or none.
     """
 
     num_classes: int = Field(ge=1)
@@ -302,7 +302,7 @@ class ClassificationHeadConfig(HeadConfig):
 
 
 class ClassificationHead(TokenHead):
-    """Logits (B, C) of the whole image."""
+    """Logits (B, K) of the whole image."""
 
     def __init__(self, config: ClassificationHeadConfig, encoder: Encoder) -> None:
         super().__init__(
@@ -330,7 +330,7 @@ class ClassificationHead(TokenHead):
         return logits if distilled is None else (logits + distilled) / 2
 
     def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
-        """Logits (B, C) of the distillation token."""
+        """Logits (B, K) of the distillation token."""
         if self.linear_distilled is None:
             return None
         return self.linear_distilled(self.dropout(self.norm(features.tokens.levels[-1][:, 1])))

@@ -19,23 +19,23 @@ from dpt.viz import output_panel
 
 Outputs = Mapping[str, Tensor]
 OBJECTIVES: dict[str, type[Objective]] = {}
-"""Objectives by the name of their head; a class with a ``head`` of its own is added by itself."""
+"""Objectives by the name of their head; a subclass that sets ``head`` is added automatically."""
 
 
 class Objective(nn.Module, ABC):
     """The training and evaluation of one head.
 
     A subclass sets ``head``, ``target`` and ``metrics`` and implements :meth:`losses`. The other
-    methods suit every head with real values: :meth:`truth` and :meth:`predict` give what is scored,
-    and :meth:`update`, :meth:`panel` and :meth:`baselines` follow from them.
+    methods have defaults for heads that predict real numbers. :meth:`truth` and :meth:`predict`
+    return what is scored; :meth:`update`, :meth:`panel` and :meth:`baselines` call them.
 
     Attributes:
         head: name of the head and of its output.
         target: the label that the head needs; None if it is trained on images alone.
         dense: whether there is a prediction for each pixel, or one for each image.
-        metrics: called with a prediction and the truth.
+        metrics: updated with a prediction and the labels.
         weight: factor of the loss.
-        needs_teacher: whether a part of the head is trained by a teacher alone.
+        needs_teacher: whether a part of the head is trained only by a teacher.
     """
 
     head: ClassVar[str]
@@ -77,7 +77,7 @@ class Objective(nn.Module, ABC):
         return ""
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
-        """Changes the model's input, normalised images (B, 3, H, W), or adds labels made from them.
+        """Changes the input, normalised images (B, 3, H, W), or adds labels computed from it.
 
         ``step`` is the number of training steps so far; 0 in evaluation.
         """
@@ -98,23 +98,23 @@ class Objective(nn.Module, ABC):
 
         Args:
             outputs: of the student, in training mode.
-            teacher_outputs: dense logits have the head's own size, and ``depth`` is depth, also
-                from a teacher of relative depth.
-            temperature: of class probabilities.
+            teacher_outputs: dense logits are not upsampled to the image. ``depth`` is depth,
+                even if the teacher predicts inverse depth.
+            temperature: divides class logits before their softmax.
         """
         return self.weight * F.l1_loss(outputs[self.head], teacher_outputs[self.head])
 
     def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         """The labels of image ``k`` of an evaluation batch, as ``metrics.update`` takes them.
 
-        They are the target and, if it has one, its mask, each with a batch axis of 1.
+        They are the target and, for depth, the mask of valid pixels, each with a batch axis of 1.
         """
         keys = ("depth", "valid") if self.target == "depth" else (self.target,)
         labels = cast(dict[Any, Any], batch)
         return tuple(labels[key][k][None] for key in keys)
 
     def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
-        """One image's output (1, ...) as the prediction that is scored, maps at ``size`` = (H, W).
+        """The prediction that is scored: one image's output (1, ...), maps at ``size`` = (H, W).
 
         The default resizes maps (1, h, w) and (1, C, h, w) bilinearly.
         """
@@ -124,7 +124,7 @@ class Objective(nn.Module, ABC):
         return maps.view(*output.shape[:-2], *size)
 
     def update(self, outputs: Outputs, batch: Batch) -> None:
-        """Scores an evaluation batch, maps image by image at the size of their labels."""
+        """Scores an evaluation batch; maps are scored one by one, at the size of their labels."""
         output = outputs[self.head]
         if not self.dense:
             self.metrics.update(output, cast(dict[Any, Any], batch)[self.target])
@@ -170,7 +170,7 @@ class Objective(nn.Module, ABC):
             size: (H, W).
 
         Returns:
-            Outputs (1, ...) as of the head, by the kind of predictor.
+            Outputs (1, ...) in the form of the head's, by the kind of predictor.
         """
         targets = (self.masked_truth(labels) for labels in samples)
         if self.dense:
@@ -214,7 +214,7 @@ class ClassObjective(Objective):
 
 
 def mean_guesses(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]:
-    """Means of targets (1, ..., [h, w]) in which NaN does not count, see :meth:`baselines`."""
+    """Means of targets (1, ..., [h, w]) without their NaN, see :meth:`Objective.baselines`."""
     total, count = torch.zeros(()), torch.zeros(())
     for target in targets:
         known = ~target.isnan()
@@ -261,5 +261,5 @@ def take(batch: Batch, positions: list[int]) -> Batch:
     def pick(values: Any) -> Any:
         return values[positions] if isinstance(values, Tensor) else [values[i] for i in positions]
 
-    skipped = ("image", "failed")  # the latter is of the whole batch
+    skipped = ("image", "failed")  # "failed" is one list for the batch
     return cast(Batch, {k: pick(values) for k, values in batch.items() if k not in skipped})

@@ -1,4 +1,4 @@
-"""``Predictor``: from an image of any kind to predictions at the image's own size.
+"""``Predictor``: predictions at an image's own size, from a file, an array or a tensor.
 
 Shapes: (H, W) the image, (h, w) the network's input, C channels or classes.
 """
@@ -28,8 +28,8 @@ Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_TILE = 64
 MAX_ELONGATION = 32
-"""Images whose network input would have this many times the usual number of pixels are refused: for
-32 × 10,000 pixels the input would be 384 × 120,000."""
+"""Largest ratio of an input's pixels to the usual number; images above it are refused. For an image
+of 32 × 10,000 pixels the network input would be 384 × 120,000."""
 
 T = TypeVar("T")
 
@@ -42,9 +42,10 @@ class Prediction:
     if the model has no such head; ``maps`` and ``vectors`` are all others, by name.
 
     Attributes:
-        arrays: by the output's name. Dense outputs have the image's size: float32 (H, W) or
-            (H, W, C), and class ids (H, W), uint8 or, of more than 256 classes, uint16. Outputs
-            for the whole image: probabilities float32 (C,), or values float32 () or (C,).
+        arrays: predictions by the output's name. Dense outputs have the image's size: float32
+            (H, W) or (H, W, C), and class ids (H, W) in uint8, or uint16 for more than 256
+            classes. Outputs for the whole image: probabilities float32 (C,), or values float32 ()
+            or (C,).
         outputs: the declaration of each output.
     """
 
@@ -67,9 +68,9 @@ class Prediction:
 
     @property
     def unit(self) -> str | None:
-        """Of ``depth``: ``metres``, or ``relative inverse depth``.
+        """Unit of ``depth``: ``metres``, or ``relative inverse depth``.
 
-        The second is 1 / depth up to an unknown scale and shift: larger is nearer.
+        Relative inverse depth is 1 / depth up to an unknown scale and shift: larger is nearer.
         """
         name = self.name("depth")
         return None if name is None else depth_unit(self.outputs[name])
@@ -82,7 +83,7 @@ class Prediction:
 
     @property
     def labels(self) -> np.ndarray | None:
-        """Class ids (H, W), uint8 or, of more than 256 classes, uint16."""
+        """Class ids (H, W), uint8, or uint16 for more than 256 classes."""
         return self._first("logits")
 
     @property
@@ -146,7 +147,7 @@ class Prepared:
     Attributes:
         size: (H, W) of the image.
         input: uint8 (h, w, 3), resized.
-        image: uint8 (H, W, 3), if tiles or pictures are to be made from it.
+        image: uint8 (H, W, 3), if it is needed for tiles or pictures; else None.
     """
 
     size: tuple[int, int]
@@ -157,9 +158,9 @@ class Prepared:
 class Predictor:
     """Predicts for images of any size: ``Predictor(model)(image)``.
 
-    Images are resized as in evaluation: to the network's input size as ``model.preprocessing``
-    says, and the outputs back. With ``flip`` and ``scales``, values are averaged as values and
-    classes as probabilities.
+    As in evaluation, an image is resized to the network's input size (``model.preprocessing``), and
+    the outputs are resized to the image's size. ``flip`` and ``scales`` average class
+    probabilities, and the values of all other outputs.
 
     Args:
         model: a model, or where to load one from (see :meth:`dpt.DPT.from_pretrained`). It is
@@ -167,7 +168,7 @@ class Predictor:
         batch_size: number of images in one pass, if their network inputs have one size.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None uses a GPU if there is one.
         precision: ``fp32``, ``bf16``, or ``fp16`` (GPUs). Outputs are float32.
-        flip: average with the prediction for the mirrored image.
+        flip: also predict the mirrored image, and average.
         scales: factors of the network's input size to average over.
         tile: predict images that are larger than this, in pixels, by overlapping tiles of this
             side: more detail, more passes. See :mod:`dpt.predict.tiling`.
@@ -226,7 +227,7 @@ class Predictor:
 
     @property
     def unit(self) -> str | None:
-        """Of the predicted depth, see :attr:`Prediction.unit`."""
+        """Unit of the predicted depth, see :attr:`Prediction.unit`."""
         return Prediction({}, self.outputs).unit
 
     @overload
@@ -292,8 +293,8 @@ class Predictor:
     def _run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:
         """The outputs for images uint8 (h, w, 3) of one size, float32 on the device.
 
-        Those of each image keep the batch axis (the memory format makes upsampling fast); dense
-        ones have a channel axis; logits may be smaller than the images.
+        The outputs of each image keep the batch axis (the memory format makes upsampling fast).
+        Dense outputs have a channel axis; logits may be smaller than the images.
         """
         stacked = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2)
         outputs = dict(self._forward(self.preprocessing.normalize(stacked).to(self.dtype)))

@@ -44,11 +44,11 @@ CHECKED_FILES = 16
 def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     """Trains, validates, and writes the run's folder.
 
-    Every ending that can still validate does so and writes ``last.ckpt`` and ``metrics.json``. With
-    ``resume``, a folder that holds a checkpoint is continued from it.
+    A run that a signal or a limit ends early is validated too, and writes ``last.ckpt`` and
+    ``metrics.json``. With ``resume``, the run continues from the checkpoint in its folder, if any.
 
     Args:
-        cfg: the run as plain data (``conf/train.yaml``).
+        cfg: configuration of the run as plain data (``conf/train.yaml``).
 
     Returns:
         The final validation metrics, also in ``metrics.json``.
@@ -183,7 +183,7 @@ def log_start(
 
 
 def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:
-    """Validates unless the last validation was of the final weights; writes missing checkpoints."""
+    """Validates the final weights if that is not done yet, and saves missing checkpoints."""
     _save_if_missing(trainer, folder / "checkpoints/last.ckpt")
     if task.scored_step != trainer.global_step:
         trainer.should_stop = False
