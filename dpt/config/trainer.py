@@ -54,7 +54,7 @@ def build_trainer(**arguments: Any) -> L.Trainer:
 
 
 def require_images(trainer: L.Trainer, count: int) -> None:
-    """Every rank needs an image to validate on; else the others would wait for it forever."""
+    """Every rank needs an image to validate on; otherwise the others would wait for it forever."""
     if count < trainer.world_size:
         raise ValueError(
             f"{count} images to validate on are too few for {trainer.world_size} processes: each "

@@ -45,9 +45,6 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
 
     Writes ``lr.json`` and ``lr.png`` to the run's folder; no checkpoint is kept.
 
-    Args:
-        cfg: the run as plain data (``conf/find_lr.yaml``).
-
     Returns:
         ``optim.lr`` and, where it is set, ``optim.encoder_lr``.
     """
@@ -81,10 +78,9 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     wanted = {"optim.lr": found.rate}
     if cfg["optim"].get("encoder_lr") is not None:
         wanted["optim.encoder_lr"] = found.rate * cfg["optim"]["encoder_lr"] / base
-    tried = rates[: len(losses)]
-    curve: dict[str, Any] = {"rates": tried, "losses": losses}
+    curve: dict[str, Any] = {"rates": rates[: len(losses)], "losses": losses}
     write_json(folder / "lr.json", {**wanted, "lowest_loss_at": found.lowest, **curve})
-    _plot(folder / "lr.png", tried, losses, found.smooth, chosen=found.rate)
+    _plot(folder / "lr.png", **curve, smooth=found.smooth, chosen=found.rate)
     words = " ".join(f"{key}={value:.1e}" for key, value in wanted.items())
     log.info("the loss is lowest at %.1e; try a third of it: %s", found.lowest, words)
     log.info("curve: %s", folder / "lr.png")

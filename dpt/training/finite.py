@@ -18,9 +18,6 @@ from torch.optim import Optimizer
 
 log = logging.getLogger("dpt")
 
-FILE = "nonfinite.csv"
-HEADER = ["step", "rank", "loss", "gradient_norm", "sample"]
-
 
 class StepGuard:
     """Clips gradients, and skips steps whose gradient is not finite.
@@ -99,11 +96,11 @@ class StepGuard:
     ) -> None:
         self.total += 1
         self.in_a_row += 1
-        step, path = trainer.global_step, Path(trainer.default_root_dir) / FILE
+        step, path = trainer.global_step, Path(trainer.default_root_dir) / "nonfinite.csv"
         with path.open("a", newline="") as file:
             rows = csv.writer(file)
             if file.tell() == 0:
-                rows.writerow(HEADER)
+                rows.writerow(["step", "rank", "loss", "gradient_norm", "sample"])
             for loss, names in batches:
                 start = (step, trainer.global_rank, float(loss), norm)
                 rows.writerows([*start, name] for name in names)

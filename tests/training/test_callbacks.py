@@ -206,6 +206,7 @@ def test_callbacks_can_be_left_out(train, tmp_path):
     assert (run / "metrics.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_file_that_breaks_in_mid_run_is_named_and_counted(train, dense_folder, tmp_path):
     """Truncated after the checks before the run; it stands in every epoch, and is named once."""
     root = tmp_path / "data"

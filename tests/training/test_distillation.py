@@ -146,8 +146,8 @@ def test_the_teacher_is_no_part_of_the_task():
 
 @pytest.mark.parametrize(
     "name",
-    ["segmentation", "token",
-     *(pytest.param(n, marks=pytest.mark.slow) for n in ("depth", "classification"))],
+    ["segmentation",
+     *(pytest.param(n, marks=pytest.mark.slow) for n in ("depth", "token", "classification"))],
 )  # fmt: skip
 def test_training_towards_a_teacher_lowers_the_disagreement(name):
     task = task_of(name, teacher_seed=1)

@@ -181,7 +181,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize("make", [adamw, pytest.param(sgd, marks=pytest.mark.slow)])
 def test_a_restored_run_goes_on_as_if_nothing_had_happened(make, schedule, tmp_path):
     """Rates, momenta and weights after 6 + 6 steps, with a file between, are those of 12 steps."""
 
