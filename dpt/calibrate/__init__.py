@@ -22,10 +22,8 @@ from dpt.types import Calibration
 
 __all__ = ["Known", "Report", "Residuals", "calibrate", "read_maps", "read_points"]
 
-SHOWN = 20
-"""Images in the printed table: those with the largest error."""
-POOR = 0.15
-"""Mean relative error above which the report warns."""
+SHOWN = 20  # images in the printed table: those with the largest error
+POOR = 0.15  # mean relative error above which the report warns
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,9 @@ import numpy as np
 from dpt.types import Calibration, CalibrationSpace
 
 MIN_POINTS = 4
-MIN_SPREAD = 1.05
-"""Smallest ratio of far to near known depths that separates scale and shift."""
-MARGIN = 10.0
-"""Metres are clamped to the nearest known depth divided by this .. the farthest times this."""
-START_POINTS = 1000
-"""Points that the first estimate is made from; it takes quadratic time."""
+MIN_SPREAD = 1.05  # smallest ratio of far to near known depths that separates scale and shift
+MARGIN = 10.0  # metres are clamped to the nearest known depth / MARGIN .. the farthest * MARGIN
+START_POINTS = 1000  # points that the first estimate is made from; it takes quadratic time
 
 
 def fit(
@@ -39,6 +36,8 @@ def fit(
         ValueError: there are too few points, they do not determine the fit, or predictions decrease
             where the known values increase.
     """
+    from scipy.stats import siegelslopes
+
     usable = np.isfinite(prediction)
     if usable.sum() < MIN_POINTS:
         raise ValueError(f"{usable.sum()} points of known depth: at least {MIN_POINTS} are needed")
@@ -46,7 +45,14 @@ def fit(
     target = 1 / known if space == "inverse_depth" else known
     columns = [x, np.ones(len(known))] if with_shift else [x]
     rows = np.stack(columns, axis=1) / target[:, None]
-    solution = _first_estimate(x, target, with_shift=with_shift)
+    if not with_shift:
+        solution = np.array([np.nanmedian(target / np.where(x == 0, np.nan, x))])
+    elif np.ptp(x) <= 1e-9 * np.abs(x).max():
+        raise ValueError("the model predicts one value at all points, which determines no fit")
+    else:
+        few = np.random.default_rng(0).permutation(len(x))[:START_POINTS]
+        slope, shift = siegelslopes(target[few], x[few])
+        solution = np.array([slope, shift])
     deviation = 1.4826 * (1 + 5 / max(len(known) - len(columns), 1))  # of a median of one
     agrees = np.zeros(len(known), bool)
     for _ in range(100):
@@ -76,16 +82,3 @@ def fit(
     inliers = np.zeros(len(depth), bool)
     inliers[usable] = agrees
     return calibration, inliers
-
-
-def _first_estimate(x: np.ndarray, target: np.ndarray, *, with_shift: bool) -> np.ndarray:
-    """Scale and shift, or the scale alone."""
-    from scipy.stats import siegelslopes
-
-    if not with_shift:
-        return np.array([np.nanmedian(target / np.where(x == 0, np.nan, x))])
-    if np.ptp(x) <= 1e-9 * np.abs(x).max():
-        raise ValueError("the model predicts one value at all points, which determines no fit")
-    few = np.random.default_rng(0).permutation(len(x))[:START_POINTS]
-    slope, shift = siegelslopes(target[few], x[few])
-    return np.array([slope, shift])

@@ -15,8 +15,7 @@ from dpt.data.errors import DataError
 from dpt.data.formats import io
 
 COLUMNS = ("image", "x", "y", "depth_m")
-POINTS_PER_IMAGE = 2000
-"""Pixels drawn from a depth map; more do not improve two numbers."""
+POINTS_PER_IMAGE = 2000  # drawn from a depth map; more do not improve two numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +73,8 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
         height, width = io.read_image(folder / name, exif=True).shape[:2]
         for x, y, _ in points:
             if not (0 <= x < width and 0 <= y < height):
-                size = f"{width}x{height} pixels"
-                raise DataError(
-                    f"{path}: x={x:g}, y={y:g} lies outside of {folder / name} ({size})"
-                )
+                file = f"{folder / name} ({width}x{height} pixels)"
+                raise DataError(f"{path}: x={x:g}, y={y:g} lies outside of {file}")
         x, y, depth = np.array(points).T
         known.append(Known(folder / name, (x + 0.5) / width, (y + 0.5) / height, depth, exif=True))
     return known

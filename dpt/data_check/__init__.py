@@ -83,7 +83,10 @@ def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Fin
         done = Scan(split, dataset, records, size, missing, tuple(scans))
         found = [finding for function in check.CHECKS for finding in function(done)]
         if not has_errors(found):
-            found += checks.files.refused_by_training(done)
+            try:  # stops at the first fault, so it is of use only where no check has found one
+                dataset.validate()
+            except DataError as error:
+                found.append(done.finding("error", "refused", str(error)))
         findings += found
         scans.append(done)
     return sorted(findings, key=lambda f: SEVERITIES.index(f.severity)), scans

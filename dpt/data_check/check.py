@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -39,20 +39,17 @@ class Finding:
         return f"{self.message}: {self.remedy}" if self.remedy else self.message
 
 
-class Fault(NamedTuple):
-    """Why a sample cannot be used."""
-
-    code: str
-    message: str
+Fault = tuple[str, str]
+"""Why a sample cannot be used: a code and a message."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Record:
     """Measurements of one sample. A part that it lacks, or that was not wanted, is None."""
 
     index: int
     name: str
-    faults: tuple[Fault, ...] = ()
+    faults: Sequence[Fault] = ()
     photo: Photo | None = None
     labels: Labels | None = None
     depth: Depth | None = None
@@ -129,8 +126,7 @@ Check = Callable[[Scan], Iterable[Finding]]
 """Judges the measurements of a split. Gives nothing where what it judges is absent."""
 CHECKS: list[Check] = []
 QUICK_CHECKS: list[Check] = []
-"""Made at the start of every training run too, on a few samples and without photos. They judge
-what the data set's ``validate`` does not."""
+"""Made at the start of every training run too, on a few samples and without photos."""
 
 
 def check(function: Check) -> Check:

@@ -15,8 +15,7 @@ import numpy as np
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.types import IGNORE_INDEX
 
-THUMBNAIL = 16
-"""Side in pixels of the thumbnails that near duplicates are found by."""
+THUMBNAIL = 16  # side in pixels of the thumbnails that near duplicates are found by
 _QUANTILE_PIXELS = 20_000  # quantiles are taken from about so many pixels
 
 

@@ -20,10 +20,8 @@ from dpt.types import IGNORE_INDEX, Sample
 MapKind = Literal["labels", "depth"]
 MAP_KINDS: tuple[MapKind, ...] = ("labels", "depth")
 
-SIDE = 320
-"""Longer side in pixels at which photos are compared; larger ones are downsampled."""
-REACH = 0.075
-"""Largest shift tried, as a share of the longer side."""
+SIDE = 320  # longer side in pixels at which photos are compared; larger ones are downsampled
+REACH = 0.075  # largest shift tried, as a share of the longer side
 SCALES = tuple(round(1 + 0.02 * step, 2) for step in range(-7, 8))
 _JUMP = 0.05  # relative step of depth that counts as an edge
 _FEW_EDGES = 100  # pixels; fewer say nothing
@@ -67,8 +65,7 @@ def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
     size = (round(edges.shape[0] * factor), round(edges.shape[1] * factor))
     reach = round(REACH * max(size))
     # chance outside the photo
-    border = (reach,) * 4
-    gradient = cv2.copyMakeBorder(_gradient(image, size), *border, cv2.BORDER_CONSTANT, value=1.0)
+    gradient = np.pad(_gradient(image, size), reach, constant_values=1.0)
     centre = np.array(size)[:, None] / 2
     points = (np.argwhere(edges).T + 0.5) * factor - centre
     scores = []

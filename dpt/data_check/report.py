@@ -21,15 +21,11 @@ from dpt.data_check.scan import read
 from dpt.types import IGNORE_INDEX, Sample
 from dpt.viz import colorize_depth, colorize_labels, overlay
 
-Picture = tuple[str, np.ndarray]
-"""A caption and a uint8 RGB picture."""
-Table = tuple[str, str, list[str], Sequence[Sequence[html.Cell]]]
-"""Heading, note, header and rows."""
+Picture = tuple[str, np.ndarray]  # a caption and a uint8 RGB picture
+Table = tuple[str, str, list[str], Sequence[Sequence[html.Cell]]]  # heading, note, header, rows
 
-CELL = 256
-"""Width of a cell in a row of pictures, in pixels."""
-EPOCHS = 4
-"""Augmented versions that are shown of each sample."""
+CELL = 256  # width of a cell in a row of pictures, in pixels
+EPOCHS = 4  # augmented versions that are shown of each sample
 _RED, _GREEN = np.array((255, 40, 40), np.uint8), np.array((60, 255, 60), np.uint8)
 
 
@@ -76,8 +72,8 @@ def _overview(scans: Sequence[Scan]) -> tuple[list[str], list[list[html.Cell]]]:
     rows: list[list[html.Cell]] = []
     for scan in scans:
         good = [record for record in scan.records if not record.faults]
-        parts = np.array([[r.labels, r.depth, r.class_id, r.value] for r in good], object)
-        counts = (parts.reshape(-1, 4) != None).sum(axis=0).tolist()  # noqa: E711
+        parts = ("labels", "depth", "class_id", "value")
+        counts = [sum(getattr(r, part) is not None for r in good) for part in parts]
         rows.append([scan.split, len(scan.records), len(scan.records) - len(good), *counts])
     header = ["split", "samples", "unusable", "with mask", "with depth", "with class", "with value"]
     return header, rows
@@ -129,8 +125,8 @@ def _sizes(scans: Sequence[Scan]) -> Iterator[Table]:
 def _finding_rows(finding: Finding, scans: Mapping[str, Scan]) -> list[Picture]:
     """Some of the samples that a finding is about."""
     indices = _spread(finding.indices, 3)
-    if finding.code.endswith("_misregistered"):
-        kind = finding.code.removesuffix("_misregistered")
+    kind, found, _ = finding.code.partition("_misregistered")
+    if found:
         return list(_move_rows(scans[finding.split], indices, kind))
     return _sample_rows(scans[finding.split], indices) if indices else []
 

@@ -20,8 +20,7 @@ from dpt.data_check.registration import MAP_KINDS, edge_map, edge_scores
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX, Sample
 
-ALIGNED = 32
-"""Samples of a split, evenly spread, that registration is judged by."""
+ALIGNED = 32  # samples of a split, evenly spread, that registration is judged by
 
 
 def read_records(dataset: Dataset, *, title: str, num_workers: int) -> list[Record]:
@@ -31,7 +30,6 @@ def read_records(dataset: Dataset, *, title: str, num_workers: int) -> list[Reco
         batch_size=None,
         num_workers=num_workers,
         worker_init_fn=init_worker,
-        prefetch_factor=8 if num_workers else None,
     )
     return list(tracked(loader, len(dataset), title=title))
 
@@ -54,32 +52,23 @@ class Scanner(torch.utils.data.Dataset[Record]):
     def __getitem__(self, index: int) -> Record:
         reading = read(self.dataset, index)
         sample = reading.sample
-        photo = labels = depth = None
+        name = shorten(self.dataset, sample.get("name", f"sample {index}"))
+        record = Record(index, name, reading.faults)
+        record.class_id, record.value = sample.get("class_id"), sample.get("value")
         if self.complete and "image" in sample:
             files = self.dataset.files(index)
             orientation = io.exif_orientation(files.image) if files else 1
-            photo = measure_photo(sample["image"], orientation=orientation)
+            record.photo = measure_photo(sample["image"], orientation=orientation)
         if "labels" in sample:
-            labels = measure_labels(sample["labels"], outside=reading.outside)
+            record.labels = measure_labels(sample["labels"], outside=reading.outside)
         if "depth" in sample:
-            rule = self.dataset.depth_rule
-            depth = measure_depth(sample["depth"], sample["valid"], raw=reading.depth, rule=rule)
-        aligned = self.complete and index in self.aligned and not reading.faults
-        return Record(
-            index=index,
-            name=shorten(self.dataset, sample.get("name", f"sample {index}")),
-            faults=tuple(reading.faults),
-            photo=photo,
-            labels=labels,
-            depth=depth,
-            class_id=sample.get("class_id"),
-            value=sample.get("value"),
-            edge_scores={
-                kind: edge_scores(sample["image"], edge_map(sample, kind))
-                for kind in MAP_KINDS
-                if aligned and kind in sample
-            },
-        )
+            rule, raw = self.dataset.depth_rule, reading.depth
+            record.depth = measure_depth(sample["depth"], sample["valid"], raw=raw, rule=rule)
+        if self.complete and index in self.aligned and not reading.faults:
+            for kind in [kind for kind in MAP_KINDS if kind in sample]:
+                scores = edge_scores(sample["image"], edge_map(sample, kind))
+                record.edge_scores[kind] = scores
+        return record
 
 
 @dataclass(slots=True)
@@ -131,9 +120,9 @@ def _read_files(dataset: Dataset, index: int, files: Files, refusal: Fault) -> R
         sample["depth"], sample["valid"] = depth(raw["depth"])
         reading.depth = raw["depth"] if depth.encoding == "linear" else None
     if len({values.shape[:2] for values in raw.values()}) > 1:
-        reading.faults.append(Fault("size_mismatch", refusal.message))
+        reading.faults.append(("size_mismatch", refusal[1]))
     elif reading.outside:
-        reading.faults.append(Fault("label_outside", refusal.message))
+        reading.faults.append(("label_outside", refusal[1]))
     elif not reading.faults:
         reading.faults.append(refusal)
     return reading
@@ -154,4 +143,4 @@ def _unreadable(error: Exception) -> Fault:
     """An error as one line, with its type unless it is one that the readers raise."""
     text = " ".join(str(error).split())
     name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return Fault("unreadable", name + text)
+    return "unreadable", name + text

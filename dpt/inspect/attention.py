@@ -29,13 +29,7 @@ def attention_maps(
     """softmax(Q Kᵀ / √d + bias) of each block: (B, heads, T, T), each row (a query) sums to 1.
 
     A full map of ``dpt_large`` takes 21 MB for one image of 384 × 384 and grows with the square of
-    the image's area: name the ``blocks`` or ``queries``.
-
-    Args:
-        model: one with a ViT, hybrid or BEiT encoder.
-        images: float (B, 3, H, W), normalised; padded to the grid as the model does.
-        blocks: zero-based; None takes all.
-        queries: indices of the tokens whose rows are wanted, (B, heads, len(queries), T).
+    the image's area: name the ``blocks``, or ``queries``, the tokens whose rows are wanted.
 
     Raises:
         ValueError: the encoder has no such attention, or no such block.
@@ -82,8 +76,7 @@ def patch_attention(
     Raises:
         ValueError: the patch lies outside the grid.
     """
-    height, width = patch_grid(model, images)
-    row, column = patch
+    (height, width), (row, column) = patch_grid(model, images), patch
     if not (0 <= row < height and 0 <= column < width):
         raise ValueError(
             f"patch {row} {column} lies outside the grid of {height} rows and {width} columns, "
@@ -101,11 +94,7 @@ def attention_rows(
     norm: nn.Module | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """The weights that ``attention(tokens, norm=norm, bias=bias)`` applies.
-
-    Returns:
-        float32 (B, heads, len(queries) or T, T).
-    """
+    """Weights of ``attention(tokens, norm=norm, bias=bias)``: (B, heads, len(queries) or T, T)."""
     rows = slice(None) if queries is None else list(queries)
     q, k, _ = attention.split_heads(attention.project_qkv(tokens, norm))
     scores = q[:, :, rows] @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
@@ -116,9 +105,7 @@ def attention_rows(
 
 def has_attention(model: DPT) -> bool:
     """Whether the encoder's blocks have the attention that this file reads."""
-    return isinstance(model.encoder, VisionTransformer) and all(
-        isinstance(block.attn, Attention) for block in model.encoder.blocks
-    )
+    return isinstance(model.encoder, VisionTransformer)
 
 
 def patch_grid(model: DPT, images: Tensor) -> tuple[int, int]:

@@ -18,8 +18,7 @@ from dpt.predict.predictor import Prediction, Predictor
 from dpt.viz.color import heatmap
 from dpt.viz.panel import heading, stack, tiles
 
-WIDTH = 1280
-"""Of a sheet, in pixels; many attention heads make it wider."""
+WIDTH = 1280  # of a sheet, in pixels; many attention heads make it wider
 
 
 def inspection_sheet(

@@ -16,14 +16,10 @@ from dpt.nn import DPT
 
 
 def token_pca(model: DPT, images: Tensor) -> list[np.ndarray]:
-    """The first three principal components of each level's patch tokens, to be shown as RGB.
+    """First three principal components of the patch tokens as RGB: (B, h, w, 3) of each level.
 
-    The components are those of all images together, so that a colour has one meaning in all of
-    them. A component's largest loading is positive. Each component is scaled from its 2 % and 98 %
-    quantiles to 0..1 and clipped.
-
-    Returns:
-        (B, h, w, 3) in 0..1 of each level.
+    They are those of all images together. A component's largest loading is positive. Each is scaled
+    from its 2 % and 98 % quantiles to 0..1 and clipped.
     """
     return [components(patches) for patches in patch_tokens(model, images)]
 

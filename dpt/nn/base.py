@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor, nn
@@ -99,12 +100,7 @@ class Head(nn.Module):
     uses_decoder: ClassVar[bool] = True
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        """The output in the shape that ``output`` declares.
-
-        Args:
-            features: tokens and maps of a batch of images.
-            size: (H, W) of the images, and of a dense output.
-        """
+        """The output, of the shape that ``output`` declares; (H, W) = ``size`` if it is dense."""
         raise NotImplementedError
 
     def small_logits(self, features: Features, size: tuple[int, int]) -> Tensor:
@@ -149,12 +145,7 @@ class HeadConfig(ABC):
 
     @abstractmethod
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        """The head, randomly initialised.
-
-        Args:
-            encoder: the encoder whose tokens the head reads.
-            fusion_channels: channels of the decoder's maps.
-        """
+        """The head, randomly initialised; ``fusion_channels`` are those of the decoder's maps."""
 
 
 ENCODERS: dict[str, type[EncoderConfig]] = {}
@@ -165,19 +156,14 @@ C = TypeVar("C", bound=type)
 
 def register_encoder(kind: str) -> Callable[[C], C]:
     """Adds a configuration class to ``ENCODERS``, so that ``model.encoder.kind`` can name it."""
-
-    def add(config: C) -> C:
-        ENCODERS[kind] = config
-        return config
-
-    return add
+    return partial(_register, ENCODERS, kind)
 
 
 def register_head(name: str) -> Callable[[C], C]:
     """Adds a configuration class to ``HEADS``, so that ``heads={name: {...}}`` builds it."""
+    return partial(_register, HEADS, name)
 
-    def add(config: C) -> C:
-        HEADS[name] = config
-        return config
 
-    return add
+def _register(table: dict[str, Any], name: str, config: C) -> C:
+    table[name] = config
+    return config

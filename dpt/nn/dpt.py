@@ -22,12 +22,7 @@ def pad_to_multiple(
 ) -> tuple[Tensor, Window]:
     """Pads images (B, 3, H, W) until both sides are multiples of ``multiple`` pixels.
 
-    Args:
-        padding: ``bottom_right`` repeats the last row and column, ``center`` adds zeros on all
-            sides (DINOv2's depth heads).
-
-    Returns:
-        The padded images, and the index of the original pixels in them.
+    ``padding`` is one of :class:`dpt.nn.Encoder`. Also returns the index of the original pixels.
     """
     height, width = images.shape[-2:]
     # written so that the symbols of torch.export cancel in the sum

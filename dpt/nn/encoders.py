@@ -32,7 +32,6 @@ def _standardized_conv(kind: Standardization) -> Any:
 
     class StandardizedConv(StdConv2dSame):
         def standardized(self) -> Tensor:
-            """The weights that are convolved with."""
             if kind == "official":
                 std, mean = torch.std_mean(self.weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
                 return (self.weight - mean) / (std + self.eps)
@@ -133,22 +132,17 @@ class HybridConfig(ViTConfig):
 class HybridVisionTransformer(VisionTransformer):
     """ViT over CNN features (official DPT-Hybrid); levels are two CNN stages, then two blocks."""
 
-    stage_channels = (256, 512)
     config: HybridConfig
 
     def __init__(self, config: HybridConfig) -> None:
         super().__init__(config)
-        self.embed_dims = (*self.stage_channels, *self.embed_dims)
+        self.embed_dims = (256, 512, *self.embed_dims)
         self.num_prefix_tokens = (0, 0, *self.num_prefix_tokens)
         self.strides = (4, 8, *self.strides)
 
     def make_patch_embed(self, dim: int) -> nn.Module:
-        config = self.config
-        return HybridEmbed(
-            in_channels=config.in_channels,
-            dim=dim,
-            weight_standardization=config.weight_standardization,
-        )
+        channels, kind = self.config.in_channels, self.config.weight_standardization
+        return HybridEmbed(in_channels=channels, dim=dim, weight_standardization=kind)
 
     def forward(self, images: Tensor) -> Tokens:
         *stages, embedding = self.patch_embed(images)
@@ -215,9 +209,8 @@ class TimmEncoder(Encoder):
         if not timm.is_model(base):
             near = get_close_matches(base, timm.list_models(), n=5)
             raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
-        model = _create(
-            name, config.pretrained, {"drop_path_rate": config.drop_path, **config.arguments}
-        )
+        arguments = {"drop_path_rate": config.drop_path, **config.arguments}
+        model = _create(name, config.pretrained, arguments)
         if not hasattr(model, "forward_intermediates"):
             raise ValueError(f"timm's {name} offers no intermediate features")
         reductions = [level["reduction"] for level in model.feature_info]
@@ -312,18 +305,12 @@ def _create(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
     """The timm model, made to take any image size where its family has a switch for that."""
     import timm
 
-    switches: tuple[dict[str, Any], ...] = (
-        {"dynamic_img_size": True},
-        {"strict_img_size": False},
-        {},
-    )
-    for any_size in switches:
+    for switch, value in (("dynamic_img_size", True), ("strict_img_size", False), (None, None)):
+        given = {**arguments, switch: value} if switch else arguments
         try:
-            return timm.create_model(
-                name, pretrained=pretrained, num_classes=0, **any_size, **arguments
-            )
+            return timm.create_model(name, pretrained=pretrained, num_classes=0, **given)
         except TypeError as error:  # that family has no such argument
-            if not any_size or not any(switch in str(error) for switch in any_size):
+            if not switch or switch not in str(error):
                 raise ValueError(f"timm's {name} refused {arguments}: {error}") from error
         except (OSError, RuntimeError) as error:  # no such tag, or its weights cannot be fetched
             reason = str(error).partition("\n")[0]

@@ -148,6 +148,7 @@ class Decoder(nn.Module):
                 f"reassemble_channels={list(channels)}, scales={list(scales)}"
             )
         self.config = config
+        levels = zip(embed_dims, num_prefix_tokens, channels, scales, strict=True)
         self.reassemble = nn.ModuleList(
             Reassemble(
                 dim=dim,
@@ -156,9 +157,7 @@ class Decoder(nn.Module):
                 channels=width,
                 scale=scale,
             )
-            for dim, prefix, width, scale in zip(
-                embed_dims, num_prefix_tokens, channels, scales, strict=True
-            )
+            for dim, prefix, width, scale in levels
         )
         width = config.fusion_channels
         self.layer_rn = nn.ModuleList(
@@ -195,11 +194,9 @@ class Decoder(nn.Module):
             fused = self.fusion[i](lateral, above)
             features.maps.append(fused)
             features.sizes.append(size)
-            if i:
-                above = upsample(fused, size)
+            above = upsample(fused, size) if i else None
         if self.output_project is not None:
-            projected = upsample_conv2d(fused, size, self.output_project)
-            features.maps[-1] = F.relu(projected)
+            features.maps[-1] = F.relu(upsample_conv2d(fused, size, self.output_project))
         return features
 
     def forward(self, tokens: Tokens) -> Tensor:

@@ -154,10 +154,7 @@ class SegmentationHeadConfig(HeadConfig):
 
 
 class SegmentationHead(Head):
-    """Class logits of each pixel: feature map (B, F, h, w) to (B, K, H, W).
-
-    The auxiliary head has the same layers and reads the penultimate fusion output.
-    """
+    """Class logits of each pixel: feature map (B, F, h, w) to (B, K, H, W)."""
 
     def __init__(self, config: SegmentationHeadConfig, in_channels: int) -> None:
         super().__init__()
@@ -187,9 +184,8 @@ class SegmentationHead(Head):
         return resize(upsample(logits, (2 * logits.shape[-2], 2 * logits.shape[-1])), size)
 
     def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
-        if self.auxiliary_layers is None:
-            return None
-        return self._logits(self.auxiliary_layers, features, -2)
+        layers = self.auxiliary_layers
+        return None if layers is None else self._logits(layers, features, -2)
 
     @staticmethod
     def _logits(layers: nn.Sequential, features: Features, level: int) -> Tensor:
@@ -253,20 +249,19 @@ class TokenHead(Head):
 
     uses_decoder = False
 
-    def __init__(self, encoder: Encoder, *, outputs: int, dropout: float, norm_eps: float) -> None:
+    def __init__(
+        self, encoder: Encoder, *, outputs: int, dropout: float, norm_eps: float = 1e-6
+    ) -> None:
         super().__init__()
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
         self.linear = _small_linear(encoder.embed_dims[-1], outputs)
 
-    def read(self, tokens: Tensor) -> Tensor:
-        """(B, P + N, D) to (B, outputs)."""
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        tokens = features.tokens.levels[-1]
         token = tokens[:, 0] if self.num_prefix_tokens else tokens.mean(dim=1)
         return self.linear(self.dropout(self.norm(token)))
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return self.read(features.tokens.levels[-1])
 
 
 def _small_linear(dim: int, outputs: int) -> nn.Linear:
@@ -342,7 +337,6 @@ class RegressionHeadConfig(HeadConfig):
     """Settings of :class:`RegressionHead`."""
 
     dropout: float = Field(0.0, ge=0, le=1)
-    norm_eps: float = Field(1e-6, gt=0)
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return RegressionHead(self, encoder)
@@ -352,7 +346,7 @@ class RegressionHead(TokenHead):
     """One number (B,) of the whole image."""
 
     def __init__(self, config: RegressionHeadConfig, encoder: Encoder) -> None:
-        super().__init__(encoder, outputs=1, dropout=config.dropout, norm_eps=config.norm_eps)
+        super().__init__(encoder, outputs=1, dropout=config.dropout)
         self.output = OutputSpec("regression", "vector", dense=False)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
@@ -362,12 +356,10 @@ class RegressionHead(TokenHead):
 @register_head("inpainting")
 @dataclass(kw_only=True)
 class InpaintingHeadConfig(HeadConfig):
-    """Settings of :class:`InpaintingHead`."""
-
-    norm_eps: float = Field(1e-6, gt=0)
+    """Settings of :class:`InpaintingHead`, which has none."""
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        return InpaintingHead(self, encoder)
+        return InpaintingHead(encoder)
 
 
 class InpaintingHead(Head):
@@ -375,12 +367,12 @@ class InpaintingHead(Head):
 
     uses_decoder = False
 
-    def __init__(self, config: InpaintingHeadConfig, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.output = OutputSpec("inpainting", "map", channels=3, value_range=(0.0, 1.0))
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.stride = encoder.strides[-1]
-        self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=config.norm_eps)
+        self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
         self.linear = nn.Linear(encoder.embed_dims[-1], 3 * self.stride**2)
         nn.init.trunc_normal_(self.linear.weight, std=0.02)
         nn.init.constant_(self.linear.bias, 0.5)  # mid-grey

@@ -14,28 +14,20 @@ PositionKind = Literal["learned", "sincos_1d", "sincos_2d", "concat", "none"]
 ResizePolicy = Literal["bilinear", "bicubic", "bicubic_antialias", "dinov2"]
 
 
-def sincos_1d(positions: Tensor, dim: int, *, temperature: float = 10000.0) -> Tensor:
-    """Sinusoidal code of scalar positions (Vaswani et al. 2017, section 3.5).
+def sincos_1d(positions: Tensor, dim: int) -> Tensor:
+    """Sinusoidal code of positions (...,), in tokens: (..., dim) of the same dtype, dim even.
 
-    ``PE(p)[2i] = sin(p / T^(2i/dim))`` and ``PE(p)[2i+1] = cos(p / T^(2i/dim))``, 0 <= i < dim/2.
-
-    Args:
-        positions: any shape (...,), in tokens.
-        dim: length of a code; even.
-
-    Returns:
-        (..., dim), the dtype of ``positions``.
+    ``PE(p)[2i] = sin(p / 10000^(2i/dim))`` and ``PE(p)[2i+1] = cos(p / 10000^(2i/dim))``,
+    0 <= i < dim/2 (Vaswani et al. 2017, section 3.5).
     """
     if dim % 2:
         raise ValueError(f"a sinusoidal code needs an even length, not {dim}")
     exponent = torch.arange(0, dim, 2, device=positions.device, dtype=positions.dtype) / dim
-    angle = positions.unsqueeze(-1) / temperature**exponent
+    angle = positions.unsqueeze(-1) / 10000.0**exponent
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
 
-def sincos_2d(
-    height: int, width: int, dim: int, *, temperature: float = 10000.0, like: Tensor | None = None
-) -> Tensor:
+def sincos_2d(height: int, width: int, dim: int, *, like: Tensor | None = None) -> Tensor:
     """Code of a grid, ``[PE1D(row) || PE1D(column)]``: (height * width, dim), row by row.
 
     ``dim`` must be a multiple of 4. ``like`` gives device and dtype (default: CPU float32).
@@ -44,10 +36,10 @@ def sincos_2d(
         raise ValueError(f"a 2-D sinusoidal code needs a length divisible by 4, not {dim}")
     like = torch.zeros(0) if like is None else like
     places = torch.arange(max(height, width), device=like.device, dtype=like.dtype)
-    rows = sincos_1d(places[:height], dim // 2, temperature=temperature)
-    columns = sincos_1d(places[:width], dim // 2, temperature=temperature)
-    grid = (rows[:, None].expand(-1, width, -1), columns[None].expand(height, -1, -1))
-    return torch.cat(grid, dim=-1).reshape(height * width, dim)
+    codes = sincos_1d(places, dim // 2)
+    rows = codes[:height, None].expand(-1, width, -1)
+    columns = codes[None, :width].expand(height, -1, -1)
+    return torch.cat((rows, columns), dim=-1).reshape(height * width, dim)
 
 
 def resize_positions(
@@ -77,14 +69,10 @@ def resize_positions(
     maps = full.reshape(1, *old, -1).permute(0, 3, 1, 2)
     if policy == "dinov2":
         scale = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
-        maps = F.interpolate(maps, scale_factor=scale, mode="bicubic", align_corners=False)
-    elif policy == "bilinear":
-        maps = F.interpolate(maps, size=new, mode="bilinear", align_corners=False)
+        maps = F.interpolate(maps, scale_factor=scale, mode="bicubic")
     else:
-        antialias = policy == "bicubic_antialias"
-        maps = F.interpolate(
-            maps, size=new, mode="bicubic", align_corners=False, antialias=antialias
-        )
+        mode, _, antialias = policy.partition("_")
+        maps = F.interpolate(maps, size=new, mode=mode, antialias=bool(antialias))
     assert maps.shape[-2:] == new
     return maps.flatten(2).transpose(1, 2).to(codes.dtype)
 

@@ -5,7 +5,7 @@ model returns: a tensor for each head, maps at the images' size. What an output 
 its :class:`dpt.types.OutputSpec`. Logits stay logits: means over flips and scales are of
 probabilities, returned as their logarithms, so that softmax returns the mean.
 
-Shapes: B images, K classes, (H, W) the images' size.
+Shapes: images float (B, 3, H, W), normalised; K classes.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ def augmented(
 
 
 def flipped_mean(model: Model, specs: Specs, images: Tensor) -> Outputs:
-    """Mean of the predictions for the images and for their mirror images, mirrored back.
-
-    Args:
-        images: float (B, 3, H, W), normalised.
-    """
+    """Mean of the predictions for the images and for their mirror images, mirrored back."""
 
     def views() -> Iterator[Mapping[str, Tensor]]:
         yield model(images)
@@ -91,7 +87,6 @@ def multi_scale(
     less than the photos allow.
 
     Args:
-        images: float (B, 3, H, W), normalised.
         scales: factors of both sides.
         multiple_of: sides are rounded to multiples of this many pixels.
     """
@@ -133,7 +128,6 @@ def slide(
     averaged over the windows.
 
     Args:
-        images: float (B, 3, H, W), normalised.
         window: [h, w] in pixels of ``images``.
         stride: [h, w] in pixels, at most the window.
     """

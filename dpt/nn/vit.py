@@ -283,17 +283,16 @@ class VisionTransformer(Encoder):
         self.cls_position = config.cls_position and config.position == "learned"
         self.grid = (config.image_size[0] // patch, config.image_size[1] // patch)
 
-        patch_dim = dim - config.position_dim if config.position == "concat" else dim
+        code_dim = config.position_dim if config.position == "concat" else dim
+        patch_dim = dim - code_dim if config.position == "concat" else dim
         self.patch_embed = self.make_patch_embed(patch_dim)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         registers = config.num_register_tokens
         self.reg_token = nn.Parameter(torch.zeros(1, registers, dim)) if registers else None
-        num_cells = self.grid[0] * self.grid[1]
         self.pos_embed = None
-        if config.position == "learned":
-            self.pos_embed = nn.Parameter(torch.zeros(1, num_cells + self.cls_position, dim))
-        elif config.position == "concat":
-            self.pos_embed = nn.Parameter(torch.zeros(1, num_cells, config.position_dim))
+        if config.position in ("learned", "concat"):
+            entries = self.grid[0] * self.grid[1] + self.cls_position
+            self.pos_embed = nn.Parameter(torch.zeros(1, entries, code_dim))
         self.checkpoints_activations = False
         self.blocks = nn.ModuleList(self.make_block(i) for i in range(config.out_indices[-1] + 1))
         self.norm = nn.LayerNorm(dim, eps=config.norm_eps) if config.final_norm else nn.Identity()

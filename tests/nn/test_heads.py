@@ -14,7 +14,6 @@ from dpt.nn import (
     Encoder,
     Features,
     InpaintingHead,
-    InpaintingHeadConfig,
     LinearSegmentationHead,
     RegressionHead,
     RegressionHeadConfig,
@@ -244,7 +243,7 @@ def test_regression_gives_one_number_an_image():
 
 
 def test_inpainting_places_the_pixels_of_each_token():
-    head = InpaintingHead(InpaintingHeadConfig(), encoder(prefix=2))
+    head = InpaintingHead(encoder(prefix=2))
     x = features(prefix=2)
     found = head(x, (48, 80))
     assert found.shape == (2, 3, 48, 80)

@@ -55,10 +55,7 @@ def unit(scan: Scan) -> Iterator[Finding]:
 def likely_scale(
     typical: float, high: float, *, max_depth: float | None, scale: float
 ) -> float | None:
-    """The largest scale in ``UNITS``, other than ``scale``, with plausible depths; None without.
-
-    ``typical`` and ``high`` are the median and the 99 % quantile of the values in the files.
-    """
+    """The largest scale in ``UNITS`` with plausible depths, for a median and a 99 % quantile."""
     limit = 100.0 if max_depth is None else max_depth
     plausible = [u for u in UNITS if typical * u >= _NEAR and high * u <= limit]
     return max((u for u in plausible if abs(u / scale - 1) > 0.01), default=None)
@@ -89,11 +86,7 @@ def coarse_maps(scan: Scan) -> Iterable[Finding]:
 
 @quick_check
 def spikes(scan: Scan) -> Iterator[Finding]:
-    """A value apart from all others in many maps, which is probably no depth.
-
-    One map suffices if it is the largest value of the files' type. If the unit is wrong, only that
-    value is reported.
-    """
+    """A value apart from all others, in many maps or the largest of the files' type."""
     found: dict[float, list[tuple[Record, Spike]]] = defaultdict(list)
     for record, depth in scan.maps:
         for spike in depth.spikes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpt.data import DataError
 from dpt.data_check.check import Finding, Scan, Severity, check, plural
 
 _REFUSALS = {
@@ -20,9 +19,7 @@ _REFUSALS = {
 def refused_samples(scan: Scan) -> Iterator[Finding]:
     """Samples that cannot be used, each with its reason; class ids have their own check."""
     for code, (what, remedy) in _REFUSALS.items():
-        faults = [
-            (r, fault.message) for r in scan.records for fault in r.faults if fault.code == code
-        ]
+        faults = [(r, text) for r in scan.records for found, text in r.faults if found == code]
         records = list(dict.fromkeys(record for record, _ in faults))
         if faults:
             message = f"{len(records)} of {len(scan.records)} samples {what}"
@@ -56,14 +53,3 @@ def partly_labelled(scan: Scan) -> Iterator[Finding]:
             message = f"{len(names)} of {len(usable)} samples without {target}"
             remedy = "they are used for the other targets only"
             yield scan.finding("note", f"no_{target}", message, remedy, examples=names)
-
-
-def refused_by_training(scan: Scan) -> Iterator[Finding]:
-    """What the data set's own validation, which every training run makes, refuses.
-
-    It stops at the first fault, so it is only of use where no check has found an error.
-    """
-    try:
-        scan.dataset.validate()
-    except DataError as error:
-        yield scan.finding("error", "refused", str(error))

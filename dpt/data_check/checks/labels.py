@@ -68,15 +68,15 @@ def unlabelled_masks(scan: Scan) -> Iterable[Finding]:
 @check
 def constant_masks(scan: Scan) -> Iterator[Finding]:
     """Masks that hold one class only, if most do."""
-    masks, count = scan.masks, scan.dataset.info.num_classes
-    single = [record for record, labels in masks if len(labels.counts.keys() - {IGNORE_INDEX}) == 1]
-    if count > 1 and 2 * len(single) > len(masks):
+    count = scan.dataset.info.num_classes
+    single = [(r, len(labels.counts.keys() - {IGNORE_INDEX}) == 1) for r, labels in scan.masks]
+    if count > 1 and 2 * sum(flag for _, flag in single) > len(single):
         remedy = "check the masks"
         if count == 2 and class_counts(scan)[IGNORE_INDEX]:
             remedy += "; in masks of 0 and 255 the value 255 means unlabelled: if it is a class, "
             remedy += "set data.label_map=[0,255]"
-        message = f"{len(single)} of {len(masks)} masks hold one class only"
-        yield scan.finding("warning", "labels_constant", message, remedy, single)
+        what = "masks hold one class only"
+        yield from scan.affected(single, "labels_constant", what, remedy, "warning")
 
 
 @quick_check
@@ -105,9 +105,8 @@ def _shift(scan: Scan) -> tuple[Severity, str] | None:
         return None
     from_one = {*range(1, count + 1), *(value + 1 for value in ignored)}
     if outside and outside <= from_one and 0 not in present:
-        return "error", (
-            f"id 0 never occurs, but {_listed(outside)} does: ids seem to count from 1"
-        )
+        text = f"id 0 never occurs, but {_listed(outside)} does: ids seem to count from 1"
+        return "error", text
     if outside == {count} and not counts[IGNORE_INDEX]:
         return "error", (
             f"ids are 0..{count} and no pixel is unlabelled, as in ADE20K, where 0 means other and "

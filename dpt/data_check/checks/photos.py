@@ -122,8 +122,7 @@ def moves(scan: Scan) -> dict[MapKind, Move]:
 
 def _distinct(scan: Scan) -> list[tuple[Record, Photo]]:
     """Photos that are not empty, each file once: a mix repeats the photos of its sets."""
-    found = {r.name: (r, photo) for r, photo in scan.photos if not photo.is_empty}
-    return list(found.values())
+    return list({r.name: (r, photo) for r, photo in scan.photos if not photo.is_empty}.values())
 
 
 def _thumbnails(scan: Scan) -> tuple[list[tuple[Record, Photo]], np.ndarray]:
