@@ -30,11 +30,7 @@ def prepare_for_inference(model: nn.Module) -> None:
 
 
 class Compiled:
-    """A function of images under torch.compile if that is faster, otherwise unchanged.
-
-    The first call compiles and times both. If no compiler works on this machine, the function stays
-    unchanged.
-    """
+    """A function of images, under torch.compile if that works here and is faster (first call)."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function

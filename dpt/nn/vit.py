@@ -190,9 +190,8 @@ class ViTConfig(EncoderConfig):
         image_size: [H, W] that learned position codes are made for; other sizes resize them.
         patch_size: side of a patch in pixels.
         embed_dim: D.
-        num_blocks: blocks of the architecture, of which those up to the last of ``out_indices`` are
-            built.
-        num_heads: attention heads; divides ``embed_dim``.
+        num_blocks: of the architecture; those up to the last of ``out_indices`` are built.
+        num_heads: divides ``embed_dim``.
         mlp_ratio: hidden width of the MLP over ``embed_dim``.
         num_register_tokens: extra tokens after CLS that nothing reads (Darcet et al. 2024).
         position: ``learned`` adds a parameter for each grid cell, ``sincos_1d`` and ``sincos_2d``
@@ -235,14 +234,11 @@ class ViTConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         if self.embed_dim % self.num_heads:
-            raise ValueError(
-                f"embed_dim={self.embed_dim} is not a multiple of num_heads={self.num_heads}"
-            )
+            text = f"embed_dim={self.embed_dim} is not a multiple of num_heads={self.num_heads}"
+            raise ValueError(text)
         if self.position == "concat" and not 0 < self.position_dim < self.embed_dim:
-            raise ValueError(
-                f"position_dim={self.position_dim}: must lie between 0 and "
-                f"embed_dim={self.embed_dim}"
-            )
+            limit = f"embed_dim={self.embed_dim}"
+            raise ValueError(f"position_dim={self.position_dim}: must lie between 0 and {limit}")
         check_out_indices(self.out_indices, self.num_blocks)
         if not 1 <= self.patch_size <= min(self.image_size):
             raise ValueError(
@@ -265,10 +261,7 @@ def check_out_indices(indices: Sequence[int], num_blocks: int) -> None:
 
 
 class VisionTransformer(Encoder):
-    """Image to token matrices of the blocks in ``out_indices``.
-
-    Blocks after the last of them are not built: they would be computed for nothing.
-    """
+    """Image to token matrices of the blocks in ``out_indices``; later blocks are not built."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

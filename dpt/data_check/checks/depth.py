@@ -70,18 +70,14 @@ def empty_maps(scan: Scan) -> Iterable[Finding]:
 
 
 @quick_check
-def constant_maps(scan: Scan) -> Iterable[Finding]:
+def constant_and_coarse_maps(scan: Scan) -> Iterator[Finding]:
     constant = [(record, depth.constant) for record, depth in scan.maps]
     what, remedy = "depth maps with one depth only", "remove them, or check the files"
-    return scan.affected(constant, "depth_constant", what, remedy)
-
-
-@quick_check
-def coarse_maps(scan: Scan) -> Iterable[Finding]:
+    yield from scan.affected(constant, "depth_constant", what, remedy)
     coarse = [(record, depth.dtype == "uint8") for record, depth in scan.maps]
     what = "depth maps stored with 8 bits, which is 255 levels at most"
     remedy = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
-    return scan.affected(coarse, "depth_8bit", what, remedy, "warning")
+    yield from scan.affected(coarse, "depth_8bit", what, remedy, "warning")
 
 
 @quick_check

@@ -46,10 +46,7 @@ def files_without_partner(scan: Scan) -> Iterator[Finding]:
 def partly_labelled(scan: Scan) -> Iterator[Finding]:
     """Samples that have only some of the data set's targets."""
     usable = [record for record in scan.records if not record.faults]
-    no_labels = [record.name for record in usable if record.labels is None]
-    no_depth = [record.name for record in usable if record.depth is None]
-    for target, names in (("labels", no_labels), ("depth", no_depth)):
-        if names and target in scan.dataset.info.targets:
-            message = f"{len(names)} of {len(usable)} samples without {target}"
-            remedy = "they are used for the other targets only"
-            yield scan.finding("note", f"no_{target}", message, remedy, examples=names)
+    for target in [t for t in ("labels", "depth") if t in scan.dataset.info.targets]:
+        missing = [(record, getattr(record, target) is None) for record in usable]
+        what, remedy = f"samples without {target}", "they are used for the other targets only"
+        yield from scan.affected(missing, f"no_{target}", what, remedy, "note")

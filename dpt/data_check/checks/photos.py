@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
@@ -60,26 +60,19 @@ def near_duplicates(scan: Scan) -> Iterator[Finding]:
 
 
 @check
-def empty_photos(scan: Scan) -> Iterable[Finding]:
+def unusual_photos(scan: Scan) -> Iterator[Finding]:
+    """Photos that are empty, without colour, or to be rotated for display."""
     empty = [(record, photo.is_empty) for record, photo in scan.photos]
     what = "photos nearly black, white or of one colour"
     remedy = "view them, and remove those of no use"
-    return scan.affected(empty, "photo_empty", what, remedy, "warning")
-
-
-@check
-def grey_photos(scan: Scan) -> Iterable[Finding]:
+    yield from scan.affected(empty, "photo_empty", what, remedy, "warning")
     grey = [(record, p.grey and not p.is_empty) for record, p in scan.photos]
     remedy = "set augment.grayscale if the model will see photos with and without colour"
-    return scan.affected(grey, "photo_grey", "photos without colour", remedy, "note")
-
-
-@check
-def rotated_photos(scan: Scan) -> Iterable[Finding]:
+    yield from scan.affected(grey, "photo_grey", "photos without colour", remedy, "note")
     rotated = [(record, p.orientation != 1) for record, p in scan.photos]
     what = "photos with an EXIF orientation; training ignores it and uses the pixels as stored"
     remedy = "save them upright (exiftran -a, or mogrify -auto-orient)"
-    return scan.affected(rotated, "exif_orientation", what, remedy, "warning")
+    yield from scan.affected(rotated, "exif_orientation", what, remedy, "warning")
 
 
 @check
