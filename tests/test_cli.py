@@ -477,7 +477,7 @@ def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
     assert "image_size" in mistake(*scored(checkpoint, "image_size=big"))
     damaged = tmp_path / "damaged.ckpt"
     torch.save({"state_dict": {"a": torch.zeros(1000)}}, damaged)
-    assert "not a checkpoint of this project" in mistake(*scored(damaged))
+    assert "of no known format" in mistake(*scored(damaged))
     damaged.write_bytes(damaged.read_bytes()[:500])
     message = mistake(*scored(damaged))
     assert "damaged.ckpt" in message

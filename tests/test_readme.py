@@ -45,6 +45,7 @@ def test_every_command_is_shown():
     assert shown >= {*COMMANDS, *FILE_COMMANDS}
 
 
+@pytest.mark.slow
 def test_configured_commands_compose():
     failed = []
     with initialize_config_dir(str(config_dir()), version_base="1.3"):

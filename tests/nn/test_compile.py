@@ -45,6 +45,7 @@ def test_one_graph_for_every_size(model, training):
     assert len(counts) <= 2  # the first size may be compiled for itself
 
 
+@pytest.mark.slow
 def test_labels_in_one_graph():
     torch._dynamo.reset()
     encoder = {**TINY, "num_blocks": 2, "out_indices": [0, 1]}
