@@ -25,7 +25,7 @@ from dpt.config.objects import check_arguments, find, make
 from dpt.data import TrainTransform
 from dpt.losses import CombinedLoss, SILogLoss
 from dpt.model_config import ModelConfig, make_config
-from dpt.nn import ENCODERS, DecoderConfig
+from dpt.nn import ENCODERS, DecoderConfig, Encoder
 from dpt.types import Preprocessing
 from dpt.validation import to_plain, validate
 
@@ -222,17 +222,25 @@ def test_the_default_depth_loss_follows_the_kind():
     assert type(losses["metric"]) is not type(losses["relative"])
 
 
+class LinearEncoder(Encoder):
+    """An encoder with two parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+
 @pytest.mark.parametrize("schedule", choices("schedule"))
 @pytest.mark.parametrize("optim", choices("optim"))
 def test_every_optimiser_runs_with_every_schedule(optim, schedule):
     cfg = composed(f"optim={optim}", "optim.lr=0.5", "optim.encoder_lr=0.1")
     cfg["schedule"] = composed(f"schedule={schedule}")["schedule"]
-    model = nn.ModuleDict({"encoder": nn.Linear(3, 3), "heads": nn.Linear(3, 3)})
+    model = nn.ModuleDict({"encoder": LinearEncoder(), "heads": nn.Linear(3, 3)})
     optimizer = make(cfg["optim"], "optim")(model)
     assert {group["lr"] for group in optimizer.param_groups} == {0.5, 0.1}
     scheduler = make(cfg["schedule"], "schedule")(optimizer, total_steps=10)
     before = model["heads"].weight.clone()
-    model["heads"](model["encoder"](torch.ones(1, 3))).sum().backward()
+    model["heads"](model["encoder"].linear(torch.ones(1, 3))).sum().backward()
     optimizer.step()
     scheduler.step()
     assert not torch.equal(model["heads"].weight, before)
