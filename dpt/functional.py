@@ -74,6 +74,8 @@ def recompute(
 ) -> Tensor:
     """``function(*inputs)``, keeping only ``inputs`` for backward.
 
+    Under autocast on a CPU everything is kept.
+
     Recomputation stops at the last tensor that backward needs. If ``function`` ends with a linear
     layer or a convolution, everything before it is computed again, but not the product itself.
 
