@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from dpt.config import build
 from dpt.config.objects import check_arguments
 from dpt.data.datasets.archive import extract, is_unpacked
-from dpt.data.datasets.download import fetch, verify
+from dpt.data.datasets.download import fetch
 
 log = logging.getLogger("dpt")
 
@@ -46,18 +46,14 @@ def download(cfg: Mapping[str, Any]) -> None:
     """Completes the data set below ``data.root`` and counts its images.
 
     Existing files are verified and not fetched again; archives that were unpacked may be removed.
-
-    Args:
-        cfg: plain data (``conf/data_download.yaml``).
+    ``cfg`` is plain data (``conf/data_download.yaml``).
 
     Raises:
         ValueError: the data set has no source, a transfer failed, or files must be fetched by hand.
     """
-    data = cfg.get("data")
-    if data is None:
-        raise ValueError("data must be given: dpt data download data=NAME (see -h)")
+    data = cfg["data"] or {}
     if not data.get("download"):
-        raise ValueError("this data set has no source to download from: see data/README.md")
+        raise ValueError("data must name a data set with a source, data=NAME: see data/README.md")
     source = Source(**check_arguments(Source, data["download"], "data.download"))
     root = Path(data["root"]).expanduser()
     root.mkdir(parents=True, exist_ok=True)
@@ -82,14 +78,10 @@ def _complete(file: SourceFile, root: Path) -> bool:
     path = root / file.file_name
     if file.unpack and is_unpacked(path, root):
         return True
-    if file.url is not None:
-        fetch(file.url, path, checksum=file.checksum, size=file.size)
-    elif not path.exists():
+    if file.url is None and not path.exists():
         return False
-    else:
-        remedy = "remove it and fetch it again"
-        verify(path, checksum=file.checksum, size=file.size, remedy=remedy)
+    fetch(file.url or "", path, checksum=file.checksum, size=file.size)  # verifies if it exists
     if file.unpack:
-        count = extract(path, root, unpack=file.unpack)
+        count = extract(path, root, file.unpack)
         log.info("%s: %d files", path.name, count)
     return True

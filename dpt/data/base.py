@@ -53,6 +53,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     depth_rule: DepthRule | None = None  # from the values of depth files to metres
     label_rule: LabelRule | None = None  # from the values of label files to classes
     depth_key: str | None = None  # name of the depth array in files that hold several
+    # photos with neither labels nor depth; label and depth files without a photo
+    unpaired: tuple[Sequence[Path], Sequence[Path]] = ((), ())
     reads_files: bool = True  # False if samples are computed: there are no files to check
     changes_every_epoch: bool = False  # whether the sample of an index depends on the epoch
     is_sharded: bool = False  # whether neighbouring indices share a file: ranks then take
@@ -83,10 +85,6 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     def files(self, index: int) -> Files | None:
         """The files of a sample; None if they are unknown or one file holds several samples."""
         return None
-
-    def unpaired(self) -> tuple[list[Path], list[Path]]:
-        """Photos with neither labels nor depth; label and depth files without a photo."""
-        return [], []
 
     def explain_invalid_depth(self, index: int) -> str:
         """Why the depth of a sample has no valid pixel."""

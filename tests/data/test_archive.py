@@ -18,6 +18,7 @@ FILES = {
     "VOCdevkit/VOC2012/lists/train.txt": b"a\n",
     "VOCdevkit/readme.txt": b"hello",
 }
+ALL = {".": "."}
 KINDS = ("zip", "tar", "tgz", "tar.bz2", "tar.xz")
 
 
@@ -53,7 +54,7 @@ def leftovers(folder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_unpacks_everything(tmp_path, kind):
     path = make(tmp_path, kind)
-    assert extract(path, tmp_path / "out") == 3
+    assert extract(path, tmp_path / "out", ALL) == 3
     assert tree(tmp_path / "out") == FILES
     assert leftovers(tmp_path) == [f".set.{kind}.unpacked"]
 
@@ -62,10 +63,10 @@ def test_unpacks_everything(tmp_path, kind):
 def test_folders_of_the_archive_can_go_elsewhere(tmp_path, kind):
     path = make(tmp_path, kind)
     unpack = {"VOCdevkit/VOC2012/JPEGImages": "images", "VOCdevkit/VOC2012/lists": "."}
-    assert extract(path, tmp_path / "out", unpack=unpack) == 2
+    assert extract(path, tmp_path / "out", unpack) == 2
     assert tree(tmp_path / "out") == {"images/a.jpg": b"photo", "train.txt": b"a\n"}
-    with pytest.raises(DataError, match=r"no file of ADE, only VOCdevkit"):
-        extract(path, tmp_path / "other", unpack={"ADE": "."})
+    with pytest.raises(DataError, match="no file of ADE: check"):
+        extract(path, tmp_path / "other", {"ADE": "."})
     assert tree(tmp_path / "other") == {}
 
 
@@ -74,14 +75,14 @@ def test_existing_files_are_kept_or_replaced(tmp_path):
     (out / "VOCdevkit").mkdir(parents=True)
     (out / "mine.txt").write_bytes(b"mine")
     (out / "VOCdevkit/readme.txt").write_bytes(b"old")
-    extract(make(tmp_path, "zip"), out)
+    extract(make(tmp_path, "zip"), out, ALL)
     assert tree(out) == FILES | {"mine.txt": b"mine"}
 
 
 def test_an_unpacked_archive_is_recorded(tmp_path):
     path, out = make(tmp_path, "zip"), tmp_path / "out"
     assert not is_unpacked(path, out)
-    extract(path, out)
+    extract(path, out, ALL)
     assert is_unpacked(path, out)
     path.unlink()
     assert is_unpacked(path, out)
@@ -92,12 +93,12 @@ def test_an_unpacked_archive_is_recorded(tmp_path):
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.parametrize("name", ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt",
                                   "a\\..\\evil.txt", "C:/evil.txt"])  # fmt: skip
-@pytest.mark.parametrize("unpack", [None, {".": "sub"}])
+@pytest.mark.parametrize("unpack", [ALL, {".": "sub"}])
 def test_no_member_is_written_outside_the_folder(tmp_path, kind, name, unpack):
     path = make(tmp_path, kind, {name: b"evil"})
     out = tmp_path / "deep" / "out"
     with suppress(DataError):  # refused, or put inside the folder
-        extract(path, out, unpack=unpack)
+        extract(path, out, unpack)
     files = [p for p in tmp_path.rglob("*") if p.is_file() and p != path]
     assert all(p.is_relative_to(out) for p in files)
 
@@ -114,7 +115,7 @@ def test_links_and_devices_in_a_tar(tmp_path, kind):
         info.size = 4
         file.addfile(info, io.BytesIO(b"evil"))
     with pytest.raises(DataError, match="'way_out' is a link or device"):
-        extract(path, tmp_path / "out")
+        extract(path, tmp_path / "out", ALL)
     assert list((tmp_path / "out").iterdir()) == []
     assert not (tmp_path / "evil.txt").exists()
 
@@ -126,7 +127,7 @@ def test_links_in_a_zip(tmp_path):
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
         file.writestr(info, "/etc")
     with pytest.raises(DataError, match="'way_out' is a link or device"):
-        extract(path, tmp_path / "out")
+        extract(path, tmp_path / "out", ALL)
 
 
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
@@ -135,7 +136,7 @@ def test_the_unpacked_size_is_limited(tmp_path, kind, monkeypatch):
     path = make(tmp_path, kind, {"a": b"a", "bomb": bytes(5_000_000)})
     assert path.stat().st_size < 10_000
     with pytest.raises(DataError, match=r"\(at bomb\), the free space or 100 times its size"):
-        extract(path, tmp_path / "out")
+        extract(path, tmp_path / "out", ALL)
     assert leftovers(tmp_path) == []
 
 
@@ -146,7 +147,7 @@ def test_a_truncated_archive_leaves_nothing(tmp_path, kind, keep):
     path = make(tmp_path, kind, {f"{i}.bin": random.bytes(10_000) for i in range(8)})
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
     with pytest.raises(DataError, match=r"set\..*: cannot be unpacked .*download it again"):
-        extract(path, tmp_path / "out")
+        extract(path, tmp_path / "out", ALL)
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -156,10 +157,10 @@ def test_damage_inside_a_zip(tmp_path):
     data[100] ^= 255
     path.write_bytes(data)
     with pytest.raises(DataError, match="cannot be unpacked"):
-        extract(path, tmp_path / "out")
+        extract(path, tmp_path / "out", ALL)
 
 
 def test_not_an_archive(tmp_path):
     (tmp_path / "page.zip").write_text("<html>please log in</html>")
     with pytest.raises(DataError, match="cannot be unpacked"):
-        extract(tmp_path / "page.zip", tmp_path / "out")
+        extract(tmp_path / "page.zip", tmp_path / "out", ALL)

@@ -76,8 +76,8 @@ def test_nyuv2_without_its_files(tmp_path):
 def test_nyuv2_bts_lists(tmp_path):
     trees.nyuv2_bts(tmp_path)
     options = {
-        "lists": {"train": "nyudepthv2_train_files_with_gt.txt",
-                  "val": "nyudepthv2_test_files_with_gt.txt"},
+        "split_files": {"train": "nyudepthv2_train_files_with_gt.txt",
+                        "val": "nyudepthv2_test_files_with_gt.txt"},
         "split_names": {"train": "sync", "val": "official_splits/test"},
         "images": "%split", "depth": "%split", "max_depth": 10.0,
     }  # fmt: skip
@@ -93,7 +93,9 @@ def test_nyuv2_bts_lists(tmp_path):
         FileListDataset(root=tmp_path, split="train", **options)
     for line in ("a.jpg", "../secret.jpg b.png"):
         (tmp_path / "nyudepthv2_test_files_with_gt.txt").write_text(f"# comment\n{line}\n")
-        with pytest.raises(DataError, match=r"test_files_with_gt\.txt: line 2 is .*both below"):
+        with pytest.raises(
+            DataError, match=r"test_files_with_gt\.txt: line .* must be .*both below"
+        ):
             FileListDataset(root=tmp_path, split="val", **options)
 
 

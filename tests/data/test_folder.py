@@ -132,7 +132,7 @@ def test_list_files(tmp_path):
     for stem in ("x/a", "x/b", "y/b", "c"):
         write(tmp_path / f"images/{stem}.jpg", photo())
         write(tmp_path / f"masks/{stem}.png", ids())
-    (tmp_path / "train.txt").write_text("# a comment\n\nx/b.jpg\nimages/y/b.jpg\nc\n./a\n")
+    (tmp_path / "train.txt").write_text("# a comment\n\nx/b.jpg\nimages/y/b.jpg\nc\n./x/a\n")
     lists = {"train": "train.txt", "val": "val.txt"}
     dataset = segmentation(tmp_path, split_files=lists)
     found = [dataset.files(i).image.relative_to(tmp_path).as_posix() for i in range(4)]

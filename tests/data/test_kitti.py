@@ -7,11 +7,17 @@ import pytest
 from PIL import Image
 
 from dpt.data import DataError, TrainTransform
+from dpt.data.datasets.filelist import KittiDataset
 from dpt.data.datasets.files import FileDataset
-from dpt.data.datasets.kitti import KittiDataset
 
 DATE, DRIVE = "2011_09_26", "2011_09_26_drive_0002_sync"
-LISTS = {"train": "train.txt", "val": "val.txt"}
+LAYOUT = {
+    "split_files": {"train": "train.txt", "val": "val.txt"},
+    "images": "raw",
+    "depth": "data_depth_annotated",
+    "depth_scale": 1 / 256,
+    "max_depth": 80.0,
+}
 
 
 def frame(number, drive=DRIVE):
@@ -50,7 +56,7 @@ def numbers(dataset):
 
 
 def test_lines_without_ground_truth_are_dropped(root):
-    dataset = KittiDataset(root=root, split="val", lists=LISTS)
+    dataset = KittiDataset(root=root, split="val", **LAYOUT)
     assert numbers(dataset) == list(range(1, 8))
     sample = dataset[2]
     assert sample["image"][0, 0, 0] == 3
@@ -65,14 +71,14 @@ def test_lines_without_ground_truth_are_dropped(root):
 def test_where_the_ground_truth_may_lie(root, folder):
     annotated = root / "data_depth_annotated"
     shutil.move(annotated / "val" / DRIVE, annotated / folder / DRIVE)
-    assert len(KittiDataset(root=root, split="val", lists=LISTS)) == 7
+    assert len(KittiDataset(root=root, split="val", **LAYOUT)) == 7
 
 
 def test_photos_saved_as_jpeg(root):
     for path in (root / "raw").rglob("*.png"):
         Image.open(path).save(path.with_suffix(".jpg"))
         path.unlink()
-    dataset = KittiDataset(root=root, split="val", lists=LISTS)
+    dataset = KittiDataset(root=root, split="val", **LAYOUT)
     assert numbers(dataset) == list(range(1, 8))
     assert dataset.files(0).image.suffix == ".jpg"
 
@@ -80,7 +86,7 @@ def test_photos_saved_as_jpeg(root):
 def test_mistakes(root):
     def message(**options):
         with pytest.raises(DataError) as caught:
-            KittiDataset(**{"root": root, "split": "val", "lists": LISTS} | options)
+            KittiDataset(**LAYOUT | {"root": root, "split": "val"} | options)
         return str(caught.value)
 
     assert "train.txt does not exist" in message(split="train")
@@ -104,7 +110,7 @@ def test_the_crop_is_that_of_the_benchmark(height, width, root, monkeypatch):
     depth = (rows * 2000 + columns).astype(np.float32)
     whole = {"image": image, "depth": depth, "valid": depth > 0}
     monkeypatch.setattr(FileDataset, "read_sample", lambda dataset, index: whole)
-    out = KittiDataset(root=root, split="val", lists=LISTS, crop="kb")[0]
+    out = KittiDataset(root=root, split="val", crop="kb", **LAYOUT)[0]
     top, left = height - 352, int((width - 1216) / 2)
     assert out["image"].shape == (352, 1216, 3)
     assert out["depth"].shape == out["valid"].shape == (352, 1216)
@@ -114,7 +120,7 @@ def test_the_crop_is_that_of_the_benchmark(height, width, root, monkeypatch):
 
 
 def test_frames_smaller_than_the_crop(root):
-    dataset = KittiDataset(root=root, split="val", lists=LISTS, crop="kb")
+    dataset = KittiDataset(root=root, split="val", crop="kb", **LAYOUT)
     with pytest.raises(DataError, match=r"0000000001\.png: 8x6 is smaller than the crop"):
         dataset[0]
 
@@ -129,9 +135,8 @@ def test_genuine_frames(shared_data, tmp_path):
             shutil.copy(source / kind / f"{i:010d}.png", tmp_path / name)
         lines.append(f"{frame(i)} {truth(i)}")
     (tmp_path / "val.txt").write_text("\n".join(lines))
-    options = {"root": tmp_path, "split": "val", "lists": LISTS, "depth": "truth"}
-    whole = KittiDataset(**options, max_depth=100.0)
-    cropped = KittiDataset(**options, max_depth=100.0, crop="kb")
+    options = LAYOUT | {"root": tmp_path, "split": "val", "depth": "truth", "max_depth": 100.0}
+    whole, cropped = KittiDataset(**options), KittiDataset(**options, crop="kb")
     for i in range(2):
         sample, part = whole[i], cropped[i]
         assert sample["image"].shape == (375, 1242, 3)

@@ -5,20 +5,16 @@ Own code, because pooch and ``torch.hub.download_url_to_file`` start again after
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import http.client
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import fsspec
@@ -38,7 +34,7 @@ _ALGORITHMS = ("sha256", "sha1", "md5")
 
 def fetch(
     url: str,
-    target: str | Path,
+    target: Path,
     *,
     checksum: str | None = None,
     size: int | None = None,
@@ -47,9 +43,8 @@ def fetch(
 ) -> Path:
     """Downloads ``url`` to ``target``; an existing target is only verified.
 
-    The data is written to ``target`` + ``.part`` and renamed when it is complete and verified. An
-    interrupted transfer resumes (HTTP Range): within a call if the server states a version of the
-    file (If-Range) or a checksum is given, in a later call only with a checksum.
+    The data is written to ``target`` + ``.part`` and renamed when it is complete and verified. With
+    a checksum, an interrupted transfer resumes (HTTP Range), in a later call too.
 
     Args:
         url: http, https, or an address for fsspec such as ``s3://``.
@@ -62,10 +57,6 @@ def fetch(
     Raises:
         DataError: the transfer failed, or the file is not the expected one.
     """
-    target = Path(target)
-    scheme = urlsplit(url).scheme
-    if not scheme:
-        raise DataError(f"{url}: not an address such as https://...")
     if target.exists():
         verify(target, checksum=checksum, size=size, remedy="remove it and download it again")
         return target
@@ -74,10 +65,10 @@ def fetch(
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab" if checksum else "wb") as file:
-            if scheme in ("http", "https"):
-                _Transfer(url, file, size, remedy, quiet, checksum is not None).run()
+            if url.startswith(("http://", "https://")):
+                _copy_http(url, file, resume=checksum is not None, remedy=remedy, quiet=quiet)
             else:
-                _copy(url, file, remedy)
+                _copy_fsspec(url, file, remedy=remedy)
     except DataError:
         if part.stat().st_size == 0:
             part.unlink()
@@ -117,7 +108,7 @@ def verify(
         raise DataError(f"{path}: its {algorithm} is {digest}, expected {expected}: {remedy}")
 
 
-def _copy(url: str, file: BinaryIO, remedy: str) -> None:
+def _copy_fsspec(url: str, file: BinaryIO, *, remedy: str) -> None:
     """Appends the rest of a file that fsspec can read."""
     try:
         with fsspec.open(url, "rb") as source:
@@ -127,111 +118,62 @@ def _copy(url: str, file: BinaryIO, remedy: str) -> None:
         raise DataError(f"{url}: cannot be read ({error}): {remedy}") from None
 
 
-class _InterruptedError(Exception):
-    """A failure after which another request may succeed."""
-
-
-@dataclass
-class _Transfer:
-    """Requests for one file.
-
-    Attributes:
-        file: the partial file, opened for appending.
-        has_checksum: whether a checksum will prove that all pieces belong to one file.
-        validator: version of the file to which the data so far belongs, as the server stated it.
-    """
-
-    url: str
-    file: BinaryIO
-    size: int | None
-    remedy: str
-    quiet: bool
-    has_checksum: bool
-    validator: str = ""
-
-    def run(self) -> None:
-        """Sends requests until the file is complete."""
-        furthest, failures = self.file.tell(), 0
-        while True:
-            try:
-                self._request()
-                return
-            except _InterruptedError as error:
-                done = self.file.tell()
-                failures = 0 if done > furthest else failures + 1
-                furthest = max(furthest, done)
-                if failures >= ATTEMPTS:
-                    raise DataError(
-                        f"{self.url}: {error} ({done} bytes received): check the network and run "
-                        "the same command again"
-                    ) from None
-            time.sleep(PAUSE * 2**failures)
-
-    def _request(self) -> None:
-        if not (self.validator or self.has_checksum):
-            self._clear()
-        start = self.file.seek(0, os.SEEK_END)
-        headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
-        if start:
-            headers["Range"] = f"bytes={start}-"
-            if self.validator:
-                headers["If-Range"] = self.validator
-        try:
-            with urlopen(Request(self.url, headers=headers), timeout=TIMEOUT) as response:
-                self._receive(response, start)
-        except HTTPError as error:
-            if error.code == 416:  # nothing lies after ``start``
-                if error.headers["Content-Range"] == f"bytes */{start}":
-                    return
-                self._clear()
-                raise _InterruptedError("the file has changed on the server") from None
-            reason = f"the server answers {error.code} {error.reason}"
-            if error.code in (408, 425, 429) or error.code >= 500:
-                raise _InterruptedError(reason) from None
-            raise DataError(f"{self.url}: {reason}: {self.remedy}") from None
-        except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            cause = getattr(error, "reason", error)
-            text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-            raise _InterruptedError(text) from None
-
-    def _receive(self, response: http.client.HTTPResponse, start: int) -> None:
-        """Appends a response, or starts again if the server sends the whole file."""
-        if response.status == 206:
-            content_range = response.headers["Content-Range"] or ""
-            match = re.match(rf"bytes {start}-\d+/(\d+)", content_range)
-            if match is None:
-                self._clear()
-                raise _InterruptedError(f"the server sent {content_range}, not from byte {start}")
-            total = int(match[1])
-        else:
-            self._clear()
-            etag = response.headers["ETag"] or ""  # If-Range takes strong ones (without W/) only
-            self.validator = etag if etag[:1] == '"' else response.headers["Last-Modified"] or ""
-            total = int(response.headers["Content-Length"] or 0)
-        if self.size and total and total != self.size:
+def _copy_http(url: str, file: BinaryIO, *, resume: bool, remedy: str, quiet: bool) -> None:
+    """Sends requests until the file is complete."""
+    furthest, failures = file.tell(), 0
+    while reason := _request(url, file, remedy=remedy, quiet=quiet):
+        done = file.tell()
+        failures = 0 if done > furthest else failures + 1
+        furthest = max(furthest, done)
+        if failures >= ATTEMPTS:
             raise DataError(
-                f"{self.url}: the server has {total} bytes, expected {self.size}: the file was "
-                "replaced; look for its new description"
+                f"{url}: {reason} ({done} bytes received): check the network and run the same "
+                "command again"
             )
-        folder = Path(self.file.name).parent
-        needed = (total or self.size or 0) - self.file.tell()
-        if needed > (free := shutil.disk_usage(folder).free):
-            raise DataError(
-                f"{folder}: needs {needed / 1e9:.1f} GB, has {free / 1e9:.1f} GB free: free some "
-                "space, or set data.root to another disk"
-            )
-        blocks: Iterable[bytes] = iter(partial(response.read, _MEGABYTE), b"")
-        if total and not self.quiet:
-            name = Path(self.file.name).stem
-            blocks = tracked(blocks, -(-needed // _MEGABYTE), title=f"{name} (MB)")
-        for block in blocks:
-            self.file.write(block)
-        if total and self.file.tell() != total:
-            done = self.file.tell()
-            raise _InterruptedError(f"the connection ended at {done} of {total} bytes")
+        if not resume:
+            _clear(file)
+        time.sleep(PAUSE * 2**failures)
 
-    def _clear(self) -> None:
-        self.file.seek(0)
-        self.file.truncate()
+
+def _request(url: str, file: BinaryIO, *, remedy: str, quiet: bool) -> str:
+    """Appends the rest of a file; returns what interrupted it, "" if it is complete."""
+    headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
+    if start := file.tell():
+        headers["Range"] = f"bytes={start}-"
+    try:
+        with urlopen(Request(url, headers=headers), timeout=TIMEOUT) as response:
+            if response.status != 206:  # the server sends the whole file
+                _clear(file)
+            return _receive(response, file, quiet=quiet)
+    except HTTPError as error:
+        reason = f"the server answers {error.code} {error.reason}"
+        if error.code == 416:  # nothing lies after ``start``
+            return ""
+        if error.code in (408, 425, 429) or error.code >= 500:
+            return reason
+        raise DataError(f"{url}: {reason}: {remedy}") from None
+    except (OSError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
+
+
+def _receive(response: http.client.HTTPResponse, file: BinaryIO, *, quiet: bool) -> str:
+    length = int(response.headers["Content-Length"] or 0)  # 0 if the server does not state it
+    total = file.tell() + length
+    folder = Path(file.name).parent
+    if length > (free := shutil.disk_usage(folder).free):
+        raise DataError(
+            f"{folder}: needs {length / 1e9:.1f} GB, has {free / 1e9:.1f} GB free: free some "
+            "space, or set data.root to another disk"
+        )
+    blocks: Iterable[bytes] = iter(partial(response.read, _MEGABYTE), b"")
+    if length and not quiet:
+        blocks = tracked(blocks, -(-length // _MEGABYTE), title=f"{Path(file.name).stem} (MB)")
+    for block in blocks:
+        file.write(block)
+    done = file.tell()
+    return f"the connection ended at {done} of {total} bytes" if length and done != total else ""
+
+
+def _clear(file: BinaryIO) -> None:
+    file.seek(0)
+    file.truncate()

@@ -2,67 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, list_of_split
+from dpt.data.datasets.files import existing, read_list
+from dpt.data.datasets.folder import FolderDataset
 from dpt.data.errors import DataError
-from dpt.data.formats import io
-from dpt.data.formats.depth_encoding import DepthRule
+from dpt.types import Sample
+
+CROP_SIZE = (352, 1216)
 
 
 @dataclass(kw_only=True, eq=False)
-class FileListDataset(FileDataset):
+class FileListDataset(FolderDataset):
     """Depth pairs by lists: a line has the photo, its depth file, and perhaps a focal length.
 
     ``kitchen_0028b/rgb_00045.jpg kitchen_0028b/sync_depth_00045.png 518.8579``; a line whose depth
     is ``None`` is left out, as the KITTI Eigen protocol does. A leading ``/`` has no meaning.
 
-    Args:
-        lists: the text file of each split, relative to ``root``.
-        images: folder of the photos in the lists; ``%split`` stands for the split.
-        depth: folder of the depth files in the lists; ``%split`` stands for the split.
-        depth_scale: metres = value in the file × depth_scale.
-        invalid_depth: values in the files that mean "not measured".
-        split_names: what ``%split`` becomes, where it is not the split's name.
+    The lists are ``split_files``; their paths lie below ``images`` and ``depth``, where ``%split``
+    stands for the split. The base class's options of depth apply, those of labels and names do not.
     """
 
-    lists: Mapping[str, str | None]
-    images: str = "."
     depth: str = "."
-    max_depth: float | None
-    depth_scale: float = 0.001
-    invalid_depth: Sequence[float] = (0,)
-    split_names: Mapping[str, str] | None = None
-
-    def make_depth_rule(self) -> DepthRule:
-        return DepthRule(
-            scale=self.depth_scale,
-            invalid=self.invalid_depth,
-            min_depth=self.min_depth,
-            max_depth=self.max_depth,
-        )
 
     def list_files(self) -> list[Files]:
-        path = self.folder / list_of_split(self.lists, self.split, option="data.lists")
+        path = self.list_file()
         files: list[Files] = []
-        for number, line in enumerate(io.read_text(path).splitlines(), start=1):
-            words = [word.lstrip("/") for word in line.split()]
-            if not words or words[0].startswith("#"):
-                continue
-            if len(words) < 2 or any(".." in Path(word).parts for word in words[:2]):
+        for line in read_list(path):
+            words = [word.lstrip("/") for word in line.split()[:2]]
+            if len(words) < 2 or any(".." in Path(word).parts for word in words):
                 raise DataError(
-                    f"{path}: line {number} is {line!r}: must be the path of a photo and that of "
-                    "its depth file, both below their folders"
+                    f"{path}: line {line!r} must be the path of a photo and that of its depth "
+                    "file, both below their folders"
                 )
             if words[1] != "None":
-                files.append(self.locate(words[0], words[1]))
+                files.append(self.locate(*words))
         return existing(files, source=path, remedy="check data.root, data.images and data.depth")
 
     def locate(self, image: str, depth: str) -> Files:
         """Where the files of a line are."""
         on_disk = (self.split_names or {}).get(self.split, self.split)
-        images, maps = (t.replace("%split", on_disk) for t in (self.images, self.depth))
-        return Files(self.folder / images / image, depth=self.folder / maps / depth)
+        images, maps = (
+            self.folder / t.replace("%split", on_disk) for t in (self.images, self.depth)
+        )
+        return Files(images / image, depth=maps / depth)
+
+
+@dataclass(kw_only=True, eq=False)
+class KittiDataset(FileListDataset):
+    """KITTI with the split of Eigen et al. 2014 and the ground truth of Uhrig et al. 2017.
+
+    Images may be JPEG copies of the PNGs. Depth maps may be in the folders ``train`` and ``val`` in
+    which they are published; Eigen's split mixes the two.
+
+    Args:
+        crop: ``kb`` keeps the 352×1216 pixels at the bottom and in the middle, as the depth
+            benchmark and BTS do; None the whole frame.
+    """
+
+    crop: Literal["kb"] | None = None
+
+    def locate(self, image: str, depth: str) -> Files:
+        files = super().locate(image, depth)
+        maps = self.folder / self.depth
+        return Files(
+            _first(files.image, files.image.with_suffix(".jpg")),
+            depth=_first(maps / depth, maps / "train" / depth, maps / "val" / depth),
+        )
+
+    def read_sample(self, index: int) -> Sample:
+        sample = super().read_sample(index)
+        if self.crop is None:
+            return sample
+        (height, width), (rows, columns) = sample["image"].shape[:2], CROP_SIZE
+        if height < rows or width < columns:
+            raise DataError(
+                f"{sample['name']}: {width}x{height} is smaller than the crop of {columns}x{rows}: "
+                "set data.crop=null"
+            )
+        top, left = height - rows, (width - columns) // 2
+        for key in ("image", "depth", "valid"):
+            sample[key] = sample[key][top:, left : left + columns]
+        return sample
+
+
+def _first(*paths: Path) -> Path:
+    """The first path that exists, or else the first."""
+    return next((path for path in paths if path.is_file()), paths[0])

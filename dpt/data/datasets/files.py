@@ -172,13 +172,10 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
     return list(files)
 
 
-def list_of_split(lists: Mapping[str, str | None], split: str, *, option: str) -> str:
-    """The list file of a split; ``option`` is the setting of ``lists``."""
-    name = lists.get(split)
-    if not name:
-        known = ", ".join(key for key, value in lists.items() if value)
-        raise DataError(f"{option} names no list for split {split} (it has {known}): add it")
-    return name
+def read_list(path: Path) -> list[str]:
+    """The lines of a text file that are neither blank nor comments (``#``)."""
+    lines = (line.strip() for line in io.read_text(path).splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def share_out(

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, list_of_split, share_out
+from dpt.data.datasets.files import FileDataset, read_list, share_out
 from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthEncoding, DepthRule
@@ -90,56 +90,26 @@ class FolderDataset(FileDataset):
         )
 
     def list_files(self) -> list[Files]:
-        photos, keys, _ = self._photos()
-        maps = {kind: found for kind, (found, _) in self._maps(photos, keys).items()}
-        bare = [key for key in keys if maps and not any(key in found for found in maps.values())]
-        if bare and self.missing == "raise":
-            raise DataError(
-                f"{len(bare)} of {len(keys)} images in {photos[keys[0]].parent} have no "
-                f"{' and no '.join(maps)} (images without labels: {few(bare)}): add the files, fix "
-                "the name templates, or set data.missing=skip (or keep, with a task.teacher)"
-            )
-        skipped = set(bare) if self.missing == "skip" else set()
-        labels, depth = maps.get("labels", {}), maps.get("depth", {})
-        return [Files(photos[k], labels.get(k), depth.get(k)) for k in keys if k not in skipped]
-
-    def unpaired(self) -> tuple[list[Path], list[Path]]:
-        photos, keys, own_photos = self._photos()
-        maps = self._maps(photos, keys)
-        paired = {key for found, _ in maps.values() for key in found}
-        # in a folder of all splits they may belong to another split's photos
-        complete = [found for found, own_maps in maps.values() if own_maps or not own_photos]
-        stray = [path for found in complete for key, path in found.items() if key not in photos]
-        return [photos[key] for key in keys if maps and key not in paired], stray
-
-    def _photos(self) -> tuple[dict[str, Path], list[str], bool]:
-        """All photos of the folder, the keys of this split's, and whether it holds only those."""
         folder, own = self._find(self.images, option="data.images")
         # arrays are photos only if the template says so: beside photos they are depth
         suffixes = (".npy",) if self.images_name.endswith(".npy") else io.IMAGE_SUFFIXES
-        found = scan(folder, name=self.images_name, suffixes=suffixes, option="data.images_name")
+        photos = scan(folder, name=self.images_name, suffixes=suffixes, option="data.images_name")
         if self._lists:
-            path = self.folder / list_of_split(self._lists, self.split, option="data.split_files")
-            keys = select_listed(found, list_file=path, bases=(folder, self.folder))
+            keys = self._select_listed(photos, folder)
         elif own:
-            keys = list(found)
+            keys = list(photos)
         else:
-            keys = share_out(found, split=self.split, fractions=self.fractions)
-        return found, keys, own
-
-    def _maps(
-        self, photos: Mapping[str, Path], keys: Sequence[str]
-    ) -> dict[str, tuple[dict[str, Path], bool]]:
-        """Label and depth files by key, and whether their folder holds only this split's."""
+            keys = share_out(photos, split=self.split, fractions=self.fractions)
         kinds = {
             "labels": (self.labels, self.labels_name, io.LABEL_SUFFIXES),
             "depth": (self.depth, self.depth_name, io.DEPTH_SUFFIXES),
         }
-        maps = {}
+        maps: dict[str, dict[str, Path]] = {}
+        stray: list[Path] = []
         for kind, (template, name, suffixes) in kinds.items():
             if template is None:
                 continue
-            folder, own = self._find(template, option=f"data.{kind}")
+            folder, own_maps = self._find(template, option=f"data.{kind}")
             found = scan(folder, name=name, suffixes=suffixes, option=f"data.{kind}_name")
             if found.keys().isdisjoint(keys):
                 closest = difflib.get_close_matches(keys[0], list(found)[:1000], n=1, cutoff=0)[0]
@@ -148,12 +118,54 @@ class FolderDataset(FileDataset):
                     f"{keys[0]} and {closest}: set data.images_name and data.{kind}_name so that "
                     "%stem is what they have in common"
                 )
-            maps[kind] = found, own
-        return maps
+            maps[kind] = found
+            if own_maps or not own:  # else they may belong to another split's photos
+                stray += [path for key, path in found.items() if key not in photos]
+        bare = [key for key in keys if maps and not any(key in found for found in maps.values())]
+        if bare and self.missing == "raise":
+            raise DataError(
+                f"{len(bare)} of {len(keys)} images in {photos[keys[0]].parent} have no "
+                f"{' and no '.join(maps)} (images without labels: {few(bare)}): add the files, fix "
+                "the name templates, or set data.missing=skip (or keep, with a task.teacher)"
+            )
+        self.unpaired = [photos[key] for key in bare], stray
+        skipped = set(bare) if self.missing == "skip" else set()
+        labels, depth = maps.get("labels", {}), maps.get("depth", {})
+        return [Files(photos[k], labels.get(k), depth.get(k)) for k in keys if k not in skipped]
+
+    def _select_listed(self, photos: Mapping[str, Path], folder: Path) -> list[str]:
+        """The keys that the split's list names, in its order.
+
+        A line is a key, or a path from ``folder`` or from the root, with or without suffix.
+        """
+        known: dict[str, str] = {}
+        for key, path in photos.items():
+            for base in (folder, self.folder):
+                relative = Path(os.path.relpath(path, base))
+                known[relative.as_posix()] = known[relative.with_suffix("").as_posix()] = key
+        known |= {key: key for key in photos}
+        path = self.list_file()
+        wanted = [line.replace("\\", "/").removeprefix("./") for line in read_list(path)]
+        unknown = [line for line in wanted if line not in known]
+        if unknown or not wanted:
+            raise DataError(
+                f"{path}: {len(unknown)} of {len(wanted)} lines name no file in {folder} "
+                f"({few(unknown)}): write one relative path or stem per line"
+            )
+        return list(dict.fromkeys(known[line] for line in wanted))
 
     @property
     def _lists(self) -> dict[str, str]:
         return {split: name for split, name in (self.split_files or {}).items() if name}
+
+    def list_file(self) -> Path:
+        """The list of the split."""
+        if self.split not in self._lists:
+            known = ", ".join(self._lists)
+            raise DataError(
+                f"data.split_files names no list for split {self.split} (it has {known}): add it"
+            )
+        return self.folder / self._lists[self.split]
 
     def _find(self, template: str, *, option: str) -> tuple[Path, bool]:
         """The folder of a template, and whether it holds only files of this split."""
@@ -214,34 +226,3 @@ def scan(folder: Path, *, name: str, suffixes: Sequence[str], option: str) -> di
             f"{f'found {other}' if other else 'it is empty'}: set {option}, or check the folder"
         )
     return dict(sorted(found.items()))
-
-
-def select_listed(
-    files: Mapping[str, Path], *, list_file: Path, bases: Sequence[Path]
-) -> list[str]:
-    """The keys that a text file names, one per line, in its order.
-
-    A line is a path from one of ``bases``, with or without suffix, or a bare stem if only one file
-    has it. Blank lines and lines that begin with ``#`` are skipped.
-    """
-    known: dict[str, str] = {}
-    ambiguous: set[str] = set()
-    for key, path in files.items():
-        for base in bases:
-            if path.is_relative_to(base):
-                relative = path.relative_to(base)
-                known[relative.as_posix()] = known[relative.with_suffix("").as_posix()] = key
-        for short in {PurePosixPath(key).name, path.stem, path.name}:
-            if known.setdefault(short, key) != key:
-                ambiguous.add(short)
-    known.update((key, key) for key in files)
-    ambiguous -= files.keys()
-    lines = [line.strip().replace("\\", "/") for line in io.read_text(list_file).splitlines()]
-    wanted = [line.removeprefix("./") for line in lines if line and not line.startswith("#")]
-    unknown = [line for line in wanted if line not in known or line in ambiguous]
-    if unknown or not wanted:
-        raise DataError(
-            f"{list_file}: {len(unknown)} of {len(wanted)} lines name no single file in {bases[0]} "
-            f"({few(unknown)}): write one relative path or stem per line"
-        )
-    return list(dict.fromkeys(known[line] for line in wanted))

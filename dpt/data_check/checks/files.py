@@ -30,7 +30,7 @@ def refused_samples(scan: Scan) -> Iterator[Finding]:
 @check
 def files_without_partner(scan: Scan) -> Iterator[Finding]:
     """Photos without labels, and label files without a photo."""
-    images, maps = scan.dataset.unpaired()
+    images, maps = scan.dataset.unpaired
     if images:
         severity: Severity = "error" if scan.missing == "raise" else "note"
         message = f"{plural(len(images), 'photo')} without labels"
