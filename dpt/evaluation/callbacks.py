@@ -72,36 +72,18 @@ def spread(count: int, length: int) -> set[int]:
 
 
 class FailedFiles(Callback):
-    """Logs each file that could not be read once, and counts them (``data.on_error=skip``).
-
-    A resumed run continues the count and logs the files again.
-    """
+    """Logs each file that could not be read, once (``data.on_error=skip``)."""
 
     def __init__(self) -> None:
         self.messages: set[str] = set()
-        self.count = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.count = state_dict["count"]
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
         for message in batch.get("failed", ()):
-            self.count += 1
             if message not in self.messages:
                 self.messages.add(message)
-                log.warning("skipped (%d so far): %s", self.count, message)
+                log.warning("skipped: %s", message)
 
-    def on_validation_batch_start(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+    def on_validation_batch_start(self, *arguments: Any, **_: Any) -> None:
+        self.on_train_batch_start(*arguments[:4])

@@ -11,15 +11,16 @@ from typing import Any
 import lightning as L
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from dpt.config import build
 from dpt.config.objects import check_arguments
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.evaluation.callbacks import FailedFiles, Panels
-from dpt.evaluation.predictions import Pairs, scored_pairs
+from dpt.evaluation.predictions import Pairs
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
 from dpt.evaluation.scoring import Scorer
-from dpt.metrics.protocols import PredictionKind, Protocol, protocol_notes
+from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
@@ -56,7 +57,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     if dist.is_initialized():
         dist.destroy_process_group()
     if is_leader:
-        _write(cfg, scorer, notes, protocol)
+        _write(cfg, scorer, {"protocol": protocol.name, **notes})
     return scores
 
 
@@ -98,7 +99,10 @@ class Evaluation(L.LightningModule):
         predict = augmented(
             self.model,
             self.model.outputs,
-            **self.protocol.augmentation,
+            flip=self.protocol.flip,
+            scales=self.protocol.scales,
+            window=self.protocol.window,
+            stride=self.protocol.stride,
             multiple_of=preprocessing.multiple_of,
         )
         return dict(predict(preprocessing.normalize(images)))
@@ -121,15 +125,8 @@ def _score_checkpoint(
     """The scores of a model, and notes for ``metrics.json``."""
     model = DPT.from_pretrained(cfg["checkpoint"])
     image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
-    data_size = validate(tuple[int, int] | None, cfg["data"].get("eval_size"), "data.eval_size")
     if image_size is not None:
         model.preprocessing = replace(model.preprocessing, image_size=image_size)
-    size = list(model.preprocessing.image_size)
-    if data_size is not None and list(data_size) != size:
-        log.warning(
-            "data.eval_size=%s is for training and has no effect here: images are resized to "
-            "%s; to change that, set image_size=[H,W]", list(data_size), size,
-        )  # fmt: skip
     objectives = objectives_of(model.outputs, dataset, protocol)
     loader = build.eval_loader(
         dataset,
@@ -146,11 +143,12 @@ def _score_checkpoint(
     require_images(trainer, len(dataset))
     task = Evaluation(model=model, protocol=protocol, scorer=scorer)
     trainer.validate(task, loader, verbose=False)
+    height, width = model.preprocessing.image_size
     rule = model.preprocessing.resize.replace("_", " ")
     return scorer, {
-        "image_size": f"{size[0]}x{size[1]} (height x width), {rule}",
+        "image_size": f"{height}x{width} (height x width), {rule}",
         "precision": str(trainer.precision),
-        **protocol_notes(protocol.augmentation),
+        **protocol.view_notes(),
     }
 
 
@@ -163,46 +161,35 @@ def _score_files(
         Path(cfg["predictions"]).expanduser(),
         scale=validate(float | None, cfg["predictions_scale"], "predictions_scale"),
         kind=validate(PredictionKind | None, cfg["predictions_kind"], "predictions_kind"),
-        kb_crop=protocol.kb_crop,
     )
     objectives = objectives_of(pairs.outputs, dataset, protocol)
     scorer = Scorer(objectives, pairs.outputs)
     workers = build.loader_settings(cfg["data"]).num_workers
-    for outputs, labels in scored_pairs(pairs, num_workers=workers):
+    for outputs, labels in DataLoader(pairs, batch_size=None, num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
     return scorer, {"predictions_kind": pairs.kind} if "depth" in objectives else {}
 
 
-def _write(
-    cfg: Mapping[str, Any], scorer: Scorer, notes: Mapping[str, Any], protocol: Protocol
-) -> None:
+def _write(cfg: Mapping[str, Any], scorer: Scorer, notes: Mapping[str, Any]) -> None:
     """Writes the files of an evaluation."""
-    folder = Path(cfg["run_dir"])
+    folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
     scores, intervals = scorer.scores(), scorer.intervals()
     objectives = scorer.objectives.values()
-    values: dict[str, Any] = {"protocol": protocol.name, "images": len(scorer.names), **notes}
-    values |= {k: v for objective in objectives for k, v in objective.notes.items()}
-    values |= {f"val/{k}": v for k, v in scores.items()}
-    for name, bounds in intervals.items():
-        if not name.startswith("range/"):
-            values[f"ci95_low/{name}"], values[f"ci95_high/{name}"] = bounds
+    settings = {"images": len(scorer.names), **notes}
+    settings |= {k: v for objective in objectives for k, v in objective.notes.items()}
+    low, high = ({k: v[i] for k, v in intervals.items()} for i in (0, 1))
+    values = settings | {f"val/{k}": v for k, v in scores.items()}
+    values |= {f"ci95_low/{k}": v for k, v in low.items()}
+    values |= {f"ci95_high/{k}": v for k, v in high.items()}
     write_json(folder / "metrics.json", values)
     write_per_image(folder / "per_image.csv", scorer)
     write_confusion(folder / "confusion.csv", scorer)
-    source, changed = cfg["checkpoint"] or cfg["predictions"], values.get("protocol/changed")
-    title = f"{protocol.name} with {changed}" if changed else protocol.name
-    facts = [f"{source}: {values['images']} images of split {cfg['split']}. Protocol: {title}."]
-    if cfg["checkpoint"]:
-        facts.append(f"{protocol.description()} Input: {values['image_size']}.")
-    facts += [objective.description() for objective in objectives]
-    write_report(
-        folder / "report.html", scorer, scores, intervals, facts=[fact for fact in facts if fact]
-    )
-    low, high = ({k: v[i] for k, v in intervals.items()} for i in (0, 1))
+    settings = {"scored": source, "split": cfg["split"], **settings}
+    write_report(folder / "report.html", scorer, scores, intervals, settings=settings)
     log_table(
         {"score": scores, "95 % from": low, "to": high},
-        title=f"{source} on {cfg['split']}, protocol {title}",
+        title=f"{source} on {cfg['split']}, protocol {notes['protocol']}",
         lower_is_better=lower_is_better(objectives),
         mark_best=False,
     )
-    log.info("%d images; report: %s", values["images"], folder / "report.html")
+    log.info("%d images; report: %s", settings["images"], folder / "report.html")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from dpt.data.base import check_sample
 from dpt.data.errors import DataError
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
-from dpt.metrics.protocols import KB_SIZE, PredictionKind, kb_box
+from dpt.metrics.protocols import PredictionKind
 from dpt.types import Batch, OutputSpec, Target
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
@@ -27,8 +26,6 @@ FOLDERS: dict[Target, tuple[str, ...]] = {
 """Sub-folders with predictions of one target, by preference: exact values first."""
 HEADS: dict[Target, str] = {"depth": "depth", "labels": "segmentation"}
 SUFFIXES: dict[Target, tuple[str, ...]] = {"depth": io.DEPTH_SUFFIXES, "labels": io.LABEL_SUFFIXES}
-MAX_FAULTS = 3
-"""Faults in a message."""
 
 
 def read_manifest(folder: Path) -> tuple[dict[Path, tuple[float, float]], PredictionKind | None]:
@@ -44,14 +41,12 @@ def read_manifest(folder: Path) -> tuple[dict[Path, tuple[float, float]], Predic
     for line in io.read_text(path).splitlines() if path.is_file() else ():
         try:
             record = json.loads(line)
-            depth = record.get("depth")
-            files = [folder / name for name in record["files"]]
+            depth, files = record.get("depth"), [folder / name for name in record["files"]]
         except (ValueError, KeyError, AttributeError):
             continue  # cut short by a crash
         if depth:
             units.add(depth["unit"])
-            own = (depth["scale"], depth["offset"])
-            coding |= {file: own for file in files if file.suffix == ".png"}
+            coding |= {f: (depth["scale"], depth["offset"]) for f in files if f.suffix == ".png"}
     if not units:
         return coding, None
     return coding, "metric" if units <= {"m", "metres"} else "relative"
@@ -92,16 +87,15 @@ class PredictionFolder:
             found = self.by_stem.get(sample.stem) or self.by_stem.get(sample.name) or []
         if not found:
             raise DataError(f"{name}: no file {sample.stem}.* in {self.folder}")
-        common = [_common_parents(path, sample) for path in found]
-        best = [p for p, c in zip(found, common, strict=True) if c == max(common)]
-        if len(best) > 1:
-            raise DataError(f"{name}: {best[0]} and {best[1]} both have its name")
-        return best[0]
 
+        def common_parents(path: Path) -> int:
+            pairs = zip(reversed(path.parent.parts), reversed(sample.parent.parts), strict=False)
+            return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
-def _common_parents(a: Path, b: Path) -> int:
-    pairs = zip(reversed(a.parent.parts), reversed(b.parent.parts), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        best, *others = sorted(found, key=common_parents, reverse=True)
+        if others and common_parents(others[0]) == common_parents(best):
+            raise DataError(f"{name}: {best} and {others[0]} both have its name")
+        return best
 
 
 def find_folders(folder: Path, targets: tuple[Target, ...]) -> dict[Target, PredictionFolder]:
@@ -135,7 +129,6 @@ class Pairs(Dataset):
         folder: of the predictions.
         scale: of the depth files, in metres for each unit; None if the files define it.
         kind: of the depth; None for the manifest's, or ``metric``.
-        kb_crop: whether depth maps of the KITTI benchmark's crop are pasted into whole ones.
     """
 
     def __init__(
@@ -145,9 +138,8 @@ class Pairs(Dataset):
         *,
         scale: float | None = None,
         kind: PredictionKind | None = None,
-        kb_crop: bool = False,
     ) -> None:
-        self.dataset, self.scale, self.kb_crop = dataset, scale, kb_crop
+        self.dataset, self.scale = dataset, scale
         self.folders = find_folders(folder, dataset.info.targets)
         self.coding, found = read_manifest(folder)
         self.kind: PredictionKind = kind or found or "metric"
@@ -156,28 +148,28 @@ class Pairs(Dataset):
     def outputs(self) -> dict[str, OutputSpec]:
         """Declarations of the predictions, by head."""
         unit = "m" if self.kind == "metric" else "relative inverse depth"
-        declared = {
+        classes = self.dataset.info.num_classes
+        declared: dict[Target, OutputSpec] = {
             "depth": OutputSpec("depth", "depth", unit=unit),
-            "segmentation": OutputSpec(
-                "segmentation", "logits", channels=self.dataset.info.num_classes
-            ),
+            "labels": OutputSpec("segmentation", "logits", channels=classes),
         }
-        return {HEADS[target]: declared[HEADS[target]] for target in self.folders}
+        return {HEADS[target]: declared[target] for target in self.folders}
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], Batch, str]:
-        """Predictions (1, H, W) by head, labels as an evaluation batch, and the fault if any."""
+    def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
+        """Predictions (1, H, W) by head, and labels as an evaluation batch.
+
+        Raises:
+            DataError: a file is missing or does not fit.
+        """
         sample = self.dataset[index]
         check_sample(sample)
         sample["index"] = index
-        labels = collate_eval([sample], targets=[*self.folders])
-        try:
-            arrays = {HEADS[target]: self._read(target, sample) for target in self.folders}
-        except DataError as error:
-            return {}, labels, str(error)
-        return {head: torch.from_numpy(values)[None] for head, values in arrays.items()}, labels, ""
+        arrays = {HEADS[target]: self._read(target, sample) for target in self.folders}
+        outputs = {head: torch.from_numpy(values)[None] for head, values in arrays.items()}
+        return outputs, collate_eval([sample], targets=[*self.folders])
 
     def _read(self, target: Target, sample: Any) -> np.ndarray:
         if target not in sample:  # no label: nothing is scored
@@ -186,11 +178,6 @@ class Pairs(Dataset):
         path, truth = self.folders[target].find(sample["name"]), sample[target]
         if target == "depth":
             values = self._read_depth(path)
-            if self.kb_crop and values.shape == KB_SIZE != truth.shape:
-                top, bottom, left, right = kb_box(*truth.shape)
-                whole = np.zeros(truth.shape, values.dtype)  # does not count around the crop
-                whole[top:bottom, left:right] = values
-                values = whole
         else:
             values = io.read_labels(path, colors=self.dataset.info.palette).astype(np.int64)
         if values.shape != truth.shape:
@@ -209,29 +196,3 @@ class Pairs(Dataset):
                 "millimetres or 0.00390625 for KITTI's 1/256 m"
             )
         return raw.astype(np.float32) * np.float32(scale or 1.0) + np.float32(offset)
-
-
-def scored_pairs(
-    pairs: Pairs, *, num_workers: int
-) -> Iterator[tuple[dict[str, torch.Tensor], Batch]]:
-    """Predictions with a batch axis, and labels, of each image, as from a model and a loader.
-
-    Raises:
-        DataError: files are missing or do not fit; the message names the first few.
-    """
-    loader = DataLoader(pairs, batch_size=None, num_workers=num_workers, collate_fn=_unchanged)
-    faults: list[str] = []
-    for outputs, labels, fault in loader:
-        if fault:
-            faults.append(fault)
-        elif not faults:
-            yield outputs, labels
-        if len(faults) > MAX_FAULTS:
-            faults[MAX_FAULTS] = "and more"
-            break
-    if faults:
-        raise DataError(f"predictions that cannot be scored: {'; '.join(faults)}")
-
-
-def _unchanged(sample: Any) -> Any:
-    return sample

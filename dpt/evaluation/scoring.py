@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,43 +20,12 @@ PICTURE_WIDTH = 1400
 """Largest width of a row of pictures, in pixels."""
 
 
-@dataclass(order=True)
-class Picture:
-    """A row of pictures of one image, and its score."""
+class Picture(NamedTuple):
+    """A row of pictures of one image; ``rank`` sorts the worst image first."""
 
-    score: float
-    index: int
-    name: str = field(compare=False)
-    rgb: np.ndarray = field(compare=False, default_factory=lambda: np.empty((0, 0, 3), np.uint8))
-
-
-class Gallery:
-    """Pictures of the ``keep`` images with the lowest and of those with the highest score."""
-
-    def __init__(self, keep: int) -> None:
-        self.keep = keep
-        self.pictures: list[Picture] = []  # at most 2 · keep, by score
-
-    def offer(self, score: float, index: int, name: str, draw: Callable[[], np.ndarray]) -> None:
-        """Draws and adds an image if its score is among the lowest or highest so far."""
-        new = Picture(score, index, name)
-        pictures = self._extremes([*self.pictures, new])
-        if score == score and new in pictures:  # NaN is never drawn
-            new.rgb = draw()
-            self.pictures = pictures
-
-    def merge(self, other: Gallery) -> None:
-        """Adds the pictures of another gallery and keeps the extremes of both."""
-        self.pictures = self._extremes([*self.pictures, *other.pictures])
-
-    def _extremes(self, pictures: list[Picture]) -> list[Picture]:
-        ranked, keep = sorted(pictures), self.keep
-        return ranked if len(ranked) <= 2 * keep else ranked[:keep] + ranked[-keep:]
-
-    def extremes(self) -> tuple[list[Picture], list[Picture]]:
-        """Lowest first, and highest first; no image is in both."""
-        half = len(self.pictures) // 2
-        return self.pictures[: len(self.pictures) - half], self.pictures[::-1][:half]
+    rank: tuple[float, int]
+    caption: str
+    rgb: np.ndarray
 
 
 class Scorer:
@@ -65,7 +34,7 @@ class Scorer:
     Args:
         objectives: by name.
         outputs: declarations of the heads' outputs.
-        keep: number of the best and of the worst images that are drawn, for each dense head.
+        keep: number of the worst images that are drawn, for each dense head.
     """
 
     def __init__(
@@ -77,9 +46,10 @@ class Scorer:
     ) -> None:
         self.objectives = dict(objectives)
         self.outputs = dict(outputs)
+        self.keep = keep
         self.names: dict[int, str] = {}
         self.states: dict[int, dict[str, Tensor]] = {}  # [index][objective]: sparse float64 (S,)
-        self.galleries = {name: Gallery(keep) for name, o in objectives.items() if o.dense}
+        self.worst: dict[str, list[Picture]] = {k: [] for k, o in objectives.items() if o.dense}
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
         """Scores B images: ``outputs`` of each head, ``photos`` uint8 (B, 3, H, W)."""
@@ -90,7 +60,7 @@ class Scorer:
     def _add_image(
         self, index: int, outputs: Mapping[str, Tensor], labels: Batch, photo: Tensor
     ) -> None:
-        name = self.names[index] = labels["name"][0]
+        self.names[index] = labels["name"][0]
         self.states[index] = {}
         for key, objective in self.objectives.items():
             metric = objective.metrics
@@ -99,17 +69,21 @@ class Scorer:
             vector = metric.vector()
             metric.reset()
             self.states[index][key] = vector.to_sparse()
-            if key in self.galleries:
+            if key not in self.worst:
+                continue
+            measure, pictures = self.sorted_by(key), self.worst[key]
+            score = metric.scores_of(vector)[measure]
+            rank = (-score if measure in metric.lower_is_better else score), index
+            if score == score and (len(pictures) < self.keep or rank < pictures[-1].rank):
+                rgb = photo.permute(1, 2, 0).cpu().numpy()
+                row = objective.panel(rgb, outputs, labels, self.outputs[objective.head])
+                assert row is not None, "a dense objective has panels"
+                caption = f"{self.names[index]}: {measure} {score:.4g}"
+                self._keep_worst(key, [Picture(rank, caption, shrink(row, PICTURE_WIDTH))])
 
-                def draw(objective: Objective = objective) -> np.ndarray:
-                    rgb = photo.permute(1, 2, 0).cpu().numpy()
-                    declared = self.outputs[objective.head]
-                    row = objective.panel(rgb, outputs, labels, declared)
-                    assert row is not None, "a dense objective has panels"
-                    return shrink(row, PICTURE_WIDTH)
-
-                score = metric.scores_of(vector)[self.sorted_by(key)]
-                self.galleries[key].offer(score, index, name, draw)
+    def _keep_worst(self, key: str, pictures: list[Picture]) -> None:
+        ranked = sorted([*self.worst[key], *pictures], key=lambda picture: picture.rank)
+        self.worst[key] = ranked[: self.keep]
 
     def sorted_by(self, key: str) -> str:
         """The score by which an objective's images are sorted."""
@@ -121,17 +95,13 @@ class Scorer:
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         parts: list = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, (self.names, self.states, self.galleries))
-        for rank, (names, states, galleries) in enumerate(parts):
+        dist.all_gather_object(parts, (self.names, self.states, self.worst))
+        for rank, (names, states, worst) in enumerate(parts):
             if rank != dist.get_rank():
                 self.names |= names
                 self.states |= states
-                for key, gallery in galleries.items():
-                    self.galleries[key].merge(gallery)
-
-    def vectors(self, key: str) -> Tensor:
-        """The states of an objective's metric for each image, in order: sparse float64 (N, S)."""
-        return torch.stack([self.states[index][key] for index in sorted(self.states)]).coalesce()
+                for key, pictures in worst.items():
+                    self._keep_worst(key, pictures)
 
     def total(self, key: str) -> Tensor:
         """The states of an objective's metric over all images, (S,).
@@ -154,14 +124,14 @@ class Scorer:
 
     def intervals(self) -> dict[str, tuple[float, float]]:
         """95 % confidence intervals of the scores."""
-        return {
-            name: interval
-            for key, objective in self.objectives.items()
-            for name, interval in confidence_intervals(objective.metrics, self.vectors(key)).items()
-        }
+        found: dict[str, tuple[float, float]] = {}
+        for key, objective in self.objectives.items():
+            vectors = torch.stack([self.states[i][key] for i in sorted(self.states)]).coalesce()
+            found |= confidence_intervals(objective.metrics, vectors)
+        return found
 
     def per_image(self) -> Iterator[tuple[str, dict[str, float]]]:
-        """Name and scores of each image, without scores per class or range and pooled scores."""
+        """Name and scores of each image, without scores per class and pooled scores."""
         for index in sorted(self.states):
             scores: dict[str, float] = {}
             for key, objective in self.objectives.items():

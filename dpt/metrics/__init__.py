@@ -3,12 +3,5 @@
 from dpt.metrics.base import SumMetric, confidence_intervals
 from dpt.metrics.depth import DEPTH_ERRORS, DepthMetrics, depth_errors
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
-from dpt.metrics.protocols import DEPTH_PROTOCOLS, DepthProtocol, Protocol
-from dpt.metrics.segmentation import (
-    SegmentationMetrics,
-    boundary_counts,
-    boundary_iou,
-    class_iou,
-    confusion_matrix,
-    segmentation_scores,
-)
+from dpt.metrics.protocols import Protocol
+from dpt.metrics.segmentation import SegmentationMetrics, class_iou, confusion_matrix

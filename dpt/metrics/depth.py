@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpt.depthmath import align_median, align_scale_shift, at_least_float32, inverse_depth
+from dpt.depthmath import (
+    align_median,
+    align_scale_shift,
+    at_least_float32,
+    inverse_depth,
+    valid_range,
+)
 from dpt.metrics.base import SumMetric, sum_dtype
-from dpt.metrics.protocols import DepthProtocol, PredictionKind
+from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.validation import validate
 
 DEPTH_ERRORS = (
     "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "delta1", "delta2", "delta3",
 )  # fmt: skip
 """The columns of :func:`depth_errors`."""
-
-RANGES = 10
-"""Parts of the protocol's range with errors of their own in detailed scores."""
 
 
 def depth_errors(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
@@ -47,15 +50,14 @@ class DepthMetrics(SumMetric):
     """Depth errors, one number for each image, averaged over the images with a valid pixel.
 
     Papers that pool the pixels of all images report other numbers: ``rmse_pooled`` and, if
-    ``detailed``, all errors with that ending.
+    ``all_pooled``, all errors with that ending.
 
     Args:
         protocol: how depth is scored.
         prediction_kind: ``metric``: depth in metres. ``relative``: inverse depth up to an unknown
             scale and shift.
-        detailed: also every error pooled, and ``range/<low>-<high>m/abs_rel``, ``.../rmse`` (both
-            pooled) and ``.../share`` of the pixels for each tenth of the protocol's range.
-        **settings: of a :class:`DepthProtocol`, in place of ``protocol``.
+        all_pooled: also every other error pooled.
+        **settings: of a :class:`Protocol`, in place of ``protocol``.
     """
 
     lower_is_better = frozenset(
@@ -64,37 +66,32 @@ class DepthMetrics(SumMetric):
     primary = "abs_rel"
     errors: Tensor
     pooled: Tensor
-    by_range: Tensor
     images: Tensor
     pixels: Tensor
 
     def __init__(
         self,
-        protocol: DepthProtocol | None = None,
+        protocol: Protocol | None = None,
         *,
         prediction_kind: PredictionKind = "metric",
-        detailed: bool = False,
+        all_pooled: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self.protocol: DepthProtocol = protocol or validate(DepthProtocol, settings, "protocol")
-        if prediction_kind == "relative" and self.protocol.alignment == "none":
+        protocol = protocol or validate(Protocol, settings, "protocol")
+        if prediction_kind == "relative" and protocol.alignment == "none":
             raise ValueError(
                 "relative predictions have no unit: set alignment to 'median' or 'scale_shift'"
             )
-        if prediction_kind == "relative" and self.protocol.space == "depth":
-            raise ValueError(
-                "relative predictions are inverse depth up to scale and shift: they cannot be "
-                "fitted in depth, choose space='inverse_depth'"
-            )
+        usual = "none" if prediction_kind == "metric" else "scale_shift"
+        self.protocol: Protocol = replace(protocol, alignment=protocol.alignment or usual)
+        self.range = protocol.min_depth, protocol.max_depth or math.inf
         self.prediction_kind = prediction_kind
-        self.detailed = detailed
+        self.all_pooled = all_pooled
         self.add_sum("errors", len(DEPTH_ERRORS))
         self.add_sum("pooled", len(DEPTH_ERRORS))
         self.add_count("images")
         self.add_count("pixels")
-        if detailed:
-            self.add_sum("by_range", 3, RANGES)  # pixels, |p - t| / t, (p - t)²
 
     def update(self, prediction: Tensor, target: Tensor, valid: Tensor) -> None:
         """Args: prediction: float (B, H, W) or (H, W), of the ``prediction_kind``; target: the same
@@ -111,28 +108,13 @@ class DepthMetrics(SumMetric):
         self.pooled = self.pooled + sums.sum(0)
         self.images = self.images + (count > 0).sum()
         self.pixels = self.pixels + count.sum()
-        if self.detailed:
-            self.by_range = self.by_range + self._range_sums(depth, target, valid)
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars by name, NaN if no valid pixel was seen."""
-        means = self.errors / self.images
-        result = dict(zip(DEPTH_ERRORS, means.unbind(), strict=True))
+        result = dict(zip(DEPTH_ERRORS, (self.errors / self.images).unbind(), strict=True))
         of_pixels = _errors_of(self.pooled / self.pixels).unbind()
         pooled = {f"{k}_pooled": v for k, v in zip(DEPTH_ERRORS, of_pixels, strict=True)}
-        if not self.detailed:
-            return result | {"rmse_pooled": pooled["rmse_pooled"]}
-        count, absolute, square = self.by_range
-        columns = {
-            "abs_rel": absolute / count,
-            "rmse": (square / count).sqrt(),
-            "share": count / self.pixels,
-        }
-        edges = torch.linspace(0, self.protocol.max_depth, RANGES + 1).tolist()
-        for k, (low, high) in enumerate(pairwise(edges)):
-            name = f"range/{low:g}-{high:g}m"
-            pooled |= {f"{name}/{measure}": values[k] for measure, values in columns.items()}
-        return result | pooled
+        return result | (pooled if self.all_pooled else {"rmse_pooled": pooled["rmse_pooled"]})
 
     def in_metres(self, prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """The prediction aligned and clamped, metres (B, H, W), and the pixels that count.
@@ -140,8 +122,11 @@ class DepthMetrics(SumMetric):
         Arguments as for :meth:`update`, with the batch axis.
         """
         prediction, target = at_least_float32(prediction), at_least_float32(target)
-        protocol = self.protocol
-        valid = protocol.counted(target, valid)
+        protocol, (low, high) = self.protocol, self.range
+        top, bottom, left, right = protocol.box(target.shape[-2], target.shape[-1])
+        inside = torch.zeros_like(valid)
+        inside[..., top:bottom, left:right] = True
+        valid = valid_range(target, valid & inside, min_depth=low, max_depth=high)
         inverse = self.prediction_kind == "relative"
         known = valid & prediction.isfinite()
         if protocol.alignment != "none":
@@ -157,19 +142,8 @@ class DepthMetrics(SumMetric):
                 scale, shift = align_scale_shift(prediction, reference, known)
             prediction = prediction * scale[:, None, None] + shift[:, None, None]
         if inverse:
-            low, high = 1 / protocol.max_depth, 1 / protocol.min_depth
-            prediction = prediction.clamp(low, high).reciprocal()
-        return protocol.clamp(prediction), valid
-
-    def _range_sums(self, depth: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """(3, ranges): pixels, Σ |p - t| / t and Σ (p - t)² by the truth's share of max_depth."""
-        t = torch.where(valid, at_least_float32(target), 1.0)
-        place = (t * (RANGES / self.protocol.max_depth)).long().clamp(max=RANGES - 1)
-        place = torch.where(valid, place, RANGES).flatten()  # a last bin for invalid pixels
-        difference = (depth - t).to(self.by_range.dtype)
-        values = [torch.ones_like(difference), difference.abs() / t, difference.square()]
-        sums = [torch.bincount(place, v.flatten(), minlength=RANGES + 1) for v in values]
-        return torch.stack(sums)[:, :RANGES]
+            prediction = prediction.clamp(1 / high, 1 / low).reciprocal()
+        return prediction.nan_to_num(nan=low, posinf=high, neginf=low).clamp(low, high), valid
 
 
 def _pixel_sums(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:

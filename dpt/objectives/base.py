@@ -72,10 +72,6 @@ class Objective(nn.Module, ABC):
         """Facts about how the scores were computed, for ``metrics.json``."""
         return {}
 
-    def description(self) -> str:
-        """How the scores are computed, in sentences for the report."""
-        return ""
-
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """Changes the input, normalised images (B, 3, H, W), or adds labels computed from it.
 

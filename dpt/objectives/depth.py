@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
-from dpt.metrics.protocols import PredictionKind, Protocol, protocol_notes
+from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.objectives.base import Objective, Outputs, nearest, to_numpy
 from dpt.types import Batch, OutputSpec
 from dpt.viz import depth_panel
@@ -59,12 +59,7 @@ class DepthObjective(Objective):
         self.max_depth = max_depth
         self.activation = activation
         self.loss = loss or default_loss(kind=kind)
-        self.metrics = DepthMetrics(
-            prediction_kind=kind,
-            min_depth=min_depth,
-            max_depth=max_depth,
-            alignment="none" if kind == "metric" else "scale_shift",
-        )
+        self.metrics = DepthMetrics(prediction_kind=kind, min_depth=min_depth, max_depth=max_depth)
 
     @classmethod
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,14 +69,16 @@ class DepthObjective(Objective):
     def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
         kind: PredictionKind = "relative" if output.is_inverse_depth else "metric"
         limit = data.info.max_depth or math.inf
-        rules = protocol.depth(kind=kind, max_depth=limit)
-        if rules.max_depth > limit:
+        max_depth = protocol.max_depth or limit
+        if max_depth > limit:
             log.warning(
                 "protocol.max_depth=%g m, but the data leaves out depths beyond "
-                "data.max_depth=%g m", rules.max_depth, limit,
+                "data.max_depth=%g m", max_depth, limit,
             )  # fmt: skip
-        objective = cls(kind=kind, max_depth=rules.max_depth)
-        objective.metrics = DepthMetrics(rules, prediction_kind=kind, detailed=True)
+        objective = cls(kind=kind, max_depth=max_depth)
+        objective.metrics = DepthMetrics(
+            replace(protocol, max_depth=max_depth), prediction_kind=kind, all_pooled=True
+        )
         return objective
 
     def head_options(self) -> dict[str, Any]:
@@ -91,15 +88,7 @@ class DepthObjective(Objective):
 
     @property
     def notes(self) -> dict[str, Any]:
-        protocol = self.metrics.protocol
-        used = {**asdict(protocol), "name": "", "changed": protocol.changes()}
-        return {"val/depth_alignment": protocol.alignment, **protocol_notes(used)}
-
-    def description(self) -> str:
-        return (
-            f"{self.metrics.protocol.description()} Depth errors are means over the images of each "
-            "image's error; pooled errors are over the pixels of all images."
-        )
+        return self.metrics.protocol.depth_notes()
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         loss = self.loss(outputs["depth"], batch["depth"], batch["valid"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from dpt.functional import chunked_argmax, upsample
 from dpt.losses.distillation import softened_divergence
 from dpt.losses.segmentation import CrossEntropyLoss
-from dpt.metrics.protocols import Protocol
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import ClassObjective, Outputs, mean_guesses, nearest, to_numpy
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
@@ -73,14 +72,6 @@ class SegmentationObjective(ClassObjective):
         info = data.info
         found = super().from_data(data, settings)
         return {**found, "class_names": info.class_names, "palette": info.palette}
-
-    @classmethod
-    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
-        objective = super().from_output(output, data, protocol)
-        objective.metrics = SegmentationMetrics(
-            objective.num_classes, objective.metrics.class_names, boundary=protocol.boundary
-        )
-        return objective
 
     def head_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {

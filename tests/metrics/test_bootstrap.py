@@ -36,8 +36,8 @@ def depth_images(count, seed=0):
 
 def test_the_sum_of_images_scores_as_all_at_once():
     for metric, images in (
-        (DepthMetrics(max_depth=10, detailed=True), list(depth_images(5))),
-        (SegmentationMetrics(3, boundary=0.02),
+        (DepthMetrics(max_depth=10, all_pooled=True), list(depth_images(5))),
+        (SegmentationMetrics(3),
          [tuple(torch.randint(3, (2, 1, 8, 9), dtype=torch.uint8)) for _ in range(4)]),
         (ClassificationMetrics(7), [(torch.randn(1, 7), torch.tensor([k])) for k in range(5)]),
         (RegressionMetrics(), [(torch.randn(1), torch.randn(1)) for _ in range(5)]),
@@ -73,11 +73,11 @@ def test_the_interval_of_a_mean_is_the_textbooks():
 
 
 def test_it_holds_the_score_and_repeats():
-    metric = DepthMetrics(max_depth=10, detailed=True)
+    metric = DepthMetrics(max_depth=10, all_pooled=True)
     vectors = vectors_of(metric, depth_images(30))
     found = confidence_intervals(metric, vectors)
     scores = metric.scores_of(vectors.sum(0))
-    for name in ("abs_rel", "rmse", "rmse_pooled", "delta1", "range/3-4m/abs_rel"):
+    for name in ("abs_rel", "rmse", "rmse_pooled", "delta1_pooled", "delta1"):
         assert found[name][0] <= scores[name] <= found[name][1], name
     assert found["abs_rel"][0] < found["abs_rel"][1]
     again = confidence_intervals(metric, vectors.to_sparse())

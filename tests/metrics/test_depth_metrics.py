@@ -201,7 +201,7 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="min_depth < max_depth"):
         DepthMetrics(max_depth=0.0)
     with pytest.raises(ValueError, match="no unit"):
-        DepthMetrics(max_depth=10.0, prediction_kind="relative")
+        DepthMetrics(max_depth=10.0, prediction_kind="relative", alignment="none")
     with pytest.raises(ValueError, match="'scale_shift'"):
         DepthMetrics(max_depth=10.0, alignment="lstsq")
     with pytest.raises(ValueError, match="must have one shape"):

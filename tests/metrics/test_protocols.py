@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpt.metrics import DEPTH_ERRORS, DEPTH_PROTOCOLS, DepthMetrics, DepthProtocol
-from dpt.metrics.protocols import kb_box
+from dpt.metrics import DEPTH_ERRORS, DepthMetrics, Protocol
 
 NYU, KITTI = (480, 640), (375, 1242)
 
@@ -72,7 +71,7 @@ def counted_pixels(prediction, truth, valid, *, low, high, crop, align=None):
 
 
 def assert_equals_reference(protocol, maps, *, low, high, crop, align=None, dtype=torch.float64):
-    metric = DepthMetrics(protocol, detailed=True)
+    metric = DepthMetrics(protocol, all_pooled=True)
     prediction, truth, valid = (torch.from_numpy(a) for a in maps)
     metric.update(prediction.to(dtype), truth.to(dtype), valid)
     found = metric.compute()
@@ -85,7 +84,6 @@ def assert_equals_reference(protocol, maps, *, low, high, crop, align=None, dtyp
         assert found[name].item() == pytest.approx(expected[k], rel=1e-6), name
         assert found[f"{name}_pooled"].item() == pytest.approx(pooled[k], rel=1e-6), name
     assert metric.pixels.item() == sum(len(gt) for gt, _ in pixels)
-    return found, pixels
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -100,23 +98,8 @@ def assert_equals_reference(protocol, maps, *, low, high, crop, align=None, dtyp
 )
 def test_named_protocols_equal_the_reference(name, size, high, crop, dtype):
     maps = random_maps(size, high)
-    assert_equals_reference(
-        DEPTH_PROTOCOLS[name], maps, low=1e-3, high=high, crop=crop, dtype=dtype
-    )
-
-
-def test_errors_by_range_equal_the_reference():
-    maps = random_maps((40, 60), 10)
-    found, pixels = assert_equals_reference(
-        DepthProtocol(max_depth=10), maps, low=1e-3, high=10, crop="none"
-    )
-    gt, pred = (np.concatenate(side) for side in zip(*pixels, strict=True))
-    for low in range(10):
-        name, part = f"range/{low}-{low + 1}m", (gt >= low) & (gt < low + 1)
-        assert found[f"{name}/share"].item() == pytest.approx(part.mean())
-        error = np.abs(gt - pred)[part]
-        assert found[f"{name}/abs_rel"].item() == pytest.approx((error / gt[part]).mean())
-        assert found[f"{name}/rmse"].item() == pytest.approx(np.sqrt((error**2).mean()))
+    protocol = Protocol(name=name, max_depth=high, crop=crop)
+    assert_equals_reference(protocol, maps, low=1e-3, high=high, crop=crop, dtype=dtype)
 
 
 def fit_scale_shift(source, target, mask):
@@ -147,7 +130,6 @@ def align_in_inverse_depth(pred, gt, mask):
     ("settings", "align"),
     [
         ({"alignment": "median"}, align_median),
-        ({"alignment": "median", "space": "depth"}, align_median),
         ({"alignment": "scale_shift"}, align_scale_shift),
         ({"alignment": "scale_shift", "space": "inverse_depth"}, align_in_inverse_depth),
     ],
@@ -157,7 +139,7 @@ def test_alignments_equal_the_reference(settings, align):
     # of what is not finite and positive, the reference says what becomes of NaN alone
     prediction = np.where(np.isfinite(prediction) & (prediction > 0), prediction, np.nan)
     assert_equals_reference(
-        DepthProtocol(max_depth=10, **settings), (prediction, truth, valid),
+        Protocol(max_depth=10, **settings), (prediction, truth, valid),
         low=1e-3, high=10, crop="none", align=align,
     )  # fmt: skip
 
@@ -190,45 +172,11 @@ def test_by_hand():
     assert (found["delta1"], found["delta2"], found["delta3"]) == (0, 0, 0)
 
 
-def test_the_bounds_count_only_where_they_are_included():
-    truth = torch.tensor([[1.0, 10.0, 5.0, 0.5, 20.0]])
-    for rule, count in (("strict", 1), ("inclusive", 3)):
-        metric = DepthMetrics(min_depth=1.0, max_depth=10.0, valid_rule=rule)
-        metric.update(truth, truth, torch.ones(1, 5, dtype=torch.bool))
-        assert metric.pixels.item() == count
-
-
-@pytest.mark.parametrize(("height", "width"), [(375, 1242), (370, 1226), (376, 1241), (352, 1216)])
-def test_the_kitti_benchmarks_crop(height, width):
-    top, left = height - 352, int((width - 1216) / 2)
-    assert kb_box(height, width) == (top, height, left, left + 1216)
-    protocol = DepthProtocol(max_depth=80, kb_crop=True)
-    counted = protocol.counted(torch.ones(height, width), torch.ones(height, width).bool())
-    assert counted.sum() == 352 * 1216
-    assert counted[top:, left : left + 1216].all()
-
-
-def test_gargs_crop_lies_inside_the_kitti_benchmarks():
-    """So that predictions pasted into it, as BTS does, score as whole ones."""
-    garg = DepthProtocol(max_depth=80, crop="garg")
-    both = DepthProtocol(max_depth=80, crop="garg", kb_crop=True)
-    assert garg.box(*KITTI) == both.box(*KITTI) == (153, 371, 44, 1197)
-    assert DepthProtocol(max_depth=80, crop="eigen_kitti").box(*KITTI) == (124, 342, 44, 1197)
-
-
-def test_what_was_changed_is_told():
-    settings = {"max_depth": 8.0, "crop": "eigen_nyu"}
-    assert DepthProtocol(**settings, name="nyu_eigen").changes() == "max_depth=8.0"
-    assert DEPTH_PROTOCOLS["nyu_eigen"].changes() == ""
-    assert DepthProtocol(**settings, name="my own").changes() == ""
-
-
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
         ({"crop": "eigen"}, "'garg'"),
         ({"crop": (5, 5, 0, 3)}, "top < bottom"),
-        ({"valid_rule": "loose"}, "'inclusive'"),
         ({"space": "disparity"}, "'inverse_depth'"),
         ({"min_depth": 90}, "0 < min_depth < max_depth"),
     ],
@@ -243,24 +191,9 @@ def test_mistakes_are_named(settings, says):
     [
         ({"crop": "eigen_nyu"}, (240, 320), "480x640 pixels .* one has 240x320"),
         ({"crop": (0, 300, 0, 320)}, (240, 320), "reaches beyond a map of 240x320"),
-        ({"kb_crop": True}, (240, 1300), "352x1216 pixels .* has only 240x1300"),
     ],
 )
 def test_a_crop_for_another_size_is_refused(settings, size, says):
     metric = DepthMetrics(max_depth=10, **settings)
     with pytest.raises(ValueError, match=says):
         metric.update(torch.ones(size), torch.ones(size), torch.ones(size).bool())
-
-
-def test_relative_depth_is_not_fitted_in_depth():
-    with pytest.raises(ValueError, match="cannot be fitted in depth"):
-        DepthMetrics(max_depth=10, alignment="scale_shift", space="depth",
-                     prediction_kind="relative")  # fmt: skip
-
-
-def test_every_protocol_has_a_description():
-    for protocol in DEPTH_PROTOCOLS.values():
-        assert f"{protocol.max_depth:g} m" in protocol.description()
-    own = DepthProtocol(max_depth=5, crop=(1, 2, 3, 4), alignment="median", space="inverse_depth")
-    assert "rows 1:2, columns 3:4" in own.description()
-    assert "median in inverse depth" in own.description()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
-from dpt.metrics import SegmentationMetrics, class_iou, confusion_matrix, segmentation_scores
+from dpt.metrics import SegmentationMetrics, class_iou, confusion_matrix
 
 K = 7
 
@@ -28,7 +28,9 @@ def test_confusion_by_hand():
     matrix = confusion_matrix(prediction, labels, 2)
     assert matrix.tolist() == [[1, 1, 0], [0, 1, 1]]  # the last column: no class predicted
     assert class_iou(matrix).tolist() == [1 / 2, 1 / 3]
-    scores = segmentation_scores(matrix)
+    metric = SegmentationMetrics(2)
+    metric.update(prediction, labels)
+    scores = metric.compute()
     assert scores["pixel_accuracy"].item() == 0.5
     assert scores["mean_accuracy"].item() == 0.5
 
@@ -104,7 +106,7 @@ def test_mistakes_are_named():
         confusion_matrix(torch.zeros(2, 2).long(), torch.zeros(1, 2).long(), 2)
 
 
-@pytest.mark.parametrize("num_classes", [100, 254, 255, 300])
+@pytest.mark.parametrize("num_classes", [100, 254, 255])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
 def test_ids_of_every_type_count_alike(num_classes, dtype):
     random = torch.Generator().manual_seed(0)

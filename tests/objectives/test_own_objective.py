@@ -97,20 +97,19 @@ def test_it_is_scored_drawn_and_reported(objective, tmp_path):
     depths = [torch.from_numpy(d) for d in ramps(4)]
     labels = {"depth": depths, "valid": [d > 0 for d in depths], "index": torch.arange(4),
               "name": list("abcd")}  # fmt: skip
-    scorer = Scorer({"slope": objective}, {"slope": SPEC}, keep=1)
+    scorer = Scorer({"slope": objective}, {"slope": SPEC}, keep=2)
     errors = torch.tensor([0.5, 2.0, 1.0, 0.1])[:, None, None]
     scorer.add({"slope": torch.stack(depths) + errors}, labels,
                torch.zeros(4, 3, *SIZE, dtype=torch.uint8))  # fmt: skip
     assert scorer.scores()["difference"] == pytest.approx(0.9, rel=0.01)
     assert scorer.sorted_by("slope") == "difference"  # the first score
-    low, high = scorer.galleries["slope"].extremes()
-    assert (low[0].name, high[0].name) == ("d", "b")
+    assert [p.caption for p in scorer.worst["slope"]] == ["b: difference 2", "c: difference 1"]
     assert lower_is_better([objective]) == {"difference"}
     write_per_image(tmp_path / "per_image.csv", scorer)
     assert "b,2,48" in (tmp_path / "per_image.csv").read_text()
-    write_report(tmp_path / "report.html", scorer, scorer.scores(), scorer.intervals(), facts=[])
+    write_report(tmp_path / "report.html", scorer, scorer.scores(), scorer.intervals(), settings={})
     page = (tmp_path / "report.html").read_text()
-    assert page.index("b: difference 2") < page.index("d: difference 0.1")  # the worst first
+    assert page.index("b: difference 2") < page.index("c: difference 1")
 
 
 def test_maps_of_other_sizes_are_resized(objective):

@@ -1,7 +1,6 @@
 """Pictures, progress, throughput and an orderly end."""
 
 import os
-import re
 import shutil
 import signal
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from tiny import call
 
 from dpt.evaluation.callbacks import spread
 from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
@@ -207,7 +205,7 @@ def test_callbacks_can_be_left_out(train, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_that_breaks_in_mid_run_is_named_and_counted(train, dense_folder, tmp_path):
+def test_a_file_that_breaks_in_mid_run_is_named(train, dense_folder, tmp_path):
     """Truncated after the checks before the run; it stands in every epoch, and is named once."""
     root = tmp_path / "data"
     shutil.copytree(dense_folder, root)
@@ -219,13 +217,8 @@ def test_a_file_that_breaks_in_mid_run_is_named_and_counted(train, dense_folder,
         train(tmp_path / "strict", *arguments)
     run = train(tmp_path / "run", *arguments, "data.on_error=skip")
     text = (run / "log.txt").read_text()
-    assert text.count("skipped (") == 1
+    assert text.count("skipped: ") == 1
     assert "5.png: the file is truncated" in text
-
-    call("train", f"resume={run}", "trainer.max_steps=8")
-    resumed = (run / "log.txt").read_text()[len(text) :]
-    (count,) = re.findall(r"skipped \((\d+) so far\)", resumed)
-    assert int(count) > 1  # it went on counting
 
 
 @pytest.mark.slow
