@@ -51,7 +51,7 @@ def download(cfg: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the data set has no source, a transfer failed, or files must be fetched by hand.
     """
-    data = cfg["data"] or {}
+    data = cfg.get("data") or {}
     if not data.get("download"):
         raise ValueError("data must name a data set with a source, data=NAME: see data/README.md")
     source = Source(**check_arguments(Source, data["download"], "data.download"))
