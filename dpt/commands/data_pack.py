@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,13 +17,10 @@ MEGABYTE = 10**6
 
 
 def pack(cfg: Mapping[str, Any]) -> None:
-    """Packs splits of a data set into ``out``.
-
-    Args:
-        cfg: plain data (``conf/data_pack.yaml``).
+    """Packs splits of a data set into ``out``; ``cfg`` is plain data (``conf/data_pack.yaml``).
 
     Raises:
-        ValueError: a sample cannot be read, or ``out`` holds other data or is full.
+        ValueError: a sample cannot be read, a split is already packed, or the disk is full.
     """
     data = cfg.get("data")
     if data is None:
@@ -39,21 +35,17 @@ def pack(cfg: Mapping[str, Any]) -> None:
     if "cache" in data:
         data = {**data, "cache": False}  # a cache may scale images down
     for split in validate(list[str], splits, "split"):
-        own = {k: v for k, v in data.items() if k not in build.LOADER_KEYS}
         index = pack_split(
             build.make_dataset(data, split),
             folder,
             split=split,
-            source=json.loads(json.dumps(own | (data.get(split) or {}), default=str)),
             shard_size=int(size * MEGABYTE),
             shuffle_seed=0 if shuffle and split == "train" else None,
             num_workers=settings.num_workers,
             skip_broken=settings.on_error == "skip",
         )
+        samples = sum(shard.samples for shard in index.shards)
         megabytes = sum(shard.size for shard in index.shards) / MEGABYTE
-        left_out = f", {len(index.skipped)} left out" if index.skipped else ""
-        log.info(
-            f"{split}: {index.samples} samples in {len(index.shards)} shards, "
-            f"{megabytes:.1f} MB{left_out}"
-        )
+        shards = len(index.shards)
+        log.info("%s: %d samples in %d shards, %.1f MB", split, samples, shards, megabytes)
     log.info("train with data=packed data.root=%s", folder)

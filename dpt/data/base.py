@@ -57,8 +57,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     unpaired: tuple[Sequence[Path], Sequence[Path]] = ((), ())
     reads_files: bool = True  # False if samples are computed: there are no files to check
     changes_every_epoch: bool = False  # whether the sample of an index depends on the epoch
-    is_sharded: bool = False  # whether neighbouring indices share a file: ranks then take
-    # contiguous parts of `epoch_order`, so that they read different files
+    is_sharded: bool = False  # whether neighbouring indices share a file
 
     @abstractmethod
     def __len__(self) -> int: ...

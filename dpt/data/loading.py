@@ -107,7 +107,7 @@ def make_loader(
         skip_broken: continue where a file cannot be read: with the next sample in training, with
             an image that no metric counts in evaluation; the batch lists the errors in ``failed``.
     """
-    order = dataset.epoch_order if dataset.is_sharded else None
+    order = dataset.epoch_order
     sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=order)
     if num_workers > 0:
         dataset.preload()

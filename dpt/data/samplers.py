@@ -21,14 +21,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     any number of ranks; always as epoch 0.
 
     Rank and world size are read when iterating: the sampler may be built before the process group.
-
-    Args:
-        length: of the data set.
-        seed: of the permutations.
-        shuffle: draw a new order every epoch.
-        order: draws the permutations if neighbours should stay close together in the data set, see
-            :func:`nearby_permutation`. A rank then takes a contiguous part of the permutation, so
-            that ranks on several machines read different shards. None: a plain permutation.
+    ``order`` draws the permutations; None draws plain ones.
     """
 
     def __init__(
@@ -37,7 +30,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
         self.length = length
         self.seed = seed
         self.shuffle = shuffle
-        self.order = order if shuffle else None
+        self.order = order
         self.epoch = 0
         self.start = 0  # entries of this rank already used in this epoch, when resuming inside it
 
@@ -48,30 +41,21 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
 
     def __len__(self) -> int:
         """Indices of this rank in a whole epoch, regardless of ``start``."""
-        return len(range(self._total())[self._own()])
+        rank, world = _rank_and_world()
+        return len(range(rank, self._total(world), world))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         order = np.arange(self.length)
         if self.shuffle:
             random = np.random.default_rng(np.random.SeedSequence((self.seed, self.epoch)))
             order = random.permutation(self.length) if self.order is None else self.order(random)
-        order = np.resize(order, self._total())
-        epoch = self.epoch if self.shuffle else 0
-        for index in order[self._own()][self.start :]:
-            yield epoch, int(index)
-
-    def _total(self) -> int:
-        """Entries of all ranks together."""
-        world = _rank_and_world()[1]
-        return -(-self.length // world) * world if self.shuffle else self.length
-
-    def _own(self) -> slice:
-        """The entries of this rank."""
         rank, world = _rank_and_world()
-        if self.order is None:
-            return slice(rank, None, world)
-        total = self._total()
-        return slice(rank * total // world, (rank + 1) * total // world)
+        for index in np.resize(order, self._total(world))[rank::world][self.start :]:
+            yield self.epoch if self.shuffle else 0, int(index)
+
+    def _total(self, world: int) -> int:
+        """Entries of all ranks together."""
+        return -(-self.length // world) * world if self.shuffle else self.length
 
 
 def nearby_permutation(
@@ -81,8 +65,7 @@ def nearby_permutation(
 
     Shards are put in random order, and shard number p of it gives its samples at random moments of
     p - window/2 .. p + window/2 (cut at both ends). At most ``window`` + 1 shards are then in use
-    at any moment, and batches mix about ``window`` shards, half as many at the ends. If ``window``
-    is twice the number of shards, every order is equally likely.
+    at any moment. If ``window`` is twice the number of shards, every order is equally likely.
 
     Args:
         sizes: samples of each shard; indices count through the shards.

@@ -83,9 +83,9 @@ class Scan:
 
     @property
     def depth_rule(self) -> DepthRule | None:
-        """How depth files become metres; None if they are unknown or of another encoding."""
+        """How depth files become metres; None if unknown or not proportional to it."""
         rule = self.dataset.depth_rule
-        return rule if rule is not None and rule.encoding == "linear" else None
+        return rule if rule is not None and rule.decode is None else None
 
     def finding(
         self,

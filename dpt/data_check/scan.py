@@ -92,7 +92,7 @@ def read(dataset: Dataset, index: int) -> Reading:
             return Reading(Sample(index=index, name=f"sample {index}"), [_unreadable(error)])
         return _read_files(dataset, index, files, _unreadable(error))
     reading = Reading(sample)
-    if files is not None and files.depth is not None and rule and rule.encoding == "linear":
+    if files is not None and files.depth is not None and rule and rule.decode is None:
         reading.depth = io.read_raw_depth(files.depth, key=dataset.depth_key)
     return reading
 
@@ -118,7 +118,7 @@ def _read_files(dataset: Dataset, index: int, files: Files, refusal: Fault) -> R
         sample["labels"], reading.outside = _split_labels(raw["labels"], labels)
     if "depth" in raw and depth is not None:
         sample["depth"], sample["valid"] = depth(raw["depth"])
-        reading.depth = raw["depth"] if depth.encoding == "linear" else None
+        reading.depth = raw["depth"] if depth.decode is None else None
     if len({values.shape[:2] for values in raw.values()}) > 1:
         reading.faults.append(("size_mismatch", refusal[1]))
     elif reading.outside:

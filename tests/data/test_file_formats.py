@@ -15,8 +15,9 @@ import scipy.io
 import tifffile
 
 from dpt.data import DataError, FolderDataset
+from dpt.data.datasets.hypersim import HypersimDataset
+from dpt.data.datasets.sunrgbd import SunRgbdDataset
 from dpt.data.formats import io
-from dpt.data.formats.depth_encoding import DepthRule
 
 RNG = np.random.default_rng(0)
 COLOR_AND_DEPTH = {"images": ".", "depth": ".", "images_name": "%stem_color",
@@ -55,15 +56,11 @@ DEPTH = {
               [(80.5, 5.33, 84.89, 13.84), (81.7, 5.13, 80.81, 13.24)]),
     "nyu_png": ({"depth": "depth", "images_name": "rgb_%stem", "depth_name": "sync_depth_%stem"},
                 [(26.7, 1.39, 6.63, 3.26), (24.9, 0.89, 8.27, 3.21)]),
-    "nyu_raw_pgm": ({**COLOR_AND_DEPTH, "depth_encoding": "kinect"}, [(7.2, 1.39, 6.69, 3.27)]),
     "tum": ({**COLOR_AND_DEPTH, "depth_scale": 1 / 5000}, [(19.2, 1.46, 9.33, 2.42)]),
-    "sunrgbd": ({**COLOR_AND_DEPTH, "depth_encoding": "sunrgbd"}, [(18.2, 1.06, 9.87, 2.72)]),
     "redwood": ({"depth": "depth"}, [(13.0, 0.96, 2.70, 1.86)]),
     "exr": ({"depth": "depth", "depth_scale": 1, "images_name": "%stem-opaque-rgb-img",
              "depth_name": "%stem-opaque-depth-img"},
             [(8.8, 0.43, 0.95, 0.60), (19.7, 0.35, 1.05, 0.60)]),
-    "npy": ({"images": ".", "depth": ".", "depth_scale": 1, "images_name": "rgb%stem.npy",
-             "depth_name": "depth%stem.npy"}, [(0, 0.72, 5.87, 3.22)]),
 }  # fmt: skip
 
 
@@ -92,15 +89,19 @@ def test_where_kitti_and_exr_are_invalid(formats):
     assert nan.dtype == np.float16
 
 
-def test_disparity(formats):
-    options = {"depth": "disparity", "depth_encoding": "disparity", "max_depth": 1000}
-    (sample,) = read(formats / "pfm_disparity", depth_scale=1, **options)
-    pixels = 1 / sample["depth"]
-    assert sample["valid"].all()
-    assert pixels.min() == near(1.15)
-    assert [pixels.max(), np.median(pixels)] == pytest.approx([75.9, 14.4], abs=0.051)
-    (sample,) = read(formats / "pfm_disparity", depth_scale=0.5 * 1050, **options)
-    assert np.allclose(sample["depth"], 525 / pixels)  # baseline × focal length / disparity
+def test_files_without_a_setting(formats):
+    """Read as stored: the SUN RGB-D data set, a PFM of disparity, a raw PGM and an NPY."""
+    (path,) = (formats / "sunrgbd").glob("*_depth.png")
+    depth, valid = SunRgbdDataset.depth_format(io.read_raw_depth(path))
+    assert (100 * (~valid).mean(), np.median(depth[valid])) == pytest.approx((18.2, 2.72), abs=0.05)
+    (path,) = (formats / "pfm_disparity/disparity").iterdir()
+    pixels = io.read_raw_depth(path)
+    assert [pixels.min(), pixels.max()] == pytest.approx([1.15, 75.9], abs=0.051)
+    (path,) = (formats / "nyu_raw_pgm").glob("*_depth.pgm")
+    assert io.read_raw_depth(path).dtype == np.uint16
+    (path,) = (formats / "npy").glob("depth*.npy")
+    depth, _ = io.read_depth(path)
+    assert [depth.min(), depth.max()] == [near(0.72), near(5.87)]
 
 
 # ------------------------------------------------------------------------------------ labels
@@ -132,8 +133,8 @@ def test_colour_masks(formats):
 
 def test_every_file_is_read(formats):
     """No new fixture without a test: those above name each folder."""
-    tested = {*DEPTH, "pfm_disparity", "voc", "nyu40_mask", "pascal_context_rgb", "ade20k",
-              "cityscapes"}  # fmt: skip
+    tested = {*DEPTH, "sunrgbd", "pfm_disparity", "nyu_raw_pgm", "npy", "voc", "nyu40_mask",
+              "pascal_context_rgb", "ade20k", "cityscapes"}  # fmt: skip
     assert {path.name for path in formats.iterdir() if path.is_dir()} == tested
 
 
@@ -277,22 +278,17 @@ def test_missing_package_names_the_extra(tmp_path, monkeypatch, module, suffix, 
         io.read_raw_depth(path)
 
 
-# -------------------------------------------------------------------------------- encodings
+# ------------------------------------------------------------- values that are not proportional
 
 
-def test_encodings_by_their_formulas():
+def test_bits_of_sunrgbd():
     millimetres = np.array([[0, 1, 5, 1234, 8191]], np.uint16)
     rotated = (millimetres << 3) | (millimetres >> 13)
-    depth, valid = DepthRule(encoding="sunrgbd")(rotated)
+    depth, valid = SunRgbdDataset.depth_format(rotated)
     assert np.array_equal(depth, (millimetres / 1000).astype(np.float32))
     assert valid.tolist() == [[False, True, True, True, True]]
-    raw = np.array([[500, 1000, 1092, 1093, 2047]], np.uint16)
-    depth, valid = DepthRule(encoding="kinect", max_depth=10)(raw.byteswap())
-    assert valid.tolist() == [[True, True, False, False, False]]
-    assert depth[0, :2] == pytest.approx([351.3 / 592.5, 351.3 / 92.5])
-    depth, valid = DepthRule(encoding="disparity", scale=0.54 * 721.0)(np.array([[0, 10, 50.5]]))
-    assert depth[0] == pytest.approx([0, 38.934, 0.54 * 721 / 50.5])
-    assert valid.tolist() == [[False, True, True]]
+    with pytest.raises(DataError, match="has 16 bits, found uint8"):
+        SunRgbdDataset.depth_format(np.zeros((2, 2), np.uint8))
 
 
 def test_hypersim_rays_of_a_plane():
@@ -302,14 +298,7 @@ def test_hypersim_rays_of_a_plane():
     direction = np.stack([x - width / 2, y - height / 2, np.full_like(x, 886.81)])
     distance = 4 * np.linalg.norm(direction, axis=0) / 886.81
     assert distance[0, 0] > 4.9
-    depth, _ = DepthRule(encoding="hypersim", scale=1)(distance.astype(np.float16))
+    depth, _ = HypersimDataset.depth_format(distance.astype(np.float16))
     assert np.abs(depth - 4).max() < 4 * 2**-10  # half floats have eleven bits
-    depth, _ = DepthRule(encoding="hypersim", scale=1)(distance)
+    depth, _ = HypersimDataset.depth_format(distance)
     assert np.abs(depth - 4).max() < 1e-6
-
-
-def test_encodings_that_do_not_fit():
-    with pytest.raises(DataError, match=r"data\.depth_encoding=log: choose one of linear, sunrgbd"):
-        DepthRule(encoding="log")
-    with pytest.raises(DataError, match=r"depth_encoding=sunrgbd needs 16-bit files"):
-        DepthRule(encoding="sunrgbd")(np.zeros((2, 2), np.uint8))

@@ -174,7 +174,7 @@ def test_pfm_header_byte_order_and_rows(tmp_path, order, header):
 def test_pfm_faults(tmp_path):
     path = tmp_path / "d.pfm"
     path.write_bytes(b"Pf\n3 2\n-1\n" + bytes(20))
-    with pytest.raises(DataError, match=r"20 bytes of pixels, must be 24"):
+    with pytest.raises(DataError, match=r"cannot be read as a PFM file .*again"):
         io.read_depth(path)
     path.write_bytes(b"PF\n1 2\n-1\n" + bytes(24))
     with pytest.raises(DataError, match="colour picture"):

@@ -1,5 +1,4 @@
 from collections import Counter
-from functools import partial
 
 import numpy as np
 import pytest
@@ -126,28 +125,6 @@ def test_a_wide_window_makes_every_order_equally_likely():
     assert len(counts) == 6
     chi_square = sum((c - 500) ** 2 / 500 for c in counts.values())
     assert chi_square < 20.5  # of five degrees of freedom: passed once in a thousand by chance
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("length", [90, 95])
-def test_ranks_take_stretches_of_such_an_order(monkeypatch, world, length):
-    sizes = [10] * 9 + ([length - 90] if length > 90 else [])
-    order = partial(nearby_permutation, sizes, window=2)
-    sampler = EpochSampler(length, seed=1, shuffle=True, order=lambda r: order(random=r))
-    sampler.set_epoch(4)
-    stretches = []
-    for rank in range(world):
-        on_rank(monkeypatch, rank, world)
-        stretches.append([index for _, index in sampler])
-        assert len(stretches[-1]) == len(sampler) == -(-length // world)
-        sampler.start = 7
-        assert [index for _, index in sampler] == stretches[-1][7:]
-        sampler.start = 0
-    counts = Counter(index for stretch in stretches for index in stretch)
-    assert set(counts) == set(range(length))
-    assert sum(counts.values()) - length == -length % world
-    shards = [{index // 10 for index in stretch} for stretch in stretches]
-    assert all(len(s) <= len(sizes) // world + 4 for s in shards)  # not all of them
 
 
 def test_evaluation_keeps_the_data_sets_order():

@@ -14,7 +14,7 @@ from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, read_list, share_out
 from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
-from dpt.data.formats.depth_encoding import DepthEncoding, DepthRule
+from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
 from dpt.types import IGNORE_INDEX
 
@@ -30,7 +30,7 @@ class FolderDataset(FileDataset):
             split; without it a sub-folder named after the split is used where it exists.
         num_classes, class_names, ignore_index, label_map: see :class:`LabelRule`.
         label_colors: see ``colors`` of :class:`LabelRule`.
-        depth_scale, depth_encoding, invalid_depth: see :class:`DepthRule`.
+        depth_scale, invalid_depth: see :class:`DepthRule`.
         depth_key: name of the depth array in files that hold several: an EXR channel, an HDF5
             data set, a variable of a ``.mat`` or ``.npz`` file.
         max_depth: required with ``depth``.
@@ -54,7 +54,6 @@ class FolderDataset(FileDataset):
     class_names: Sequence[str] = ()
     label_colors: Sequence[Sequence[int]] = ()
     depth_scale: float = 0.001
-    depth_encoding: DepthEncoding = "linear"
     depth_key: str | None = None
     invalid_depth: Sequence[float] = (0,)
     images_name: str = "%stem"
@@ -71,7 +70,6 @@ class FolderDataset(FileDataset):
         if self.max_depth is None:
             raise DataError("data.max_depth is needed with data.depth: largest valid metres")
         return DepthRule(
-            encoding=self.depth_encoding,
             scale=self.depth_scale,
             invalid=self.invalid_depth,
             min_depth=self.min_depth,
@@ -91,9 +89,8 @@ class FolderDataset(FileDataset):
 
     def list_files(self) -> list[Files]:
         folder, own = self._find(self.images, option="data.images")
-        # arrays are photos only if the template says so: beside photos they are depth
-        suffixes = (".npy",) if self.images_name.endswith(".npy") else io.IMAGE_SUFFIXES
-        photos = scan(folder, name=self.images_name, suffixes=suffixes, option="data.images_name")
+        name, suffixes = self.images_name, io.IMAGE_SUFFIXES
+        photos = scan(folder, name=name, suffixes=suffixes, option="data.images_name")
         if self._lists:
             keys = self._select_listed(photos, folder)
         elif own:

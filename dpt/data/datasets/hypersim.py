@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.errors import DataError, missing_path
@@ -15,6 +17,20 @@ from dpt.data.formats.labels import LabelRule
 _TABLE = "metadata_images_split_scene_v1.csv"
 _COLUMNS = ("scene_name", "camera_name", "frame_id", "included_in_public_release",
             "split_partition_name")  # fmt: skip
+
+
+def along_axis(distance: np.ndarray) -> np.ndarray:
+    """Distance (H, W) to the camera's centre, in metres, as depth along the optical axis.
+
+    The images are 1024 pixels wide with a focal length of 886.81 pixels; rays pass through pixel
+    centres, and the principal point is in the middle.
+    """
+    height, width = distance.shape
+    focal = 886.81 * width / 1024
+    x = np.arange(width) - (width - 1) / 2
+    y = np.arange(height) - (height - 1) / 2
+    ray = np.sqrt(x[None, :] ** 2 + y[:, None] ** 2 + focal**2)
+    return (distance * (focal / ray)).astype(np.float32)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -35,7 +51,7 @@ class HypersimDataset(FileDataset):
     class_names: Sequence[str] = ()
     max_depth: float | None = 20.0
 
-    depth_format = DepthRule(encoding="hypersim", scale=1.0)
+    depth_format = DepthRule(decode=along_axis, scale=1.0)
 
     def make_label_rule(self) -> LabelRule | None:
         self.remedies = {"labels": "set data.labels=true"}

@@ -21,6 +21,13 @@ _MASKS = "SUNRGBDtoolbox/Metadata/SUNRGBD2Dseg.mat"
 _FRAMES = "SUNRGBDtoolbox/Metadata/SUNRGBDMeta.mat"
 
 
+def unrotated(raw: np.ndarray) -> np.ndarray:
+    """Millimetres from the files' values, whose bits are rotated left by three."""
+    if raw.dtype != np.uint16:
+        raise DataError(f"depth of SUN RGB-D has 16 bits, found {raw.dtype}: unpack it again")
+    return (raw >> 3) | (raw << 13)
+
+
 @dataclass(kw_only=True, eq=False)
 class SunRgbdDataset(FileDataset):
     """Every folder below ``SUNRGBD/`` that holds ``image/`` and the depth folder is a frame.
@@ -45,7 +52,7 @@ class SunRgbdDataset(FileDataset):
     max_depth: float | None = 10.0
     fractions: Mapping[str, float] | None = None
 
-    depth_format = DepthRule(encoding="sunrgbd")
+    depth_format = DepthRule(decode=unrotated)
 
     def make_label_rule(self) -> LabelRule | None:
         self.remedies = {"labels": f"unpack the toolbox's Metadata into {self.folder}"}

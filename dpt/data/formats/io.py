@@ -38,64 +38,38 @@ _HEADER_FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM")
 """Pillow's names; some of its other formats start external programs."""
 
 
-def read_image(path: str | Path, *, exif: bool = False) -> np.ndarray:
-    """A photo as uint8 (H, W, 3) RGB; grey becomes RGB, alpha is dropped.
+def read_image(path: str | Path, *, exif: bool = False, data: bytes | None = None) -> np.ndarray:
+    """A JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB, without alpha.
 
     Args:
-        path: JPEG, PNG, WebP, BMP, TIFF or PPM; or ``.npy`` of (H, W, 3), uint8 or floats in 0..1.
+        path: the file.
         exif: turn the picture upright by its EXIF orientation. Off for data sets, whose label
-            files have no such tag and match the stored pixels; on for a user's own photo.
+            files have no such tag and match the stored pixels.
+        data: the file's content, if known; ``path`` is then for messages only.
     """
-    if Path(path).suffix.lower() != ".npy":
-        return decode_image(read_bytes(path), source=path, exif=exif)
-    pixels = read_numpy(path)
-    if pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise DataError(f"{path}: a photo must be (H, W, 3), found {pixels.shape}")
-    if pixels.dtype == np.uint8:
-        return pixels
-    if pixels.dtype.kind != "f" or not (pixels.min() >= 0 and pixels.max() <= 1):
-        raise DataError(f"{path}: pixels are {pixels.dtype}: save uint8, or floats in 0..1")
-    return np.rint(pixels * 255).astype(np.uint8)
-
-
-def decode_image(data: bytes, *, source: str | Path, exif: bool = False) -> np.ndarray:
-    """:func:`read_image` from the bytes of the file; ``source`` is for messages."""
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH
     if not exif:
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
-    image = decode_picture(source, data, flags)
+    image = decode_picture(path, data or read_bytes(path), flags)
     if image.dtype == np.uint16:
         if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():
             raise DataError(
-                f"{source}: a 16-bit single-channel file looks like depth, not like a photo: check "
+                f"{path}: a 16-bit single-channel file looks like depth, not like a photo: check "
                 "data.images, or save it as 8-bit"
             )
         image = (image >> 8).astype(np.uint8)
     if image.dtype != np.uint8:
-        raise DataError(f"{source}: pixels are {image.dtype}, not 8-bit: save photos as 8-bit RGB")
+        raise DataError(f"{path}: pixels are {image.dtype}, not 8-bit: save photos as 8-bit RGB")
     return image
-
-
-def decode_map(data: bytes, *, source: str | Path) -> np.ndarray:
-    """The numbers (H, W) of a PNG or ``.npz`` file as stored; ``source`` is for messages."""
-    if data.startswith(b"PK"):  # a ZIP archive, which .npz files are
-        return read_numpy(source, data=data)
-    return decode_picture(source, data, cv2.IMREAD_UNCHANGED)
 
 
 def read_depth(
     path: str | Path, *, key: str | None = None, scale: float = 1.0, **rule: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Depth in metres and its validity.
+    """Depth, float32 (H, W) in metres, 0 where invalid, and its validity, bool (H, W).
 
-    Args:
-        path, key: see :func:`read_raw_depth`.
-        scale: metres = value in the file × scale; 0.001 for millimetres.
-        **rule: ``invalid``, ``min_depth``, ``max_depth``, ``encoding``, see :class:`DepthRule`.
-
-    Returns:
-        depth, float32 (H, W), 0 where invalid; valid, bool (H, W). NaN, infinity and values not
-        above zero are always invalid.
+    See :func:`read_raw_depth` for ``key`` and :class:`DepthRule` for ``scale``, ``invalid``,
+    ``min_depth`` and ``max_depth``.
     """
     return DepthRule(scale=scale, **rule)(read_raw_depth(path, key=key))
 
@@ -104,8 +78,7 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     """The numbers of a depth file as they are stored, (H, W).
 
     Args:
-        path: PNG, TIFF or PGM of any number of bits, ``.pfm``, ``.npy``, ``.npz``, ``.exr``,
-            ``.h5`` or ``.hdf5``, ``.mat``.
+        path: PNG, TIFF or PGM of any number of bits, PFM, NPY, NPZ, EXR, HDF5 or MATLAB.
         key: name of the array in files that hold several: an EXR channel, an HDF5 data set, a
             variable of a ``.mat`` or ``.npz`` file. None: the only one; of ``.npz`` the first.
     """
@@ -123,8 +96,8 @@ def read_labels(path: str | Path, *, colors: Sequence[Sequence[int]] | None = No
     """Class ids, an integer array (H, W) of the file's own type.
 
     Args:
-        path: PNG (also with a palette, whose indices are the ids), TIFF, BMP, ``.npy``, ``.npz``
-            (its first array), HDF5 or ``.mat`` (the only one).
+        path: PNG (also with a palette, whose indices are the ids), TIFF, BMP, or arrays as in
+            :func:`read_raw_depth`.
         colors: an RGB row for each id, for RGB files. A colour for "unlabelled" goes after the
             last class; its row number is the ignore index.
     """
@@ -297,17 +270,13 @@ def read_pfm(path: str | Path, key: None = None) -> np.ndarray:
         raise DataError(f"{path}: not a PFM file (Pf, width, height, scale): {AGAIN}")
     kind, width, height, scale = header.groups()
     with _decoding(path, "a PFM file"):
-        dtype = np.dtype("<f4" if float(scale) < 0 else ">f4")
-    shape = (int(height), int(width), 3 if kind == b"PF" else 1)
-    body, size = data[header.end() :], int(np.prod(shape)) * 4
-    if len(body) < size or body[size:].strip():
-        raise DataError(f"{path}: {len(body)} bytes of pixels, must be {size}: {AGAIN}")
-    pixels = np.frombuffer(body[:size], dtype).reshape(shape)
-    return np.ascontiguousarray(pixels[::-1]).astype(np.float32)
+        dtype = "<f4" if float(scale) < 0 else ">f4"
+        pixels = np.frombuffer(data, dtype, offset=header.end())
+        rows = pixels.reshape(int(height), int(width), 3 if kind == b"PF" else 1)
+        return rows[::-1].astype(np.float32)
 
 
 # -------------------------------------------------------------------------------- named arrays
-# ``key`` is the name of the array; without it the file must leave no choice.
 
 
 def read_numpy(
@@ -322,11 +291,7 @@ def read_numpy(
 
 
 def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
-    """A channel of an OpenEXR file, half, float or uint.
-
-    Without ``key``: the only channel, the only one called Z, or any of channels that are all equal
-    (depth stored as grey RGB).
-    """
+    """A channel of an OpenEXR file: without ``key`` the one called Z, or any of equal ones."""
     library = require("OpenEXR", f"{path}: reading it", extra="exr")
     check_file(path)
     with (
@@ -334,13 +299,9 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
         library.File(str(path), separate_channels=True) as file,
     ):
         channels = {name: c.pixels for name, c in file.channels().items()}
-    if key is None and len(channels) > 1:
-        called_z = [name for name in channels if name.rpartition(".")[2] == "Z"]
-        if len(called_z) == 1:
-            return channels[called_z[0]]
-        first, *rest = channels.values()
-        if all(first.tobytes() == other.tobytes() for other in rest):  # NaN included
-            return first
+    names = [name for name in channels if name.rpartition(".")[2] == "Z"] or list(channels)
+    if key is None and len({channels[name].tobytes() for name in names}) == 1:  # grey RGB
+        return channels[names[0]]
     return channels[_choose(path, list(channels), key)]
 
 

@@ -1,22 +1,18 @@
 """Writes the shards of a packed data set.
 
-A shard appears under its name when it is complete, and a hidden index file then records it. An
-interrupted run resumes after the last recorded shard and ends with the same bytes as an
-uninterrupted one.
+A shard appears under its name when it is complete, and the index when all shards are.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch.utils.data
@@ -24,11 +20,10 @@ from torch.utils.data import DataLoader
 
 from dpt import atomic
 from dpt.data.base import Dataset, check_sample
-from dpt.data.datasets.download import verify
 from dpt.data.errors import DataError
 from dpt.data.loading import init_worker
+from dpt.data.shards.packed import INDEX, Shard, ShardIndex
 from dpt.data.shards.samples import encode_sample
-from dpt.data.shards.store import Shard, ShardIndex
 from dpt.run_log import tracked
 
 log = logging.getLogger("dpt")
@@ -42,80 +37,62 @@ def pack_split(
     folder: Path,
     *,
     split: str,
-    source: Mapping[str, Any],
     shard_size: int,
     shuffle_seed: int | None = None,
     num_workers: int = 0,
     skip_broken: bool = False,
 ) -> ShardIndex:
-    """Writes ``SPLIT-000000.tar``, ... and ``SPLIT.json``; verifies and keeps existing shards.
+    """Writes ``SPLIT-000000.tar``, ... and ``SPLIT.json``.
 
     Args:
         dataset: one split; its samples must be the same in every epoch.
         folder: where to write; created.
         split: name of the split.
-        source: settings of the data set, as plain data. A later run resumes only if these, the
-            length, the order and the shard size are the same.
         shard_size: size in bytes after which the next shard is started.
         shuffle_seed: seed of a random order of the samples; None keeps the order.
         num_workers: processes that read samples.
         skip_broken: leave out samples that cannot be read, with a warning.
 
     Raises:
-        DataError: a sample cannot be read, the folder holds other data, or the disk is full.
+        DataError: a sample cannot be read, the split is already packed, or the disk is full.
     """
     if dataset.changes_every_epoch:
         raise DataError(
             f"split {split}: a mix is drawn again in every epoch and cannot be packed: pack its "
             "data sets one by one and mix those (data=mix with packed sets)"
         )
-    settings = [source, split, len(dataset), shard_size, shuffle_seed]
-    fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    target, partial = folder / f"{split}.json", folder / f".{split}.partial.json"
-    if finished := _existing(target, fingerprint):
-        log.info("%s: already packed and complete", target)
-        return finished
-    index = _existing(partial, fingerprint) or ShardIndex(
-        info=dataset.info,
-        class_id_names=dataset.class_id_names,
-        fingerprint=fingerprint,
-    )
-    if index.done:
-        log.info("%s: resuming after %d samples", partial, index.done)
+    target = folder / f"{split}.json"
+    if target.exists():
+        raise DataError(f"{target}: the split is already packed: choose another out, or remove it")
     order = np.arange(len(dataset))
     if shuffle_seed is not None:
         order = np.random.default_rng(shuffle_seed).permutation(order)
     loader: Iterable[Encoded] = DataLoader(
         _Encoder(dataset, skip_broken),
         batch_size=None,
-        sampler=order[index.done :].tolist(),
+        sampler=order.tolist(),
         num_workers=num_workers,
         worker_init_fn=init_worker,
         prefetch_factor=8 if num_workers else None,
     )
-    done, skipped, remaining = index.done, list(index.skipped), len(dataset) - index.done
 
     def readable() -> Iterator[tuple[str, dict[str, bytes]]]:
-        nonlocal done
-        for key, parts in tracked(loader, remaining, title=f"packing {split}"):
-            done += 1
+        for key, parts in tracked(loader, len(dataset), title=f"packing {split}"):
             if isinstance(parts, str):
                 log.warning("left out: %s", parts)
-                skipped.append(parts)
             else:
                 yield key, parts
 
-    samples = readable()
+    samples, shards = readable(), list[Shard]()
     for first in samples:
-        path = folder / f"{split}-{len(index.shards):06}.tar"
-        shard = _write_shard(path, chain([first], samples), shard_size=shard_size)
-        index = replace(index, shards=(*index.shards, shard), skipped=tuple(skipped), done=done)
-        index.write(partial)
-    if not index.shards:
-        raise DataError(f"split {split}: no sample could be read: {(skipped or ['none'])[0]}")
-    index = replace(index, skipped=tuple(skipped), done=done)
-    index.write(target)
-    partial.unlink(missing_ok=True)
+        path = folder / f"{split}-{len(shards):06}.tar"
+        shards.append(_write_shard(path, chain([first], samples), shard_size=shard_size))
+    if not shards:
+        raise DataError(f"split {split}: no sample could be read: check the data set")
+    index = ShardIndex(
+        info=dataset.info, class_id_names=dataset.class_id_names, shards=tuple(shards)
+    )
+    atomic.write_bytes(target, INDEX.dump_json(index, indent=1))
     return index
 
 
@@ -136,23 +113,6 @@ class _Encoder(torch.utils.data.Dataset[Encoded]):
                 raise
             return key, str(error)
         return key, encode_sample(sample)
-
-
-def _existing(path: Path, fingerprint: str) -> ShardIndex | None:
-    """The index of an earlier run, after checking its settings and shards; None without one."""
-    if not path.exists():
-        return None
-    index = ShardIndex.read(path)
-    if index.fingerprint != fingerprint:
-        raise DataError(
-            f"{path} belongs to other data or other settings: choose another folder, or remove it "
-            "to overwrite its shards"
-        )
-    for shard in index.shards:
-        remedy = f"copy it again, or remove {path} to pack the split again"
-        shard_path = path.parent / shard.name
-        verify(shard_path, checksum=f"sha256:{shard.sha256}", size=shard.size, remedy=remedy)
-    return index
 
 
 def _write_shard(
@@ -177,5 +137,5 @@ def _write_shard(
     except OSError as error:
         raise DataError(
             f"{path}: cannot be written ({error.strerror}): free some space or check the "
-            "permissions, and run the same command again to resume"
+            "permissions, and run the same command again"
         ) from None

@@ -7,26 +7,59 @@ cannot keep the guarantees of ``EpochSampler``: equal numbers on all ranks and r
 from __future__ import annotations
 
 import tarfile
+import tempfile
 from bisect import bisect_right
 from collections import OrderedDict
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import BinaryIO
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal
 
+import filelock
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
 from dpt.data.base import Dataset
-from dpt.data.errors import DataError
+from dpt.data.datasets.download import fetch, verify
+from dpt.data.errors import DataError, data_root, missing_path
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
-from dpt.data.shards.store import GIGABYTE, ShardCache, ShardFolder
-from dpt.types import Sample
+from dpt.types import DatasetInfo, Sample
+
+_REMEDY = "check data.root, and that all files that dpt data pack wrote were copied there"
 
 Table = list[tuple[str, dict[str, tuple[int, int]]]]
 """Key and files of each sample of a shard; a file is its first byte and its length."""
 
 
+@dataclass(frozen=True)
+class Shard:
+    """A tar file of samples, in the folder of the index; ``size`` in bytes, ``sha256`` in hex."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.tar$")]
+    samples: Annotated[int, Field(ge=1)]
+    size: Annotated[int, Field(ge=1)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardIndex:
+    """The JSON file of a packed split: its shards in order, and its description."""
+
+    info: DatasetInfo
+    class_id_names: tuple[str, ...] = ()
+    shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
+    format: Literal["dpt-packed-3"] = "dpt-packed-3"
+
+
+INDEX = TypeAdapter(ShardIndex)
+
+
 class PackedDataset(Dataset):
     """The samples of a packed split, equal to those of the original data set.
+
+    A shard at a remote address is fetched when it is first needed, once for all processes of a
+    machine, verified and kept in ``cache_dir``.
 
     Args:
         root: folder of the shards, or its address: ``https://``, ``http://``, or any that fsspec
@@ -34,41 +67,24 @@ class PackedDataset(Dataset):
         split: ``train``, ``val``, ...
         window: number of shards from which training draws at a time, see
             :func:`dpt.data.samplers.nearby_permutation`; the order does not depend on ``root``.
-        cache_dir: folder for shards of a remote address, shared by all processes of a machine.
-        cache_gb: gigabytes that they may take there.
+        cache_dir: folder for shards of a remote address.
     """
 
     is_sharded = True
 
     def __init__(
-        self,
-        *,
-        root: str,
-        split: str,
-        window: int = 16,
-        cache_dir: str = "data/shards",
-        cache_gb: float = 20.0,
+        self, *, root: str, split: str, window: int = 16, cache_dir: str = "data/shards"
     ) -> None:
         if window < 1:
             raise DataError(f"data.window={window}: must be at least 1 shard")
         self.root = str(root).rstrip("/")
-        self.store = (
-            ShardCache(self.root, cache_dir, limit=int(cache_gb * GIGABYTE))
-            if "://" in self.root
-            else ShardFolder(root)
-        )
-        index = self.store.index(split)
+        self.is_remote = "://" in self.root
+        self.folder = Path(cache_dir).expanduser() if self.is_remote else data_root(root)
+        index = self._read_index(split)
         self.info, self.class_id_names = index.info, index.class_id_names
         self.shards, self.window = index.shards, window
         self._ends = list(accumulate(shard.samples for shard in self.shards))
         self._tables: OrderedDict[int, Table] = OrderedDict()
-        count = min(window + 1, len(self.shards))
-        needed = count * max(shard.size for shard in self.shards) / GIGABYTE
-        if not self.store.is_local and needed > cache_gb:
-            raise DataError(
-                f"data.cache_gb={cache_gb:g} cannot hold the {count} shards that data.window needs "
-                f"at a time, {needed:.3g} GB: raise it, or lower data.window"
-            )
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -77,43 +93,76 @@ class PackedDataset(Dataset):
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
         number = bisect_right(self._ends, index)
-        with self.store.open(self.shards[number]) as file:
+        with self._open(self.shards[number]) as file:
             key, places = self._table(number, file)[index - self._ends[number]]  # from the end
             parts = {}
             for name, (start, length) in places.items():
                 file.seek(start)
                 parts[name] = file.read(length)
-        sample = decode_sample(parts, source=f"{self._name(number)}#{key}")
+        sample = decode_sample(parts, source=f"{self.root}/{self.shards[number].name}#{key}")
         sample["index"] = index
         return sample
 
     @property
     def available_indices(self) -> range:
         """Indices that can be read without fetching much: the first shard of a remote address."""
-        return range(len(self) if self.store.is_local else self.shards[0].samples)
+        return range(self.shards[0].samples if self.is_remote else len(self))
 
     def epoch_order(self, random: np.random.Generator) -> np.ndarray:
         """A random order that reads from ``window`` shards at a time."""
         sizes = [shard.samples for shard in self.shards]
         return nearby_permutation(sizes, window=self.window, random=random)
 
+    def _read_index(self, split: str) -> ShardIndex:
+        source = f"{self.root}/{split}.json"
+        with tempfile.TemporaryDirectory() as folder:
+            path = self.folder / f"{split}.json"
+            if self.is_remote:
+                path = fetch(source, Path(folder) / path.name, remedy=_REMEDY, quiet=True)
+            elif not path.is_file():
+                remedy = f"check data.root, or pack the split: dpt data pack data=... split={split}"
+                raise missing_path(path, what="index", remedy=remedy)
+            text = path.read_bytes()
+        try:
+            return INDEX.validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise DataError(
+                f"{source}: not an index that dpt data pack wrote ({key}: {first['msg']}): pack "
+                "the data again"
+            ) from None
+
+    def _open(self, shard: Shard) -> BinaryIO:
+        """The file of a shard, whose size is checked."""
+        path = self.folder / shard.name
+        if self.is_remote:
+            path = self.folder / f"{shard.sha256}.tar"
+            if not path.exists():
+                url, checksum = f"{self.root}/{shard.name}", f"sha256:{shard.sha256}"
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with filelock.FileLock(path.with_suffix(".lock")):
+                    fetch(url, path, checksum=checksum, size=shard.size, remedy=_REMEDY, quiet=True)
+        remedy = "remove it" if self.is_remote else "copy it again"
+        verify(path, size=shard.size, remedy=remedy)
+        return path.open("rb")
+
     def _table(self, number: int, file: BinaryIO) -> Table:
         """The table of a shard; those of the shards used last are kept."""
         if number not in self._tables:
-            table = _read_table(file, source=self._name(number))
-            if len(table) != self.shards[number].samples:
+            shard = self.shards[number]
+            source = f"{self.root}/{shard.name}"
+            table = _read_table(file, source=source)
+            if len(table) != shard.samples:
                 raise DataError(
-                    f"{self._name(number)}: has {len(table)} samples, expected "
-                    f"{self.shards[number].samples}: pack the data again"
+                    f"{source}: has {len(table)} samples, expected {shard.samples}: pack the data "
+                    "again"
                 )
             self._tables[number] = table
             if len(self._tables) > 2 * self.window + 1:
                 self._tables.popitem(last=False)
         self._tables.move_to_end(number)
         return self._tables[number]
-
-    def _name(self, number: int) -> str:
-        return f"{self.root}/{self.shards[number].name}"
 
 
 def _read_table(file: BinaryIO, *, source: str) -> Table:
