@@ -1,7 +1,6 @@
 """``data=scenes``: procedural rooms, halls, streets and parks, rendered on demand.
 
-Every image is a function of (seed, split, index), with exact depth and labels. The data set needs
-no files, is fast enough for a CPU, and cannot be solved by colour or position alone.
+Every image is a function of (seed, split, index). Colour or position alone do not tell the labels.
 """
 
 from __future__ import annotations
@@ -33,12 +32,10 @@ MAX_DEPTH = 20.0
 
 
 class ScenesDataset(Dataset):
-    """Rendered scenes with depth, labels, a scene kind and a free distance.
+    """Rendered scenes. ``depth`` is exact at the pixel centres, invalid in the sky and beyond 20 m.
 
-    ``depth`` is exact z-depth in metres at the pixel centres, invalid in the sky and beyond 20 m.
-    ``class_id`` is the kind of scene, an index of ``class_id_names``. ``value`` is the free
-    distance ahead: the smallest depth in the middle third of the image (in both directions), at
-    most 20.
+    ``class_id`` is the kind of scene; ``value`` is the smallest depth in the middle third of the
+    image (in both directions), at most 20.
 
     Args:
         split: ``train``, ``val`` or ``test``; they share no image.

@@ -1,28 +1,24 @@
 """Random scenes of six kinds: layout, objects, camera and light.
 
-Colours hint at what a surface is (pale walls, white ceilings, bright objects) without deciding it,
-so that a model must also use shape and position.
+Colours hint at what a surface is (pale walls, white ceilings, bright objects) without deciding it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import ArrayLike
 
 from dpt.data.scenes import shading
 from dpt.data.scenes.raycast import Camera, Kind, Shell, Solid
-from dpt.data.scenes.shading import Light, Scene, Sky
-from dpt.data.scenes.textures import Material, Windows
+from dpt.data.scenes.shading import Light, Material, Scene, Sky, Surface, Windows
 
-_LABELS: dict[Kind, int] = {
-    "box": shading.BOX, "ball": shading.BALL, "cylinder": shading.CYLINDER, "cone": shading.CONE
-}  # fmt: skip
-_KINDS = tuple(_LABELS)
+_KINDS: tuple[Kind, ...] = ("box", "ball", "cylinder", "cone")  # labels in this order
 Size = tuple[float, float, float]
 _GROUND_PATTERNS = ("grass", "grass", "tiles", "plain", "marble", "bricks")
 
@@ -54,18 +50,16 @@ class Site:
     yaw: float
     shell: Shell
     solids: list[Solid] = field(default_factory=list)
-    taken: list[tuple[float, float, float]] = field(default_factory=list)  # x, y, radius
+    surfaces: list[Surface] = field(default_factory=list)
+    taken: list[Size] = field(default_factory=lambda: [(0.0, 0.0, 0.55)])
+    """Circles (x, y, radius) on the ground; the first one is room for the camera."""
 
     def is_free(self, x: float, y: float, radius: float) -> bool:
         low, high = self.shell.low, self.shell.high
-        return bool(
-            low[0] < x - radius
-            and x + radius < high[0]
-            and low[1] < y - radius
-            and y + radius < high[1]
-            and x * x + y * y >= (radius + 0.55) ** 2  # room for the camera
-            and all((x - a) ** 2 + (y - b) ** 2 > (radius + r) ** 2 for a, b, r in self.taken)
-        )
+        inside = low[0] < x - radius < x + radius < high[0]
+        inside = inside and low[1] < y - radius < y + radius < high[1]
+        others = ((x - a) ** 2 + (y - b) ** 2 > (radius + r) ** 2 for a, b, r in self.taken)
+        return bool(inside) and all(others)
 
     def find_place(
         self, radius: float, nearest: float, farthest: float
@@ -83,8 +77,8 @@ class Site:
     def add(
         self,
         kind: Kind,
-        center: Sequence[float] | np.ndarray,
-        half: Sequence[float] | np.ndarray,
+        center: ArrayLike,
+        half: ArrayLike,
         *,
         label: int | None = None,
         material: Material | None = None,
@@ -97,30 +91,22 @@ class Site:
         rotation = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1.0]])
         if lying:  # its z axis becomes horizontal
             rotation = rotation @ np.array([[0, 0, 1.0], [0, 1, 0], [-1, 0, 0]])
-        self.solids.append(
-            Solid(
-                kind,
-                _LABELS[kind] if label is None else label,
-                np.asarray(center, np.float32),
-                np.asarray(half, np.float32),
-                rotation.astype(np.float32),
-                material or _random_material(self.rng, OBJECTS, 0.45, gloss=0.35),
-                windows,
-            )
-        )
+        place = (np.asarray(array, np.float32) for array in (center, half, rotation))
+        self.solids.append(Solid(kind, *place))
+        label = shading.BOX + _KINDS.index(kind) if label is None else label
+        material = material or _random_material(self.rng, OBJECTS, 0.45, gloss=0.35)
+        self.surfaces.append((label, material, windows))
 
 
 def _room(rng: Generator) -> Scene:
     site = _enclosed(rng, rng.uniform((2.8, 2.8, 2.2), (8, 8, 3.6)), aim=0.45)
-    _furnish(site, int(rng.integers(4, 10)), size=1.0, farthest=7)
-    return _indoors(site)
+    return _indoors(_furnish(site, 4, 10, size=1.0, farthest=7))
 
 
 def _corridor(rng: Generator) -> Scene:
     width, length, height = rng.uniform((1.6, 8, 2.2), (3.0, 26, 3.4))
     site = _enclosed(rng, np.array([length, width, height]), aim=0.12, along=True)
-    _furnish(site, int(rng.integers(3, 8)), size=0.75, farthest=12)
-    return _indoors(site)
+    return _indoors(_furnish(site, 3, 8, size=0.75, farthest=12))
 
 
 def _pillared_hall(rng: Generator) -> Scene:
@@ -135,8 +121,7 @@ def _pillared_hall(rng: Generator) -> Scene:
             if len(site.solids) < 24 and site.is_free(x, y, radius * 1.45):
                 site.add(kind, [x, y, half[2]], half, material=material)
                 site.taken.append((x, y, radius * 1.45))
-    _furnish(site, int(rng.integers(2, 7)), size=1.2, farthest=10)
-    return _indoors(site)
+    return _indoors(_furnish(site, 2, 7, size=1.2, farthest=10))
 
 
 def _street(rng: Generator) -> Scene:
@@ -153,8 +138,7 @@ def _street(rng: Generator) -> Scene:
     for x, y in zip(*trees, strict=True):
         if rng.random() < 0.5:
             _add_tree(site, float(x), float(y), size=0.8)
-    _furnish(site, int(rng.integers(3, 8)), size=1.5, farthest=15)
-    return _outdoors(site, _GROUND_PATTERNS[2:])
+    return _outdoors(_furnish(site, 3, 8, size=1.5, farthest=15), _GROUND_PATTERNS[2:])
 
 
 def _court(rng: Generator) -> Scene:
@@ -164,8 +148,7 @@ def _court(rng: Generator) -> Scene:
     for _ in range(int(rng.integers(0, 3))):
         if place := site.find_place(0.8, 2.5, 12):
             _add_tree(site, *place, size=0.7)
-    _furnish(site, int(rng.integers(3, 9)), size=1.3, farthest=12)
-    return _outdoors(site, _GROUND_PATTERNS)
+    return _outdoors(_furnish(site, 3, 9, size=1.3, farthest=12), _GROUND_PATTERNS)
 
 
 def _park(rng: Generator) -> Scene:
@@ -175,8 +158,7 @@ def _park(rng: Generator) -> Scene:
             _add_tree(site, *place, size=rng.uniform(0.6, 1.5))
     if rng.random() < 0.4:
         _add_distant_building(site, 0.5, (15, 26), (2, 2, 1.5), (5, 6, 4))
-    _furnish(site, int(rng.integers(3, 9)), size=1.5, farthest=16)
-    return _outdoors(site, _GROUND_PATTERNS)
+    return _outdoors(_furnish(site, 3, 9, size=1.5, farthest=16), _GROUND_PATTERNS)
 
 
 LAYOUTS: dict[str, Callable[[Generator], Scene]] = {
@@ -194,8 +176,7 @@ def _add_distant_building(
     site: Site, spread: float, distance: tuple[float, float], low: Size, high: Size
 ) -> None:
     """A building in view, ``spread`` radians around the axis, of a half size in low..high."""
-    bearing = site.yaw + site.rng.uniform(-spread, spread)
-    far = site.rng.uniform(*distance)
+    bearing, far = site.yaw + site.rng.uniform(-spread, spread), site.rng.uniform(*distance)
     half = site.rng.uniform(low, high)
     _add_building(site, far * np.cos(bearing), far * np.sin(bearing), half)
 
@@ -252,13 +233,13 @@ def _indoors(site: Site) -> Scene:
         above=ambient,
         below=ambient * np.float32(rng.uniform(0.6, 1.0)),
     )
-    windows, walls = None, []
+    walls: dict[int, Windows] = {}
     if rng.random() < 0.55:
         windows = _random_windows(rng, rows=1, glow=1.3)
-        walls = rng.choice(4, int(rng.integers(1, 3)), replace=False).tolist()
+        walls = dict.fromkeys(rng.choice(4, rng.integers(1, 3), replace=False).tolist(), windows)
     floor = _random_material(rng, FLOORS, 0.7, gloss=0.2)
     floor = replace(floor, turn=rng.uniform(0, np.pi))
-    return _finish(site, floor, windows, walls, light=light, sky=None)
+    return _finish(site, floor, walls, light, None)
 
 
 def _outdoors(site: Site, patterns: tuple[str, ...]) -> Scene:
@@ -285,39 +266,33 @@ def _outdoors(site: Site, patterns: tuple[str, ...]) -> Scene:
     if ground.pattern == "grass" and rng.random() < 0.95:
         colors = _random_shades(rng, rng.uniform(0.2, 0.33), rng.uniform(0.3, 0.7), 0.7)
         ground = Material("grass", colors, 1.0, 0.0, ground.turn)
-    windows = None
+    walls = {}
     if np.isfinite(height) and height > 2.6 and rng.random() < 0.4:
-        windows = _random_windows(rng, rows=1, glow=0.1)
-    return _finish(site, ground, windows, (0, 2), light=light, sky=sky)
+        walls = dict.fromkeys((0, 2), _random_windows(rng, rows=1, glow=0.1))
+    return _finish(site, ground, walls, light, sky)
 
 
 def _finish(
-    site: Site, floor: Material, windows: Windows | None, walls: Sequence[int], **light: Any
+    site: Site, floor: Material, walls: dict[int, Windows], light: Light, sky: Sky | None
 ) -> Scene:
-    """Adds the materials of the shell, with windows in some walls, and the camera's settings."""
+    """Adds the surfaces of the shell, with windows in ``walls``, and the camera's settings."""
     rng = site.rng
     wall = _random_material(rng, WALLS, 0.7)
     accent = _random_material(rng, WALLS, 0.7) if rng.random() < 0.4 else wall
-    faces = (wall, accent, wall, wall, floor, _random_material(rng, CEILINGS, 0.8))
-    return Scene(
-        camera=site.camera,
-        shell=site.shell,
-        solids=tuple(site.solids),
-        faces=tuple((face, windows if k in walls else None) for k, face in enumerate(faces)),
-        exposure=rng.uniform(0.85, 1.4),
-        noise=rng.uniform(0.004, 0.02),
-        blur=rng.uniform(0.35, 0.75),
-        **light,
-    )
+    faces = [(shading.WALL, face) for face in (wall, accent, wall, wall)]
+    faces += [(shading.GROUND, floor), (shading.CEILING, _random_material(rng, CEILINGS, 0.8))]
+    surfaces = [*site.surfaces, *((*face, walls.get(k)) for k, face in enumerate(faces))]
+    exposure, noise, blur = rng.uniform((0.85, 0.004, 0.35), (1.4, 0.02, 0.75)).tolist()
+    return Scene(site.camera, site.shell, site.solids, surfaces, light, sky, exposure, noise, blur)
 
 
 # --- objects and materials ----------------------------------------------------------------------
 
 
-def _furnish(site: Site, count: int, *, size: float, farthest: float) -> None:
-    """Adds objects, some of them on boxes."""
+def _furnish(site: Site, least: int, below: int, *, size: float, farthest: float) -> Site:
+    """Adds least..below - 1 objects, some of them on boxes."""
     rng = site.rng
-    for _ in range(count):
+    for _ in range(int(rng.integers(least, below))):
         kind = _KINDS[max(0, int(rng.integers(-1, 4)))]  # boxes twice as often
         half = _half_size(rng, kind) * size
         lying = kind == "cylinder" and rng.random() < 0.3
@@ -339,6 +314,7 @@ def _furnish(site: Site, count: int, *, size: float, farthest: float) -> None:
             if center[2] + half[2] + 2 * top_half[2] < site.shell.high[2]:
                 center = center + np.array([0, 0, half[2] + top_half[2]])
                 site.add(kind, center, top_half, turn=rng.uniform(0, 2 * np.pi))
+    return site
 
 
 def _half_size(rng: Generator, kind: Kind) -> np.ndarray:

@@ -3,8 +3,7 @@
 World axes: x and y on the ground, z up, metres. Every solid is an affine image of a unit solid
 (box, ball, cylinder or cone in [-1, 1]³), so a ray is mapped to the unit frame and intersected
 there; the ray parameter does not change. Camera rays advance one metre along the optical axis per
-unit of that parameter, so it is the z-depth. Where a ray misses, the interval is NaN or empty;
-comparisons with NaN are False. Callers silence floating-point warnings with ``np.errstate``.
+unit of that parameter, so it is the z-depth. Callers silence floating-point warnings.
 
 Legend: N rays or points, arrays are (3, N) float32.
 """
@@ -18,18 +17,13 @@ from typing import Literal
 
 import numpy as np
 
-from dpt.data.scenes.textures import Material, Windows
-
 Kind = Literal["box", "ball", "cylinder", "cone"]
 Span = tuple[np.ndarray, np.ndarray]
 """Ray parameters (N,) of entry and exit; NaN, or entry > exit, where a ray misses."""
 
-NEAR = 0.05
-"""Smallest visible depth in metres."""
+NEAR = 0.05  # smallest visible depth in metres
 SKY_FACE = 6
-
 _TINY = np.float32(1e-12)
-_CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], np.float32).T
 
 
 @dataclass(frozen=True)
@@ -53,13 +47,13 @@ class Camera:
         return cls(position, rows.astype(np.float32), float(0.5 / np.tan(fov / 2)))
 
     def rays(self, size: tuple[int, int]) -> np.ndarray:
-        """(3, H, W) world directions through the pixel centres, of z-depth 1."""
+        """(3, H·W) world directions through the pixel centres, of z-depth 1."""
         height, width = size
         focal = self.focal * width
         x = (np.arange(width, dtype=np.float32) + 0.5 - width / 2) / focal
         y = (np.arange(height, dtype=np.float32) + 0.5 - height / 2) / focal
         right, down, forward = self.rotation[:, :, None, None]
-        return forward + right * x + down * y[:, None]
+        return (forward + right * x + down * y[:, None]).reshape(3, -1)
 
 
 @dataclass(frozen=True)
@@ -67,12 +61,9 @@ class Solid:
     """A unit solid, scaled by ``half``, rotated and moved to ``center``."""
 
     kind: Kind
-    label: int
     center: np.ndarray  # (3,) metres
     half: np.ndarray  # (3,) half sizes along its own axes, metres
     rotation: np.ndarray  # (3, 3), columns: its own axes in the world
-    material: Material
-    windows: Windows | None = None
 
     @cached_property
     def to_unit(self) -> np.ndarray:
@@ -97,21 +88,6 @@ class Solid:
         normal = self.to_unit.T @ _SOLIDS[self.kind][1](local)
         return normal / np.sqrt(dot(normal, normal))
 
-    def window(self, camera: Camera, size: tuple[int, int]) -> tuple[slice, slice] | None:
-        """Rows and columns of the image that contain the solid; None if it is out of view."""
-        height, width = size
-        corners = self.center[:, None] + self.rotation @ (_CORNERS * self.half[:, None])
-        x, y, z = camera.rotation @ (corners - camera.position[:, None])
-        if z.max() < NEAR:
-            return None
-        if z.min() < NEAR:  # partly behind the camera: its outline is unbounded
-            return slice(0, height), slice(0, width)
-        scale = camera.focal * width / z
-        u, v = x * scale + width / 2 - 0.5, y * scale + height / 2 - 0.5
-        top, bottom = max(int(v.min()), 0), min(int(v.max()) + 2, height)
-        left, right = max(int(u.min()), 0), min(int(u.max()) + 2, width)
-        return (slice(top, bottom), slice(left, right)) if top < bottom and left < right else None
-
 
 @dataclass(frozen=True)
 class Shell:
@@ -122,8 +98,8 @@ class Shell:
     roof: bool  # False leaves the top open to the sky
 
     def span(self, origins: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ray parameters (N,) where rays from inside leave, inf through an open side; and the face
-        (N,) through which: axis·2 + (1 if high), or ``SKY_FACE``."""
+        """Ray parameters (N,) where rays leave, inf through an open side, and the face (N,) through
+        which: axis·2 + (1 if high), or ``SKY_FACE``."""
         inverse = 1 / _nonzero(directions)
         x, y, z = np.maximum(
             (self.low[:, None] - origins) * inverse, (self.high[:, None] - origins) * inverse
@@ -141,30 +117,17 @@ class Shell:
 def first_hits(
     camera: Camera, shell: Shell, solids: Sequence[Solid], size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What each pixel centre sees.
-
-    Returns:
-        rays: (3, H·W) world directions.
-        depth: (H·W,) z-depth in metres, inf in the sky.
-        surface: (H·W,) number of the solid, or ``len(solids)`` + face of the shell.
-    """
-    rays = camera.rays(size)
-    origin = camera.position[:, None]
-    step, face = shell.span(origin, rays.reshape(3, -1))
-    depth = step.reshape(size)
-    surface = face.reshape(size) + np.int16(len(solids))
+    """What each pixel centre sees: rays (3, H·W); z-depth (H·W,) in metres, inf in the sky; surface
+    (H·W,), the number of the solid or ``len(solids)`` + face of the shell."""
+    rays, origin = camera.rays(size), camera.position[:, None]
+    depth, face = shell.span(origin, rays)
+    surface = face + np.int16(len(solids))
     for k, solid in enumerate(solids):
-        window = solid.window(camera, size)
-        if window is None:
-            continue
-        nearest = depth[window]
-        entry, leave = solid.span(origin, rays[(slice(None), *window)].reshape(3, -1))
-        seen = ((entry > NEAR) & (entry < leave)).reshape(nearest.shape)
-        entry = entry.reshape(nearest.shape)
-        seen &= entry < nearest
-        nearest[seen] = entry[seen]
-        surface[window][seen] = k
-    return rays.reshape(3, -1), depth.reshape(-1), surface.reshape(-1)
+        entry, leave = solid.span(origin, rays)
+        seen = (entry > NEAR) & (entry < leave) & (entry < depth)
+        depth[seen] = entry[seen]
+        surface[seen] = k
+    return rays, depth, surface
 
 
 def in_shadow(
@@ -172,29 +135,12 @@ def in_shadow(
 ) -> np.ndarray:
     """Whether a solid lies between a light at (3,) and surface points that face it, bool (N,).
 
-    ``surface`` (N,) is the surface of each point: a solid is convex and does not shadow itself.
+    ``surface`` (N,) numbers each point's surface: a solid is convex and does not shadow itself.
     """
-    away = points - light[:, None]
-    reach = np.sqrt(dot(away, away))
-    away /= reach
     dark = np.zeros(points.shape[1], bool)
-    if not solids:
-        return dark
-    # The cone of each solid, seen from the light, excludes most points from the exact test.
-    axes = np.stack([solid.center for solid in solids]) - light
-    distances = np.sqrt((axes * axes).sum(1, keepdims=True))
-    radii = np.sqrt(np.stack([(solid.half * solid.half).sum(keepdims=True) for solid in solids]))
-    sines = np.minimum(radii / distances, 1)
-    cosines = np.where(sines < 1, np.sqrt(1 - sines * sines) - np.float32(5e-7), -2)
-    candidates = (axes / distances) @ away > cosines
     for k, solid in enumerate(solids):
-        chosen = np.flatnonzero(candidates[k])
-        chosen = chosen[(surface[chosen] != k) & (reach[chosen] > distances[k] - radii[k])]
-        if chosen.size:
-            start = points.take(chosen, axis=1)  # several times faster than points[:, chosen]
-            entry, leave = solid.span(start, light[:, None] - start)
-            hit = (entry < leave) & (leave > 1e-4) & (entry < 1)
-            dark[chosen[hit]] = True
+        entry, leave = solid.span(points, light[:, None] - points)
+        dark |= (entry < leave) & (leave > 1e-4) & (entry < 1) & (surface != k)
     return dark
 
 
@@ -225,7 +171,7 @@ def _ball(o: np.ndarray, d: np.ndarray) -> Span:
 
 
 def _quadratic(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Span:
-    """Roots of a·t² + 2·b·t + c, the lower one first where a > 0."""
+    """Roots of a·t² + 2·b·t + c, the smaller one first where a > 0."""
     root = np.sqrt(b * b - a * c)
     return (-b - root) / a, (-b + root) / a
 
@@ -249,11 +195,10 @@ def _cone(o: np.ndarray, d: np.ndarray) -> Span:
     b = o[0] * d[0] + o[1] * d[1] + 0.25 * rise * d[2]
     c = o[0] * o[0] + o[1] * o[1] - 0.25 * rise * rise
     first, second = _quadratic(a, b, c)
+    low, high = np.minimum(first, second), np.maximum(first, second)
     # A ray steeper than the side (a < 0) is inside before one root and after the other; one of the
     # parts lies in the mirrored upper cone. The lower cone comes last if the ray descends.
-    steep, falls = a < 0, d[2] < 0
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    infinite = np.float32(np.inf)
+    steep, falls, infinite = a < 0, d[2] < 0, np.float32(np.inf)
     entry = np.where(steep, np.where(falls, high, -infinite), low)
     leave = np.where(steep, np.where(falls, infinite, low), high)
     return _cut(entry, leave, o, d)
@@ -275,9 +220,8 @@ def _cone_normal(p: np.ndarray) -> np.ndarray:
     return np.stack([p[0] * ~base, p[1] * ~base, np.where(base, p[2], side)])
 
 
-_SOLIDS: dict[
-    Kind, tuple[Callable[[np.ndarray, np.ndarray], Span], Callable[[np.ndarray], np.ndarray]]
-] = {
+_Normal = Callable[[np.ndarray], np.ndarray]
+_SOLIDS: dict[Kind, tuple[Callable[[np.ndarray, np.ndarray], Span], _Normal]] = {
     "box": (_box, _box_normal),
     "ball": (_ball, lambda p: p),
     "cylinder": (_cylinder, _cylinder_normal),

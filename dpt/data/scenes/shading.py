@@ -1,44 +1,70 @@
-"""Renders a scene: light, shadows, sky, haze, lens and sensor.
+"""Renders a scene: textures, light, shadows, sky, haze, lens and sensor.
 
-Colours are linear RGB in 0..1 until the last step. Legend: N pixels, arrays are (3, N) or (N,).
+Colours are linear RGB in 0..1 until the last step. Legend: N pixels, arrays are (3, N) or (N,),
+float32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import cv2
 import numpy as np
 
 from dpt.data.scenes.raycast import SKY_FACE, Camera, Shell, Solid, dot, first_hits, in_shadow
-from dpt.data.scenes.textures import Material, Windows, noise, surface_color
 
 GROUND, WALL, CEILING, SKY, BOX, BALL, CYLINDER, CONE, TREE, WINDOW = range(10)
-
-_FAR = np.float32(1e3)
-"""Depth at which sky pixels are shaded; metres."""
+_FAR = np.float32(1e3)  # depth at which sky pixels are shaded; metres
 
 
 @dataclass(frozen=True)
 class Light:
-    """A point light (the sun is a distant one) and ambient light."""
+    """A point light (the sun is a distant one) and ambient light; colours are (3,)."""
 
     position: np.ndarray  # (3,) metres
-    color: np.ndarray  # (3,) at a surface that faces the light, ``reach`` metres away
+    color: np.ndarray  # at a surface that faces the light, ``reach`` metres away
     reach: float  # metres over which it halves; inf for the sun
-    above: np.ndarray  # (3,) ambient light on surfaces that face up
-    below: np.ndarray  # (3,) ambient light on surfaces that face down
+    above: np.ndarray  # ambient light on surfaces that face up
+    below: np.ndarray  # ambient light on surfaces that face down
 
 
 @dataclass(frozen=True)
 class Sky:
-    """The sky and the haze in front of distant surfaces."""
+    """The sky and the haze in front of distant surfaces; colours are (3,)."""
 
-    horizon: np.ndarray  # (3,) colour
-    zenith: np.ndarray  # (3,) colour
-    cloud: np.ndarray  # (3,) colour
+    horizon: np.ndarray
+    zenith: np.ndarray
+    cloud: np.ndarray
     cover: float  # amount of cloud, 0..1
     haze: float  # density per metre
+
+
+@dataclass(frozen=True)
+class Material:
+    """A two-colour pattern."""
+
+    pattern: str  # a key of PATTERNS
+    colors: np.ndarray  # (2, 3)
+    scale: float  # period of the pattern, metres
+    gloss: float = 0.0  # strength of the highlight
+    turn: float = 0.0  # rotation of the pattern, radians
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A grid of windows on upright faces: ``rows`` of them, starting at height ``sill``; metres."""
+
+    period: tuple[float, float]
+    size: tuple[float, float]
+    sill: float
+    rows: int
+    glass: np.ndarray  # (3,) colour
+    glow: float  # emitted light, relative to the colour
+
+
+Surface = tuple[int, Material, Windows | None]  # the label and the looks
 
 
 @dataclass(frozen=True)
@@ -47,8 +73,8 @@ class Scene:
 
     camera: Camera
     shell: Shell
-    solids: tuple[Solid, ...]
-    faces: tuple[tuple[Material, Windows | None], ...]  # of the shell, numbered as by Shell.span
+    solids: Sequence[Solid]
+    surfaces: Sequence[Surface]  # of the solids, then of the shell's faces
     light: Light
     sky: Sky | None  # None indoors
     exposure: float
@@ -56,84 +82,49 @@ class Scene:
     blur: float
 
 
-@dataclass
-class _Pixels:
-    """All pixels, sorted by surface so that each surface is a slice."""
-
-    order: np.ndarray  # number of each pixel in the image
-    surface: np.ndarray  # as first_hits gives it
-    rays: np.ndarray
-    points: np.ndarray
-    normals: np.ndarray
-    albedo: np.ndarray
-    gloss: np.ndarray
-
-
-@np.errstate(all="ignore")  # misses and the sky are NaN or inf
+@np.errstate(all="ignore")  # misses are NaN, the sky is inf
 def render(
     scene: Scene, size: tuple[int, int], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Renders a scene.
-
-    Returns:
-        image: uint8 (H, W, 3) RGB.
-        depth: float32 (H, W), z-depth in metres at the pixel centres, inf in the sky.
-        labels: uint8 (H, W).
-    """
-    height, width = size
-    rays, depth_map, surface = first_hits(scene.camera, scene.shell, scene.solids, size)
+    """Image, uint8 (H, W, 3) RGB; z-depth in metres at the pixel centres, float32 (H, W), inf in
+    the sky; labels, uint8 (H, W)."""
+    rays, depth, surface = first_hits(scene.camera, scene.shell, scene.solids, size)
     count = len(scene.solids)
-    order = surface.argsort(kind="stable")
-    ends = np.bincount(surface, minlength=count + SKY_FACE + 1).cumsum().tolist()
-    rays = rays.take(order, axis=1)  # much faster than [:, order]
-    depth = np.minimum(depth_map[order], _FAR)
-    points = scene.camera.position[:, None] + rays * depth
+    shaded_depth = np.minimum(depth, _FAR)
+    points = scene.camera.position[:, None] + rays * shaded_depth
     normals, albedo = np.zeros_like(rays), np.zeros_like(rays)
     gloss, glow = np.zeros_like(depth), np.zeros_like(depth)
     labels = np.full(depth.shape, SKY, np.uint8)
-    pixel = depth / np.float32(scene.camera.focal * width)  # metres on a surface that faces us
-    for k, (start, end) in enumerate(zip([0, *ends], ends[:-1], strict=False)):
-        if start == end:
-            continue
-        part = slice(start, end)
-        where = points[:, part]
+    pixel = shaded_depth / np.float32(scene.camera.focal * size[1])  # metres on a facing surface
+    for k in np.flatnonzero(np.bincount(surface)[: count + SKY_FACE]).tolist():
+        here = np.flatnonzero(surface == k)
+        where = points.take(here, axis=1)
+        label, material, windows = scene.surfaces[k]
         if k < count:
-            solid = scene.solids[k]
-            local = solid.localize(where)
-            normals[:, part] = solid.normals(local)
-            label, material, windows = solid.label, solid.material, solid.windows
-            uv = _unwrap(solid, local)
+            local = scene.solids[k].localize(where)
+            normal, uv = scene.solids[k].normals(local), _unwrap(scene.solids[k], local)
         else:
             axis, high = divmod(k - count, 2)
-            normals[axis, part] = 1 - 2 * high
-            label = WALL if axis < 2 else CEILING if high else GROUND
-            material, windows = scene.faces[k - count]
-            uv = where[1:] if axis == 0 else where[::2] if axis == 1 else where[:2]
-        labels[part] = label
-        gloss[part] = material.gloss
-        slant = np.abs(dot(normals[:, part], rays[:, part])) + np.float32(0.02)
-        albedo[:, part], pane = surface_color(material, windows, uv, pixel[part] / slant)
+            normal, uv = np.zeros_like(where), np.delete(where, axis, axis=0)
+            normal[axis] = 1 - 2 * high
+        normals[:, here], labels[here], gloss[here] = normal, label, material.gloss
+        slant = np.abs(dot(normal, rays.take(here, axis=1))) + np.float32(0.02)
+        albedo[:, here], pane = surface_color(material, windows, uv, pixel[here] / slant)
         if windows is not None:
-            labels[part][pane] = WINDOW
-            gloss[part][pane] = 0.8
-            glow[part][pane] = windows.glow
+            panes = here[pane]
+            labels[panes], gloss[panes], glow[panes] = WINDOW, 0.8, windows.glow
 
-    pixels = _Pixels(order, surface[order], rays, points, normals, albedo, gloss)
-    color = _reflected_light(scene, pixels, size)
+    color = _reflected_light(scene, size, surface, rays, points, normals, albedo, gloss)
     color += albedo * glow
     if scene.sky is not None:
         horizon = scene.sky.horizon[:, None]
         color -= horizon
-        color *= np.exp(depth * np.float32(-scene.sky.haze))
+        color *= np.exp(shaded_depth * np.float32(-scene.sky.haze))
         color += horizon
-        color[:, ends[-2] :] = _sky_color(scene.sky, scene.light, rays[:, ends[-2] :])
-
-    image = np.empty((height * width, 3), np.float32)
-    image[order] = color.T
-    label_map = np.empty_like(labels)
-    label_map[order] = labels
-    photo = _photograph(image.reshape(height, width, 3), scene, rng)
-    return photo, depth_map.reshape(size), label_map.reshape(size)
+        above = np.flatnonzero(surface == count + SKY_FACE)
+        color[:, above] = _sky_color(scene.sky, scene.light, rays.take(above, axis=1))
+    image = np.ascontiguousarray(color.T).reshape(*size, 3)
+    return _photograph(image, scene, rng), depth.reshape(size), labels.reshape(size)
 
 
 def _unwrap(solid: Solid, local: np.ndarray) -> np.ndarray:
@@ -151,9 +142,18 @@ def _unwrap(solid: Solid, local: np.ndarray) -> np.ndarray:
     return np.stack([np.where(cap, x, around), np.where(cap, y, z)])
 
 
-def _reflected_light(scene: Scene, pixels: _Pixels, size: tuple[int, int]) -> np.ndarray:
+def _reflected_light(
+    scene: Scene,
+    size: tuple[int, int],
+    surface: np.ndarray,
+    rays: np.ndarray,
+    points: np.ndarray,
+    normals: np.ndarray,
+    albedo: np.ndarray,
+    gloss: np.ndarray,
+) -> np.ndarray:
     """Light from the surfaces to the camera, (3, N)."""
-    light, points, normals = scene.light, pixels.points, pixels.normals
+    light = scene.light
     is_sun = np.isinf(light.reach)
     toward = light.position[:, None] - points
     distance = np.sqrt(dot(toward, toward))
@@ -161,30 +161,28 @@ def _reflected_light(scene: Scene, pixels: _Pixels, size: tuple[int, int]) -> np
     facing = dot(normals, toward)
     bright = np.flatnonzero(facing > 0)
     lit = points.take(bright, axis=1)
-    dark = in_shadow(lit, pixels.surface[bright], light.position, scene.solids)
+    dark = in_shadow(lit, surface[bright], light.position, scene.solids)
     if is_sun and np.isfinite(scene.shell.high).all():  # a courtyard: sunlight enters from above
         _, face = scene.shell.span(lit, toward.take(bright, axis=1))
         dark |= (face != SKY_FACE) & (lit[2] < scene.shell.high[2])
-    visible = np.zeros(facing.shape, np.float32)
-    visible[pixels.order[bright[~dark]]] = 1
-    blurred = cv2.GaussianBlur(visible.reshape(size), (0, 0), 0.7)  # soft edges of shadows
-    visible = blurred.reshape(-1)[pixels.order]
+    sharp = np.zeros(facing.shape, np.float32)
+    sharp[bright[~dark]] = 1
+    visible = cv2.GaussianBlur(sharp.reshape(size), (0, 0), 0.7).ravel()  # soft shadows
     strength = np.maximum(facing, 0) * visible
     if not is_sun:
         strength *= 2 / (1 + (distance / np.float32(light.reach)) ** 2)
 
     up = 0.5 + 0.5 * normals[2]
     ambient = light.below[:, None] + (light.above - light.below)[:, None] * up
-    ambient *= _openness(scene.shell, points, pixels.surface < len(scene.solids))
-    color = pixels.albedo * (ambient + light.color[:, None] * strength)
+    ambient *= _openness(scene.shell, points, surface < len(scene.solids))
+    color = albedo * (ambient + light.color[:, None] * strength)
 
-    shiny = np.flatnonzero((pixels.gloss > 0) & (strength > 0))
-    if shiny.size:
-        view = pixels.rays.take(shiny, axis=1)
-        half = toward.take(shiny, axis=1) - view / np.sqrt(dot(view, view))
-        highlight = dot(half, normals.take(shiny, axis=1)) / np.sqrt(dot(half, half))
-        highlight = _power32(np.maximum(highlight, 0)) * pixels.gloss[shiny] * visible[shiny]
-        color[:, shiny] += light.color[:, None] * highlight
+    shiny = np.flatnonzero((gloss > 0) & (strength > 0))
+    view = rays.take(shiny, axis=1)
+    half = toward.take(shiny, axis=1) - view / np.sqrt(dot(view, view))
+    highlight = dot(half, normals.take(shiny, axis=1)) / np.sqrt(dot(half, half))
+    highlight = _power32(np.maximum(highlight, 0)) * gloss[shiny] * visible[shiny]
+    color[:, shiny] += light.color[:, None] * highlight
     return color
 
 
@@ -237,3 +235,94 @@ def _photograph(color: np.ndarray, scene: Scene, rng: np.random.Generator) -> np
     image *= 255
     image += 0.5
     return np.clip(image, 0, 255, out=image).astype(np.uint8)
+
+
+# --- textures: functions of metres along a surface ----------------------------------------------
+
+
+def surface_color(
+    material: Material, windows: Windows | None, uv: np.ndarray, pixel: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Albedo (3, N) of a surface, and which points (N,) lie in windows; None without windows.
+
+    Args:
+        uv: (2, N) metres along the surface; v is the height on upright faces.
+        pixel: (N,) size of a pixel on the surface in metres; finer detail fades to its mean.
+    """
+    cos, sin = np.float32(np.cos(material.turn)), np.float32(np.sin(material.turn))
+    u = (cos * uv[0] - sin * uv[1]) / np.float32(material.scale)
+    v = (sin * uv[0] + cos * uv[1]) / np.float32(material.scale)
+    fade = np.clip(1.6 - 3.5 * pixel / np.float32(material.scale), 0, 1)
+    mix = 0.5 + (PATTERNS[material.pattern](u, v) - 0.5) * fade
+    first, second = material.colors[:, :, None]
+    color = first + (second - first) * mix
+    color *= 0.8 + 0.4 * noise(uv[0], uv[1], 18.0)  # stains
+    if windows is None:
+        return color, None
+    across, up = uv[0] / np.float32(windows.period[0]), (uv[1] - windows.sill) / windows.period[1]
+    column, row = np.floor(across), np.floor(up)
+    across, up = (across - column) * windows.period[0], (up - row) * windows.period[1]
+    wide, high = windows.size
+    pane = (across < wide) & (up < high) & (row >= 0) & (row < windows.rows)
+    frame = pane & (
+        (across < 0.05) | (across > wide - 0.05) | (up < 0.05) | (np.abs(up - high / 2) < 0.025)
+    )
+    color[:, pane] = windows.glass[:, None] * (0.5 + 0.6 * up[pane] / np.float32(high))
+    color[:, frame] = second * 0.4
+    return color, pane
+
+
+@cache
+def _noise_tables() -> tuple[np.ndarray, np.ndarray]:
+    """Two periodic tables of 256²: smooth fractal noise and white noise."""
+    rng = np.random.default_rng(20)
+    smooth = np.zeros((256, 256), np.float32)
+    for cells in (4, 8, 16, 32, 64):
+        grid = np.pad(rng.random((cells, cells), np.float32), 2, mode="wrap")
+        scale = 256 // cells
+        large = cv2.resize(grid, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
+        smooth += large[2 * scale : -2 * scale, 2 * scale : -2 * scale] * (4 / cells) ** 0.7
+    low, high = np.quantile(smooth, [0.01, 0.99])
+    return np.clip((smooth - low) / (high - low), 0, 1), rng.random((256, 256), np.float32)
+
+
+def _look_up(table: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """The table's number, 0..1, of the unit cell that holds (u, v)."""
+    column, row = (np.floor(x).astype(np.int32) & 255 for x in (u, v))
+    return _noise_tables()[table].ravel()[row * 256 + column]
+
+
+def noise(u: np.ndarray, v: np.ndarray, period: float) -> np.ndarray:
+    """Smooth noise in 0..1 that repeats after ``period`` in u and v."""
+    per = np.float32(256 / period)
+    return _look_up(0, u * per, v * per)
+
+
+def _is_odd(x: np.ndarray) -> np.ndarray:
+    return np.floor(x).astype(np.int32) & 1
+
+
+def _tiles(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    joint = (u % 1 < 0.07) | (v % 1 < 0.07)
+    return np.where(joint, np.float32(0), 0.6 + 0.4 * _look_up(1, u, v))
+
+
+def _planks(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    row = np.floor(4 * v)
+    tone = _look_up(1, 0.6 * u + 0.37 * row, row)
+    grain = noise(0.15 * u, v + tone, 1.5)
+    return np.where(4 * v - row < 0.09, np.float32(0), 0.15 + 0.5 * tone + 0.35 * grain)
+
+
+PATTERNS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "plain": lambda u, v: 0.35 + 0.3 * noise(u, v, 5.0),
+    "checker": lambda u, v: _is_odd(np.floor(2 * u) + np.floor(2 * v)).astype(np.float32),
+    "stripes": lambda u, v: (u % 1 < 0.5).astype(np.float32),
+    "dots": lambda u, v: ((u % 1 - 0.5) ** 2 + (v % 1 - 0.5) ** 2 < 0.09).astype(np.float32),
+    "tiles": _tiles,
+    "bricks": lambda u, v: _tiles(u + 0.5 * _is_odd(2.5 * v), 2.5 * v),
+    "planks": _planks,
+    "marble": lambda u, v: np.minimum(np.abs(2 * noise(u, v, 6.0) - 1) * 2, 1),
+    "grass": lambda u, v: np.clip(1.2 * (noise(u, v, 2.5) + noise(u, v, 12.0)) - 0.7, 0, 1),
+}
+"""Share of the second colour, 0..1, at points given in periods of the pattern."""
