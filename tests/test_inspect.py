@@ -236,7 +236,7 @@ def test_an_encoder_without_attention_still_shows_its_tokens(timm_model):
     photo = np.zeros((64, 64, 3), np.uint8)
     assert inspection_sheet(timm_model, photo).dtype == np.uint8
     with pytest.raises(ValueError, match="no attention maps"):
-        inspection_sheet(timm_model, photo, block=1)
+        inspection_sheet(timm_model, photo, patch=(0, 0))
 
 
 def test_every_kind_of_head_has_a_place_on_the_sheet():
@@ -275,14 +275,12 @@ def test_the_command_writes_a_sheet_and_marks_the_patch(files, tmp_path, capsys)
     assert f"{whole.shape[1]} x {whole.shape[0]} pixels" in capsys.readouterr().out
     assert np.array_equal(sheet(), whole)
     assert not np.array_equal(sheet("--patch", 0, 0), whole)
-    assert sheet("--block", 2).shape != whole.shape
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (("--patch", "9", "0"), "patch 9 0 lies outside the grid of 4 rows and 5 columns"),
-        (("--block", "7"), "no block 7: this encoder has blocks 0..3"),
         (("--out", "sheet.jpg"), "the sheet is a PNG, so name it sheet.png"),
     ],
 )
@@ -299,5 +297,5 @@ def test_mistakes_are_one_line(files, tmp_path, flags, message, monkeypatch, cap
 
 def test_a_sheet_of_a_real_photo(shared_data, files, tmp_path):
     photo = sorted((shared_data / "rgbd/images/val").iterdir())[0]
-    run(files[0], photo, "--out", tmp_path / "sheet.png", "--block", 0)
+    run(files[0], photo, "--out", tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").stat().st_size > 10_000

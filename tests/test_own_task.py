@@ -113,7 +113,7 @@ def test_export(checkpoint, model, tmp_path, capsys):
 
 def test_the_demo_serves_it(checkpoint, tmp_path):
     predictor = dpt.Predictor(checkpoint)
-    demo = Demo(predictor, name="normals", max_pixels=10_000, max_bytes=100_000)
+    demo = Demo(predictor, name="normals")
     server = make_server(demo, host="127.0.0.1", port=0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dpt.commands import command_parser
+import signal
+import sys
+from pathlib import Path
 
-MOST_PIXELS = 178_000_000
-"""Pillow refuses larger images as decompression bombs."""
+from dpt.commands import command_parser
 
 
 def run(arguments: list[str]) -> None:
@@ -16,15 +17,29 @@ def run(arguments: list[str]) -> None:
     add("--host", default="127.0.0.1",
         help="address to listen on (default: this computer only; 0.0.0.0: anyone)")  # fmt: skip
     add("--port", type=int, default=7860, help="0 uses a free one (default: 7860)")
-    add("--max-pixels", type=int, default=50_000_000, metavar="N",
-        help="of an image, checked before it is decoded (default: %(default)s)")  # fmt: skip
-    add("--max-mb", type=float, default=30, metavar="MB", help="of a file (default: 30)")
     add("--device", help="default: a GPU if there is one")
-    options = vars(parser.parse_args(arguments))
-    if not 1 <= options["max_pixels"] <= MOST_PIXELS:
-        raise ValueError(f"--max-pixels {options['max_pixels']}: must be 1 to {MOST_PIXELS}")
-    max_bytes = int(options.pop("max_mb") * 1e6)
+    options = parser.parse_args(arguments)
 
-    from dpt.demo.server import serve
+    from dpt.demo.server import Demo, is_local, make_server
+    from dpt.model import DPT
+    from dpt.predict import Predictor
 
-    serve(**options, max_bytes=max_bytes)
+    model = DPT.from_pretrained(options.checkpoint)
+    name = f"{model.config.name} ({Path(options.checkpoint).name})"
+    demo, host = Demo(Predictor(model, device=options.device), name=name), options.host
+    server = make_server(demo, host=host, port=options.port)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    if not is_local(host):
+        print(
+            f"warning: --host {host}: anyone who can reach this computer can use the page: it has "
+            "no password",
+            file=sys.stderr,
+        )
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{server.server_port}/  (stop with Ctrl-C)", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()

@@ -19,7 +19,6 @@ def run(arguments: list[str]) -> None:
     add("--out", type=Path, default=Path("sheet.png"), help="default: sheet.png")
     text = "the patch whose attention is shown, counted in patches; default: the middle"
     add("--patch", nargs=2, type=int, metavar=("ROW", "COL"), help=text)
-    add("--block", type=int, metavar="N", help="show the attention of this block only, larger")
     add("--device", help="default: a GPU where there is one")
     options = parser.parse_args(arguments)
     if options.out.suffix.lower() != ".png":
@@ -31,7 +30,6 @@ def run(arguments: list[str]) -> None:
 
     from dpt.data import read_image
     from dpt.inspect import inspection_sheet
-    from dpt.inspect.attention import has_attention
     from dpt.model import DPT
     from dpt.viz import save_png
 
@@ -39,8 +37,6 @@ def run(arguments: list[str]) -> None:
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = DPT.from_pretrained(options.checkpoint).to(device)
     patch = None if options.patch is None else (options.patch[0], options.patch[1])
-    sheet = inspection_sheet(model, image, patch=patch, block=options.block)
+    sheet = inspection_sheet(model, image, patch=patch)
     save_png(options.out, sheet)
     print(f"{options.out}: {sheet.shape[1]} x {sheet.shape[0]} pixels")
-    if not has_attention(model):
-        print(f"no attention maps of {type(model.encoder).__name__}")

@@ -19,12 +19,11 @@ Formats (--format, separated by commas; default: png, with color for depth, over
 npy for other maps)
   png       depth/NAME.png, 16 bits: metres in millimetres (in 1/256 m for models that predict more
             than 65 m), 0 is invalid; relative depth from the smallest to the largest value of each
-            image. labels/NAME.png: class ids with a palette. HEAD/NAME.png: other maps of 1 or 3
-            channels, 8 bits, scaled from the value range that the head declares
-  npy       the arrays as they are
+            image. labels/NAME.png: class ids with a palette. HEAD/NAME.png: a picture of another
+            map: three channels as RGB, of others the first channel in colours
+  npy       depth_npy/, labels_npy/, HEAD_npy/: the arrays as they are
   color     depth_color/NAME.png: near is bright
   overlay   overlay/NAME.png: classes over the image
-  panel     panel/NAME.png: the image and a picture of each output side by side
 Videos become MP4 files of the formats that are pictures; their colour range changes slowly.
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
@@ -42,20 +41,14 @@ def run(arguments: list[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders, 'globs/**/*.jpg'")
+    add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders")
     add("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
     add("--format", default="", metavar="A,B", help="formats to write, see below")
-    add("--batch-size", default=1, type=int, metavar="N", help="images of one size in one pass")
-    threads = min(4, os.cpu_count() or 1)
-    add("--workers", default=threads, type=int, metavar="N",
-        help="threads that read, and as many that write (default: %(default)s)")  # fmt: skip
+    add("--batch-size", default=1, type=int, metavar="N",
+        help="images in one pass, if they follow one another and have one size")  # fmt: skip
     add("--colormap", default="inferno", metavar="NAME", help="inferno, turbo, spectral, ...")
-    add("--range", nargs=2, type=float, metavar=("MIN", "MAX"),
-        help="depth range of the colours, in the unit of the prediction (default: each image's "
-        "own)")  # fmt: skip
     add("--tile", type=int, metavar="N", help="predict larger images by tiles of N x N pixels")
     add("--flip", action="store_true", help="average with the mirrored image")
-    add("--scales", default="1", metavar="A,B", help="average over input sizes, as 0.75,1,1.25")
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
     add("--overwrite", action="store_true", help="predict finished inputs again")
@@ -75,81 +68,61 @@ def _predict(options: argparse.Namespace) -> bool:
 
     from dpt.data.formats.video import VideoReader
     from dpt.model import DPT
-    from dpt.predict.folder import CannotWriteError, OutputFolder
+    from dpt.predict.folder import OutputFolder, disk_errors
     from dpt.predict.inputs import Source, find_sources
     from dpt.predict.outputs import Style, all_products, products_of, videos_of
     from dpt.predict.pipeline import predict_images, predict_video
-    from dpt.predict.predictor import Predictor
+    from dpt.predict.predictor import Prediction, Predictor
     from dpt.run_log import start_log, tracked
     from dpt.weights.native import fingerprint
 
-    style = Style(options.colormap, options.range)
-    try:
-        scales = [float(value) for value in options.scales.split(",")]
-    except ValueError:
-        raise ValueError(f"--scales {options.scales}: give numbers, as 0.75,1,1.25") from None
+    style = Style(options.colormap)
+    sources = find_sources(options.inputs, out=options.out)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     start_log(None)
-    find_sources(options.inputs)  # a wrong path is reported before a large model is read
     model = DPT.from_pretrained(options.checkpoint)
-    settings = {  # what determines the contents of the files
-        "checkpoint": options.checkpoint,
-        "weights": fingerprint(model.config.to_dict(), model.state_dict()),
-        "classes": {n: list(s.class_names) for n, s in model.outputs.items() if s.class_names},
-        "colormap": options.colormap,
-        "range": options.range,
-        "tile": options.tile,
-        "flip": options.flip,
-        "scales": scales,
-        "precision": options.precision,
-    }
-    predictor = Predictor(
-        model,
-        batch_size=options.batch_size,
-        device=options.device,
-        precision=options.precision,
-        flip=options.flip,
-        scales=scales,
-        tile=options.tile,
-    )
-    del model
+    made = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
+    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **made)
     outputs = predictor.outputs
-    settings["unit"] = predictor.unit
+    settings = {  # what determines the contents of the files
+        "weights": fingerprint(model.config.to_dict(), model.state_dict()),
+        "checkpoint": options.checkpoint,
+        "colormap": options.colormap,
+        **made,
+        "unit": Prediction({}, outputs).unit,
+    }
+    del model
     products = products_of([name for name in options.format.split(",") if name], outputs)
     videos = videos_of(products, outputs)
-    if options.range and predictor.unit == "metres" and options.range[0] <= 0:
-        raise ValueError(
-            f"--range {options.range[0]:g}: the first value in metres must be above 0, as in 0.5 "
-            "10: colours are proportional to 1 / depth"
-        )
     folders = [p.folder for group in all_products(outputs).values() for p in group]
-    sources = find_sources(options.inputs, skip=[options.out / name for name in folders])
-    folder = OutputFolder(
-        options.out, settings=settings, folders=folders, overwrite=options.overwrite
-    )
-    todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]
-    images = [s for s in todo if not s.is_video]
+    workers = min(4, os.cpu_count() or 1)
     done, failed, start = 0, list[tuple[Source, Exception]](), time.monotonic()
-    finished = predict_images(
-        predictor, images, folder, products=products, style=style, workers=options.workers
-    )
-    with closing(finished):
-        for source, error in tracked(finished, len(images), title="images"):
-            if error is None:
-                done += 1
-            else:
-                failed.append((source, error))
-    for source in (s for s in todo if s.is_video):
-        try:
-            video = VideoReader(source.path)
-            frames = predict_video(predictor, video, source, folder, products=videos, style=style)
-            with closing(frames):
-                for _ in tracked(frames, max(1, video.announced), title=source.name):
+    with disk_errors(options.out):
+        folder = OutputFolder(
+            options.out, settings=settings, folders=folders, overwrite=options.overwrite
+        )
+        todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]
+        images = [s for s in todo if not s.is_video]
+        finished = predict_images(
+            predictor, images, folder, products=products, style=style, workers=workers
+        )
+        with closing(finished):
+            for source, error in tracked(finished, len(images), title="images"):
+                if error is None:
                     done += 1
-        except CannotWriteError:
-            raise
-        except (ValueError, OSError) as reason:
-            failed.append((source, reason))
+                else:
+                    failed.append((source, error))
+        for source in (s for s in todo if s.is_video):
+            try:
+                video = VideoReader(source.path)
+                frames = predict_video(
+                    predictor, video, source, folder, products=videos, style=style
+                )
+                with closing(frames):
+                    for _ in tracked(frames, max(1, video.announced), title=source.name):
+                        done += 1
+            except ValueError as reason:
+                failed.append((source, reason))
     seconds = time.monotonic() - start
     skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
     speed = done / max(seconds, 1e-9)

@@ -1,6 +1,6 @@
 """The demo: a page that predicts uploaded images, served by Python's own HTTP server.
 
-The server answers five fixed addresses and opens no file that a visitor names: an upload is decoded
+The server answers four fixed addresses and opens no file that a visitor names: an upload is decoded
 from a temporary folder, results are kept in memory.
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-import signal
 import socket
-import sys
 import tempfile
 import threading
 from collections import OrderedDict
@@ -25,17 +23,19 @@ import cv2
 import numpy as np
 
 from dpt.demo.views import legend, note, open_image
-from dpt.model import DPT
 from dpt.predict import Prediction, Predictor
-from dpt.predict.outputs import Style, all_products, is_paintable, paint
-from dpt.viz import COLORMAPS
+from dpt.predict.outputs import Style, all_products, paint
 from dpt.viz.panel import shrink
 
 PAGE = Path(__file__).with_name("page.html")
 VIEW_WIDTH = 1280
 """Largest width of the pictures shown, in pixels. Downloads have the image's own size."""
 KEPT_RESULTS = 4
-"""Number of predictions kept for other colours and downloads, the latest ones."""
+"""Number of predictions kept for downloads, the latest ones."""
+MAX_PIXELS = 50_000_000
+"""Of an image, checked before it is decoded."""
+MAX_BYTES = 30_000_000
+"""Of an uploaded file."""
 POLICY = (
     "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -56,13 +56,11 @@ class Demo:
     Args:
         predictor: of the model.
         name: of the model, for the page.
-        max_pixels, max_bytes: of an uploaded image.
     """
 
-    def __init__(self, predictor: Predictor, *, name: str, max_pixels: int, max_bytes: int) -> None:
+    def __init__(self, predictor: Predictor, *, name: str) -> None:
         self.predictor = predictor
         self.name = name
-        self.max_pixels, self.max_bytes = max_pixels, max_bytes
         self.outputs = predictor.outputs
         products = all_products(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
@@ -74,14 +72,12 @@ class Demo:
         return {
             "title": " and ".join(self.outputs).capitalize(),
             "model": self.name,
-            "limits": f"JPEG, PNG, WebP, BMP, TIFF or PPM, up to {self.max_bytes / 1e6:g} MB and "
-            f"{self.max_pixels / 1e6:g} megapixels",
-            "max_bytes": self.max_bytes,
-            "colormaps": list(COLORMAPS),
-            "has_depth": any(spec.kind == "depth" for spec in self.outputs.values()),
+            "limits": f"JPEG, PNG, WebP, BMP, TIFF or PPM, up to {MAX_BYTES / 1e6:g} MB and "
+            f"{MAX_PIXELS / 1e6:g} megapixels",
+            "max_bytes": MAX_BYTES,
         }
 
-    def predict(self, data: bytes, colormap: str) -> dict[str, Any]:
+    def predict(self, data: bytes) -> dict[str, Any]:
         """The page's content for an uploaded image.
 
         Raises:
@@ -90,29 +86,24 @@ class Demo:
         with tempfile.TemporaryDirectory(prefix="dpt-demo-") as folder:
             path = Path(folder, "image")
             path.write_bytes(data)
-            image = open_image(path, max_pixels=self.max_pixels)
+            image = open_image(path, max_pixels=MAX_PIXELS)
         key = secrets.token_urlsafe(16)
         with self._lock:  # one image at a time
-            self._results[key] = image, self.predictor(image)
+            prediction = self.predictor(image)
+            self._results[key] = image, prediction
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
-        return self.paint(key, colormap)
-
-    def paint(self, key: str, colormap: str) -> dict[str, Any]:
-        """The page's content for an earlier image."""
-        image, prediction = self._find(key)
         return {
-            "key": key,
             "image": _data_url(image, "jpeg"),
             "note": note(prediction),
             "outputs": [
                 {
                     "name": name,
-                    "picture": _data_url(paint(name, prediction, image, Style(colormap)), "png"),
-                    "legend": legend(name, prediction, colormap),
+                    "picture": _data_url(paint(name, prediction, image, Style()), "png"),
+                    "legend": legend(name, prediction),
                 }
                 for name, spec in self.outputs.items()
-                if is_paintable(spec)
+                if spec.dense
             ],
             "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
         }
@@ -121,13 +112,10 @@ class Demo:
         """A file for download, at the image's own size."""
         if name not in self.downloads:
             raise RefusedError(404, f"there is no file {name}")
-        return self.downloads[name].encode(self._find(key)[1], None, Style())
-
-    def _find(self, key: str) -> tuple[np.ndarray, Prediction]:
-        found = self._results.get(key)
-        if found is None:
+        if key not in self._results:
             raise RefusedError(404, "this result is no longer kept: upload the image again")
-        return found
+        image, prediction = self._results[key]
+        return self.downloads[name].encode(prediction, image, Style())
 
 
 def _data_url(picture: np.ndarray, kind: str) -> str:
@@ -143,25 +131,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def _respond(self, address: str, query: dict[str, str]) -> Any:
         """The answer: bytes, or data for JSON."""
-        key, colormap = query.get("key", ""), query.get("colormap", COLORMAPS[0])
-        if colormap not in COLORMAPS:
-            raise ValueError(f"colormap={colormap}: choose from {', '.join(COLORMAPS)}")
         if address == "GET /":
             return PAGE.read_bytes()
         if address == "GET /settings":
             return self.demo.settings()
-        if address == "GET /paint":
-            return self.demo.paint(key, colormap)
         if address == "GET /file":
-            return self.demo.file(key, query.get("name", ""))
+            return self.demo.file(query.get("key", ""), query.get("name", ""))
         if address != "POST /predict":
             raise RefusedError(404, "there is nothing at this address")
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise RefusedError(411, "the request does not state its length")
-        if int(length) > self.demo.max_bytes:
-            raise RefusedError(413, f"more than {self.demo.max_bytes / 1e6:g} MB")
-        return self.demo.predict(self.rfile.read(int(length)), colormap)
+        if int(length) > MAX_BYTES:
+            raise RefusedError(413, f"more than {MAX_BYTES / 1e6:g} MB")
+        return self.demo.predict(self.rfile.read(int(length)))
 
     def do_GET(self) -> None:
         url, status = urlsplit(self.path), 200
@@ -217,42 +200,3 @@ def is_local(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def serve(
-    checkpoint: str | Path,
-    *,
-    host: str,
-    port: int,
-    max_pixels: int,
-    max_bytes: int,
-    device: str | None,
-) -> None:
-    """Serves the page until Ctrl-C or SIGTERM.
-
-    Raises:
-        ValueError: the checkpoint, address or port cannot be used.
-    """
-    model = DPT.from_pretrained(checkpoint)
-    demo = Demo(
-        Predictor(model, device=device),
-        name=f"{model.config.name} ({Path(checkpoint).name})",
-        max_pixels=max_pixels,
-        max_bytes=max_bytes,
-    )
-    server = make_server(demo, host=host, port=port)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
-    if not is_local(host):
-        print(
-            f"warning: --host {host}: anyone who can reach this computer can use the page: it has "
-            "no password",
-            file=sys.stderr,
-        )
-    shown = f"[{host}]" if ":" in host else host
-    print(f"http://{shown}:{server.server_port}/  (stop with Ctrl-C)", flush=True)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -13,30 +13,28 @@ from dpt.inspect.attention import cls_attention, has_attention, patch_attention,
 from dpt.inspect.tokens import feature_norms, readout_contribution, token_pca
 from dpt.model import DPT
 from dpt.predict.inputs import Image, as_rgb
-from dpt.predict.outputs import Style, is_paintable, paint
+from dpt.predict.outputs import Style, image_facts, paint
 from dpt.predict.predictor import Prediction, Predictor
-from dpt.viz.color import heatmap
+from dpt.viz.color import heatmap, value_limits
 from dpt.viz.panel import heading, stack, tiles
 
 WIDTH = 1280  # of a sheet, in pixels; many attention heads make it wider
 
 
 def inspection_sheet(
-    model: DPT, image: Image, *, patch: tuple[int, int] | None = None, block: int | None = None
+    model: DPT, image: Image, *, patch: tuple[int, int] | None = None
 ) -> np.ndarray:
     """Image and outputs, tokens and readout of each level, attention of each block.
 
     Args:
         image: a path, uint8 (H, W, 3) RGB, a PIL image or a tensor, see :class:`dpt.Predictor`.
         patch: (row, column) of the patch whose attention is shown, from 0; None takes the middle.
-        block: the only block whose attention is shown, with larger pictures; None shows all.
 
     Returns:
         uint8 (H', W', 3) RGB.
 
     Raises:
-        ValueError: there is no such patch or block, or one was given and the encoder has no
-            attention maps.
+        ValueError: there is no such patch, or the encoder has no attention maps.
     """
     predictor, photo = Predictor(model), as_rgb(image)
     pixels = torch.from_numpy(predictor.prepare(photo).input).permute(2, 0, 1)[None]
@@ -44,16 +42,12 @@ def inspection_sheet(
     images = model.pad(model.preprocessing.normalize(pixels.to(device)))[0]
     prediction, shape = predictor(photo), images.shape[-2:]
     attention, caption = [], "image"
-    if has_attention(model) or patch is not None or block is not None:
+    if has_attention(model) or patch is not None:
         grid = patch_grid(model, images)
         patch = patch or (grid[0] // 2, grid[1] // 2)
-        blocks = None if block is None else [block]
-        rows = {
-            "the CLS token": cls_attention(model, images, blocks=blocks),
-            "the framed patch": patch_attention(model, images, patch=patch, blocks=blocks),
-        }
-        for token, maps in rows.items():
-            attention += _attention(token, dict(enumerate(maps, block or 0)), shape)
+        of_patch = patch_attention(model, images, patch=patch)
+        attention = _attention("the CLS token", cls_attention(model, images), shape)
+        attention += _attention("the framed patch", of_patch, shape)
         photo, caption = _framed(photo, patch, grid), f"framed: patch {patch[0]} {patch[1]}"
     first = _outputs(photo, prediction, caption, shape)
     return stack([*first, *_levels(model, images, shape), *attention])
@@ -71,17 +65,15 @@ def _outputs(
     photo: np.ndarray, prediction: Prediction, caption: str, shape: Sequence[int]
 ) -> list[np.ndarray]:
     """The photo and the outputs: dense ones as pictures, others in the title."""
-    title, pictures, captions = f"network input {shape[1]} x {shape[0]}", [photo], [caption]
+    facts = (f"; {name}: {value}" for name, value in image_facts(prediction).items())
+    title = f"network input {shape[1]} x {shape[0]}{''.join(facts)}"
+    pictures, captions = [photo], [caption]
     for name, spec in prediction.outputs.items():
-        values = prediction.arrays[name]
-        if not spec.dense and spec.kind == "logits":
-            title += f"; {name}: class {values.argmax()}"
-        elif not spec.dense:
-            title += f"; {name}: {np.array2string(values, precision=4)}"
-        elif spec.kind in ("depth", "logits") or is_paintable(spec):
+        if spec.dense:
+            low, high = value_limits(prediction.arrays[name])
             pictures.append(paint(name, prediction, photo, Style()))
-            span = f", {values.min():.3g} to {values.max():.3g} {spec.unit}"
-            captions.append(name + (span if spec.kind == "depth" else ""))
+            span = f", {low:.3g} to {high:.3g} {spec.unit}" if spec.kind == "depth" else ""
+            captions.append(name + span)
     return _section(title, pictures, captions, photo.shape)
 
 
@@ -106,17 +98,13 @@ def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray
     return rows
 
 
-def _attention(
-    token: str, maps: Mapping[int, np.ndarray], shape: Sequence[int]
-) -> list[np.ndarray]:
+def _attention(token: str, maps: Sequence[np.ndarray], shape: Sequence[int]) -> list[np.ndarray]:
     """Maps (1, heads, h, w) of each block: a column for each block, a row for each head."""
-    heads = next(iter(maps.values())).shape[1]
-    places = [(block, head) for head in range(heads) for block in maps]
+    places = [(block, head) for head in range(maps[0].shape[1]) for block in range(len(maps))]
     title = f"Attention of {token} by block (b) and head (h), each map from 0 to its 99 % quantile"
     pictures = [heatmap(maps[block][0, head]) for block, head in places]
     captions = [f"b{block} h{head}" for block, head in places]
-    columns = len(maps) if len(maps) > 1 else min(heads, 6)
-    return _section(title, pictures, captions, shape, columns)
+    return _section(title, pictures, captions, shape, len(maps))
 
 
 def _section(
