@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from dpt.cli import COMMANDS, FILE_COMMANDS
-from dpt.config.compose import config_dir, config_name
+from dpt.config.compose import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = sorted((ROOT / ".github/guide").glob("*.md"))
@@ -56,7 +56,7 @@ def test_configured_commands_compose():
             if "-m" in arguments:  # the first value of a sweep
                 overrides = [re.sub(r"=([^\[,]*),.*", r"=\1", o) for o in overrides]
             try:
-                compose(config_name(name), overrides=overrides)
+                compose(name.replace(" ", "_").replace("-", "_"), overrides=overrides)
             except Exception as error:
                 failed.append(f"{document}: dpt {name} {' '.join(arguments)}: {error}")
     assert not failed, "\n".join(failed)

@@ -5,7 +5,6 @@ Only the standard library is imported at the top: ``dpt --help`` must start at o
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -13,8 +12,8 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -25,13 +24,12 @@ from dpt.plugins import load_plugins
 MISTAKES = (ValueError, OSError)
 """Errors that a user can correct: the message is printed, the stack trace goes to log.txt only."""
 
+SWEEP = {"-m", "--multirun"}
+
 LESS_MEMORY = (
     "reduce data.batch_size or data.image_size, or set trainer.precision=bf16-mixed, "
     "model.checkpoint_activations=true, or trainer.accumulate_grad_batches=N for the same step"
 )
-
-ENDED, FINISHED = "ended", "finished"
-"""Key in metrics.json that says how a run ended, and its value for a run that is complete."""
 
 
 def config_dir() -> Path:
@@ -41,11 +39,6 @@ def config_dir() -> Path:
         if (folder / "train.yaml").is_file():
             return folder
     raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
-
-
-def config_name(command: str) -> str:
-    """The file in ``conf`` that a command starts from: ``dpt data check`` has data_check."""
-    return re.sub(r"[ -]", "_", command)
 
 
 def fail(message: str) -> NoReturn:
@@ -60,7 +53,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     """Composes a command's configuration and calls its job with it.
 
     Args:
-        command: such as ``train``.
+        command: such as ``train``; ``data check`` starts from ``conf/data_check.yaml``.
         job: ``module:function``, called with the configuration as plain data.
         arguments: Hydra overrides and flags.
     """
@@ -69,128 +62,71 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
-    typed = sys.argv
-    config = config_name(command)
+    typed, config = sys.argv, re.sub("[ -]", "_", command)
     # Hydra accepts the flag only before the overrides
-    arguments = sorted(arguments, key=lambda a: a not in ("-m", "--multirun"))
+    arguments = sorted(arguments, key=lambda a: a not in SWEEP)
 
-    def task(cfg: Any) -> None:
+    @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config)
+    def entry(cfg: Any) -> None:
         sys.argv = typed  # other processes of the same run are started from it
         module, _, name = job.partition(":")
-        _run_job(cfg, getattr(import_module(module), name), old)
+        _run_job(cfg, getattr(import_module(module), name))
 
-    entry = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config)
-    wants_help = {"-h", "--help"} & set(arguments)
+    def printed(arguments: Sequence[str]) -> str:
+        sys.argv = [typed[0], *arguments]
+        with redirect_stdout(StringIO()) as text, suppress(SystemExit):
+            entry()
+        return text.getvalue()
+
     try:
-        old = run_to_resume(config, arguments)
-        folder = [f"run_dir='{old}'"] if old else []
-        sys.argv = [typed[0], *arguments, *folder]
-        with _without_private_files() if wants_help else nullcontext():
-            entry(task)()
+        if {"-h", "--help"} & set(arguments):
+            # files whose names begin with _ are included by other files only
+            print(re.sub(r"\b_\w+, ", "", printed(arguments)).rstrip())
+            return
+        sys.argv = [typed[0], *arguments, *_folder_to_resume(arguments)]
+        entry()
     except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(_explain(error, config, arguments)) from error
+        refused = re.search(r"Could not override '([^']+)'", str(error))
+        if refused is None:
+            raise ValueError(_explain(error)) from error
+        folders = ((config_dir() / a.partition("=")[0]).is_dir() for a in arguments)
+        kept = [  # flags, and choices of files
+            a
+            for a, is_group in zip(arguments, folders, strict=True)
+            if a not in SWEEP and (a[0] == "-" or "=" not in a or is_group)
+        ]
+        config = printed([*kept, "--cfg", "job"])
+        raise ValueError(_allowed_keys(refused[1], config)) from error
     finally:
         sys.argv = typed
 
 
-@contextmanager
-def _without_private_files() -> Iterator[None]:
-    """Removes files whose names begin with _ from Hydra's help: only other files include them."""
-    try:
-        with redirect_stdout(StringIO()) as text:
-            yield
-    finally:  # Hydra may leave by SystemExit
-        print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
-
-
-# ------------------------------------------------------------------------------- resuming a run
-
-
-def run_to_resume(config: str, arguments: Sequence[str]) -> Path | None:
-    """The folder of the run that ``resume=`` names; None without one, or if there is no such run.
-
-    Raises:
-        ValueError: ``resume`` names no run, or is combined with a sweep.
-    """
-    values = [a.partition("=")[2] for a in arguments if a.startswith("resume=")]
+def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
+    """The override that sets the folder of the run, or of its checkpoint, in ``resume=``."""
+    values = [a.partition("=")[2].strip("\"'") for a in arguments if a.startswith("resume=")]
     if not values or values[-1] == "null":
-        return None
-    if {"-m", "--multirun"} & set(arguments):
+        return []
+    if SWEEP & set(arguments):
         raise ValueError("resume continues one run: remove -m")
-    from omegaconf import OmegaConf
-
-    folder_keys = ("run_dir=", "hydra.run.dir=")  # Lightning starts the other ranks by the second
-    given = [Path(a.partition("=")[2].strip("\"'")) for a in arguments if a.startswith(folder_keys)]
-    overrides = [a for a in arguments if "=" in a and not a.startswith(("-", "hydra."))]
-    cfg = _compose(config, [*overrides, *_search_path(arguments)])
-    raw: Any = OmegaConf.to_container(cfg, resolve=False)
-    if "now:" not in f"{raw['run_dir']} {raw['paths']['name']}":
-        given = given or [Path(cfg.run_dir)]  # a folder of fixed name: only that run can be meant
-    siblings = Path(cfg.paths.runs) / cfg.task.name
-    return find_run(values[-1].strip("\"'"), given[-1] if given else None, siblings)
-
-
-def find_run(resume: str, run_dir: Path | None, siblings: Path) -> Path | None:
-    """The folder of the run that ``resume`` means; None: start a new one.
-
-    Args:
-        resume: a run's folder, one of its checkpoints, or ``auto``.
-        run_dir: the folder given by the user; ``auto`` continues it if it holds a run.
-        siblings: the folder with all runs of the task; ``auto`` without a ``run_dir`` takes the
-            newest of them that has a checkpoint and did not finish.
-    """
-    if resume == "auto":
-        if run_dir is not None:
-            return run_dir if (run_dir / "config.yaml").is_file() else None
-        runs = sorted(siblings.glob("*/config.yaml"), key=lambda p: p.stat().st_mtime)
-        return next((p.parent for p in reversed(runs) if _is_unfinished(p.parent)), None)
-    folder = Path(resume)
-    if folder.suffix == ".ckpt" and folder.is_file():
-        folder = folder.parent.parent
+    if values[-1] == "auto":
+        return []
+    path = Path(values[-1])
+    folder = path.parent.parent if path.suffix == ".ckpt" else path
     if not (folder / "config.yaml").is_file():
         raise ValueError(
-            f"resume={resume}: not a run's folder (it would hold config.yaml and checkpoints/)"
+            f"resume={path}: not a run's folder (it would hold config.yaml and checkpoints/)"
         )
-    return folder
-
-
-def _is_unfinished(folder: Path) -> bool:
-    if not any((folder / "checkpoints").glob("*.ckpt")):
-        return False
-    try:
-        return json.loads((folder / "metrics.json").read_text()).get(ENDED) != FINISHED
-    except (OSError, ValueError):
-        return True
-
-
-def _compose(config: str, overrides: Sequence[str]) -> Any:
-    from hydra import compose, initialize_config_dir
-
-    with initialize_config_dir(str(config_dir()), version_base="1.3"):
-        return compose(config, overrides=list(overrides))
-
-
-def _search_path(arguments: Sequence[str]) -> list[str]:
-    """The override equal to ``--config-dir``, for ``compose``, which reads no flags."""
-    for here, following in zip(arguments, (*arguments[1:], ""), strict=True):
-        flag, _, folder = here.partition("=")
-        if flag in ("--config-dir", "-cd"):
-            return [f"hydra.searchpath=['file://{Path(folder or following).resolve()}']"]
-    return []
+    return [f"run_dir='{folder}'"]
 
 
 # --------------------------------------------------------------------------------------- a run
 
 
-def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None) -> None:
+def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
     """One run: its folder, its log, its configuration on disk, then the job.
 
-    A user's mistake ends the process here: Hydra would print a line of its own about an exception.
-
-    Args:
-        cfg: the composed configuration.
-        job: called with the configuration as plain data.
-        old: the folder of a run to continue; its configuration is the base then.
+    With ``resume``, the configuration of the run in the folder, if any, is the base. A user's
+    mistake ends the process here: Hydra would print a line of its own about an exception.
     """
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
@@ -203,6 +139,10 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None) -
     from dpt.run_log import start_log
 
     hydra_cfg = HydraConfig.get()
+    resume = cfg.get("resume")
+    raw: Any = OmegaConf.to_container(cfg, resolve=False)
+    if resume == "auto" and "paths.name" in raw["run_dir"] and "now:" in raw["paths"]["name"]:
+        fail("resume=auto needs run_dir=DIR, the folder of the run to continue or to start")
     OmegaConf.update(cfg, "run_dir", hydra_cfg.runtime.output_dir)
     if "overrides" in cfg:
         OmegaConf.update(cfg, "overrides", list(hydra_cfg.overrides.task))
@@ -217,9 +157,9 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], old: Path | None) -
     start, before = time.time(), None
     try:
         load_plugins()
-        if old is not None:
-            before = (old / "config.yaml").read_bytes()
-            cfg = continued(cfg, old, hydra_cfg.overrides.task)
+        if resume and (folder / "config.yaml").is_file():
+            before = (folder / "config.yaml").read_bytes()
+            cfg = continued(cfg, folder, hydra_cfg.overrides.task)
         values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if is_first_rank:
             save_config(values, folder)
@@ -257,7 +197,6 @@ def quiet_libraries() -> None:
     for message in (
         r".*LeafSpec.*is deprecated.*",
         r".*does not have many workers.*",
-        r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*It is recommended to use .*sync_dist=True.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
@@ -275,42 +214,29 @@ def quiet_libraries() -> None:
 # ------------------------------------------------------------------------------------- messages
 
 
-def _explain(error: Exception, config: str = "train", arguments: Sequence[str] = ()) -> str:
+def _explain(error: Exception) -> str:
     """A configuration error as one line that says what is allowed."""
     text = str(error)
-    refused = re.search(r"Could not override '([^']+)'", text)
-    if refused:
-        return _allowed_keys(refused[1], config, arguments) or text
-    group = re.search(
-        r"Could not find '([^']+)'.*?Available options in '[^']*':(.*?)(Config search path|$)",
-        text,
-        re.S,
-    )
+    group = re.search(r"Could not find '([^']+)'.*?Available options in '[^']*':(.*)", text, re.S)
     if group:
-        choices = [name for name in group[2].split() if not name.startswith("_")]
-        return f"there is no {group[1]}; choose from {', '.join(choices)}"
+        names = group[2].partition("Config search path")[0].split()
+        choices = ", ".join(name for name in names if not name.startswith("_"))
+        return f"there is no {group[1]}; choose from {choices}"
     missing = re.search(r"full_key: (\S+)", text)
     if missing and "Missing mandatory value" in text:
         return f"{missing[1]} must be given: {missing[1]}=VALUE"
-    return text.split("\n")[0] if "full_key" in text else text
+    return text.split("\n")[0] if missing else text
 
 
-def _allowed_keys(key: str, config: str, arguments: Sequence[str]) -> str | None:
-    """The keys beside the misspelt ``key``; None if there is no such place."""
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import DictConfig, OmegaConf
+def _allowed_keys(key: str, config: str) -> str:
+    """A message with the keys beside the misspelt part of ``key``; ``config`` is YAML."""
+    import yaml
 
     from dpt.validation import unknown_key
 
-    *parents, last = re.split(r"[./]", key.split("@")[0])
-    choices = [a for a in arguments if re.match(r"[\w/]+=", a) and not a.startswith(f"{key}=")]
-    try:
-        GlobalHydra.instance().clear()
-        cfg = _compose(config, [*choices, *_search_path(arguments)])
-        node = OmegaConf.select(cfg, ".".join(parents)) if parents else cfg
-    except Exception:
-        return None
-    if isinstance(node, DictConfig):
-        return unknown_key(key, last, [str(k) for k in node])
-    top = [str(k) for k in cfg]
-    return unknown_key(key, parents[0], top) if parents and parents[0] not in top else None
+    node = yaml.safe_load(config)
+    for part in re.split(r"[./]", key.partition("@")[0]):
+        if not isinstance(node, dict) or part not in node:
+            break
+        node = node[part]
+    return unknown_key(key, part, list(node) if isinstance(node, dict) else [])

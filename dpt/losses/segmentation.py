@@ -167,3 +167,19 @@ def _image_mean(values: Tensor, counted: Tensor) -> Tensor:
     """Mean of each image's counted values (0 without any), averaged over the images."""
     counted = counted.to(values.dtype).flatten(1)
     return ((values.flatten(1) * counted).sum(1) / counted.sum(1).clamp(min=1)).mean()
+
+
+def softened_divergence(student: Tensor, teacher: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over pixels or images.
+
+    Hinton et al. 2015, section 2. The gradient reaches the student, and T² keeps its size.
+
+    Args:
+        student, teacher: logits of one shape, (B, K) or (B, K, h, w).
+        temperature: T > 0; above 1 it raises small probabilities.
+    """
+    student, teacher = (
+        (at_least_float32(x) / temperature).log_softmax(1) for x in (student, teacher)
+    )
+    divergence = F.kl_div(student, teacher, reduction="none", log_target=True)
+    return temperature**2 * divergence.sum(1).mean()

@@ -76,9 +76,7 @@ class DPT(nn.Module):
         """Images (B, 3, H, W) padded for the encoder, and the index of the original pixels."""
         return pad_to_multiple(images, self.pad_multiple, padding=self.encoder.padding)
 
-    def forward(
-        self, images: Tensor, *, upsample_logits: bool = True, with_features: bool = False
-    ) -> dict[str, Tensor]:
+    def forward(self, images: Tensor, *, upsample_logits: bool = True) -> dict[str, Tensor]:
         """Predicts for images of any size.
 
         Args:
@@ -86,8 +84,6 @@ class DPT(nn.Module):
                 dense outputs cropped back.
             upsample_logits: False leaves dense logits at the head's own size if the images need no
                 padding; losses and argmax upsample them in chunks (:mod:`dpt.functional`).
-            with_features: also return the patch tokens of the deepest level as a map
-                ``features`` (B, D, h, w) of the padded image.
 
         Returns:
             A tensor for each head, in the shape that ``outputs`` declares: ``depth`` (B, H, W),
@@ -101,8 +97,6 @@ class DPT(nn.Module):
         tokens = self.encoder(padded)
         features = Features(tokens) if self.decoder is None else self.decoder.fuse(tokens)
         outputs: dict[str, Tensor] = {}
-        if with_features:
-            outputs["features"] = features.patches(-1, self.encoder.num_prefix_tokens[-1])
         for name, head in self.heads.items():
             dense, logits = head.output.dense, head.output.kind == "logits"
             if small and dense and logits:

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.functional import chunked_argmax, upsample
-from dpt.losses.distillation import softened_divergence
-from dpt.losses.segmentation import CrossEntropyLoss
+from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import ClassObjective, Outputs, mean_guesses, nearest, to_numpy
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
@@ -26,7 +25,7 @@ class SegmentationObjective(ClassObjective):
         num_classes: K.
         class_names: for scores and reports, K of them or none.
         palette: colours of the classes, rows of RGB in 0..255; empty for the default colours.
-        loss: called with logits (B, K, H, W) and labels (B, H, W).
+        loss: called with logits (B, K, h, w), which it upsamples, and labels (B, H, W).
         kind: of the head: ``dpt`` reads the decoder's map, ``linear`` the encoder's own tokens, see
             :class:`dpt.nn.LinearSegmentationHead`.
         levels: number of the deepest levels that a linear head reads.
@@ -86,17 +85,12 @@ class SegmentationObjective(ClassObjective):
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]
-        terms = {"loss_segmentation": self.weight * self._loss(outputs["segmentation"], labels)}
+        terms = {"loss_segmentation": self.weight * self.loss(outputs["segmentation"], labels)}
         auxiliary = outputs.get("segmentation_auxiliary")
         if auxiliary is not None:
             factor = self.weight * self.auxiliary_weight
-            terms["loss_auxiliary"] = factor * self._loss(auxiliary, labels)
+            terms["loss_auxiliary"] = factor * self.loss(auxiliary, labels)
         return terms
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if not isinstance(self.loss, CrossEntropyLoss):  # which upsamples them in chunks
-            logits = upsample(logits, (labels.shape[-2], labels.shape[-1]))
-        return self.loss(logits, labels)
 
     def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
         """Divergence from the teacher's class probabilities, at the size of the head's logits."""

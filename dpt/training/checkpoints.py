@@ -1,4 +1,4 @@
-"""Checkpoints: ``last.ckpt`` to resume from, ``best.ckpt`` by the monitored metric."""
+"""Checkpoints: ``last.ckpt`` to resume from, ``best.ckpt`` by the monitored score."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import torch
@@ -14,6 +14,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from dpt.atomic import replacing
+from dpt.objectives.base import lower_is_better
 from dpt.training.callbacks import completes_step
 from dpt.types import Batch
 
@@ -54,8 +55,6 @@ class RunCheckpoints(Checkpoint):
 
     Args:
         dirpath: folder of the checkpoints.
-        monitor: the metric that decides which checkpoint is best.
-        mode: whether a better score is lower (``min``) or higher (``max``).
         every_n_train_steps: optimiser steps between two saves of ``last.ckpt``; None: by time only.
         every_n_minutes: minutes between two saves of ``last.ckpt``; None: by steps only.
     """
@@ -64,8 +63,6 @@ class RunCheckpoints(Checkpoint):
         self,
         *,
         dirpath: str,
-        monitor: str,
-        mode: Literal["min", "max"],
         every_n_train_steps: int | None = None,
         every_n_minutes: float | None = 15.0,
     ) -> None:
@@ -74,8 +71,6 @@ class RunCheckpoints(Checkpoint):
             if value is not None and value <= 0:
                 raise ValueError(f"callbacks.checkpoint.{name}={value} must be above 0, or null")
         self.last, self.best = (Path(dirpath) / name for name in ("last.ckpt", "best.ckpt"))
-        self.monitor = monitor
-        self.mode = mode
         self.every_n_train_steps = every_n_train_steps
         self.every_n_minutes = every_n_minutes
         self.best_score: float | None = None
@@ -107,18 +102,16 @@ class RunCheckpoints(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.sanity_checking:
             return
-        if self.monitor not in pl_module.scores:
+        name, scores, best = pl_module.monitor, pl_module.scores, self.best_score
+        if name not in scores:
             raise ValueError(
-                f"task.monitor={self.monitor}: there is no such score; choose from "
-                f"{', '.join(k for k in pl_module.scores if k.count('/') == 1)}"
+                f"task.monitor={name}: there is no such score; choose from "
+                f"{', '.join(k for k in scores if k.count('/') == 1)}"
             )
-        score, best = pl_module.scores[self.monitor], self.best_score
-        is_best = (
-            best is None
-            or math.isnan(best)
-            or (score < best if self.mode == "min" else score > best)
-        )
-        if trainer.strategy.broadcast(is_best):
+        score = scores[name]
+        lower = name.removeprefix("val/") in lower_is_better(pl_module.objectives.values())
+        is_better = best is None or math.isnan(best) or (score < best if lower else score > best)
+        if trainer.strategy.broadcast(is_better):
             self.best_score = score
             trainer.save_checkpoint(self.best)
         if trainer.should_stop:  # this validation ends the run

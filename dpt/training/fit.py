@@ -13,7 +13,7 @@ import lightning as L
 import torch.distributed as dist
 
 from dpt.config import build
-from dpt.config.compose import ENDED, FINISHED, save_config
+from dpt.config.compose import save_config
 from dpt.config.model import complete, make_model
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
@@ -24,13 +24,7 @@ from dpt.objectives.base import lower_is_better
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.loggers import OneFileCSVLogger
-from dpt.training.resume import (
-    RunState,
-    checkpoint_of,
-    mark_continued,
-    step_of,
-    without_weight_files,
-)
+from dpt.training.resume import RunState, checkpoint_of, step_of, without_weight_files
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer
 from dpt.validation import validate
@@ -86,7 +80,6 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         if checkpoint is not None:
             step = step_of(checkpoint) or 0
             log.info("resume: from %s, step %d", checkpoint, step)
-            mark_continued(folder)
             for logger in trainer.loggers:
                 if isinstance(logger, OneFileCSVLogger):
                     logger.resume_at(step)
@@ -113,7 +106,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
             **{k: v for o in objectives.values() for k, v in o.notes.items()},
             "precision": str(trainer.precision),
             "skipped_steps": task.guard.total,
-            ENDED: f"stopped by {stop.received.name}" if stop.received else FINISHED,
+            "ended": f"stopped by {stop.received.name}" if stop.received else "finished",
         }
         write_json(folder / "metrics.json", {**scores, **notes})  # first without the slow baselines
         rows = trivial_scores(objectives, train, val, settings.image_size)
@@ -175,11 +168,6 @@ def log_start(
     parts += [f"{ranks} processes"] if ranks > 1 else []
     images = data["batch_size"] * accumulate * ranks
     log.info("each step uses %d images (%s)", images, ", ".join(parts))
-    if task.lr_scale is None:
-        log.info("learning rates are as configured (reference_batch=N scales them with N images)")
-    else:
-        factor = task.lr_scale * ranks * accumulate
-        log.info("learning rates are %g times those configured (reference_batch)", factor)
 
 
 def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:

@@ -9,53 +9,30 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR
 
 
-def adamw(
+def make_optimizer(
     model: nn.Module,
     *,
-    lr: float,
-    encoder_lr: float | None = None,
-    layer_decay: float | None = None,
-    weight_decay: float = 0.01,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    fused: bool = True,
-) -> Optimizer:
-    """``torch.optim.AdamW`` over the groups of :func:`parameter_groups`."""
-    groups = parameter_groups(model, lr, encoder_lr, layer_decay, weight_decay)
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
-
-
-def sgd(
-    model: nn.Module,
-    *,
+    kind: Literal["adamw", "sgd"],
     lr: float,
     encoder_lr: float | None = None,
     layer_decay: float | None = None,
     weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
     momentum: float = 0.9,
+    fused: bool = True,
 ) -> Optimizer:
-    """``torch.optim.SGD`` over the groups of :func:`parameter_groups`."""
-    groups = parameter_groups(model, lr, encoder_lr, layer_decay, weight_decay)
-    return torch.optim.SGD(groups, lr=lr, momentum=momentum)
+    """``torch.optim.AdamW`` or ``SGD`` over every trainable parameter.
 
-
-def parameter_groups(
-    model: nn.Module,
-    lr: float,
-    encoder_lr: float | None,
-    layer_decay: float | None,
-    weight_decay: float,
-) -> list[dict[str, Any]]:
-    """Every trainable parameter in exactly one group: encoder or rest, with decay or without.
-
-    Weight matrices and kernels are decayed; norms, biases, tokens, position embeddings and layer
-    scales are not. (timm's ``param_groups_layer_decay`` knows neither a second rate nor FSDP.)
+    Each parameter is in one group: encoder or rest, with decay or without. Weight matrices and
+    kernels are decayed; norms, biases, tokens, position embeddings and layer scales are not.
+    (timm's ``param_groups_layer_decay`` knows neither a second rate nor FSDP.)
 
     Args:
         model: has an attribute ``encoder``.
+        kind: ``adamw`` uses ``betas`` and ``fused``, ``sgd`` uses ``momentum``.
         lr: learning rate of everything outside the encoder.
         encoder_lr: learning rate of the encoder; None means ``lr``.
         layer_decay: d in (0, 1]: layer k of the encoder has ``encoder_lr`` · d^(top - k) (Clark et
@@ -88,7 +65,9 @@ def parameter_groups(
         label = part if decayed else f"{part}_no_decay"
         empty = {"params": [], "lr": rate, "weight_decay": weight_decay * decayed, "name": label}
         groups.setdefault(label, empty)["params"].append(parameter)
-    return list(groups.values())
+    if kind == "sgd":
+        return torch.optim.SGD(list(groups.values()), lr=lr, momentum=momentum)
+    return torch.optim.AdamW(list(groups.values()), lr=lr, betas=betas, fused=fused)
 
 
 def warmup_then_decay(
@@ -107,53 +86,17 @@ def warmup_then_decay(
         warmup: number of steps (>= 1) or share of ``total_steps`` (< 1).
         final: factor of the full rate at the end.
     """
-    if decay not in ("poly", "cosine", "constant"):
-        raise ValueError(f"schedule.decay={decay!r}: choose poly, cosine or constant")
-    warmup_steps = _warmup_steps(warmup, total_steps)
+    if warmup < 0 or total_steps < 1:
+        raise ValueError(f"schedule: {warmup=} and {total_steps=} must be positive")
+    warmup_steps = int(warmup) if warmup >= 1 else round(warmup * total_steps)
 
     def factor(step: int) -> float:
         if step < warmup_steps:
             return (step + 1) / (warmup_steps + 1)
-        t = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
         if decay == "constant":
             return 1.0
+        t = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
         shape = (1 - t) ** power if decay == "poly" else 0.5 * (1 + math.cos(math.pi * t))
         return final + (1 - final) * shape
 
     return LambdaLR(optimizer, factor)
-
-
-def one_cycle(
-    optimizer: Optimizer,
-    *,
-    total_steps: int,
-    warmup: float = 0.3,
-    div_factor: float = 25.0,
-    final_div_factor: float = 1e4,
-    cycle_momentum: bool = True,
-) -> OneCycleLR:
-    """``torch.optim.lr_scheduler.OneCycleLR`` (Smith and Topin 2018); the peak is a group's rate.
-
-    Args:
-        warmup: steps until the peak (>= 1) or share of ``total_steps`` (< 1).
-        div_factor: peak rate / first rate.
-        final_div_factor: first rate / last rate.
-        cycle_momentum: momentum (beta1) falls from 0.95 to 0.85 until the peak and rises again.
-    """
-    # the peak is at step pct_start * total_steps - 1; a phase of no steps would divide by 0
-    peak = min(_warmup_steps(warmup, total_steps), total_steps - 2)
-    return OneCycleLR(
-        optimizer,
-        max_lr=[group["lr"] for group in optimizer.param_groups],
-        total_steps=total_steps,
-        pct_start=(peak + 1) / total_steps if peak > 0 else 0.0,
-        div_factor=div_factor,
-        final_div_factor=final_div_factor,
-        cycle_momentum=cycle_momentum,
-    )
-
-
-def _warmup_steps(warmup: float, total_steps: int) -> int:
-    if warmup < 0 or total_steps < 1:
-        raise ValueError(f"schedule: {warmup=} and {total_steps=} must be positive")
-    return int(warmup) if warmup >= 1 else round(warmup * total_steps)

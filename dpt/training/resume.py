@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +16,13 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import FSDPStrategy
 
-from dpt.config.compose import ENDED
 from dpt.data import EpochSampler
-from dpt.run_log import write_json
 from dpt.training.checkpoints import read_checkpoint
 from dpt.types import Batch
 
 log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
-CONTINUED = "continued"
-"""Value of ``ended`` in metrics.json while a run is being continued."""
 
 
 class RunState(Callback):
@@ -161,13 +155,6 @@ def set_random_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
     np.random.set_state(tuple(state["numpy"]))
     random.setstate(state["python"])
-
-
-def mark_continued(folder: Path) -> None:
-    """Notes in metrics.json, if there is one, that the run is not finished any more."""
-    path = folder / "metrics.json"
-    with suppress(FileNotFoundError, json.JSONDecodeError):
-        write_json(path, {**json.loads(path.read_text()), ENDED: CONTINUED})
 
 
 def checkpoint_of(folder: Path) -> Path | None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from dpt.config.build import loader_settings
 from dpt.config.objects import make
 from dpt.model import DPT
 from dpt.objectives.base import Objective, same_size_groups, take
@@ -32,10 +31,8 @@ class Task(L.LightningModule):
         teacher: a trained model whose predictions are targets too.
         optimizer: creates the optimiser from the model; None if nothing is trained.
         schedule: creates the schedule from (optimiser, total_steps=...).
-        monitor: the metric that decides which checkpoint is best, shown in the progress bar.
+        monitor: the score that decides which checkpoint is best, shown in the progress bar.
         max_skipped_steps: steps in a row that may be skipped because the gradient is not finite.
-        lr_scale: factor of all learning rates per batch that a step uses, over ranks and
-            accumulation; None leaves the rates as configured.
     """
 
     def __init__(
@@ -48,7 +45,6 @@ class Task(L.LightningModule):
         schedule: Callable[..., LRScheduler] | None = None,
         monitor: str = "",
         max_skipped_steps: int = 10,
-        lr_scale: float | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -57,7 +53,6 @@ class Task(L.LightningModule):
         self.optimizer_factory = optimizer
         self.schedule_factory = schedule
         self.monitor = monitor
-        self.lr_scale = lr_scale
         self.guard = StepGuard(model, limit=max_skipped_steps)
         self.scores: dict[str, float] = {}  # of the last validation
         self.scored_step = -1
@@ -81,9 +76,7 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         inputs, batch = self._prepare(batch, step=self.global_step)
-        with_features = self.teacher is not None and self.teacher.with_features
-        # losses upsample the logits in chunks
-        outputs = self.model(inputs, upsample_logits=False, with_features=with_features)
+        outputs = self.model(inputs, upsample_logits=False)  # losses upsample the logits
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             terms |= objective.losses(outputs, batch)
@@ -135,10 +128,6 @@ class Task(L.LightningModule):
     def configure_optimizers(self) -> Any:
         assert self.optimizer_factory is not None
         optimizer = self.optimizer_factory(self.model)
-        if self.lr_scale is not None:
-            batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
-            for group in optimizer.param_groups:
-                group["lr"] *= self.lr_scale * batches
         self.optimizer_settings = [
             {k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups
         ]
@@ -177,10 +166,6 @@ class Task(L.LightningModule):
 
 def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:
     """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
-    reference = validate(int | None, cfg["reference_batch"], "reference_batch")
-    if reference is not None and reference < 1:
-        raise ValueError(f"reference_batch={reference} must be at least 1 image, or null")
-    batch_size = loader_settings(cfg["data"]).batch_size
     return Task(
         model=model,
         objectives=objectives,
@@ -189,5 +174,4 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         schedule=make(cfg["schedule"], "schedule"),
         monitor=cfg["task"]["monitor"],
         max_skipped_steps=validate(int, cfg["max_skipped_steps"], "max_skipped_steps"),
-        lr_scale=None if reference is None else batch_size / reference,
     )

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from dpt.depthmath import inverse_depth
-from dpt.losses.distillation import pairwise_similarity_loss
 from dpt.model import DPT
 from dpt.objectives.base import Objective
 from dpt.validation import validate
@@ -30,8 +29,7 @@ class Teacher:
         model: gets the training images, normalised by its own preprocessing.
         objectives: of the trained model; those whose head the teacher lacks get no term.
         weight: factor of the terms.
-        temperature: of class probabilities, see :mod:`dpt.losses.distillation`.
-        feature_weight: factor of the patch similarity loss; 0 leaves it out.
+        temperature: of class probabilities.
 
     Raises:
         ValueError: no head is shared, or classes or kinds of depth differ.
@@ -44,12 +42,12 @@ class Teacher:
         objectives: Mapping[str, Objective],
         weight: float = 1.0,
         temperature: float = 1.0,
-        feature_weight: float = 0.0,
     ) -> None:
-        if weight < 0 or feature_weight < 0:
-            raise ValueError("task.teacher_weight and task.teacher_feature_weight: at least 0")
-        if not temperature > 0:
-            raise ValueError(f"task.teacher_temperature={temperature} must be above 0")
+        if weight < 0 or temperature <= 0:
+            raise ValueError(
+                f"task.teacher_weight={weight} must be at least 0, and "
+                f"task.teacher_temperature={temperature} above 0"
+            )
         heads = model.config.to_dict()["heads"]
         self.objectives = [o for o in objectives.values() if o.head in heads]
         if not self.objectives:
@@ -61,25 +59,19 @@ class Teacher:
         self.model = model.eval().requires_grad_(False)
         self.weight = weight
         self.temperature = temperature
-        self.feature_weight = feature_weight
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Teacher:
         return self  # constant: averaged weights need no second copy
 
-    @property
-    def with_features(self) -> bool:
-        """Whether the trained model must return its features too."""
-        return self.feature_weight > 0
-
     @torch.no_grad()
     def predict(self, images: Tensor) -> dict[str, Tensor]:
-        """Outputs for uint8 images (B, 3, H, W); ``depth`` is depth, never inverse depth."""
+        """Outputs for uint8 images (B, 3, H, W); inverse depth is returned as depth."""
         model = self.model.to(images.device)
         inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
-        outputs = model(inputs, upsample_logits=False, with_features=self.with_features)
-        depth = model.outputs.get("depth")
-        if depth is not None and depth.is_inverse_depth:
-            outputs["depth"] = inverse_depth(outputs["depth"], outputs["depth"] > 0)
+        outputs = model(inputs, upsample_logits=False)
+        for name, spec in model.outputs.items():
+            if spec.is_inverse_depth:
+                outputs[name] = inverse_depth(outputs[name], outputs[name] > 0)
         return outputs
 
     def losses(self, outputs: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
@@ -94,9 +86,6 @@ class Teacher:
         for objective in self.objectives:
             distance = objective.distil(outputs, targets, temperature=self.temperature)
             terms[f"teacher_{objective.head}"] = self.weight * distance
-        if self.with_features:
-            distance = pairwise_similarity_loss(outputs["features"], targets["features"])
-            terms["teacher_features"] = self.feature_weight * distance
         return terms
 
 
@@ -107,12 +96,8 @@ def make_teacher(task: Mapping[str, Any], objectives: Mapping[str, Objective]) -
         if any(o.needs_teacher for o in objectives.values()):
             raise ValueError("distillation_token=true needs a teacher: set task.teacher to a model")
         return None
-    prefix = "teacher_"
-    settings = {
-        k.removeprefix(prefix): validate(float, v, f"task.{k}")
-        for k, v in task.items()
-        if k.startswith(prefix)
-    }
+    keys = ("weight", "temperature")
+    settings = {k: validate(float, task[f"teacher_{k}"], f"task.teacher_{k}") for k in keys}
     teacher = Teacher(model=DPT.from_pretrained(path), objectives=objectives, **settings)
     heads = ", ".join(o.head for o in teacher.objectives)
     log.info("teacher: %s (%s), for %s", path, teacher.model.config.name, heads)

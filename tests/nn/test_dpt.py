@@ -136,14 +136,6 @@ def test_small_logits_are_those_that_are_upsampled():
     assert padded["segmentation"].shape == (1, 5, 70, 90)
 
 
-@torch.no_grad()
-def test_features_are_the_patches_of_the_deepest_level():
-    model, images = tiny(num_register_tokens=2).eval(), torch.randn(2, 3, 50, 64)
-    found = model(images, with_features=True)["features"]
-    tokens = model.encoder(model.pad(images)[0]).levels[-1]
-    assert torch.equal(found, tokens[:, 3:].mT.reshape(2, 32, 4, 4))
-
-
 def test_outputs_declare_what_is_predicted():
     model = tiny().eval()
     with torch.no_grad():

@@ -177,11 +177,3 @@ def test_regression():
     loss.backward()
     assert values.grad.isfinite().all()
     assert values.grad[2] == 0
-
-
-def test_a_loss_of_ones_own_gets_logits_of_the_labels_size():
-    loss = torch.nn.CrossEntropyLoss(ignore_index=255)
-    objective = SegmentationObjective(num_classes=3, loss=loss)
-    labels = torch.randint(3, (2, 8, 12))
-    terms = objective.losses({"segmentation": torch.randn(2, 3, 4, 6)}, {"labels": labels})
-    assert terms["loss_segmentation"].isfinite()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_resume import resume_it
 
+from dpt.objectives import RegressionObjective
 from dpt.training.checkpoints import RunCheckpoints
 from dpt.training.task import Task
 
@@ -28,35 +29,35 @@ class Trainer:
         torch.save({"global_step": self.global_step, "callbacks": state}, path)
 
 
-def validate(callback, score, *, step, trainer=None):
+def validate(callback, score, *, step, monitor="val/r2"):
     """Whether a validation at ``step`` with this score writes the file."""
-    trainer = trainer or Trainer(callback)
+    trainer = Trainer(callback)
     trainer.global_step = step
-    task = Task(model=torch.nn.Identity(), objectives={})
-    task.scores = {"val/x": score}
+    objectives = {"regression": RegressionObjective()}
+    task = Task(model=torch.nn.Identity(), objectives=objectives, monitor=monitor)
+    task.scores = {"val/r2": score, "val/mae": score}
     before = callback.best_score
     callback.on_validation_end(trainer, task)
     return callback.best_score is not before
 
 
-def best(folder, mode="max"):
-    return RunCheckpoints(dirpath=str(folder), monitor="val/x", mode=mode)
+def best(folder):
+    return RunCheckpoints(dirpath=str(folder))
 
 
-@pytest.mark.parametrize(("mode", "kept"), [("max", [0.3, 0.5]), ("min", [0.3, 0.1])])
-def test_the_best_is_kept(tmp_path, mode, kept):
-    callback = best(tmp_path, mode)
+@pytest.mark.parametrize(("monitor", "kept"), [("val/r2", [0.3, 0.5]), ("val/mae", [0.3, 0.1])])
+def test_the_best_is_kept(tmp_path, monitor, kept):
+    callback = best(tmp_path)
     scores = [math.nan, 0.3, math.nan, 0.3, 0.5, 0.1, 0.2]
-    written = [s for i, s in enumerate(scores) if validate(callback, s, step=i)]
+    written = [s for i, s in enumerate(scores) if validate(callback, s, step=i, monitor=monitor)]
     assert math.isnan(written[0])  # better than none
     assert written[1:] == kept
     assert torch.load(callback.best)["callbacks"]["RunCheckpoints"]["best_score"] == kept[-1]
 
 
 def test_a_metric_that_does_not_exist_is_named(tmp_path):
-    callback = RunCheckpoints(dirpath=str(tmp_path), monitor="val/y", mode="max")
-    with pytest.raises(ValueError, match=r"task\.monitor=val/y.*choose from val/x"):
-        validate(callback, 1.0, step=0)
+    with pytest.raises(ValueError, match=r"task\.monitor=val/y.*choose from val/r2, val/mae"):
+        validate(best(tmp_path), 1.0, step=0, monitor="val/y")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,11 @@
 """What a kill, a full disk or a damaged file leaves of a run."""
 
-import json
-import os
 import resource
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
-from dpt.config import compose
 from dpt.training import resume
 from dpt.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
 from dpt.training.trainer import make_trainer
@@ -57,38 +54,6 @@ def test_a_damaged_checkpoint_falls_back_to_the_best(tmp_path, caplog):
         resume.checkpoint_of(run)
 
 
-def test_a_finished_run_that_goes_on_is_not_finished(tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    run_of(run, last=8)
-    (run / "metrics.json").write_text(json.dumps({compose.ENDED: compose.FINISHED, "val/x": None}))
-    assert compose.find_run("auto", None, tmp_path) is None
-    resume.mark_continued(run)
-    assert compose.find_run("auto", None, tmp_path) == run
-    assert json.loads((run / "metrics.json").read_text())["val/x"] is None
-    (run / "metrics.json").unlink()
-    resume.mark_continued(run)
-    assert not (run / "metrics.json").exists()
-
-
-def test_auto_takes_the_newest_run_that_did_not_finish(tmp_path):
-    assert compose.find_run("auto", None, tmp_path) is None
-    for i, ended in enumerate(("stopped by SIGTERM", compose.FINISHED)):
-        run = tmp_path / str(i)
-        run.mkdir()
-        run_of(run, last=i)
-        (run / "metrics.json").write_text(json.dumps({compose.ENDED: ended}))
-        os.utime(run / "config.yaml", (i, i))
-    (tmp_path / "2").mkdir()
-    (tmp_path / "2/config.yaml").write_text("killed before its first checkpoint")
-    assert compose.find_run("auto", None, tmp_path) == tmp_path / "0"
-    assert compose.find_run("auto", tmp_path / "1", tmp_path) == tmp_path / "1"
-    assert compose.find_run("auto", tmp_path / "new", tmp_path) is None
-    assert compose.find_run(str(tmp_path / "1/checkpoints/last.ckpt"), None, tmp_path).name == "1"
-    with pytest.raises(ValueError, match="not a run's folder"):
-        compose.find_run(str(tmp_path / "nowhere"), None, tmp_path)
-
-
 def test_random_states_come_back(tmp_path):
     import random
 
@@ -107,7 +72,7 @@ def test_random_states_come_back(tmp_path):
 @pytest.mark.parametrize("name", ["every_n_train_steps", "every_n_minutes"])
 def test_intervals_are_positive(name, tmp_path):
     with pytest.raises(ValueError, match=rf"callbacks\.checkpoint\.{name}=0 must be above 0"):
-        RunCheckpoints(dirpath=str(tmp_path), monitor="x", mode="min", **{name: 0})
+        RunCheckpoints(dirpath=str(tmp_path), **{name: 0})
 
 
 def test_averages_need_whole_weights():

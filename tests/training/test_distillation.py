@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import dpt
-from dpt.losses.distillation import pairwise_similarity_loss, softened_divergence
+from dpt.losses.segmentation import softened_divergence
 from dpt.objectives import (
     ClassificationObjective,
     DepthObjective,
@@ -71,18 +71,18 @@ def unlabelled(count=2):
 
 @pytest.mark.parametrize("name", ["depth", "relative", "segmentation", "joint"])
 def test_who_is_like_the_teacher_has_nothing_to_learn(name):
-    task = task_of(name, feature_weight=1.0)
+    task = task_of(name)
     task.model.eval()  # dropout and BatchNorm off, as in the teacher
     same = task.training_step(unlabelled(), 0)
     assert float(same.detach()) == pytest.approx(0, abs=2e-5)
-    task = task_of(name, teacher_seed=1, feature_weight=1.0)
+    task = task_of(name, teacher_seed=1)
     task.model.eval()
     assert float(task.training_step(unlabelled(), 0).detach()) > 1e-3
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_images_without_labels_teach_every_part(name):
-    task = task_of(name, teacher_seed=1, feature_weight=1.0)
+    task = task_of(name, teacher_seed=1)
     loss = task.training_step(unlabelled(), 0)
     loss.backward()
     assert float(loss.detach()) > 0
@@ -119,9 +119,7 @@ def test_a_head_without_distillation_of_its_own_takes_the_absolute_difference():
     assert float(objective.distil(student, teacher, temperature=1.0)) == 2 * (1 + 3) / 2
 
 
-@pytest.mark.parametrize(
-    "settings", [{"weight": -1.0}, {"feature_weight": -1.0}, {"temperature": 0.0}]
-)
+@pytest.mark.parametrize("settings", [{"weight": -1.0}, {"temperature": 0.0}])
 def test_wrong_settings(settings):
     with pytest.raises(ValueError, match=f"teacher_{next(iter(settings))}"):
         task_of("depth", **settings)
@@ -166,7 +164,7 @@ def test_training_towards_a_teacher_lowers_the_disagreement(name):
 @pytest.mark.slow
 def test_two_processes_follow_the_gradient_of_one():
     def gradient(positions):
-        task = task_of("joint", teacher_seed=1, feature_weight=1.0)
+        task = task_of("joint", teacher_seed=1)
         task.model.eval()
         batch = {k: v[positions] for k, v in unlabelled(4).items()}
         task.training_step(batch, 0).backward()
@@ -224,17 +222,3 @@ def test_softened_divergence_by_hand():
     # logits twice as large at twice the temperature: the same probabilities, times 4
     softened = softened_divergence(student, 2 * teacher, temperature=2.0)
     assert float(softened) == pytest.approx(4 * float(expected))
-
-
-def test_pairwise_similarity_loss_asks_for_no_common_channels():
-    torch.manual_seed(0)
-    student = torch.randn(2, 8, 3, 4)
-    turned = torch.einsum("de,behw->bdhw", torch.linalg.qr(torch.randn(8, 8)).Q, student)
-    wider = torch.cat((3 * turned, torch.zeros(2, 5, 3, 4)), dim=1)
-    assert float(pairwise_similarity_loss(student, wider)) == pytest.approx(0, abs=1e-10)
-    assert float(pairwise_similarity_loss(student, torch.randn(2, 8, 3, 4))) > 0.01
-    assert pairwise_similarity_loss(student, torch.randn(2, 5, 6, 8)).isfinite()
-    # two patches, alike for the one and at a right angle for the other: ((0-1)² + (0-1)²) / 4
-    alike = torch.ones(1, 2, 1, 2)
-    apart = torch.eye(2).view(1, 2, 1, 2)
-    assert float(pairwise_similarity_loss(alike, apart)) == pytest.approx(0.5)

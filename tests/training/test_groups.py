@@ -7,7 +7,7 @@ from torch import nn
 import dpt
 from dpt.nn import HEADS
 from dpt.nn.base import Encoder
-from dpt.training.optim import parameter_groups
+from dpt.training.optim import make_optimizer
 
 SMALL = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
 ENCODERS = {
@@ -35,7 +35,7 @@ def model_of(size="dpt_tiny", **encoder):
 
 def groups_of(model, **options):
     options = {"lr": 1.0, "encoder_lr": 0.1, "weight_decay": 0.5, "layer_decay": None, **options}
-    return parameter_groups(model, **options)
+    return make_optimizer(model, kind="sgd", **options).param_groups
 
 
 def by_name(model, groups, key):

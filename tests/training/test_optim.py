@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import dpt
-from dpt.training.optim import adamw, one_cycle, sgd, warmup_then_decay
+from dpt.training.optim import make_optimizer, warmup_then_decay
+
+adamw, sgd = (partial(make_optimizer, kind=kind) for kind in ("adamw", "sgd"))
 
 
 def model_of():
@@ -120,61 +122,14 @@ def test_rates_keep_their_ratio():
     assert large == pytest.approx(4 * small)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"decay": "linear"}, r"schedule\.decay='linear': choose poly, cosine or constant"),
-        ({"decay": "poly", "warmup": -1}, "warmup=-1"),
-    ],
-)
-def test_wrong_schedules(options, says):
-    with pytest.raises(ValueError, match=says):
-        rates(10, **options)
-
-
-# ------------------------------------------------------------------------------ one cycle
-
-
-def cycle(total, **options):
-    """The rates of two groups at each step of a run."""
-    parameters = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    optimizer = torch.optim.AdamW([{"params": parameters[:1], "lr": 0.1},
-                                   {"params": parameters[1:], "lr": 0.4}])  # fmt: skip
-    schedule = one_cycle(optimizer, total_steps=total, **options)
-    values = []
-    for _ in range(total):
-        values.append([group["lr"] for group in optimizer.param_groups])
-        optimizer.step()
-        schedule.step()
-    return values
-
-
-def test_one_cycle_peaks_at_each_groups_own_rate():
-    values = cycle(40, warmup=10, div_factor=25, final_div_factor=100)
-    assert values[0] == pytest.approx([0.1 / 25, 0.4 / 25])
-    assert values[10] == pytest.approx([0.1, 0.4])
-    assert values[39] == pytest.approx([0.1 / 2500, 0.4 / 2500])
-    small = [v[0] for v in values]
-    assert all(a < b for a, b in pairwise(small[:11]))
-    assert all(a > b for a, b in pairwise(small[10:]))
-    assert all(b == pytest.approx(4 * a) for a, b in values)
-
-
-def test_a_share_of_one_cycle():
-    assert max(v[0] for v in cycle(20, warmup=0.25)) == cycle(20, warmup=0.25)[5][0]
-
-
-@pytest.mark.parametrize("total", [1, 2, 3, 10])
-@pytest.mark.parametrize("warmup", [0, 0.1, 0.3, 1, 50])
-def test_one_cycle_of_any_length(total, warmup):
-    values = [v[0] for v in cycle(total, warmup=warmup)]
-    assert all(0 < v <= 0.1 * (1 + 1e-9) for v in values)
+def test_a_negative_warmup():
+    with pytest.raises(ValueError, match="warmup=-1"):
+        rates(10, decay="poly", warmup=-1)
 
 
 # ------------------------------------------------------------------------------ resume
 
 SCHEDULES = {
-    "one_cycle": one_cycle,
     "poly": partial(warmup_then_decay, decay="poly", warmup=3),
     "cosine": partial(warmup_then_decay, decay="cosine"),
 }

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from dpt.cli import main
-from dpt.config.compose import run_to_resume
 from dpt.training import resume
 
 ROOT = Path(__file__).parents[2]
@@ -184,23 +183,12 @@ def test_auto_starts_where_there_is_nothing_and_then_goes_on(train, tmp_path):
     assert resume.step_of(tmp_path / "checkpoints/last.ckpt") == 4
 
 
-@pytest.mark.slow
-def test_a_job_of_slurm_goes_on_with_no_run_but_its_own(train, tmp_path, monkeypatch):
-    """Another job's run lies beside it, unfinished: it may still be training."""
-    train(tmp_path / "regression/slurm_7", "task=regression")
-    (tmp_path / "regression/slurm_7/metrics.json").unlink()
-    arguments = ["resume=auto", "task=regression", f"paths.runs={tmp_path}"]
-    assert run_to_resume("train", arguments) == tmp_path / "regression/slurm_7"
-    for job, expected in (("7", tmp_path / "regression/slurm_7"), ("8", None)):
-        monkeypatch.setenv("SLURM_JOB_ID", job)
-        assert run_to_resume("train", [*arguments, "trainer=slurm"]) == expected
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (["resume=/nowhere"], "resume=/nowhere: not a run's folder"),
         (["-m", "resume=auto"], "resume continues one run"),
+        (["resume=auto"], "resume=auto needs run_dir=DIR"),
         (["resume=RUN", "data.batch_size=3", "trainer.max_steps=9"],
          "the run had batch_size 4 and now has 3"),
         (["resume=RUN", "trainer.max_steps=9", "callbacks.freeze.parts=[encoder]"],

@@ -47,7 +47,7 @@ def rates(folder):
     return [float(row["lr-AdamW/decoder"]) for row in rows]
 
 
-@pytest.mark.parametrize("schedule", ["one_cycle", pytest.param("cosine", marks=SLOW)])
+@pytest.mark.parametrize("schedule", ["poly", pytest.param("cosine", marks=SLOW)])
 def test_what_is_configured_anew_counts(train, tmp_path, schedule):
     """Twice as long, at another rate: the second half is that of such a run from the start."""
     common = ("task=regression", f"schedule={schedule}", "logger=csv", "optim.weight_decay=0.1",
@@ -65,7 +65,7 @@ def test_what_is_configured_anew_counts(train, tmp_path, schedule):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "second"), [("one_cycle", "cosine"), pytest.param("cosine", "one_cycle", marks=SLOW)]
+    ("first", "second"), [("poly", "cosine"), pytest.param("cosine", "constant", marks=SLOW)]
 )
 def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, second):
     common = ("task=regression", "logger=csv", "trainer.log_every_n_steps=1",

@@ -219,18 +219,6 @@ def test_gradients_are_clipped_in_every_precision(tmp_path, precision, fused):
     assert seen.norm == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_rates_follow_what_a_step_sees(tmp_path):
-    """Two batches a step, each half the batch that the rate was chosen for: the rate itself."""
-    rates = []
-    for scale, accumulate in ((None, 2), (0.5, 2), (0.5, 1)):
-        task = task_of("depth")
-        task.lr_scale = scale
-        task.optimizer_factory = lambda m: torch.optim.SGD(m.parameters(), lr=0.01)
-        task._trainer = type("", (), {"world_size": 1, "accumulate_grad_batches": accumulate})()
-        rates.append(task.configure_optimizers().param_groups[0]["lr"])
-    assert rates == [0.01, 0.01, 0.005]
-
-
 # ------------------------------------------------------------------------------ evaluation
 
 

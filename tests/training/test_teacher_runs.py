@@ -17,15 +17,13 @@ def content(folder):
 
 def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
     run = train(tmp_path / "taught", "task=joint", f"task.teacher={teacher}",
-                "task.teacher_feature_weight=0.5", "logger=csv",
+                "logger=csv",
                 "trainer.log_every_n_steps=1")  # fmt: skip
     assert (
         f"teacher: {teacher} (dpt_tiny), for depth, segmentation" in (run / "log.txt").read_text()
     )
     header = next(run.rglob("metrics.csv")).read_text().partition("\n")[0].split(",")
-    assert {"train/teacher_depth", "train/teacher_segmentation", "train/teacher_features"} <= {
-        *header
-    }
+    assert {"train/teacher_depth", "train/teacher_segmentation"} <= {*header}
     taught, untaught = content(run), content(joint_run)
     assert list(taught["state_dict"]) == list(untaught["state_dict"])
     states = [c["optimizer_states"][0]["state"] for c in (taught, untaught)]
