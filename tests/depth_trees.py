@@ -78,7 +78,7 @@ def nyuv2_bts(root: Path) -> None:
         (root / f"nyudepthv2_{split}_files_with_gt.txt").write_text("\n".join(lines) + "\n")
 
 
-def sunrgbd(root: Path, *, toolbox: bool) -> None:
+def sunrgbd(root: Path) -> None:
     """Frame N is N + 1 metres away; the toolbox's test frames are the two of kv1."""
     names = ["kv1/NYUdata/NYU0001", "kv1/NYUdata/NYU0002", "kv2/kinect2data/000001_2014",
              "realsense/lg/2014_10-30", "xtion/sun3ddata/brown/brown_1"]  # fmt: skip
@@ -89,13 +89,12 @@ def sunrgbd(root: Path, *, toolbox: bool) -> None:
             millimetres[0] = 0
             rotated = (millimetres << 3) | (millimetres >> 13)
             depth_png(root / "SUNRGBD" / name / f"{kind}/{i:07}_abs.png", rotated, scale=1)
-    if toolbox:
-        folder = root / "SUNRGBDtoolbox/traintestSUNRGBD"
-        folder.mkdir(parents=True)
-        full = [f"/n/fs/sun3d/data//SUNRGBD/{name}/" for name in names]
-        cells = {"alltrain": full[2:], "alltest": full[:2]}
-        arrays = {key: np.array([values], dtype=object) for key, values in cells.items()}
-        scipy.io.savemat(folder / "allsplit.mat", arrays)
+    folder = root / "SUNRGBDtoolbox/traintestSUNRGBD"
+    folder.mkdir(parents=True)
+    full = [f"/n/fs/sun3d/data//SUNRGBD/{name}/" for name in names]
+    cells = {"alltrain": full[2:], "alltest": full[:2]}
+    arrays = {key: np.array([values], dtype=object) for key, values in cells.items()}
+    scipy.io.savemat(folder / "allsplit.mat", arrays)
 
 
 def sunrgbd_masks(root: Path) -> dict[str, np.ndarray]:

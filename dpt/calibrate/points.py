@@ -117,4 +117,4 @@ def read_maps(
 def _scan(folder: str | Path, suffixes: Sequence[str], option: str) -> dict[str, Path]:
     if not Path(folder).is_dir():
         raise DataError(f"{folder}: no such folder: check {option}")
-    return scan(Path(folder), name="%stem", suffixes=suffixes, option=option)
+    return scan(Path(folder), "%stem", suffixes, option=option)

@@ -87,9 +87,9 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
             )
         cls: Any = find(node["_target_"], f"task.objectives.{name}")
         if cls.target and cls.target not in info.targets:
-            remedy = data.remedies.get(
-                cls.target, "data=scenes has all; data=folder: set data.labels or data.depth"
-            )
+            remedy = "data=scenes has all; data=folder: set data.labels or data.depth"
+            if cls.target == "labels":
+                remedy = data.labels_remedy or remedy
             given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"
             raise ValueError(
                 f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "

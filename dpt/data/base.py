@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
@@ -13,7 +13,7 @@ import torch.utils.data
 from dpt.data.errors import DataError
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.types import IGNORE_INDEX, DatasetInfo, Sample, Target
+from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 
 class Files(NamedTuple):
@@ -49,7 +49,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     info: DatasetInfo  # targets, class names, palette, depth range; known before any file is read
     class_id_names: tuple[str, ...] = ()  # of the image-level classes, if there are any
     root: str | Path | None = None  # folder or URL; reports omit it from file names
-    remedies: Mapping[Target, str] = {}  # how to obtain absent targets, for messages
+    labels_remedy: str = ""  # how to obtain labels that are absent, for messages
     depth_rule: DepthRule | None = None  # from the values of depth files to metres
     label_rule: LabelRule | None = None  # from the values of label files to classes
     depth_key: str | None = None  # name of the depth array in files that hold several
@@ -207,21 +207,17 @@ def check_sample(sample: Sample, *, files: Files | None = None) -> None:
         array = values.get(key)
         if array is None:
             continue
-        if array.dtype != kind or array.ndim != (3 if key == "image" else 2):
+        dimensions = 3 if key == "image" else 2
+        if array.dtype != kind or array.ndim != dimensions:
             raise DataError(
-                f"{name}: {key} is {array.dtype} {array.shape}, must be {np.dtype(kind)} of (H, W"
-                f"{', 3' if key == 'image' else ''})"
+                f"{name}: {key} is {array.dtype} {array.shape}, must be {np.dtype(kind)} of "
+                f"{dimensions} dimensions"
             )
-        if array.shape[:2] == (height, width):
-            continue
-        file = (files.labels if key == "labels" else files.depth) if files else None
-        remedy = (
-            "one of them was rotated; save both upright, without an EXIF orientation"
-            if array.shape[:2] == (width, height)
-            else "pair the right files, or resize them to one size (labels and depth by nearest)"
-        )
-        what = {"labels": "mask", "valid": "valid mask"}.get(key, key)
-        raise DataError(
-            f"{name}: image is {width}x{height} but its {what} is "
-            f"{array.shape[1]}x{array.shape[0]}{f' ({file})' if file else ''}: {remedy}"
-        )
+        if array.shape[:2] != (height, width):
+            file = (files.labels if key == "labels" else files.depth) if files else None
+            raise DataError(
+                f"{name}: image is {width}x{height} but its {'mask' if key == 'labels' else key} "
+                f"is {array.shape[1]}x{array.shape[0]}{f' ({file})' if file else ''}: pair the "
+                "right files, save both upright without an EXIF orientation, or resize them to one "
+                "size (labels and depth by nearest)"
+            )

@@ -42,7 +42,7 @@ def trees(tmp_path_factory) -> Path:
     depth_trees.vkitti2(root / "vkitti2")
     for scene in ("Scene02", "Scene06", "Scene18"):
         shutil.copytree(root / "vkitti2/Scene01", root / "vkitti2" / scene)
-    depth_trees.sunrgbd(root / "sunrgbd", toolbox=False)
+    depth_trees.sunrgbd(root / "sunrgbd")
     depth_trees.tum(root / "tum", tuple(f"freiburg{i}" for i in range(12)))
     for split, name in (("training", "train"), ("validation", "val")):
         for i in range(3):

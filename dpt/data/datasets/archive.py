@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import Any
 
 from dpt import atomic
 from dpt.data.errors import DataError
@@ -102,7 +102,7 @@ def _marker(archive: Path, folder: Path) -> Path:
     return folder / f".{archive.name}.unpacked"
 
 
-def _members(archive: Path) -> Iterator[tuple[str, int, bool, Callable[[], IO[bytes]]]]:
+def _members(archive: Path) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
     """Name and size of each file, whether it is a plain one, and what opens it."""
     with archive.open("rb") as file:  # zipfile.is_zipfile accepts a tar that contains a zip
         is_zip = file.read(2) == b"PK"

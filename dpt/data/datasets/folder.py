@@ -89,15 +89,14 @@ class FolderDataset(FileDataset):
 
     def list_files(self) -> list[Files]:
         folder, own = self._find(self.images, option="data.images")
-        name, suffixes = self.images_name, io.IMAGE_SUFFIXES
-        photos = scan(folder, name=name, suffixes=suffixes, option="data.images_name")
+        photos = scan(folder, self.images_name, io.IMAGE_SUFFIXES, option="data.images_name")
         if self._lists:
             keys = self._select_listed(photos, folder)
         elif own:
             keys = list(photos)
         else:
             keys = share_out(photos, split=self.split, fractions=self.fractions)
-        kinds = {
+        kinds: dict[str, tuple[str | None, str, tuple[str, ...]]] = {
             "labels": (self.labels, self.labels_name, io.LABEL_SUFFIXES),
             "depth": (self.depth, self.depth_name, io.DEPTH_SUFFIXES),
         }
@@ -107,7 +106,7 @@ class FolderDataset(FileDataset):
             if template is None:
                 continue
             folder, own_maps = self._find(template, option=f"data.{kind}")
-            found = scan(folder, name=name, suffixes=suffixes, option=f"data.{kind}_name")
+            found = scan(folder, name, suffixes, option=f"data.{kind}_name")
             if found.keys().isdisjoint(keys):
                 closest = difflib.get_close_matches(keys[0], list(found)[:1000], n=1, cutoff=0)[0]
                 raise DataError(
@@ -184,7 +183,7 @@ class FolderDataset(FileDataset):
         return folder, False
 
 
-def scan(folder: Path, *, name: str, suffixes: Sequence[str], option: str) -> dict[str, Path]:
+def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> dict[str, Path]:
     """The files below a folder by key: their relative path, its last part reduced to the stem.
 
     Args:

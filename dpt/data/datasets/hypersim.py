@@ -42,7 +42,6 @@ class HypersimDataset(FileDataset):
 
     Args:
         root: the folder of the scenes (``ai_001_001``, ...) and of the split table.
-        split: ``train``, ``val`` or ``test``.
         labels: also read the 40 classes of NYUv2 from the ``semantic`` files.
         class_names: of the 40 classes.
     """
@@ -52,9 +51,9 @@ class HypersimDataset(FileDataset):
     max_depth: float | None = 20.0
 
     depth_format = DepthRule(decode=along_axis, scale=1.0)
+    labels_remedy = "set data.labels=true"
 
     def make_label_rule(self) -> LabelRule | None:
-        self.remedies = {"labels": "set data.labels=true"}
         return LabelRule(class_names=self.class_names, label_map="1-40") if self.labels else None
 
     def list_files(self) -> list[Files]:
@@ -62,26 +61,20 @@ class HypersimDataset(FileDataset):
         if not table.is_file():
             remedy = "copy it from evermotion_dataset/analysis of github.com/apple/ml-hypersim"
             raise missing_path(table, what="table", remedy=remedy)
+        on_disk = {path.parent.name for path in self.folder.glob("*/images")}
         files: list[Files] = []
-        scenes: dict[str, bool] = {}  # whether each is on disk
         rows = io.read_table(table, _COLUMNS, remedy="download it again")
         for _, (scene, camera, frame, released, split) in rows:
-            if split != self.split or released.lower() != "true":
-                continue
-            images = self.folder / scene / "images"
-            if scenes.setdefault(scene, scene in scenes or images.is_dir()):
+            if split == self.split and released.lower() == "true" and scene in on_disk:
+                images = self.folder / scene / "images"
                 maps = images / f"scene_{camera}_geometry_hdf5"
                 name = f"frame.{frame.zfill(4)}"
-                files.append(
-                    Files(
-                        images / f"scene_{camera}_final_preview/{name}.tonemap.jpg",
-                        maps / f"{name}.semantic.hdf5" if self.labels else None,
-                        maps / f"{name}.depth_meters.hdf5",
-                    )
-                )
+                photo = images / f"scene_{camera}_final_preview/{name}.tonemap.jpg"
+                labels = maps / f"{name}.semantic.hdf5" if self.labels else None
+                files.append(Files(photo, labels, maps / f"{name}.depth_meters.hdf5"))
         if not files:
             raise DataError(
-                f"{table}: none of its {len(scenes)} scenes of split {self.split} lies in "
-                f"{self.folder}: download some, or check data.root"
+                f"{table}: none of the scenes of split {self.split} lies in {self.folder}: "
+                "download some, or check data.root"
             )
         return existing(files, source=table, remedy="complete or remove their scenes")

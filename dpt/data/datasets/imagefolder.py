@@ -30,23 +30,18 @@ class ImageFolderDataset(FileDataset):
 
     def list_files(self) -> list[Files]:
         on_disk = self.split_names or {}
-        folder = self.folder / on_disk.get(self.split, self.split)
-        if not folder.is_dir():
-            raise missing_path(folder, what="folder", remedy="check data.root and the split's name")
-        names = self.class_names
-        if names is None:
-            train = self.folder / on_disk.get("train", "train")
-            if not train.is_dir():
-                remedy = "classes are taken from it; make it, or set data.class_names"
-                raise missing_path(train, what="folder", remedy=remedy)
-            names = _folders(train)
+        folder, train = (self.folder / on_disk.get(s, s) for s in (self.split, "train"))
+        for path in (folder,) if self.class_names else (folder, train):
+            if not path.is_dir():
+                remedy = "check data.root and data.split_names"
+                raise missing_path(path, what="folder", remedy=remedy)
+        names = self.class_names or _folders(train)
         if not names:
             raise DataError(f"{self.folder}: no class folders: expected train/<class>/<image>")
-        unknown = sorted(set(_folders(folder)) - set(names))
-        if unknown:
+        if unknown := sorted(set(_folders(folder)) - set(names)):
             raise DataError(
-                f"{folder}: class folders {few(unknown)} are not among the {len(names)} "
-                "classes of the train split: remove them, or set data.class_names"
+                f"{folder}: class folders {few(unknown)} are not among the {len(names)} classes of "
+                "the train split: remove them, or set data.class_names"
             )
         self.class_id_names = tuple(names)
         files = [
@@ -71,8 +66,7 @@ class ImageTableDataset(FileDataset):
         table: the CSV file, with a header line. ``%split`` stands for the split; without it the
             splits share one table, by ``fractions``.
         images: folder of the images in the table; ``%split`` stands for the split.
-        image_column: header of the image names.
-        value_column: header of the numbers.
+        image_column, value_column: headers of the image names and of the numbers.
         fractions: each split's share of a table without ``%split``.
     """
 

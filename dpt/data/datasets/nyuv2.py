@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -28,7 +27,6 @@ class NYUv2Dataset(FileDataset):
     The official split (795 for training, 654 for testing) is read from ``splits.mat``.
 
     Args:
-        root: the folder of the files.
         split: ``train``; ``val`` or ``test`` for the test frames.
         depth: ``filled`` for the in-painted maps that benchmarks score, ``raw`` for the measured
             pixels alone.
@@ -44,12 +42,15 @@ class NYUv2Dataset(FileDataset):
 
     depth_format = DepthRule(scale=1.0)
 
+    labels_remedy = f"put {_MAPPING} into data.root; see data/README.md"
+
     def make_label_rule(self) -> LabelRule | None:
         mapping = self.folder / _MAPPING
-        self.remedies = {"labels": f"put {_MAPPING} into {self.folder}; see data/README.md"}
         if not (self.labels and mapping.is_file()):
             return None
-        return LabelRule(class_names=self.class_names, label_map=_ids_of_40(mapping))
+        class_of_id = io.read_mat(mapping, "mapClass").ravel()
+        ids = [(np.flatnonzero(class_of_id == n) + 1).tolist() for n in range(1, 41)]
+        return LabelRule(class_names=self.class_names, label_map=ids)
 
     def list_files(self) -> list[Files]:
         self._mat, splits = self.folder / _MAT, self.folder / "splits.mat"
@@ -79,14 +80,3 @@ class NYUv2Dataset(FileDataset):
 
     def _array(self, name: str, index: int) -> np.ndarray:
         return io.read_mat(self._mat, name, index=self._numbers[index] - 1)
-
-
-def _ids_of_40(path: Path) -> list[list[int]]:
-    """The raw ids of each of the 40 classes, from the file with the class of each raw id."""
-    class_of_id = io.read_mat(path, "mapClass").ravel().tolist()
-    if set(class_of_id) != set(range(1, 41)):
-        raise DataError(
-            f"{path}: mapClass must hold a class of 1..40 for each raw class, and each class once "
-            f"at least; found {len(class_of_id)} values of {min(class_of_id)}..{max(class_of_id)}"
-        )
-    return [[i + 1 for i, c in enumerate(class_of_id) if c == n] for n in range(1, 41)]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, share_out
-from dpt.data.errors import DataError, few
+from dpt.data.datasets.files import FileDataset
+from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
@@ -30,12 +29,10 @@ def unrotated(raw: np.ndarray) -> np.ndarray:
 
 @dataclass(kw_only=True, eq=False)
 class SunRgbdDataset(FileDataset):
-    """Every folder below ``SUNRGBD/`` that holds ``image/`` and the depth folder is a frame.
+    """The frames of the official split: 5285 for training, 5050 for testing.
 
-    The official split (5285 for training, 5050 for testing) is read from the toolbox's
-    ``allsplit.mat``; without the toolbox the frames are shared out by ``fractions``. The class
-    masks of all frames are in its ``SUNRGBD2Dseg.mat``, in the order of ``SUNRGBDMeta.mat``; one is
-    read at a time.
+    The split is read from the toolbox's ``allsplit.mat``. The class masks of all frames are in its
+    ``SUNRGBD2Dseg.mat``, in the order of ``SUNRGBDMeta.mat``; one is read at a time.
 
     Args:
         root: the folder of ``SUNRGBD`` and ``SUNRGBDtoolbox``.
@@ -43,77 +40,60 @@ class SunRgbdDataset(FileDataset):
         depth: ``depth`` for the measured maps, ``depth_bfx`` for those that the authors filled.
         labels: also read 37 classes if the toolbox's ``Metadata`` exists.
         class_names: of the 37 classes, the toolbox's ``seg37list``.
-        fractions: each split's share where there is no toolbox.
     """
 
     depth: Literal["depth", "depth_bfx"] = "depth"
     labels: bool = True
     class_names: Sequence[str] = ()
     max_depth: float | None = 10.0
-    fractions: Mapping[str, float] | None = None
 
     depth_format = DepthRule(decode=unrotated)
+    labels_remedy = "unpack the toolbox's Metadata into data.root"
 
     def make_label_rule(self) -> LabelRule | None:
-        self.remedies = {"labels": f"unpack the toolbox's Metadata into {self.folder}"}
         if self.labels and all((self.folder / name).is_file() for name in (_MASKS, _FRAMES)):
             return LabelRule(class_names=self.class_names, label_map="1-37")
         return None
 
     def list_files(self) -> list[Files]:
         lists = self.folder / _LISTS
-        if lists.is_file():
-            names = _official_frames(lists, self.split)
-        else:
-            images = (self.folder / "SUNRGBD").rglob("image")
-            frames = [path.parent for path in images if (path.parent / self.depth).is_dir()]
-            if not frames:
-                raise DataError(
-                    f"{self.folder / 'SUNRGBD'}: no folder holds image/ and {self.depth}/: unpack "
-                    "SUNRGBD.zip below data.root"
-                )
-            found = [path.relative_to(self.folder / "SUNRGBD").as_posix() for path in frames]
-            names = share_out(found, split=self.split, fractions=self.fractions)
+        if not lists.is_file():
+            raise missing_path(lists, what="file", remedy="unpack SUNRGBDtoolbox.zip in data.root")
+        part = {"train": "alltrain", "val": "alltest", "test": "alltest"}.get(self.split)
+        if part is None:
+            raise DataError(f"split {self.split}: SUN RGB-D has train and test (also called val)")
+        cells = io.read_mat(lists, part).ravel()
+        # the authors' absolute paths
+        names = [str(np.ravel(cell)[0]).partition("/SUNRGBD/")[2].strip("/") for cell in cells]
         if self.label_rule is not None:
-            self._numbers = _frame_numbers(self.folder / _FRAMES, names)
-        return [_frame(self.folder / "SUNRGBD" / name, self.depth) for name in names]
+            self._find_masks(names)
+        return [self._frame(name) for name in names]
+
+    def _find_masks(self, names: Sequence[str]) -> None:
+        """The index of each frame's mask: its place in the toolbox's table."""
+        entries = io.read_mat(self.folder / _FRAMES, "SUNRGBDMeta").ravel()
+        folders = [str(np.ravel(entry["sequenceName"])[0]) for entry in entries]
+        numbers = {f.strip("/").removeprefix("SUNRGBD/"): i for i, f in enumerate(folders)}
+        if absent := [name for name in names if name not in numbers]:
+            raise DataError(
+                f"{self.folder / _FRAMES}: does not list {len(absent)} of {len(names)} frames "
+                f"({few(absent)}): download the toolbox again, or set data.labels=false"
+            )
+        self._numbers = [numbers[name] for name in names]
+
+    def _frame(self, name: str) -> Files:
+        """The one photo and the one depth map of a frame's folder."""
+        folder = self.folder / "SUNRGBD" / name
+        photos = [*(folder / "image").glob("*.jpg")]
+        maps = [*(folder / self.depth).glob("*.png")]
+        if len(photos) != 1 or len(maps) != 1:
+            raise DataError(
+                f"{folder}: holds {len(photos)} photos in image/ and {len(maps)} maps in "
+                f"{self.depth}/, must be one each: unpack SUNRGBD.zip again"
+            )
+        return Files(photos[0], depth=maps[0])
 
     def read_raw_labels(self, index: int) -> np.ndarray:
         masks = self.folder / _MASKS
         raw = io.read_mat(masks, "SUNRGBD2Dseg/seglabel", index=self._numbers[index])
         return raw.astype(np.uint16)
-
-
-def _official_frames(path: Path, split: str) -> list[str]:
-    """The frames' folders below ``SUNRGBD``, from the authors' absolute paths."""
-    name = {"train": "alltrain", "val": "alltest", "test": "alltest"}.get(split)
-    if name is None:
-        raise DataError(f"split {split}: SUN RGB-D has train and test (also called val)")
-    cells = io.read_mat(path, name).ravel()
-    return [str(np.ravel(cell)[0]).partition("/SUNRGBD/")[2].strip("/") for cell in cells]
-
-
-def _frame_numbers(path: Path, names: Sequence[str]) -> list[int]:
-    """The index of each frame's mask: its place in the toolbox's table."""
-    entries = io.read_mat(path, "SUNRGBDMeta").ravel()
-    folders = [str(np.ravel(entry["sequenceName"])[0]) for entry in entries]
-    numbers = {f.strip("/").removeprefix("SUNRGBD/"): i for i, f in enumerate(folders)}
-    absent = [name for name in names if name not in numbers]
-    if absent:
-        raise DataError(
-            f"{path}: does not list {len(absent)} of {len(names)} frames ({few(absent)}), so their "
-            "masks cannot be found: download the toolbox again, or set data.labels=false"
-        )
-    return [numbers[name] for name in names]
-
-
-def _frame(folder: Path, depth: str) -> Files:
-    """The one photo and the one depth map of a frame's folder."""
-    photos = [*(folder / "image").glob("*.jpg")]
-    maps = [*(folder / depth).glob("*.png")]
-    if len(photos) != 1 or len(maps) != 1:
-        raise DataError(
-            f"{folder}: holds {len(photos)} photos in image/ and {len(maps)} maps in {depth}/, "
-            "must be one each: unpack SUNRGBD.zip again"
-        )
-    return Files(photos[0], depth=maps[0])

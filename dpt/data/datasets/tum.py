@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, share_out
+from dpt.data.datasets.files import FileDataset, existing, read_list, share_out
 from dpt.data.errors import DataError, few
-from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 
 MAX_DIFFERENCE = 0.02
@@ -47,49 +48,42 @@ class TumDataset(FileDataset):
             )
         files: list[Files] = []
         for folder in (self.folder / name for name in names):
-            photos, maps = (_read_stamps(folder / name) for name in ("rgb.txt", "depth.txt"))
-            pairs = associate([time for time, _ in photos], [time for time, _ in maps])
+            times, photos = _read_stamps(folder / "rgb.txt")
+            map_times, maps = _read_stamps(folder / "depth.txt")
+            pairs = associate(times, map_times)
             if not pairs:
                 fault = f"no photo lies within {MAX_DIFFERENCE} s of a depth map"
                 raise DataError(f"{folder}: {fault}: check rgb.txt and depth.txt")
-            files += [Files(folder / photos[i][1], depth=folder / maps[j][1]) for i, j in pairs]
+            files += [Files(folder / photos[i], depth=folder / maps[j]) for i, j in pairs]
         return existing(files, source=self.folder, remedy="unpack the sequences again")
 
 
 def associate(photos: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:
-    """Index pairs of times (seconds, ``maps`` ascending) less than ``MAX_DIFFERENCE`` apart.
+    """Index pairs of times (seconds) less than ``MAX_DIFFERENCE`` apart.
 
     The closest pair comes first; each time is used once.
     """
-    near: list[tuple[float, int, int]] = []
-    for i, time in enumerate(photos):
-        j = bisect_left(maps, time - MAX_DIFFERENCE)
-        while j < len(maps) and maps[j] < time + MAX_DIFFERENCE:
-            near.append((abs(maps[j] - time), i, j))
-            j += 1
+    difference = np.abs(np.subtract.outer(photos, maps))
+    near = np.argwhere(difference < MAX_DIFFERENCE)
     partner: dict[int, int] = {}
     taken: set[int] = set()
-    for difference, i, j in sorted(near):
-        if difference < MAX_DIFFERENCE and i not in partner and j not in taken:
+    for i, j in near[np.argsort(difference[tuple(near.T)], kind="stable")].tolist():
+        if i not in partner and j not in taken:
             partner[i] = j
             taken.add(j)
     return sorted(partner.items())
 
 
-def _read_stamps(path: Path) -> list[tuple[float, str]]:
-    """The lines ``time name`` of a list, ascending."""
+def _read_stamps(path: Path) -> tuple[list[float], list[str]]:
+    """The times and the file names of a list, in ascending order of the times."""
     stamps: list[tuple[float, str]] = []
-    for number, line in enumerate(io.read_text(path).splitlines(), start=1):
-        words = line.split()
-        if not words or line.startswith("#"):
-            continue
-        try:
-            time, name = float(words[0]), words[1]
-        except (ValueError, IndexError):
-            name = ".."
-        if ".." in Path(name).parts or Path(name).is_absolute():
+    for line in read_list(path):
+        match = re.match(r"(\d+\.?\d*)\s+(?!/|.*\.\.)(\S+)", line)
+        if match is None:
             raise DataError(
-                f"{path}: line {number} is {line!r}: must be a time in seconds and a file name"
+                f"{path}: line {line!r} must be a time in seconds and the name of a file below "
+                f"{path.parent}"
             )
-        stamps.append((time, name))
-    return sorted(stamps)
+        stamps.append((float(match[1]), match[2]))
+    stamps.sort()
+    return [time for time, _ in stamps], [name for _, name in stamps]

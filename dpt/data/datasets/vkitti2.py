@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
@@ -37,9 +36,9 @@ class VirtualKitti2Dataset(FileDataset):
     label_colors: Sequence[Sequence[int]] = ()
 
     depth_format = DepthRule(scale=0.01, invalid=(0, 65535))  # the sky is stored as 655.35 m
+    labels_remedy = f"unpack the {_MASKS} archive into data.root"
 
     def make_label_rule(self) -> LabelRule | None:
-        self.remedies = {"labels": f"unpack the {_MASKS} archive into {self.folder}"}
         if not (self.labels and any(self.folder.glob(f"Scene*/*/frames/{_MASKS}"))):
             return None
         return LabelRule(
@@ -59,13 +58,11 @@ class VirtualKitti2Dataset(FileDataset):
                     f"data.scenes.{self.split} and data.variations"
                 )
             for variation, camera in product(variations, self.cameras):
-                files += self._frames(self.folder / scene / variation / "frames", camera)
+                folder = self.folder / scene / variation / "frames"
+                for photo in sorted((folder / "rgb" / camera).glob("rgb_*.jpg")):
+                    number = photo.stem.removeprefix("rgb_")
+                    mask = folder / _MASKS / camera / f"classgt_{number}.png"
+                    depth = folder / "depth" / camera / f"depth_{number}.png"
+                    files.append(Files(photo, mask if self.label_rule else None, depth))
         remedy = f"unpack the rgb, depth and {_MASKS} archives, or set data.labels=false"
         return existing(files, source=self.folder, remedy=remedy)
-
-    def _frames(self, folder: Path, camera: str) -> Iterator[Files]:
-        for photo in sorted((folder / "rgb" / camera).glob("rgb_*.jpg")):
-            number = photo.stem.removeprefix("rgb_")
-            mask = folder / _MASKS / camera / f"classgt_{number}.png"
-            depth = folder / "depth" / camera / f"depth_{number}.png"
-            yield Files(photo, mask if self.label_rule else None, depth)
