@@ -40,7 +40,7 @@ def make_model(
         overrides: what the command line set. With ``model.weights`` these keys, and those that
             differ from the named model, replace the settings of the file.
     """
-    heads = {o.head: o.head_options() for o in objectives.values()}
+    heads = {o.head: o.head_options for o in objectives.values()}
     parts = {part: dict(model.get(part) or {}) for part in PARTS}
     parts["preprocessing"]["image_size"] = list(settings.eval_size)
     encoder_weights = parts["encoder"].pop("weights", None)

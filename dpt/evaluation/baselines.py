@@ -7,16 +7,14 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
-
 from dpt.data import DataError
 from dpt.data.loading import collate_eval
+from dpt.evaluation.callbacks import spread
 from dpt.objectives import Objective
 from dpt.objectives.base import take
 from dpt.types import Batch
 
 TRAIN_SAMPLES = 200
-KINDS = ("constant", "per position")
 
 
 def trivial_scores(
@@ -36,29 +34,29 @@ def trivial_scores(
     Returns:
         Scores (``val/<name>``) by the kind of predictor.
     """
-    objectives = {name: o for name, o in objectives.items() if o.target is not None}
-    if not objectives:
+    labelled = [o for o in objectives.values() if o.target is not None]
+    if not labelled:
         return {}
     indices = train.available_indices
-    places = np.linspace(0, len(indices) - 1, min(len(indices), TRAIN_SAMPLES)).round().astype(int)
+    places = sorted(spread(TRAIN_SAMPLES, len(indices)))
     seen = list(_labels(train, [indices[place] for place in places]))
-    runs: dict[str, list[tuple[Objective, Any]]] = {kind: [] for kind in KINDS}
-    for objective in objectives.values():
+    runs: list[tuple[str, Objective, Any]] = []
+    for objective in labelled:
         known = [labels for labels in seen if objective.target in labels]
         guesses = objective.baselines(known, size) if known else {}
         for kind, guess in guesses.items():
             scored = deepcopy(objective)
             scored.metrics.reset()
-            runs[kind].append((scored, {objective.head: guess}))
+            runs.append((kind, scored, {objective.head: guess}))
     for labels in _labels(val, range(len(val))):
-        for scored, outputs in (pair for run in runs.values() for pair in run):
+        for _, scored, outputs in runs:
             if scored.target in labels:
                 scored.update(outputs, labels)
-    return {
-        kind: {f"val/{k}": v for scored, _ in run for k, v in scored.compute().items()}
-        for kind, run in runs.items()
-        if run
-    }
+    scores: dict[str, dict[str, float]] = {}
+    for kind, scored, _ in runs:
+        values = {f"val/{name}": value for name, value in scored.compute().items()}
+        scores.setdefault(kind, {}).update(values)
+    return scores
 
 
 def _labels(dataset: Any, indices: Iterable[int]) -> Iterator[Batch]:

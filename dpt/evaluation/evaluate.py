@@ -175,7 +175,7 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, notes: Mapping[str, Any]) -> 
     folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
     scores, intervals = scorer.scores(), scorer.intervals()
     objectives = scorer.objectives.values()
-    settings = {"images": len(scorer.names), **notes}
+    settings = {"images": len(scorer.rows), **notes}
     settings |= {k: v for objective in objectives for k, v in objective.notes.items()}
     low, high = ({k: v[i] for k, v in intervals.items()} for i in (0, 1))
     values = settings | {f"val/{k}": v for k, v in scores.items()}

@@ -22,7 +22,7 @@ CONFUSIONS = 20
 
 def write_per_image(path: Path, scorer: Scorer) -> None:
     """A line for each image: its name and its scores; empty where it has no label."""
-    rows = list(scorer.per_image())
+    rows = [row for _, row in sorted(scorer.rows.items())]
     cells = ([name, *("" if v != v else f"{v:.8g}" for v in row.values())] for name, row in rows)
     _write_csv(path, [["name", *rows[0][1]], *cells])
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
 from dpt.metrics import confidence_intervals
@@ -35,6 +36,9 @@ class Scorer:
         objectives: by name.
         outputs: declarations of the heads' outputs.
         keep: number of the worst images that are drawn, for each dense head.
+
+    Attributes:
+        rows: name and scores of each image by its index, without scores per class and pooled ones.
     """
 
     def __init__(
@@ -47,8 +51,8 @@ class Scorer:
         self.objectives = dict(objectives)
         self.outputs = dict(outputs)
         self.keep = keep
-        self.names: dict[int, str] = {}
-        self.states: dict[int, dict[str, Tensor]] = {}  # [index][objective]: sparse float64 (S,)
+        self.rows: dict[int, tuple[str, dict[str, float]]] = {}
+        self.states: dict[int, dict[str, csr_array]] = {}  # [index][objective]: float64 (1, S)
         self.worst: dict[str, list[Picture]] = {k: [] for k, o in objectives.items() if o.dense}
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
@@ -60,7 +64,8 @@ class Scorer:
     def _add_image(
         self, index: int, outputs: Mapping[str, Tensor], labels: Batch, photo: Tensor
     ) -> None:
-        self.names[index] = labels["name"][0]
+        name = labels["name"][0]
+        found: dict[str, float] = {}
         self.states[index] = {}
         for key, objective in self.objectives.items():
             metric = objective.metrics
@@ -68,18 +73,20 @@ class Scorer:
             objective.update(outputs, labels)
             vector = metric.vector()
             metric.reset()
-            self.states[index][key] = vector.to_sparse()
+            self.states[index][key] = csr_array(vector.numpy()[None])
+            scores = metric.scores_of(vector)
+            found |= {k: v for k, v in scores.items() if "/" not in k and "_pooled" not in k}
             if key not in self.worst:
                 continue
-            measure, pictures = self.sorted_by(key), self.worst[key]
-            score = metric.scores_of(vector)[measure]
+            pictures, (measure, score) = self.worst[key], next(iter(scores.items()))
             rank = (-score if measure in metric.lower_is_better else score), index
             if score == score and (len(pictures) < self.keep or rank < pictures[-1].rank):
                 rgb = photo.permute(1, 2, 0).cpu().numpy()
                 row = objective.panel(rgb, outputs, labels, self.outputs[objective.head])
                 assert row is not None, "a dense objective has panels"
-                caption = f"{self.names[index]}: {measure} {score:.4g}"
+                caption = f"{name}: {measure} {score:.4g}"
                 self._keep_worst(key, [Picture(rank, caption, shrink(row, PICTURE_WIDTH))])
+        self.rows[index] = name, found
 
     def _keep_worst(self, key: str, pictures: list[Picture]) -> None:
         ranked = sorted([*self.worst[key], *pictures], key=lambda picture: picture.rank)
@@ -88,31 +95,31 @@ class Scorer:
     def sorted_by(self, key: str) -> str:
         """The score by which an objective's images are sorted."""
         metric = self.objectives[key].metrics
-        return metric.primary or next(iter(metric.scores_of(metric.vector())))
+        return next(iter(metric.scores_of(metric.vector())))
 
     def gather(self) -> None:
         """Gives every process the scored images of all processes."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         parts: list = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, (self.names, self.states, self.worst))
-        for rank, (names, states, worst) in enumerate(parts):
+        dist.all_gather_object(parts, (self.rows, self.states, self.worst))
+        for rank, (rows, states, worst) in enumerate(parts):
             if rank != dist.get_rank():
-                self.names |= names
+                self.rows |= rows
                 self.states |= states
                 for key, pictures in worst.items():
                     self._keep_worst(key, pictures)
 
-    def total(self, key: str) -> Tensor:
-        """The states of an objective's metric over all images, (S,).
+    def vectors(self, key: str) -> csr_array:
+        """The states of an objective's metric for each image, float64 (N, S).
 
-        They are added in the order of the data set, so the sum does not depend on batches or
-        processes.
+        They are in the order of the data set, so sums do not depend on batches or processes.
         """
-        total = torch.zeros_like(self.objectives[key].metrics.vector())
-        for index in sorted(self.states):
-            total += self.states[index][key]
-        return total
+        return vstack([self.states[index][key] for index in sorted(self.states)], format="csr")
+
+    def total(self, key: str) -> Tensor:
+        """The states of an objective's metric over all images, (S,)."""
+        return torch.from_numpy(self.vectors(key).sum(axis=0))
 
     def scores(self) -> dict[str, float]:
         """Scores of the data set by name."""
@@ -124,19 +131,8 @@ class Scorer:
 
     def intervals(self) -> dict[str, tuple[float, float]]:
         """95 % confidence intervals of the scores."""
-        found: dict[str, tuple[float, float]] = {}
-        for key, objective in self.objectives.items():
-            vectors = torch.stack([self.states[i][key] for i in sorted(self.states)]).coalesce()
-            found |= confidence_intervals(objective.metrics, vectors)
-        return found
-
-    def per_image(self) -> Iterator[tuple[str, dict[str, float]]]:
-        """Name and scores of each image, without scores per class and pooled scores."""
-        for index in sorted(self.states):
-            scores: dict[str, float] = {}
-            for key, objective in self.objectives.items():
-                scores |= objective.metrics.scores_of(self.states[index][key].to_dense())
-            yield (
-                self.names[index],
-                {k: v for k, v in scores.items() if "/" not in k and not k.endswith("_pooled")},
-            )
+        return {
+            name: interval
+            for key, objective in self.objectives.items()
+            for name, interval in confidence_intervals(objective.metrics, self.vectors(key)).items()
+        }

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
-
-_MAX_DRAWS = 2**24
-"""Numbers that :func:`confidence_intervals` holds at a time."""
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
@@ -23,8 +20,9 @@ class SumMetric(Metric):
     """A metric whose states are added over images, updates and processes.
 
     A metric adds its states in ``__init__`` with :meth:`add_sum` (float64) and :meth:`add_count`
-    (int64), changes them in ``update`` and returns scalars by name from ``compute``. The states
-    follow the module to another device, but not to another precision (``module.half()``).
+    (int64), changes them in ``update`` and returns scalars by name from ``compute``; reports sort
+    images by the first one. The states follow the module to another device, but not to another
+    precision (``module.half()``).
 
     The states of one image are everything the metric keeps of it: scores of single images and
     confidence intervals are computed from :meth:`vector` by :meth:`scores_of`.
@@ -32,13 +30,11 @@ class SumMetric(Metric):
     Attributes:
         lower_is_better: names of the scores that are better if lower; all others are better if
             higher.
-        primary: the score by which images are sorted in reports; empty for the first score.
     """
 
     is_differentiable = False
     full_state_update = False
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
-    primary: ClassVar[str] = ""
 
     def add_sum(self, name: str, *shape: int) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
@@ -90,7 +86,7 @@ class SumMetric(Metric):
 
 
 def confidence_intervals(
-    metric: SumMetric, vectors: Tensor, *, resamples: int = 1000, seed: int = 0
+    metric: SumMetric, vectors: Any, *, resamples: int = 1000, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
     """95 % intervals of every score, by percentile bootstrap over images (Efron 1979).
 
@@ -99,7 +95,8 @@ def confidence_intervals(
 
     Args:
         metric: the metric of the vectors.
-        vectors: float64 (N, S), dense or sparse: :meth:`SumMetric.vector` of each image alone.
+        vectors: float64 (N, S), a NumPy array or a SciPy sparse array: :meth:`SumMetric.vector` of
+            each image alone.
         resamples: number of resamples.
         seed: of the draws.
 
@@ -107,17 +104,13 @@ def confidence_intervals(
         (low, high) by name. NaN with fewer than two images, or where most resamples have no score
         (a class that few images contain).
     """
-    count, states = vectors.shape
+    count, columns = vectors.shape[0], vectors.T
     random = np.random.default_rng(seed)
-    rows = max(1, min(resamples, _MAX_DRAWS // max(count, states)))
     values: dict[str, list[float]] = {}
-    for start in range(0, resamples, rows):
-        draws = random.integers(0, count, (min(rows, resamples - start), count))
-        times = np.stack([np.bincount(draw, minlength=count) for draw in draws], axis=1)
-        sums = vectors.T @ torch.from_numpy(times).double()  # (S, resamples)
-        for vector in sums.T.contiguous():
-            for name, value in metric.scores_of(vector).items():
-                values.setdefault(name, []).append(value)
+    for _ in range(resamples):
+        times = np.bincount(random.integers(0, count, count), minlength=count)
+        for name, value in metric.scores_of(torch.from_numpy(columns @ times)).items():
+            values.setdefault(name, []).append(value)
     intervals = {}
     for name, found in values.items():
         known = np.array(found)[np.isfinite(found)]

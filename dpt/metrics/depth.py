@@ -63,7 +63,6 @@ class DepthMetrics(SumMetric):
     lower_is_better = frozenset(
         name + ending for name in DEPTH_ERRORS[:6] for ending in ("", "_pooled")
     )
-    primary = "abs_rel"
     errors: Tensor
     pooled: Tensor
     images: Tensor

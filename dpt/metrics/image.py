@@ -14,15 +14,12 @@ class ClassificationMetrics(SumMetric):
     """``accuracy`` (top-1) and, with more than five classes, ``top5_accuracy``."""
 
     higher_is_better = True
-    correct: Tensor
-    correct_top5: Tensor
-    images: Tensor
+    counts: Tensor
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.num_classes = num_classes
-        for name in ("correct", "correct_top5", "images"):
-            self.add_count(name)
+        self.add_count("counts", 3)  # images with a class; right, and right among the first five
 
     def update(self, logits: Tensor, class_id: Tensor) -> None:
         """Args: logits: float (B, C); class_id: integer (B,), negative (-1) where unknown."""
@@ -33,33 +30,24 @@ class ClassificationMetrics(SumMetric):
         known = class_id >= 0
         ranked = logits.topk(min(_TOP, self.num_classes), dim=1).indices
         hit = (ranked == class_id[:, None]) & known[:, None]
-        self.correct = self.correct + hit[:, 0].sum()
-        self.correct_top5 = self.correct_top5 + hit.any(1).sum()
-        self.images = self.images + known.sum()
+        self.counts = self.counts + torch.stack([known.sum(), hit[:, 0].sum(), hit.any(1).sum()])
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars in 0..1; NaN if no image had a class."""
-        result = {"accuracy": self.correct / self.images}
-        if self.num_classes > _TOP:
-            result["top5_accuracy"] = self.correct_top5 / self.images
-        return result
+        images, correct, correct_top5 = self.counts
+        top5 = {"top5_accuracy": correct_top5 / images} if self.num_classes > _TOP else {}
+        return {"accuracy": correct / images, **top5}
 
 
 class RegressionMetrics(SumMetric):
     """``mae``, ``rmse`` and ``r2`` of real values of any shape; NaN targets do not count."""
 
     lower_is_better = frozenset({"mae", "rmse"})
-    count: Tensor
-    absolute_error: Tensor
-    squared_error: Tensor
-    target_sum: Tensor
-    target_square: Tensor
+    sums: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_count("count")
-        for name in ("absolute_error", "squared_error", "target_sum", "target_square"):
-            self.add_sum(name)
+        self.add_sum("sums", 5)  # number of targets, Σ |error|, Σ error², Σ target, Σ target²
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Args: prediction, target: float of one shape and unit; NaN in target where unknown."""
@@ -69,21 +57,18 @@ class RegressionMetrics(SumMetric):
                 f"got {tuple(prediction.shape)} and {tuple(target.shape)}"
             )
         known = ~target.isnan()
-        target = torch.where(known, target, 0.0).to(self.target_sum.dtype)
+        target = torch.where(known, target, 0.0).to(self.sums.dtype)
         error = torch.where(known, prediction.to(target.dtype) - target, 0.0)
-        self.count = self.count + known.sum()
-        self.absolute_error = self.absolute_error + error.abs().sum()
-        self.squared_error = self.squared_error + error.square().sum()
-        self.target_sum = self.target_sum + target.sum()
-        self.target_square = self.target_square + target.square().sum()
+        terms = (known.to(error.dtype), error.abs(), error.square(), target, target.square())
+        self.sums = self.sums + torch.stack([term.sum() for term in terms])
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars; NaN without a target, and ``r2`` NaN where all targets are equal."""
-        spread = self.target_square - self.target_sum.square() / self.count
-        rounding = 8 * torch.finfo(spread.dtype).eps * self.target_square
-        r2 = 1 - self.squared_error / torch.where(spread > rounding, spread, torch.nan)
+        count, absolute, squared, total, square = self.sums
+        spread = square - total.square() / count
+        rounding = 8 * torch.finfo(spread.dtype).eps * square
         return {
-            "mae": self.absolute_error / self.count,
-            "rmse": (self.squared_error / self.count).sqrt(),
-            "r2": r2,
+            "mae": absolute / count,
+            "rmse": (squared / count).sqrt(),
+            "r2": 1 - squared / torch.where(spread > rounding, spread, torch.nan),
         }

@@ -59,7 +59,6 @@ class SegmentationMetrics(SumMetric):
     """
 
     higher_is_better = True
-    primary = "miou"
     confusion: Tensor
 
     def __init__(self, num_classes: int, class_names: Sequence[str] = ()) -> None:

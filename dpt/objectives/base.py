@@ -35,6 +35,7 @@ class Objective(nn.Module, ABC):
         dense: whether there is a prediction for each pixel, or one for each image.
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
+        head_options: arguments of the head in the model's configuration, set in ``__init__``.
         needs_teacher: whether a part of the head is trained only by a teacher.
     """
 
@@ -47,6 +48,7 @@ class Objective(nn.Module, ABC):
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()
         self.weight = weight
+        self.head_options: dict[str, Any] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -62,10 +64,6 @@ class Objective(nn.Module, ABC):
     def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
         """The objective that scores an output of a trained model on a data set."""
         return cls(**cls.from_data(data, {}))
-
-    def head_options(self) -> dict[str, Any]:
-        """Arguments of the head in the model's configuration."""
-        return {}
 
     @property
     def notes(self) -> dict[str, Any]:

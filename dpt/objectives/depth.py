@@ -57,7 +57,9 @@ class DepthObjective(Objective):
         super().__init__(weight=weight)
         self.kind = kind
         self.max_depth = max_depth
-        self.activation = activation
+        self.head_options = {"kind": kind}
+        if kind == "metric":
+            self.head_options |= {"max_depth": max_depth, "activation": activation}
         self.loss = loss or default_loss(kind=kind)
         self.metrics = DepthMetrics(prediction_kind=kind, min_depth=min_depth, max_depth=max_depth)
 
@@ -80,11 +82,6 @@ class DepthObjective(Objective):
             replace(protocol, max_depth=max_depth), prediction_kind=kind, all_pooled=True
         )
         return objective
-
-    def head_options(self) -> dict[str, Any]:
-        if self.kind == "relative":
-            return {"kind": "relative"}
-        return {"kind": "metric", "max_depth": self.max_depth, "activation": self.activation}
 
     @property
     def notes(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,17 +39,14 @@ class ClassificationObjective(ClassObjective):
     ) -> None:
         super().__init__(weight=weight)
         self.num_classes = num_classes
-        self.dropout = dropout
         self.label_smoothing = label_smoothing
         self.needs_teacher = distillation_token
-        self.metrics = ClassificationMetrics(num_classes)
-
-    def head_options(self) -> dict[str, Any]:
-        return {
-            "num_classes": self.num_classes,
-            "dropout": self.dropout,
-            "distillation_token": self.needs_teacher,
+        self.head_options = {
+            "num_classes": num_classes,
+            "dropout": dropout,
+            "distillation_token": distillation_token,
         }
+        self.metrics = ClassificationMetrics(num_classes)
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         # summed over labelled images and divided by all, so that processes can be averaged
@@ -93,11 +89,8 @@ class RegressionObjective(Objective):
 
     def __init__(self, *, dropout: float = 0.0, weight: float = 1.0) -> None:
         super().__init__(weight=weight)
-        self.dropout = dropout
+        self.head_options = {"dropout": dropout}
         self.metrics = RegressionMetrics()
-
-    def head_options(self) -> dict[str, Any]:
-        return {"dropout": self.dropout}
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         value = batch["value"]

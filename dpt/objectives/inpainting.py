@@ -1,16 +1,13 @@
-"""Masked image inpainting: pretraining of an encoder without labels.
+"""Masked image inpainting, as in SimMIM (Xie et al. 2022): pretraining without labels.
 
-The form is SimMIM's (Xie et al. 2022), because it works for every encoder: square patches of the
-image are replaced by the mean colour, the encoder sees the whole image, and one linear layer
-predicts the hidden pixels. Masked autoencoders (He et al. 2022) leave hidden tokens out instead:
-faster for plain ViTs, impossible for CNNs and windowed attention.
+Hidden patches have the mean colour; one linear layer predicts them. Unlike masked autoencoders
+(He et al. 2022), which leave hidden tokens out, it works for every encoder.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -72,10 +69,6 @@ class InpaintingObjective(Objective):
         self.mask_ratio = mask_ratio
         self.mask_size = mask_size
         self.metrics = RegressionMetrics()
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        return {"val/hidden": f"{self.mask_ratio:g} of the {self.mask_size} px patches"}
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """Hides patches; in evaluation (step 0) always the same ones of an image."""

@@ -56,11 +56,18 @@ class SegmentationObjective(ClassObjective):
         self.num_classes = num_classes
         self.palette = palette
         self.loss = loss or CrossEntropyLoss()
-        self.kind = kind
-        self.levels = levels
         self.auxiliary_weight = auxiliary_weight
-        self.dropout = dropout
         self.metrics = SegmentationMetrics(num_classes, class_names)
+        self.head_options = {
+            "num_classes": num_classes,
+            "dropout": dropout,
+            "class_names": list(self.metrics.class_names),
+            "palette": [list(row) for row in palette],
+        }
+        if kind == "linear":
+            self.head_options |= {"kind": kind, "levels": levels}
+        else:
+            self.head_options["auxiliary"] = auxiliary_weight > 0
 
     @classmethod
     def class_names(cls, data: Any) -> tuple[str, ...]:
@@ -71,17 +78,6 @@ class SegmentationObjective(ClassObjective):
         info = data.info
         found = super().from_data(data, settings)
         return {**found, "class_names": info.class_names, "palette": info.palette}
-
-    def head_options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "num_classes": self.num_classes,
-            "dropout": self.dropout,
-            "class_names": list(self.metrics.class_names),
-            "palette": [list(row) for row in self.palette],
-        }
-        if self.kind == "linear":
-            return {"kind": "linear", **options, "levels": self.levels}
-        return {**options, "auxiliary": self.auxiliary_weight > 0}
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]

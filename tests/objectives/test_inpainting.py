@@ -24,7 +24,7 @@ def task_of(encoder="vit", **options):
     torch.manual_seed(0)
     objective = InpaintingObjective(**{"mask_size": 16, **options})
     name = "dpt_hybrid" if encoder == "hybrid" else "dpt_tiny"
-    heads = {"inpainting": objective.head_options()}
+    heads = {"inpainting": objective.head_options}
     model = dpt.create_model(name, heads=heads, encoder=ENCODERS[encoder])
     return Task(model=model, objectives={"inpainting": objective})
 

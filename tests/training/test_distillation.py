@@ -40,7 +40,7 @@ def objectives_of(name):
 
 def model_of(objectives, seed=0, **encoder):
     torch.manual_seed(seed)
-    heads = {head: o.head_options() for head, o in objectives.items()}
+    heads = {head: o.head_options for head, o in objectives.items()}
     return dpt.create_model("dpt_tiny", heads=heads, encoder={**VIT, **encoder}, decoder=DECODER)
 
 

@@ -21,7 +21,6 @@ def inpainting_run(train, photos, tmp_path_factory):
 def test_a_run_on_photos_alone(inpainting_run, metrics):
     found = metrics(inpainting_run)
     assert {"val/rmse", "val/mae", "val/r2"} <= set(found)
-    assert found["val/hidden"] == "0.6 of the 32 px patches"
     assert list((inpainting_run / "panels").glob("*.png"))
 
 

@@ -47,7 +47,7 @@ ENCODERS = {
 def task_of(name, encoder="vit", *, without_randomness=False):
     torch.manual_seed(0)
     objectives = {o.head: o for o in TASKS[name]()}
-    heads = {head: objective.head_options() for head, objective in objectives.items()}
+    heads = {head: objective.head_options for head, objective in objectives.items()}
     if without_randomness:
         for options in heads.values():
             if "dropout" in options:
