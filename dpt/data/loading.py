@@ -128,10 +128,9 @@ def make_loader(
 
 
 def init_worker(worker_id: int) -> None:
-    """One thread per worker; signals to stop are left to the main process, which may validate.
+    """One thread per worker; signals to stop, which all processes of a job get, are ignored.
 
-    Ctrl-C, ``timeout`` and SLURM signal every process of a job. A second SIGTERM ends the worker,
-    so that torch can end one that hangs.
+    A second SIGTERM ends the worker, so that torch can end one that hangs.
     """
     cv2.setNumThreads(0)
     torch.set_num_threads(1)

@@ -20,7 +20,7 @@ class MixDataset(Dataset):
     Training: an epoch has ``length`` places, of which each set has its share, exact to one place.
     A set fills its places from a permutation of its samples that continues from epoch to epoch, so
     that each sample is used once before any is used again. Which sample fills a place depends on
-    (seed, epoch, place) only.
+    the epoch and the place only.
 
     Other splits: the sets one after the other, each sample once, without weights.
 
@@ -32,7 +32,6 @@ class MixDataset(Dataset):
         weights: each set's share of the training samples, in any unit; the default is 1.
         length: samples of a training epoch; None for as many as the sets have together.
         val_on: the set, or sets, that splits other than ``train`` consist of; None for all.
-        seed: of the permutations.
     """
 
     changes_every_epoch = True
@@ -45,7 +44,6 @@ class MixDataset(Dataset):
         weights: Mapping[str, float] | None = None,
         length: int | None = None,
         val_on: str | Sequence[str] | None = None,
-        seed: int = 0,
     ) -> None:
         weights = weights or {}
         if not sets:
@@ -63,7 +61,7 @@ class MixDataset(Dataset):
         for name in names:
             try:
                 self.sets.append(sets[name](split))
-            except DataError as error:  # its message names data.root, as if the set were alone
+            except DataError as error:
                 raise DataError(f"data.sets.{name}: {error}") from None
             if len(self.sets[-1]) == 0:
                 raise DataError(f"data.sets.{name}: the data set is empty")
@@ -73,7 +71,6 @@ class MixDataset(Dataset):
             shares = {name: float(weights.get(name, 1.0)) for name in names}
             self._counts = _share_out(shares, sum(self._sizes) if length is None else length)
         self._ends = list(accumulate(self._counts))
-        self.seed = seed
         by_name = dict(zip(names, self.sets, strict=True))
         self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})
         self.class_id_names = _agreed(
@@ -135,7 +132,7 @@ class MixDataset(Dataset):
         key = (epoch, number, turn)
         if key not in self._orders:
             self._orders = {k: order for k, order in self._orders.items() if k[0] == epoch}
-            random = np.random.default_rng(np.random.SeedSequence((self.seed, number, turn)))
+            random = np.random.default_rng(np.random.SeedSequence((0, number, turn)))
             self._orders[key] = self.sets[number].epoch_order(random)
         return self._orders[key]
 

@@ -12,10 +12,9 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
     Args:
         image: returned unchanged if it has that size.
         size: (h, w).
-        rule: ``bilinear`` and ``cubic`` take every pixel from its 2×2 or 4×4 neighbours, as MiDaS
-            does, also when shrinking; ``area`` averages when shrinking and is bilinear otherwise;
-            ``train`` averages by the whole factor, where it divides the sides, and is bilinear for
-            the rest: nearly as smooth as ``area`` and several times as fast.
+        rule: ``bilinear`` and ``cubic`` (2×2 and 4×4 neighbours, also when shrinking, as MiDaS
+            does); ``area`` averages when shrinking and is bilinear otherwise; ``train`` averages by
+            the whole factor, where it divides the sides, and is bilinear for the rest.
     """
     height, width = image.shape[:2]
     method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR
@@ -34,12 +33,7 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
 
 
 def resize_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Labels, depth or a bool map to ``size`` [h, w] by nearest neighbour.
-
-    Interpolation would invent depths between an object and its background, and class ids. Pixel
-    centres are matched exactly (INTER_NEAREST is off by up to half a pixel against the bilinear
-    image).
-    """
+    """Labels, depth or bool (H, W) to ``size`` [h, w] by nearest neighbour, with exact centres."""
     if values.shape == tuple(size):
         return values
     plain = values.view(np.uint8) if values.dtype == bool else values

@@ -164,15 +164,14 @@ def change_colors(
 ) -> np.ndarray:
     """A copy with other colours, uint8 RGB (H, W, 3).
 
-    Each of the four changes is an affine map of a pixel's colour, so they are made in one pass and
-    clipped once. Hue rotates the colour about the grey axis, as ``hueRotate`` of SVG and CSS does.
+    The four changes are affine maps of a pixel's colour, made in one pass and clipped once.
 
     Args:
         image: uint8 RGB (H, W, 3).
         brightness: factor of every value.
         contrast: factor of the distance to the picture's mean luma.
         saturation: factor of the distance to a pixel's own luma; 0 makes it grey.
-        hue: turns about the grey axis; a third maps red to about green.
+        hue: turns about the grey axis (``hueRotate`` of SVG); a third maps red to about green.
     """
     angle = -2 * np.pi * hue  # the axes I and Q are in the opposite order of hues
     turn = np.array(

@@ -254,22 +254,18 @@ def test_16_bit_ids(tmp_path):
         one(tmp_path, np.full((6, 8), 256, np.uint16))[0]
 
 
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [
-        (3, r"set data\.ignore_index=3; if ids count from 1, set data\.label_map=1-3"),
-        (77, r"set data\.num_classes, data\.ignore_index.*data\.label_map"),
-    ],
-)
-def test_id_out_of_range(tmp_path, value, hint):
+@pytest.mark.parametrize("value", [3, 77])
+def test_id_out_of_range(tmp_path, value):
     mask = ids()
     mask[2, 2] = value
-    with pytest.raises(DataError, match=rf"a\.png: class ids {value} are outside 0\.\.2.*{hint}"):
+    with pytest.raises(
+        DataError, match=rf"a\.png: class ids {value} are outside 0\.\.2.*label_map=1-3"
+    ):
         one(tmp_path, mask)[0]
     mask[2, 2] = 255
     with pytest.raises(
         DataError,
-        match=r"class ids 255.*=7: if 255 marks.*set data\.ignore_index=255",
+        match=r"class ids 255.*ignore_index=\[7\]: set data\.ignore_index=\[255\]",
     ):
         one(tmp_path, mask, ignore_index=7)[0]
 
@@ -467,7 +463,7 @@ def test_camvid(shared_data):
     assert 100 * counts[255] / counts.sum() == pytest.approx(1.70, abs=0.006)
     assert train.validate(limit=6) == []
     assert train[0]["image"].shape == (360, 480, 3)
-    with pytest.raises(DataError, match=r"class ids 11 are outside 0\.\.10.*ignore_index=11"):
+    with pytest.raises(DataError, match=r"class ids 11 are outside 0\.\.10.*ignore_index=\[11\]"):
         FolderDataset(root=root, split="train", labels="masks", num_classes=11)[0]
 
 

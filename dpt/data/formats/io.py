@@ -1,8 +1,4 @@
-"""Reads data files: pictures, depth, labels, tables. No other module of the package decodes them.
-
-OpenCV's defaults would lose the low byte of 16-bit depth, turn palette masks into colours, return
-None for missing files and, in some versions, half a picture for truncated ones.
-"""
+"""Reads data files: pictures, depth, labels, tables. No other module decodes them."""
 
 from __future__ import annotations
 
@@ -212,10 +208,12 @@ def exif_orientation(path: str | Path) -> int:
 def read_size(path: str | Path) -> tuple[int, int]:
     """(H, W) of a photo as it is stored, without decoding pixels."""
     check_file(path)
-    with _decoding(path, "a picture"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with Image.open(path, formats=_HEADER_FORMATS) as picture:
-            return picture.height, picture.width
+    with (
+        _decoding(path, "a picture"),
+        warnings.catch_warnings(action="ignore"),  # of large pictures
+        Image.open(path, formats=_HEADER_FORMATS) as picture,
+    ):
+        return picture.height, picture.width
 
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
@@ -294,10 +292,7 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
     """A channel of an OpenEXR file: without ``key`` the one called Z, or any of equal ones."""
     library = require("OpenEXR", f"{path}: reading it", extra="exr")
     check_file(path)
-    with (
-        _decoding(path, "an EXR file"),
-        library.File(str(path), separate_channels=True) as file,
-    ):
+    with _decoding(path, "an EXR file"), library.File(str(path), separate_channels=True) as file:
         channels = {name: c.pixels for name, c in file.channels().items()}
     names = [name for name in channels if name.rpartition(".")[2] == "Z"] or list(channels)
     if key is None and len({channels[name].tobytes() for name in names}) == 1:  # grey RGB

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 from dpt.data.errors import DataError, few
@@ -68,48 +67,26 @@ class LabelRule:
                 f"one [r,g,b] for each id of the files, 0..{max(first_ids)}"
             )
         self.palette = tuple(self.colors[i] for i in first_ids) if self.colors else ()
-        # one more entry for ids below 0 and above two bytes, which are ignored
-        self._table = np.full(_LARGEST_ID + 2, IGNORE_INDEX, np.uint8)
+        # the first and last entries are for ids below 0 and above two bytes, which are ignored
+        self._table = np.full(_LARGEST_ID + 3, IGNORE_INDEX, np.uint8)
         for class_id, ids in enumerate(rows or ()):
-            self._table[list(ids)] = class_id
+            self._table[np.array(ids) + 1] = class_id
 
     def __call__(self, raw: np.ndarray, *, source: str | Path) -> np.ndarray:
         """Ids of any integer type, (H, W), as classes, uint8 (H, W); messages name ``source``."""
         if self.ids_of_class is not None:
-            if raw.dtype == np.uint8:
-                return cv2.LUT(raw, self._table[:256])  # several times as fast
-            if raw.dtype != np.uint16:
-                raw = np.where((raw < 0) | (raw > _LARGEST_ID), _LARGEST_ID + 1, raw)
-            return self._table.take(raw)
-        ignored = np.zeros(raw.shape, bool)
-        for value in self.ignore_index:
-            ignored |= raw == value
-        outside = (raw >= self.num_classes) & ~ignored
-        if raw.dtype.kind == "i":
-            outside |= (raw < 0) & ~ignored
+            return self._table.take(raw.astype(np.int64) + 1, mode="clip")
+        ignored, count = np.isin(raw, self.ignore_index), self.num_classes
+        outside = ((raw < 0) | (raw >= count)) & ~ignored
         if outside.any():
-            raise self._out_of_range(source, np.unique(raw[outside]).tolist())
-        if raw.dtype == np.uint8 and self.ignore_index in ((), (IGNORE_INDEX,)):
-            return raw
-        labels = raw.astype(np.uint8)
-        labels[ignored] = IGNORE_INDEX
-        return labels
-
-    def _out_of_range(self, path: str | Path, values: list[int]) -> DataError:
-        count = self.num_classes
-        ignored = self.ignore_index[0] if len(self.ignore_index) == 1 else [*self.ignore_index]
-        hint = (
-            "set data.num_classes, data.ignore_index for values that mean unlabelled, or "
-            "data.label_map for the ids of each class"
-        )
-        if values in ([count], [IGNORE_INDEX]):
-            hint = f"if {values[0]} marks unlabelled pixels, set data.ignore_index={values[0]}"
-        if values == [count]:
-            hint += f"; if ids count from 1, set data.label_map=1-{count}"
-        return DataError(
-            f"{path}: class ids {few([str(v) for v in values], 8)} are outside 0..{count - 1} "
-            f"(data.num_classes={count}) and not data.ignore_index={ignored}: {hint}"
-        )
+            found = few([str(value) for value in np.unique(raw[outside])], 8)
+            raise DataError(
+                f"{source}: class ids {found} are outside 0..{count - 1} and not in "
+                f"data.ignore_index={list(self.ignore_index)}: set data.ignore_index=[{found}] if "
+                "they mean unlabelled, else data.num_classes, or data.label_map="
+                f"1-{count} if ids count from 1"
+            )
+        return np.where(ignored, np.uint8(IGNORE_INDEX), raw).astype(np.uint8)
 
 
 def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
