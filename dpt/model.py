@@ -17,8 +17,7 @@ from dpt.nn.inference import optimized
 from dpt.types import Calibration, Preprocessing
 from dpt.weights.files import from_hub
 from dpt.weights.format import list_faults
-from dpt.weights.formats import read
-from dpt.weights.native import Native
+from dpt.weights.formats import Native, read
 
 WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import dpt
-from dpt.weights.native import CONFIG_KEY
+from dpt.weights.formats import CONFIG_KEY
 
 HEADS = {
     "depth": {"kind": "metric", "max_depth": 10.0},

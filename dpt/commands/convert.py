@@ -6,7 +6,7 @@ import argparse
 
 
 def run(arguments: list[str]) -> None:
-    from dpt.weights.formats import convert, writable
+    from dpt.weights.formats import WRITABLE, convert
 
     parser = argparse.ArgumentParser(
         prog="dpt convert",
@@ -15,6 +15,6 @@ def run(arguments: list[str]) -> None:
     )
     parser.add_argument("src", help="a file or folder in any known format")
     parser.add_argument("dst", help="the folder or file to write")
-    parser.add_argument("--to", required=True, choices=writable(), help="the format to write")
+    parser.add_argument("--to", required=True, choices=WRITABLE, help="the format to write")
     options = parser.parse_args(arguments)
     print(convert(options.src, options.dst, to=options.to))

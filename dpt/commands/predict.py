@@ -74,7 +74,7 @@ def _predict(options: argparse.Namespace) -> bool:
     from dpt.predict.pipeline import predict_images, predict_video
     from dpt.predict.predictor import Prediction, Predictor
     from dpt.run_log import start_log, tracked
-    from dpt.weights.native import fingerprint
+    from dpt.weights.formats import fingerprint
 
     style = Style(options.colormap)
     sources = find_sources(options.inputs, out=options.out)

@@ -19,7 +19,7 @@ from dpt.training.finite import StepGuard
 from dpt.training.teacher import Teacher, make_teacher
 from dpt.types import Batch
 from dpt.validation import validate
-from dpt.weights.native import CONFIG_KEY
+from dpt.weights.formats import CONFIG_KEY
 
 
 class Task(L.LightningModule):

@@ -25,9 +25,8 @@ import torch
 
 from dpt.model_config import model_dict
 from dpt.weights import dinov2, transformers
-from dpt.weights.files import Source, write_folder, write_torch
+from dpt.weights.files import Source
 from dpt.weights.format import (
-    PLAIN_ENCODER,
     Checkpoint,
     Config,
     Format,
@@ -51,8 +50,7 @@ DECODER: Config = {
     "batch_norm": False,
     "unit_bias": True,
     "align": "to_lateral",  # 518 pixels are 37 patches, and no doubling leads to an odd grid
-    "output_project": False,
-    "deepest_unit": False,
+    "scales": SCALES,
 }
 PREPROCESSING: Config = {
     "mean": [0.485, 0.456, 0.406],
@@ -97,8 +95,18 @@ FILE_MASK_TOKEN = "pretrained.mask_token"
 
 
 class DepthAnything(Format):
+    """A ``.pth`` of the authors' code, or a folder of transformers."""
+
     name = "depth_anything"
-    writable = True
+    encoders = ("vit",)
+    heads = ("depth",)
+    free = Format.free | {
+        "encoder.position_resize": "outputs differ away from the encoder's image_size",
+    }
+    hint = (
+        "; a .pth stores no largest depth, its name gives it: hypersim for 20 m, vkitti for 80 m, "
+        "neither for relative depth"
+    )
 
     def recognises(self, source: Source) -> bool:
         if "model_type" in source.config:
@@ -122,57 +130,20 @@ class DepthAnything(Format):
                 found.tensors[name] = found.tensors[name] * gain
         return found
 
-    def _write(self, config: Config, tensors: Tensors, path: Path, notes: list[str]) -> None:
-        """Writes a ``.pth`` if ``path`` ends so, otherwise a folder that transformers opens.
-
-        Tensors that never run are written as zeros.
-        """
+    def _write(self, config: Config, tensors: Tensors, path: Path) -> Source:
+        encoder, (head,) = config["encoder"], config["heads"].values()
         folder = path.suffix not in (".pth", ".pt")
-        _, head = self.only_head(config, "depth")
-        encoder, own = config["encoder"], "bicubic" if folder else "dinov2"
-        self._check(config, head, path, folder=folder)
-        if encoder["position_resize"] != own:
-            notes.append(
-                f"position embeddings of this model are resized by {encoder['position_resize']!r}, "
-                f"in this format by {own!r}: outputs differ away from {encoder['image_size']}"
-            )
+        if encoder["layer_scale"] is not None and not folder:
+            encoder["layer_scale"] = 1.0  # gains are in the tensors
         unit = transformers.DEEPEST_UNIT if folder else FILE_UNIT
         theirs = to_theirs(tensors, table(encoder, folder=folder), unit)
         mask_token = transformers.MASK_TOKEN if folder else FILE_MASK_TOKEN
         theirs[mask_token] = torch.zeros(1, encoder["embed_dim"])
-        if folder:
-            processor = transformers.write_processor(config, notes)
-            write_folder(path, _write_config(config, head), theirs, processor)
-        else:
-            write_torch(path, theirs)
-
-    def _check(self, config: Config, head: Config, path: Path, *, folder: bool) -> None:
-        encoder = config["encoder"]
-        self.refuse_unless("encoder", encoder, {"kind": "vit"})
-        needed = {k: v for k, v in PLAIN_ENCODER.items() if k not in ("position_resize", "swiglu")}
-        needed |= {"final_norm": True, "image_size": [encoder["image_size"][0]] * 2}
-        needed["layer_scale"] = 1.0 if encoder["layer_scale"] is None else encoder["layer_scale"]
-        if folder:
-            needed["mlp_ratio"] = int(encoder["mlp_ratio"])
-        else:
-            needed |= {"patch_size": 14, "num_heads": encoder["embed_dim"] // 64, "norm_eps": 1e-6}
-            needed["out_indices"] = _out_indices(encoder["num_blocks"], path)
-        self.refuse_unless("encoder", encoder, needed)
-        self.refuse_unless("decoder", config["decoder"], {**DECODER, "scales": SCALES})
-        needed, depth = {"upsample": "image"}, None
-        if head["kind"] == "metric":
-            depth = head["max_depth"]
-            needed["activation"] = "sigmoid"
-            if folder and depth is not None:
-                needed["max_depth"] = int(depth)
-        self.refuse_unless("heads.depth", head, needed)
-        named = _named_depth(path)
-        if not folder and (depth != named or (depth is None and "metric" in path.name.lower())):
-            self.refuse(
-                "does not store the largest depth in a .pth, its name gives it: hypersim for 20 m, "
-                f"vkitti for 80 m, neither for relative depth; {path.name!r} does not go with "
-                f"{'relative depth' if depth is None else f'{depth} m'}. A folder stores it."
-            )
+        if not folder:
+            return Source(path, {}, {}, theirs)
+        encoder["num_blocks"] = encoder["out_indices"][-1] + 1  # later ones are not built
+        processor = transformers.write_processor(config)
+        return Source(path, _write_config(config, head), processor, theirs)
 
 
 def table(encoder: Config, *, folder: bool) -> Table:
@@ -220,7 +191,9 @@ def _file_config(source: Source) -> Config:
         heads={"depth": head},
         encoder={
             **encoder,
+            "patch_size": 14,
             "final_norm": True,
+            "layer_scale": 1.0,
             "out_indices": out_indices,
             "position_resize": "dinov2",
         },
@@ -229,9 +202,8 @@ def _file_config(source: Source) -> Config:
             "readout": "project" if readout else "ignore",
             "reassemble_channels": shapes.each(f"{HEAD}projects.{{}}.weight"),
             "fusion_channels": shapes.channels(f"{SCRATCH}layer1_rn.weight"),
-            "scales": SCALES,
         },
-        preprocessing={**PREPROCESSING, "multiple_of": encoder["patch_size"]},
+        preprocessing={**PREPROCESSING, "multiple_of": 14},
     )
 
 
@@ -277,13 +249,16 @@ def _write_config(config: Config, head: Config) -> Config:
     return {
         "architectures": ["DepthAnythingForDepthEstimation"],
         "model_type": "depth_anything",
-        "backbone_config": transformers.write_backbone("dinov2", encoder),
+        "backbone_config": {
+            **transformers.write_backbone("dinov2", encoder),
+            "layerscale_value": encoder["layer_scale"] or 1.0,
+        },
         "patch_size": encoder["patch_size"],
         "reassemble_hidden_size": encoder["embed_dim"],
         **write_keys(DECODER_KEYS, config["decoder"]),
         "reassemble_factors": SCALES,  # whole numbers, which transformers needs
         "head_in_index": -1,
         **write_keys(HEAD_KEYS, head),
-        "max_depth": int(head["max_depth"]) if head["kind"] == "metric" else 1,
+        "max_depth": int(head["max_depth"] or 1) if head["kind"] == "metric" else 1,
         "dtype": "float32",
     }

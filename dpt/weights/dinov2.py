@@ -92,6 +92,7 @@ def _config(shapes: Shapes) -> Config:
         },
         encoder={
             **encoder,
+            "layer_scale": 1.0,
             "out_indices": out_indices(encoder["num_blocks"]),
             # the hub's models with registers resize by size, with antialiasing
             "position_resize": "bicubic_antialias" if encoder["num_register_tokens"] else "dinov2",

@@ -23,8 +23,7 @@ from dpt.nn.beit import offsets, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
 from dpt.weights.files import from_hub, open_source, reason
 from dpt.weights.format import Config, Tensors, few, list_faults
-from dpt.weights.formats import FORMATS
-from dpt.weights.native import Native
+from dpt.weights.formats import FORMATS, Native
 
 Grid = tuple[int, int]
 State = dict[str, Tensor]

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -33,9 +34,9 @@ class Source:
     """
 
     path: Path
-    config: dict[str, Any]
-    processor: dict[str, Any]
-    content: dict[str, Any]
+    config: Mapping[str, Any]
+    processor: Mapping[str, Any]
+    content: Mapping[str, Any]
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -45,6 +46,28 @@ class Source:
     def holds(self, *prefixes: str) -> bool:
         """Whether there is a tensor under each prefix."""
         return all(any(k.startswith(p) for k in self.tensors) for p in prefixes)
+
+    def save(self) -> None:
+        """Writes a folder with safetensors if there is a config, otherwise a file of tensors.
+
+        An older ``config.json`` is removed before its weights are replaced, and the new one is
+        placed last. Until then the folder does not open, so that no reader sees a mixture of two
+        models.
+        """
+        # copies: safetensors refuses tensors that share memory
+        tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.content.items()}
+        if not self.config:
+            with _writing(self.path) as temporary:
+                torch.save(tensors, temporary)
+            return
+        with _writing(self.path / CONFIG_FILE) as config_file:
+            _write_json(config_file, self.config)
+            with _writing(self.path / WEIGHTS_FILE) as weights_file:
+                safetensors.torch.save_file(tensors, weights_file, metadata={"format": "pt"})
+                (self.path / CONFIG_FILE).unlink(missing_ok=True)
+            if self.processor:
+                with _writing(self.path / PROCESSOR_FILES[0]) as processor_file:
+                    _write_json(processor_file, self.processor)
 
 
 def open_source(path: str | Path) -> Source:
@@ -59,12 +82,11 @@ def open_source(path: str | Path) -> Source:
     if not (path / CONFIG_FILE).is_file():
         raise ValueError(f"{path}: no {CONFIG_FILE} in this folder; a saved model has one")
     config = read_json(path / CONFIG_FILE)
-    processors = (read_json(path / n) for n in PROCESSOR_FILES if (path / n).is_file())
-    processor = next(processors, {})
+    processor = next((read_json(path / n) for n in PROCESSOR_FILES if (path / n).is_file()), {})
     for name in (WEIGHTS_FILE, "pytorch_model.bin"):
+        index = path / f"{name}.index.json"
         if (path / name).is_file():
             return Source(path, config, processor, read_tensors(path / name))
-        index = path / f"{name}.index.json"
         if index.is_file():
             return Source(path, config, processor, _read_shards(index))
     raise ValueError(f"{path}: no {WEIGHTS_FILE} in this folder; a saved model has one")
@@ -119,7 +141,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def unwrap(content: dict[str, Any]) -> dict[str, Tensor]:
+def unwrap(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a file, without a wrapper such as ``{"model": ..., "optimizer": ...}``."""
     for key in WRAPPERS:
         if isinstance(content.get(key), dict):
@@ -141,9 +163,7 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path}: no such file")
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
+            return safetensors.torch.load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, zip files and safetensors
         raise ValueError(
@@ -163,50 +183,15 @@ def reason(error: Exception) -> str:
 @contextmanager
 def _writing(path: Path) -> Iterator[Path]:
     """A temporary file that replaces ``path`` at the end; a failed write is a ValueError."""
-    from safetensors import SafetensorError
-
     try:
         with replacing(path) as temporary:
             temporary.touch()
             mode = temporary.stat().st_mode  # as the umask says; safetensors writes 0600
             yield temporary
             temporary.chmod(mode)
-    except SafetensorError as error:  # a full disk, which is not an OSError there
+    except safetensors.SafetensorError as error:  # a full disk, which is not an OSError there
         raise ValueError(f"{path}: cannot be written ({reason(error)})") from error
 
 
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU: safetensors refuses tensors that share memory."""
-    return {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-
-
-def write_torch(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a file of bare tensors for ``torch.load``."""
-    with _writing(path) as temporary:
-        torch.save(_plain(tensors), temporary)
-
-
-def write_folder(
-    folder: Path,
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    processor: Mapping[str, Any] | None = None,
-) -> None:
-    """Writes ``config.json``, ``model.safetensors`` and, if given, ``preprocessor_config.json``.
-
-    An older ``config.json`` is removed before its weights are replaced, and the new one is placed
-    last. Until then the folder does not open, so that no reader sees a mixture of two models.
-    """
-    from safetensors.torch import save_file
-
-    def write_json(path: Path, values: Mapping[str, Any]) -> None:
-        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-
-    with _writing(folder / CONFIG_FILE) as config_file:
-        write_json(config_file, config)
-        with _writing(folder / WEIGHTS_FILE) as weights_file:
-            save_file(_plain(tensors), weights_file, metadata={"format": "pt"})
-            (folder / CONFIG_FILE).unlink(missing_ok=True)
-        if processor is not None:
-            with _writing(folder / PROCESSOR_FILES[0]) as processor_file:
-                write_json(processor_file, processor)
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -31,21 +31,6 @@ Tensors = Mapping[str, Tensor]
 Table = Sequence[tuple[str, str]]
 Keys = Mapping[str, tuple[str, Any]]
 """For each of our options, the key in another format's config and the default there."""
-
-PLAIN_ENCODER: Config = {
-    "in_channels": 3,
-    "position": "learned",
-    "cls_position": True,
-    "norm_order": "pre",
-    "gelu": "exact",
-    "num_register_tokens": 0,
-    "swiglu": False,
-    "layer_scale": None,
-    "final_norm": False,
-    "padding": "bottom_right",
-    "position_resize": "bilinear",
-}
-"""Options of the ViT of official DPT, and of transformers' DPT."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +53,24 @@ class Format(ABC):
 
     Attributes:
         name: of the format, as in ``dpt convert --to``.
-        writable: whether ``write`` is implemented.
+        encoders, heads: kinds of encoders and names of heads that can be written; no encoders in a
+            format that is only read.
+        free: patterns of options that the format may change, with the consequence for a note; None
+            where there is none. Every other change is refused.
+        hint: for messages, how the format tells what depth means.
     """
 
     name: str
-    writable = False
+    encoders: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ("depth", "segmentation")
+    free: ClassVar[dict[str, str | None]] = {
+        # shapes of tensors show this one
+        "encoder.mlp_ratio": None,
+        **dict.fromkeys(("encoder.drop_path", "heads.*.dropout", "heads.*.levels")),
+        **dict.fromkeys(("heads.*.class_names", "heads.*.palette")),
+        "preprocessing.*": "pictures are resized or normalised in another way",
+    }
+    hint = ""
 
     @abstractmethod
     def recognises(self, source: Source) -> bool:
@@ -94,52 +92,59 @@ class Format(ABC):
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
         """Writes a model, and returns notes for its user.
 
+        What would be written is read first: a model that comes back with another option or another
+        tensor is refused.
+
         Raises:
             ValueError: the format cannot express the model.
         """
-        if not self.writable:
+        if not self.encoders:
             self.refuse("is only read, not written")
-        full = ModelConfig.from_dict(config)
-        with torch.device("meta"):
-            full.build()
-        notes: list[str] = []
-        self._write(full.to_dict(), tensors, Path(path), notes)
+        full, _ = resolve(config)
+        heads, kind = full["heads"], full["encoder"]["kind"]
+        if len(heads) != 1:
+            self.refuse(f"holds one head, and this model has {len(heads)}: {', '.join(heads)}")
+        ((name, head),) = heads.items()
+        if name not in self.heads or head.get("kind") == "linear":
+            linear = "linear " if name in self.heads else ""
+            self.refuse(f"has no {linear}{name} head, only {' or '.join(self.heads)}")
+        if kind not in self.encoders:
+            self.refuse(f"cannot express encoder.kind={kind!r} (only {' or '.join(self.encoders)})")
+        try:
+            source = self._write(full, tensors, Path(path))
+            found = self._read(source)
+            read, shapes = resolve(found.config)
+        except ValueError as error:
+            self.refuse(f"cannot express this model: {error}")
+        ours, theirs = _options(full), _options(read)
+        notes, wrong = [], []
+        for key in ours | theirs:
+            value, other = ours.get(key), theirs.get(key)
+            patterns = [p for p in self.free if fnmatchcase(key, p)]
+            if value == other:
+                continue
+            if not patterns:
+                wrong.append(f"{key}={value!r} (only {other!r})")
+            elif note := self.free[patterns[0]]:
+                notes.append(f"{key}={value!r} becomes {other!r}: {note}")
+        if reason := "; ".join(wrong) or list_faults(shapes, found.tensors):
+            self.refuse(f"cannot express {reason}{self.hint if 'heads.depth' in reason else ''}")
+        source.save()
         return notes
 
-    def _write(self, config: Config, tensors: Tensors, path: Path, notes: list[str]) -> None:
-        """Writes a model whose configuration holds every option; adds to ``notes``."""
+    def _write(self, config: Config, tensors: Tensors, path: Path) -> Source:
+        """What is to be written, with zeros for tensors that the format has but never runs."""
         raise NotImplementedError
 
     def refuse(self, reason: str) -> NoReturn:
         raise ValueError(f"the {self.name} format {reason}")
 
-    def refuse_unless(self, part: str, given: Config, needed: Config) -> None:
-        """Refuses options of a part of the model that the format has no place for.
 
-        Args:
-            part: such as ``encoder``.
-            given: its options.
-            needed: the only value of an option; a tuple, if there are several.
-        """
-        allowed = {k: v if isinstance(v, tuple) else (v,) for k, v in needed.items()}
-        wrong = [
-            f"{part}.{k}={given.get(k)!r} (only {' or '.join(map(repr, v))})"
-            for k, v in allowed.items()
-            if given.get(k) not in v
-        ]
-        if wrong:
-            self.refuse(f"cannot express {'; '.join(wrong)}")
-
-    def only_head(self, config: Config, *allowed: str) -> tuple[str, Config]:
-        """Name and options of the head, for a format that holds one, of one of these names."""
-        heads = config["heads"]
-        if len(heads) != 1:
-            self.refuse(f"holds one head, and this model has {len(heads)}: {', '.join(heads)}")
-        ((name, options),) = heads.items()
-        if name not in allowed or options.get("kind") == "linear":
-            kind = "linear " if name in allowed else ""
-            self.refuse(f"has no {kind}{name} head, only {' or '.join(allowed)}")
-        return name, options
+def _options(config: Config) -> Config:
+    """The options of each part of a model by dotted names."""
+    parts = {n: config[n] for n in ("encoder", "decoder", "preprocessing")}
+    parts |= {f"heads.{name}": head for name, head in config["heads"].items()}
+    return {f"{part}.{k}": v for part, values in parts.items() for k, v in values.items()}
 
 
 @contextmanager
@@ -164,7 +169,7 @@ def _pattern(ours: str) -> re.Pattern[str]:
 
 
 def their_names(name: str, table: Table) -> list[str]:
-    """The names in another format (one, or three for ``{qkv}``) of our tensor ``name``."""
+    """The names in another format of our tensor: one, three for ``{qkv}``, none without a row."""
 
     def number(found: re.Match[str]) -> str:
         base, letter, shift = found.groups()
@@ -178,7 +183,7 @@ def their_names(name: str, table: Table) -> list[str]:
             new = new.replace("*", groups.get("rest", ""))
             parts = ("query", "key", "value") if "{qkv}" in new else ("",)
             return [new.replace("{qkv}", part) for part in parts]
-    raise ValueError(f"this format has no place for {name}")
+    return []
 
 
 def from_theirs(
@@ -190,9 +195,9 @@ def from_theirs(
     """
     state: dict[str, Tensor] = {}
     left = dict.fromkeys(tensors)
-    for name in own_shapes(config):
+    for name in resolve(config)[1]:
         names = their_names(name, table)
-        if all(n in tensors for n in names):
+        if names and all(n in tensors for n in names):
             parts = [tensors[n] for n in names]
             state[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
             for n in names:
@@ -212,19 +217,20 @@ def to_theirs(state: Tensors, table: Table, deepest_unit: str) -> dict[str, Tens
     for name, value in state.items():
         names = their_names(name, table)
         parts = value.chunk(len(names)) if len(names) > 1 else (value,)
-        tensors.update(zip(names, parts, strict=True))
+        tensors.update(zip(names, parts, strict=False))
     for name in [n for n in tensors if n.startswith(f"{deepest_unit}2.")]:
         unit1 = name.replace(f"{deepest_unit}2.", f"{deepest_unit}1.")
         tensors[unit1] = torch.zeros_like(tensors[name])
     return tensors
 
 
-def own_shapes(config: Config) -> dict[str, torch.Size]:
-    """Shapes of the tensors of a model, by name; nothing is allocated."""
+def resolve(config: Config) -> tuple[Config, dict[str, torch.Size]]:
+    """A configuration with every option, and the shapes of its tensors; nothing is allocated."""
+    full = ModelConfig.from_dict(config)
     with torch.device("meta"):
-        encoder, decoder, heads = ModelConfig.from_dict(config).build()
+        encoder, decoder, heads = full.build()
         model = DPT(encoder=encoder, decoder=decoder, heads=heads)
-    return {k: v.shape for k, v in model.state_dict().items()}
+    return full.to_dict(), {k: v.shape for k, v in model.state_dict().items()}
 
 
 def list_faults(shapes: Mapping[str, torch.Size], state: Tensors) -> str:
@@ -279,33 +285,28 @@ class Shapes:
         the hybrid, behind its CNN, are 16 pixels.
         """
         slots, dim = self(f"{prefix}pos_embed")[1:]
-        side = math.isqrt(slots - 1)
         if dim % 64:
             raise ValueError(f"{dim} channels; {self.family} has 64 a head")
-        num_blocks = self.count(f"{prefix}blocks.")
         hybrid = any(k.startswith(f"{prefix}patch_embed.backbone.") for k in self.tensors)
         patch = 16 if hybrid else self(f"{prefix}patch_embed.proj.weight")[-1]
         block = f"{prefix}blocks.0."
         gated = f"{block}mlp.w12.weight" in self.tensors
+        mlp_ratio = self.channels(f"{block}mlp.{'w12' if gated else 'fc1'}.weight") / dim
         if gated:
-            hidden = self.channels(f"{block}mlp.w12.weight") // 2
             # SwiGLU has two thirds of the hidden channels, rounded up to a multiple of 8
             usual = (int(4 * dim * 2 / 3) + 7) // 8 * 8
-            mlp_ratio = 4.0 if hidden == usual else 1.5 * hidden / dim
-        else:
-            mlp_ratio = self.channels(f"{block}mlp.fc1.weight") / dim
+            mlp_ratio = 4.0 if mlp_ratio * dim == 2 * usual else 0.75 * mlp_ratio
         registers = self.tensors.get(f"{prefix}register_tokens")
         return {
-            "image_size": [side * patch, side * patch],
+            "image_size": [math.isqrt(slots - 1) * patch] * 2,
             "patch_size": patch,
             "embed_dim": dim,
-            "num_blocks": num_blocks,
+            "num_blocks": self.count(f"{prefix}blocks."),
             "num_heads": dim // 64,
             "mlp_ratio": mlp_ratio,
             "swiglu": gated,
             "qkv_bias": f"{block}attn.qkv.bias" in self.tensors,
             "norm_eps": 1e-6,
-            "layer_scale": 1.0 if f"{block}ls1.gamma" in self.tensors else None,
             "num_register_tokens": 0 if registers is None else registers.shape[1],
         }
 

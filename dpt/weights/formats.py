@@ -1,25 +1,66 @@
-"""The registry of checkpoint formats: reading in any of them, converting between them."""
+"""The registry of checkpoint formats: reading in any of them, converting between them.
+
+This project's own is a folder written by ``save_pretrained``, or a run's ``.ckpt``.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from dpt.weights.depth_anything import DepthAnything
 from dpt.weights.dinov2 import Dinov2
 from dpt.weights.files import Source, open_source
-from dpt.weights.format import Config, Format, few, list_faults, naming, own_shapes
-from dpt.weights.midas31 import Midas31
-from dpt.weights.native import Native
+from dpt.weights.format import (
+    Checkpoint,
+    Config,
+    Format,
+    Tensors,
+    few,
+    list_faults,
+    naming,
+    resolve,
+)
 from dpt.weights.official import Official
 from dpt.weights.smp import Smp
 from dpt.weights.transformers import Transformers
 
+CONFIG_KEY = "dpt_config"
+"""Key of the model configuration in a Lightning checkpoint."""
+PREFIX = "model."
+PARTS = {"encoder", "decoder", "heads", "preprocessing"}
+
+
+class Native(Format):
+    name = "dpt"
+    encoders = ("any",)
+
+    def recognises(self, source: Source) -> bool:
+        if not source.config:
+            return CONFIG_KEY in source.content
+        return "model_type" not in source.config and len(PARTS & set(source.config)) >= 2
+
+    def _read(self, source: Source) -> Checkpoint:
+        if source.config:
+            return Checkpoint(source.config, source.content)
+        if "state_dict" not in source.content:
+            raise ValueError(f"has {CONFIG_KEY!r} but no 'state_dict'; is it complete?")
+        state = source.content["state_dict"]
+        tensors = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
+        return Checkpoint(source.content[CONFIG_KEY], tensors)
+
+    def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
+        Source(Path(path), config, {}, tensors).save()
+        return []
+
+
 FORMATS: tuple[Format, ...] = (
     Native(),
-    Midas31(),  # before Official, of which it has the decoder
     Official(),
     Transformers(),
     DepthAnything(),
@@ -27,11 +68,7 @@ FORMATS: tuple[Format, ...] = (
     Smp(),
 )
 """Every format. A new one is a module with its class, and an entry here."""
-
-
-def writable() -> list[str]:
-    """Names of the formats that models can be written in."""
-    return [f.name for f in FORMATS if f.writable]
+WRITABLE = {f.name: f for f in FORMATS if f.encoders}
 
 
 def recognise(source: Source) -> Format:
@@ -94,22 +131,30 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     Raises:
         ValueError: ``src`` cannot be read, or ``to`` cannot express its model.
     """
-    target = next((f for f in FORMATS if f.name == to and f.writable), None)
-    if target is None:
-        raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(writable())}")
+    if to not in WRITABLE:
+        raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(WRITABLE)}")
     if Path(src).resolve() == Path(dst).resolve():
         raise ValueError(f"{dst}: is the source itself; give another path")
     source = open_source(src)
     found = recognise(source)
     checkpoint = found.read(source)
     with naming(src):
-        shapes = own_shapes(checkpoint.config)
+        _, shapes = resolve(checkpoint.config)
     if faults := list_faults(shapes, checkpoint.tensors):
         raise ValueError(f"{src} does not fit its own configuration: {faults}")
-    if checkpoint.config.get("calibration") and not isinstance(target, Native):
+    if checkpoint.config.get("calibration") and to != "dpt":
         raise ValueError(
             f"the {to} format has no place for a calibration, so depth would no longer be in "
             "metres: convert the checkpoint that was calibrated"
         )
-    notes = target.write(checkpoint.config, checkpoint.tensors, dst)
+    notes = WRITABLE[to].write(checkpoint.config, checkpoint.tensors, dst)
     return Conversion(found.name, to, len(checkpoint.tensors), checkpoint.unused, notes)
+
+
+def fingerprint(config: Config, state: Tensors) -> str:
+    """A short code of a model's configuration and weights, the same for every copy of the model."""
+    code = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=8)
+    for name, tensor in sorted(state.items()):
+        code.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        code.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return code.hexdigest()

@@ -1,23 +1,29 @@
-"""Official DPT and MiDaS v3 ``.pt`` files: ViT-B/16, ViT-L/16 and hybrid, depth or segmentation.
+"""Official DPT, MiDaS v3 and v3.1 ``.pt`` files: ViT, hybrid, BEiT, Swin, SwinV2.
 
-A file holds tensors alone, bare or under ``"model"``. The rest is the recipe's: the feature levels
-are the ends of the quarters of the ViT, 64 channels per head, LayerNorm eps 1e-6, bilinear resizing
-of position embeddings. Scale and shift of the metric NYU and KITTI models are in no file either:
-those two are recognised by the names of their releases.
+A file holds tensors alone, bare or under ``"model"``, with the names of the timm that it pins. The
+rest is the recipe's: the feature levels are the ends of the quarters of the encoder; a ViT has 64
+channels per head, LayerNorm eps 1e-6 (Swin 1e-5) and bilinear resizing of position embeddings.
+Scale and shift of the metric NYU and KITTI models are in no file either: those two are recognised
+by the names of their releases.
+
+MiDaS v3.1: heads from the columns of a table of position biases, or the rows of ``logit_scale``;
+BEiT's grid and Swin's windows from the rows of that table; SwinV2's windows, and the image size of
+both Swins, from the masks of shifted windows; the rest of a Swin from the released one that fits.
+MiDaS takes its Swins only at their own size; at other sizes they work as in transformers. Its
+resizing of BEiT's tables confuses rows and columns, which makes no difference on square grids.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpt.model_config import model_dict
-from dpt.weights.files import Source, write_torch
+from dpt.weights.files import Source
 from dpt.weights.format import (
-    PLAIN_ENCODER,
     Checkpoint,
     Config,
     Format,
@@ -36,6 +42,10 @@ METRIC = {
 
 MODEL = "pretrained.model."
 TABLE = [
+    ("encoder.blocks.{i}.ls{k}.gamma", "pretrained.model.blocks.{i}.gamma_{k}"),  # BEiT
+    # Swin: timm now merges patches before a stage's blocks, in 0.6.12 behind those of the last
+    ("encoder.model.layers.{s}.downsample.*", "pretrained.model.layers.{s-1}.downsample.*"),
+    ("encoder.model.*", "pretrained.model.*"),
     ("encoder.*", "pretrained.model.*"),
     ("decoder.reassemble.{n}.read.linear.*", "pretrained.act_postprocess{n+1}.0.project.0.*"),
     ("decoder.reassemble.{n}.project.*", "pretrained.act_postprocess{n+1}.3.*"),
@@ -50,90 +60,86 @@ TABLE = [
     ("heads.segmentation.auxiliary_layers.*", "auxlayer.*"),
 ]
 DEEPEST_UNIT = "scratch.refinenet4.resConfUnit"
-UNUSED = (f"{MODEL}norm.*", f"{MODEL}head.*", f"{MODEL}pre_logits.*", f"{DEEPEST_UNIT}1.*")
+UNUSED = (
+    *(f"{MODEL}{n}.*" for n in ("norm", "fc_norm", "head", "pre_logits")),
+    *(f"*.{n}" for n in ("relative_position_index", "relative_coords_table", "attn_mask")),
+    *("*.k_bias", f"{DEEPEST_UNIT}1.*"),
+)
+BEIT = f"{MODEL}blocks.0.attn.relative_position_bias_table"
+SWIN = f"{MODEL}layers.0.blocks.0.attn."
+
+
+def _released(dim: int, heads: int, window: int, size: int, pretrained: list[int] | None) -> Config:
+    row: Config = {
+        "embed_dim": dim,
+        "depths": [2, 2, 18 if dim > 96 else 6, 2],
+        "num_heads": [heads * 2**i for i in range(4)],
+        "window_size": window,
+        "img_size": [size, size],
+    }
+    return row | ({} if pretrained is None else {"pretrained_window_sizes": pretrained})
+
+
+RELEASED = [
+    _released(192, 6, 12, 384, None),  # dpt_swin_large_384, the only Swin v1
+    _released(192, 6, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_large_384
+    _released(128, 4, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_base_384
+    _released(96, 3, 16, 256, [0, 0, 0, 0]),  # dpt_swin2_tiny_256
+]
+"""The Swins of MiDaS 3.1."""
 
 
 class Official(Format):
     name = "official"
-    writable = True
+    encoders = ("vit", "hybrid")
+    free = Format.free | {
+        "heads.depth.max_depth": None,
+        "decoder.align": "official code takes only sides that are multiples of 32",
+        "encoder.weight_standardization": "the weights of the CNN are scaled for it",
+    }
+    hint = f"; files named {' or '.join(f'{n}*.pt' for n in METRIC)} are metric"
 
     def recognises(self, source: Source) -> bool:
         return source.holds(MODEL, "scratch.")
 
     def _read(self, source: Source) -> Checkpoint:
-        return from_theirs(_config(source), source.tensors, TABLE, UNUSED)
+        shapes = Shapes(source.tensors, "official DPT")
+        if BEIT in source.tensors:
+            encoder = _beit(shapes)
+        elif source.holds(SWIN):
+            encoder = _swin(shapes)
+        else:
+            encoder = {**shapes.vit(MODEL), "position_resize": "bilinear"}
+            encoder["out_indices"] = quarter_ends(encoder["num_blocks"])
+            if source.holds(f"{MODEL}patch_embed.backbone."):  # its CNN gives the first two levels
+                encoder |= {"kind": "hybrid", "weight_standardization": "official"}
+                encoder["out_indices"] = encoder["out_indices"][2:]
+        config = _config(shapes, source.path.name, encoder)
+        return from_theirs(config, source.tensors, TABLE, UNUSED)
 
-    def _write(self, config: Config, tensors: Tensors, path: Path, notes: list[str]) -> None:
-        """Writes a bare ``.pt``, with zeros for the tensors that official code never runs."""
-        encoder, decoder = config["encoder"], config["decoder"]
-        name, head = self.only_head(config, "depth", "segmentation")
-        self.refuse_unless("encoder", encoder, {"kind": ("vit", "hybrid")})
-        hybrid = encoder["kind"] == "hybrid"
-        needed = {
-            **PLAIN_ENCODER,
-            "norm_eps": 1e-6,
-            "num_heads": encoder["embed_dim"] // 64,
-            "out_indices": _out_indices(encoder["num_blocks"], hybrid=hybrid),
-            "image_size": [encoder["image_size"][0]] * 2,
-        }
-        self.refuse_unless("encoder", encoder, needed)
-        needed = {
-            "readout": "project",
-            "scales": [1, 1, 1, 0.5] if hybrid else [4, 2, 1, 0.5],
-            "output_project": False,
-            "deepest_unit": False,
-        }
-        self.refuse_unless("decoder", decoder, needed)
-        if encoder["patch_size"] != 16:  # official heads double the map: the image's size at 16
-            self.refuse_unless(f"heads.{name}", head, {"upsample": "double"})
-        if name == "depth" and head["kind"] == "metric":
-            self.refuse_unless("heads.depth", head, {"activation": "inverse"})
-            constants = {"scale": head["scale"], "shift": head["shift"]}
-            if not any(path.name.startswith(n) and c == constants for n, (c, _) in METRIC.items()):
-                self.refuse(
-                    "stores no scale and shift; only files named "
-                    f"{' or '.join(f'{n}*.pt' for n in METRIC)} are read as metric, with theirs"
-                )
-        if decoder["align"] == "resize_lateral":
-            notes.append("official code takes only sides that are multiples of 32")
-        if hybrid and encoder["weight_standardization"] != "official":
+    def _write(self, config: Config, tensors: Tensors, path: Path) -> Source:
+        encoder, (head,) = config["encoder"], config["heads"].values()
+        if encoder["patch_size"] == 16:  # official heads double the map: the image's size
+            head["upsample"] = "image"
+        if encoder.get("weight_standardization") == "sqrt":
             tensors = restandardize(tensors, "official")
-            notes.append("the CNN's weights were scaled for official weight standardisation")
-        if name == "segmentation" and not head["auxiliary"]:
-            notes.append("official segmentation models have an auxiliary head; this one had none")
-        write_torch(path, to_official(tensors, encoder["embed_dim"]))
+        return Source(path, {}, {}, to_official(tensors, encoder["embed_dim"]))
 
 
-def _out_indices(num_blocks: int, *, hybrid: bool) -> list[int]:
-    """Blocks of the feature levels; the first two levels of the hybrid come from its CNN."""
-    return quarter_ends(num_blocks)[2 if hybrid else 0 :]
-
-
-def _config(source: Source) -> Config:
-    shapes = Shapes(source.tensors, "official DPT")
-    encoder = shapes.vit(MODEL)
-    hybrid = any(k.startswith(f"{MODEL}patch_embed.backbone.") for k in source.tensors)
-    encoder["out_indices"] = _out_indices(encoder["num_blocks"], hybrid=hybrid)
-    encoder["position_resize"] = "bilinear"
-    if hybrid:
-        encoder |= {"kind": "hybrid", "weight_standardization": "official"}
-    return dpt_config(shapes, source.path.name, encoder, encoder["image_size"])
-
-
-def dpt_config(shapes: Shapes, file: str, encoder: Config, size: list[int]) -> Config:
-    """The model over an encoder for images of ``size``, by the names of official DPT."""
+def _config(shapes: Shapes, file: str, encoder: Config) -> Config:
+    """The model over an encoder."""
     tensors = shapes.tensors
-    segmentation = "scratch.output_conv.1.running_mean" in tensors
-    head: dict[str, Any]
-    if segmentation:
+    size = encoder.get("img_size") or encoder["image_size"]
+    name, head = "depth", Config(kind="relative")
+    if "scratch.output_conv.1.running_mean" in tensors:
+        name = "segmentation"
         head = {"num_classes": shapes.channels("scratch.output_conv.4.weight")}
         head["auxiliary"] = "auxlayer.0.weight" in tensors
         size = [480, 480] if size == [384, 384] else size  # of the released models
     else:
-        hidden = shapes.channels("scratch.output_conv.2.weight")
-        head = {"kind": "relative", "hidden_channels": hidden}
-        for name, (constants, metric_size) in METRIC.items():
-            if file.startswith(name):
+        head["hidden_channels"] = shapes.channels("scratch.output_conv.2.weight")
+        for model, (constants, metric_size) in METRIC.items():
+            if file.startswith(model):
                 head |= {"kind": "metric", "activation": "inverse", **constants}
                 size = metric_size
     kind = encoder.get("kind", "vit")
@@ -145,7 +151,7 @@ def dpt_config(shapes: Shapes, file: str, encoder: Config, size: list[int]) -> C
     unit = "scratch.refinenet1.resConfUnit1"
     return model_dict(
         "dpt_hybrid" if kind == "hybrid" else "dpt_large" if large else "dpt_base",
-        heads={"segmentation" if segmentation else "depth": head},
+        heads={name: head},
         encoder=encoder,
         decoder={
             "reassemble_channels": [None] * plain + [shapes.channels(n) for n in projects],
@@ -195,3 +201,62 @@ def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:
 
     cnn = "encoder.patch_embed.backbone."
     return {k: scaled(v) if k.startswith(cnn) and v.ndim == 4 else v for k, v in state.items()}
+
+
+def _side(count: int) -> int:
+    """Side w of a square with (2w - 1)² offsets between its cells."""
+    return (math.isqrt(max(count, 0)) + 1) // 2
+
+
+def _beit(shapes: Shapes) -> Config:
+    dim, in_channels, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
+    offsets, heads = shapes(BEIT)
+    num_blocks = shapes.count(f"{MODEL}blocks.")
+    block = f"{MODEL}blocks.0."
+    return {
+        "kind": "beit",
+        "embed_dim": dim,
+        "num_blocks": num_blocks,
+        "num_heads": heads,
+        "mlp_ratio": shapes.channels(f"{block}mlp.fc1.weight") / dim,
+        "qkv_bias": f"{block}attn.q_bias" in shapes.tensors,
+        "norm_eps": 1e-6,
+        "image_size": [patch * _side(offsets - 3)] * 2,
+        "patch_size": patch,
+        "in_channels": in_channels,
+        "out_indices": quarter_ends(num_blocks),
+        "position_resize": "bilinear",
+        "layer_scale": 0.1 if f"{block}gamma_1" in shapes.tensors else None,
+    }
+
+
+def _swin(shapes: Shapes) -> Config:
+    v2 = f"{SWIN}logit_scale" in shapes.tensors
+    dim, in_channels, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
+    stages = [f"{MODEL}layers.{i}.blocks." for i in range(shapes.count(f"{MODEL}layers."))]
+    found: Config = {"embed_dim": dim, "depths": [shapes.count(stage) for stage in stages]}
+    if v2:
+        found["num_heads"] = [shapes.channels(f"{stage}0.attn.logit_scale") for stage in stages]
+    else:
+        tables = [shapes(f"{stage}0.attn.relative_position_bias_table") for stage in stages]
+        found["num_heads"] = [heads for _, heads in tables]
+        found["window_size"] = _side(tables[0][0])
+    mask = shapes.tensors.get(f"{stages[0]}1.attn_mask")  # (windows, cells, cells)
+    if mask is not None:
+        found["window_size"] = math.isqrt(mask.shape[1])
+        found["img_size"] = [patch * math.isqrt(mask.shape[0] * mask.shape[1])] * 2
+    released = [r for r in RELEASED if found.items() <= r.items()]
+    released = [r for r in released if ("pretrained_window_sizes" in r) == v2]
+    if not released and (v2 or mask is None):  # windows before fine-tuning are in no file
+        raise ValueError(f"fits no Swin that MiDaS 3.1 released: {found}")
+    return {
+        "kind": "timm",
+        "name": "swinv2_tiny_window8_256" if v2 else "swin_tiny_patch4_window7_224",
+        **(released[0] if released else found),
+        "patch_size": patch,
+        "in_chans": in_channels,
+        "mlp_ratio": shapes.channels(f"{stages[0]}0.mlp.fc1.weight") / dim,
+        "qkv_bias": f"{SWIN}{'q_bias' if v2 else 'qkv.bias'}" in shapes.tensors,
+        "out_indices": list(range(len(stages))),
+        "pad_windows": "before_shift",
+    }

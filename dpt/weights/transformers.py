@@ -20,11 +20,8 @@ import torch
 from torch import Tensor
 
 from dpt.model_config import model_dict
-from dpt.types import Preprocessing
-from dpt.validation import validate
-from dpt.weights.files import Source, write_folder
+from dpt.weights.files import Source
 from dpt.weights.format import (
-    PLAIN_ENCODER,
     Checkpoint,
     Config,
     Format,
@@ -299,11 +296,10 @@ def write_encoder(family: Family, encoder: Config) -> Config:
     """The config of an encoder with square images."""
     config = write_keys(family.keys, encoder)
     config["image_size"] = encoder["image_size"][0]
-    config["num_hidden_layers"] = encoder["out_indices"][-1] + 1  # later ones are not built
     if "mlp_ratio" in config:
         config["mlp_ratio"] = int(encoder["mlp_ratio"])
     else:
-        config["intermediate_size"] = int(encoder["embed_dim"] * encoder["mlp_ratio"])
+        config["intermediate_size"] = round(encoder["embed_dim"] * encoder["mlp_ratio"])
     if "layer_scale_init_value" in config:
         config["layer_scale_init_value"] = encoder["layer_scale"] or 0.0
     return config
@@ -337,8 +333,15 @@ DECODER: Keys = {  # our argument, their key and its default
 
 
 class Transformers(Format):
+    """Folders that transformers opens, image processor included."""
+
     name = "transformers"
-    writable = True
+    encoders = ("vit", "hybrid", "beit")
+    free = Format.free | {
+        "heads.depth.max_depth": None,
+        "decoder.align": "outputs are equal where both sides are multiples of two patches",
+        "encoder.weight_standardization": "the weights of the CNN are scaled for it",
+    }
 
     def recognises(self, source: Source) -> bool:
         return source.config.get("model_type") == "dpt"
@@ -347,56 +350,31 @@ class Transformers(Format):
         config = _config(source)
         return from_theirs(config, source.tensors, _table(config), unused(config))
 
-    def _write(self, config: Config, tensors: Tensors, path: Path, notes: list[str]) -> None:
-        """Writes a folder that transformers opens, image processor included."""
+    def _write(self, config: Config, tensors: Tensors, path: Path) -> Source:
         encoder, decoder = config["encoder"], config["decoder"]
-        name, head = self.only_head(config, "depth", "segmentation")
-        self.refuse_unless("encoder", encoder, {"kind": ("vit", "hybrid", "beit")})
-        model_type, family = _family(encoder)
-        self._check_decoder(encoder, decoder, name, head)
+        ((name, head),) = config["heads"].items()
+        model_type, _ = _family(encoder)
+        encoder["num_blocks"] = encoder["out_indices"][-1] + 1  # later ones are not built
+        if encoder["num_register_tokens"]:
+            count = encoder["num_register_tokens"]
+            raise ValueError(f"num_register_tokens={count}: its dpt takes them for patches")
         if name == "segmentation" and model_type:
-            self.refuse("(dpt) has no segmentation over a DINOv2 or BEiT encoder")
-        if decoder["align"] != "resize_lateral":
-            notes.append(
-                f"exact at sides that are multiples of {2 * encoder['patch_size']} pixels; at "
-                "other sizes transformers resizes laterals instead"
-            )
-        if encoder.get("weight_standardization", "sqrt") != "sqrt":
+            raise ValueError("its dpt has no segmentation over a DINOv2 or BEiT encoder")
+        if None in decoder["reassemble_channels"] and encoder["kind"] != "hybrid":
+            raise ValueError("its dpt has a projection on every level")
+        if encoder["kind"] == "hybrid" and decoder["readout"] != "project":
+            raise ValueError("its hybrid has decoder.readout='project'")
+        if decoder["output_project"] and decoder["fusion_channels"] != 256:
+            raise ValueError("its metric depth has decoder.fusion_channels=256")
+        if encoder["patch_size"] == 16:  # its heads double the map: the image's size
+            head["upsample"] = "double"
+        if encoder.get("weight_standardization") == "official":
             tensors = restandardize(tensors, "sqrt")
-            encoder["weight_standardization"] = "sqrt"
-            notes.append("the CNN's weights were scaled for transformers' weight standardisation")
-        needed = {k: v for k, v in PLAIN_ENCODER.items() if k not in family.keys}
-        if model_type:
-            del needed["padding"]  # its processor pads
-        needed |= {"num_register_tokens": 0, **family.fixed}
-        needed["image_size"] = [encoder["image_size"][0]] * 2
-        if family.keys["mlp_ratio"][0] == "mlp_ratio":
-            needed["mlp_ratio"] = int(encoder["mlp_ratio"])
-        self.refuse_unless("encoder", encoder, needed)
         theirs_config = _write_config(config, name, head)
         theirs_config["dtype"] = str(tensors["encoder.cls_token"].dtype).removeprefix("torch.")
-        processor = write_processor(config, notes)
         theirs = to_theirs(tensors, _table(config), DEEPEST_UNIT)
         _add_unused(theirs, model_type, encoder["embed_dim"])
-        write_folder(path, theirs_config, theirs, processor)
-
-    def _check_decoder(self, encoder: Config, decoder: Config, name: str, head: Config) -> None:
-        metric = name == "depth" and head["kind"] == "metric"
-        # there the unit never runs, and depth is metric where there is a projection
-        needed: Config = {"deepest_unit": False, "output_project": metric}
-        if metric:
-            needed["fusion_channels"] = 256
-            self.refuse_unless("heads.depth", head, {"activation": "relu", "min_depth": 0})
-        if encoder["kind"] == "hybrid":
-            needed["readout"] = "project"
-            needed["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
-        elif None in decoder["reassemble_channels"]:
-            self.refuse("(dpt) has a projection on every level")
-        self.refuse_unless("decoder", decoder, needed)
-        if name == "depth":
-            self.refuse_unless("heads.depth", head, {"hidden_channels": 32})
-        if encoder["patch_size"] != 16:  # its heads double the map: the image's size at 16
-            self.refuse_unless(f"heads.{name}", head, {"upsample": "double"})
+        return Source(path, theirs_config, write_processor(config), theirs)
 
 
 def _family(encoder: Config) -> tuple[str | None, Family]:
@@ -567,40 +545,25 @@ def read_processor(source: Source, encoder: Config) -> Config:
     }
 
 
-def write_processor(config: Config, notes: list[str]) -> Config:
+def write_processor(config: Config) -> Config:
     """``preprocessor_config.json`` of the image processor that comes closest to ours."""
-    encoder = config["encoder"]
-    patch = encoder["patch_size"]
-    p = validate(Preprocessing, {"multiple_of": patch, **config["preprocessing"]}, "preprocessing")
-    rule, (height, width) = p.resize, p.image_size
+    encoder, p = config["encoder"], config["preprocessing"]
+    size, rule = p["image_size"], p["resize"]
     if not _family(encoder)[0]:  # its own ViT takes only square images
-        if rule != "stretch" or height != width:
-            notes.append(
-                "transformers' own ViT takes square images alone: its processor stretches pictures "
-                f"to {encoder['image_size'][0]}x{encoder['image_size'][1]} (ours: {rule} "
-                f"{height}x{width})"
-            )
-        rule, (height, width) = "stretch", encoder["image_size"]
-    elif rule in ("lower_bound", "upper_bound"):
-        larger = "at least as large as" if rule == "lower_bound" else "no larger than"
-        notes.append(
-            f"transformers has no {rule} rule; keep_aspect_ratio does the same for pictures "
-            f"{larger} {height}x{width}"
-        )
-    notes.append("transformers filters pictures when it shrinks them (antialias); ours does not")
-    pad = encoder.get("padding") == "center"
+        size, rule = encoder["image_size"], "stretch"
+    pad = encoder["padding"] == "center"
     return {
         "image_processor_type": "DPTImageProcessor",
         "do_resize": rule != "none",
-        "size": {"height": height, "width": width},
+        "size": {"height": size[0], "width": size[1]},
         "keep_aspect_ratio": rule in ("minimal", "lower_bound", "upper_bound"),
-        "ensure_multiple_of": p.multiple_of,
-        "resample": {v: k for k, v in RESAMPLE.items()}[p.interpolation],
+        "ensure_multiple_of": p["multiple_of"],
+        "resample": {v: k for k, v in RESAMPLE.items()}[p["interpolation"]],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": list(p.mean),
-        "image_std": list(p.std),
+        "image_mean": list(p["mean"]),
+        "image_std": list(p["std"]),
         "do_pad": pad,
-        **({"size_divisor": patch} if pad else {}),
+        **({"size_divisor": encoder["patch_size"]} if pad else {}),
     }

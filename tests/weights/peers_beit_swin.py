@@ -15,7 +15,7 @@ from peers_official import Readout, Unit
 from peers_transformers import Output
 from torch import nn
 
-from dpt.weights import midas31
+from dpt.weights import official
 
 CONFIG = {"neck_hidden_sizes": [8, 12, 16, 24], "fusion_hidden_size": 16}
 BEIT = {
@@ -241,7 +241,7 @@ STAND_IN = {  # a released SwinV2 in small: its windows before fine-tuning are i
     "img_size": [96, 96],
     "pretrained_window_sizes": [3, 3, 3, 2],
 }
-midas31.RELEASED.append(STAND_IN)
+official.RELEASED.append(STAND_IN)
 BEIT_OPTIONS = {"side": 4, "embed_dim": 48, "depth": 4, "num_heads": 4, "mlp_ratio": 2.0}
 
 SIZES = ((64, 64), (96, 96), (64, 96), (48, 80))

@@ -12,7 +12,7 @@ import dpt
 from dpt.model_config import model_dict
 from dpt.weights import depth_anything
 from dpt.weights.files import Source, open_source
-from dpt.weights.format import own_shapes, their_names
+from dpt.weights.format import resolve, their_names
 from dpt.weights.formats import convert
 
 pytestmark = pytest.mark.peers
@@ -72,7 +72,7 @@ def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth")
     rules = depth_anything.table(spec["encoder"], folder=False)
     tensors = {
         their: torch.empty(shape, device="meta")
-        for our, shape in own_shapes(spec).items()
+        for our, shape in resolve(spec)[1].items()
         for their in their_names(our, rules)
     }
     return Source(Path(name), {}, {}, tensors)
@@ -98,7 +98,7 @@ def test_sizes_of_the_releases(size, gated, out_indices, heads, name):
     assert (encoder["num_heads"], encoder["swiglu"], encoder["mlp_ratio"]) == (heads, gated, 4)
     assert encoder["image_size"] == [518, 518]
     assert encoder["position_resize"] == "dinov2"
-    assert {k: v.shape for k, v in state.items()} == own_shapes(spec)
+    assert {k: v.shape for k, v in state.items()} == resolve(spec)[1]
     expected = {**IMAGENET, "image_size": [518, 518], "resize": "lower_bound", "multiple_of": 14}
     assert spec["preprocessing"] == {**expected, "interpolation": "cubic"}
 
@@ -161,7 +161,7 @@ def test_a_model_of_ours_opens_in_transformers(head, tmp_path):
 
     ours = small(heads={"depth": head})
     notes = depth_anything.DepthAnything().write(ours.config.to_dict(), ours.state_dict(), tmp_path)
-    assert not any("position codes" in note for note in notes)
+    assert not any("position_resize" in note for note in notes)
     theirs = opened(tmp_path)
     images = torch.randn(2, 3, 70, 98)
     with torch.no_grad():
@@ -181,7 +181,7 @@ def test_between_file_and_folder_the_policy_changes_and_is_noted(tmp_path):
     _, ours = Hub("depth_anything", "depth", "v2", ()).build(tmp_path)
     file = tmp_path / "depth_anything_v2_vits.pth"
     report = convert(file, tmp_path / "folder", to="depth_anything")
-    assert any("resized by 'dinov2', in this format by 'bicubic'" in n for n in report.notes)
+    assert any("position_resize='dinov2' becomes 'bicubic'" in n for n in report.notes)
     other = dpt.DPT.from_pretrained(tmp_path / "folder")
     assert torch.equal(predict(other, (70, 70)), predict(ours, (70, 70)))
     assert not torch.allclose(predict(other), predict(ours), rtol=1e-3)
@@ -241,7 +241,7 @@ def test_processor_of_a_folder(tmp_path):
     ("name", "overrides", "message"),
     [
         ("x", {"heads": {"segmentation": {"num_classes": 3}}}, "no segmentation head"),
-        ("x", {"final_norm": False}, r"encoder.final_norm=False \(only True\)"),
+        ("x", {"final_norm": False}, "apply_layernorm=False"),
         ("x", {"layer_scale": None}, "encoder.layer_scale=None"),
         ("x", {"readout": "project"}, r"decoder.readout='project' \(only 'ignore'\)"),
         ("x", {"deepest_unit": True}, r"decoder.deepest_unit=True \(only False\)"),
@@ -251,9 +251,9 @@ def test_processor_of_a_folder(tmp_path):
         (
             "x.pth",
             {"heads": {"depth": {"kind": "metric", "max_depth": 20.0}}},
-            "does not store the largest depth",
+            "its name gives it",
         ),
-        ("x_metric.pth", {}, "does not go with relative depth"),
+        ("x_metric.pth", {}, "metric by its name"),
         ("x.pth", {"out_indices": [0, 3, 5, 7]}, "encoder.out_indices"),
         ("depth_anything_vits14.pth", {}, r"encoder.out_indices=.*only \[4, 5, 6, 7\]"),
         ("x.pth", {"patch_size": 16, "image_size": [64, 64]}, "encoder.patch_size=16"),

@@ -6,7 +6,7 @@ import torch
 import dpt
 from dpt.nn import TimmConfig, TimmEncoder, VisionTransformer, ViTConfig, resize_positions
 from dpt.weights import load_encoder_weights
-from dpt.weights.native import CONFIG_KEY
+from dpt.weights.formats import CONFIG_KEY
 
 SMALL = {
     "embed_dim": 32,

@@ -3,7 +3,7 @@
 import torch
 
 import dpt
-from dpt.weights.native import fingerprint
+from dpt.weights.formats import fingerprint
 
 TINY = {
     "encoder": {"embed_dim": 16, "num_heads": 2, "num_blocks": 4, "out_indices": [0, 1, 2, 3],

@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 import dpt
 from dpt.weights import formats, load_encoder_weights
 from dpt.weights.files import Source, open_source, unwrap
-from dpt.weights.formats import convert, writable
-from dpt.weights.native import fingerprint
+from dpt.weights.formats import WRITABLE, convert, fingerprint
 
 SMALL = {
     "embed_dim": 64,
@@ -48,7 +47,7 @@ def assert_same(found, model):
 def test_the_registry_lists_each_format_once():
     names = [f.name for f in formats.FORMATS]
     assert len(set(names)) == len(names)
-    assert writable() == ["dpt", "official", "transformers", "depth_anything"]
+    assert list(WRITABLE) == ["dpt", "official", "transformers", "depth_anything"]
     with pytest.raises(ValueError, match="the smp format is only read"):
         formats.Smp().write({}, {}, "a")
 

@@ -207,9 +207,7 @@ def test_image_processor_reproduces_our_preprocessing(rule, size, tmp_path):
     wanted = ours.normalize(torch.full((1, 3, 1, 1), 200, dtype=torch.uint8))
     torch.testing.assert_close(found, wanted.expand_as(found), rtol=1e-5, atol=1e-5)
     assert dpt.DPT.from_pretrained(tmp_path).preprocessing == ours
-    assert notes == [
-        "transformers filters pictures when it shrinks them (antialias); ours does not"
-    ]
+    assert notes == []
 
 
 def test_rules_that_transformers_lacks_are_noted(tmp_path):
@@ -217,14 +215,14 @@ def test_rules_that_transformers_lacks_are_noted(tmp_path):
     notes = transformers.Transformers().write(
         model.config.to_dict(), model.state_dict(), tmp_path / "a"
     )
-    assert any("square images alone" in n and "lower_bound" in n for n in notes)
+    assert any(n.startswith("preprocessing.resize='lower_bound' becomes 'stretch'") for n in notes)
     assert dpt.DPT.from_pretrained(tmp_path / "a").preprocessing.resize == "stretch"
     model = small({"depth": {"upsample": "double"}}, **DINOV2)
     notes = transformers.Transformers().write(
         model.config.to_dict(), model.state_dict(), tmp_path / "b"
     )
-    assert any("no lower_bound rule" in n for n in notes)
-    assert any("multiples of 28" in n for n in notes)
+    assert any(n.startswith("preprocessing.resize='lower_bound' becomes 'minimal'") for n in notes)
+    assert any("multiples of two patches" in n for n in notes)
 
 
 def test_processor_with_padding_and_pixels_up_to_255(tmp_path):
@@ -266,7 +264,7 @@ def test_class_names_travel(tmp_path):
 
 REFUSED = {
     "one head": ({"depth": {}, "segmentation": {"num_classes": 3}}, {}),
-    r"activation='sigmoid' \(only 'relu'\)": ({"depth": {"kind": "metric", "max_depth": 10.0}}, {}),
+    r"kind='metric' \(only 'relative'\)": ({"depth": {"kind": "metric", "max_depth": 10.0}}, {}),
     "no regression head": ({"regression": {}}, {}),
     "position='sincos_2d'": (None, {"position": "sincos_2d"}),
     "gelu='tanh'": (None, {"gelu": "tanh"}),
