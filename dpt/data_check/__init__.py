@@ -1,7 +1,7 @@
 """``dpt data check``: finds faults of a data set before training.
 
 ``scan`` reads every sample in parallel into a few measurements (``measure``, ``registration``);
-the functions of ``checks`` judge the measurements of a split; ``report`` writes the findings.
+the functions in ``checks`` judge them; ``report`` writes the findings.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from dpt.atomic import write_bytes
 from dpt.config import build
 from dpt.data import DataError
 from dpt.data.base import Dataset
-from dpt.data_check import check, checks, report
-from dpt.data_check.check import SEVERITIES, Finding, Scan, has_errors, summary
-from dpt.data_check.scan import Scanner, read_records
+from dpt.data_check import report
+from dpt.data_check.checks import CHECKS, QUICK_CHECKS
+from dpt.data_check.report import has_errors
+from dpt.data_check.scan import SEVERITIES, Finding, Scan, Scanner, read_records
 from dpt.validation import validate
 
 __all__ = ["check_data", "examine", "quick_findings"]
@@ -54,7 +55,7 @@ def check_data(cfg: Mapping[str, Any]) -> None:
         report.write_page(page, title, findings, scans, cast(Any, loader.dataset))
     log.info("%s", report.text(findings))
     count, seconds = sum(len(each.records) for each in scans), time.monotonic() - started
-    log.info("%d samples read in %.1f s: %s", count, seconds, summary(findings))
+    log.info("%d samples read in %.1f s: %s", count, seconds, report.summary(findings))
     log.info("report: %s", folder / ("report.html" if scans else "report.json"))
     if has_errors(findings):
         raise SystemExit(1)
@@ -81,7 +82,7 @@ def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Fin
         size, missing = settings.image_size, data.get("missing", "raise")
         records = read_records(dataset, title=f"reading {split}", num_workers=settings.num_workers)
         done = Scan(split, dataset, records, size, missing, tuple(scans))
-        found = [finding for function in check.CHECKS for finding in function(done)]
+        found = [finding for function in CHECKS for finding in function(done)]
         if not has_errors(found):
             try:  # stops at the first fault, so it is of use only where no check has found one
                 dataset.validate()
@@ -96,5 +97,5 @@ def quick_findings(dataset: Dataset, limit: int) -> list[str]:
     """A line for each warning of the quick checks, which read ``limit`` samples."""
     scanner = Scanner(dataset, complete=False)
     few = Scan("", dataset, [scanner[i] for i in dataset.some_indices(limit=limit)])
-    found = [finding for function in check.QUICK_CHECKS for finding in function(few)]
+    found = [finding for function in QUICK_CHECKS for finding in function(few)]
     return [finding.line for finding in found if finding.severity != "note"]

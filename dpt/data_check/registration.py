@@ -101,16 +101,6 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
     return Move(scale, dx / side, dy / side, float(mean[best]), float(mean[unmoved]), len(stacked))
 
 
-def moved(edges: np.ndarray, move: Move) -> np.ndarray:
-    """Edges, bool (H, W), scaled about the centre and moved; False outside of them."""
-    height, width = edges.shape
-    dx, dy = move.pixels((height, width))
-    matrix = cv2.getRotationMatrix2D((width / 2, height / 2), 0, move.scale)
-    matrix[:, 2] += dx, dy
-    plain = edges.astype(np.uint8)
-    return cv2.warpAffine(plain, matrix, (width, height), flags=cv2.INTER_NEAREST) > 0
-
-
 def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
     """bool (H, W): True beside a border between classes, or beside a jump of the depth."""
     if kind == "labels":

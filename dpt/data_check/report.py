@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,21 +12,27 @@ import numpy as np
 
 from dpt import html
 from dpt.data.base import Augmented
-from dpt.data.resize import resize_image, resize_map
-from dpt.data_check.check import Finding, Scan, has_errors, shorten, summary
-from dpt.data_check.checks.labels import class_counts
-from dpt.data_check.checks.photos import moves
-from dpt.data_check.registration import edge_map, moved
-from dpt.data_check.scan import read
+from dpt.data.resize import resize_image
+from dpt.data_check.checks import class_counts, plural
+from dpt.data_check.scan import SEVERITIES, Finding, Scan, read, shorten
 from dpt.types import IGNORE_INDEX, Sample
 from dpt.viz import colorize_depth, colorize_labels, overlay
 
 Picture = tuple[str, np.ndarray]  # a caption and a uint8 RGB picture
-Table = tuple[str, str, list[str], Sequence[Sequence[html.Cell]]]  # heading, note, header, rows
+Table = tuple[str, str, list[str], list[list[html.Cell]]]  # heading, note, header, rows
 
 CELL = 256  # width of a cell in a row of pictures, in pixels
 EPOCHS = 4  # augmented versions that are shown of each sample
-_RED, _GREEN = np.array((255, 40, 40), np.uint8), np.array((60, 255, 60), np.uint8)
+
+
+def has_errors(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """``2 errors, 1 warning, 0 notes``."""
+    counts = Counter(finding.severity for finding in findings)
+    return ", ".join(plural(counts[severity], severity) for severity in SEVERITIES)
 
 
 def text(findings: Sequence[Finding]) -> str:
@@ -51,8 +57,15 @@ def write_page(
         failed=has_errors(findings),
         summary=summary(findings),
         overview=_overview(scans),
-        findings=[(f, _few(f.examples, 8), _finding_rows(f, by_split)) for f in findings],
-        tables=[*_classes(scans), *_depth(scans), *_sizes(scans)],
+        findings=[
+            (
+                f,
+                _few(f.examples, 8),
+                f.indices and _sample_rows(by_split[f.split], _spread(f.indices, 3)),
+            )
+            for f in findings
+        ],
+        tables=[*_classes(scans), *_depth(scans), _sizes(scans)],
         samples=_sample_rows(scans[0], indices),
         augmented=list(_augmented_rows(augmented, scans[0], indices)),
     )
@@ -71,64 +84,47 @@ def _spread(indices: Sequence[int], count: int) -> Sequence[int]:
 def _overview(scans: Sequence[Scan]) -> tuple[list[str], list[list[html.Cell]]]:
     rows: list[list[html.Cell]] = []
     for scan in scans:
-        good = [record for record in scan.records if not record.faults]
-        parts = ("labels", "depth", "class_id", "value")
-        counts = [sum(getattr(r, part) is not None for r in good) for part in parts]
-        rows.append([scan.split, len(scan.records), len(scan.records) - len(good), *counts])
-    header = ["split", "samples", "unusable", "with mask", "with depth", "with class", "with value"]
-    return header, rows
+        unusable = sum(bool(record.faults) for record in scan.records)
+        counts = (len(scan.records), unusable, len(scan.masks), len(scan.maps))
+        rows.append([scan.split, *counts])
+    return ["split", "samples", "unusable", "with mask", "with depth"], rows
 
 
 def _classes(scans: Sequence[Scan]) -> Iterator[Table]:
     """Shares of the classes in each split: of pixels, and of images for image-level classes."""
     for unit in ("pixels", "images"):
-        header, rows = ["class"], dict[str, list[html.Cell]]()
-        for scan in scans:
-            counts = images = Counter(r.class_id for r in scan.records if r.class_id is not None)
-            names = [*enumerate(scan.dataset.class_id_names)]
-            if unit == "pixels":
-                counts, names = class_counts(scan), [*enumerate(scan.dataset.info.class_names)]
-                names.append((IGNORE_INDEX, "(ignored)"))
-                images = Counter(i for _, labels in scan.masks for i in labels.counts)
-            if counts:
-                header += [f"{scan.split}, % of {unit}", f"{scan.split}, images"]
-                for i, name in names:
-                    cells = [100 * counts[i] / counts.total(), images[i]]
-                    rows.setdefault(name, [name]).extend(cells)
-        if rows:
-            yield f"Classes by {unit}", "", header, list(rows.values())
+        counted = [(scan.split, *class_counts(scan)[unit]) for scan in scans]
+        counted = [(split, names, counts) for split, names, counts in counted if counts]
+        if counted:
+            names = [*enumerate(counted[0][1])]
+            names += [(IGNORE_INDEX, "(ignored)")] if unit == "pixels" else []
+            rows: list[list[html.Cell]] = [
+                [name, *(100 * counts[i] / counts.total() for _, _, counts in counted)]
+                for i, name in names
+            ]
+            header = ["class", *(f"{split}, % of {unit}" for split, _, _ in counted)]
+            yield f"Classes by {unit}", "", header, rows
 
 
 def _depth(scans: Sequence[Scan]) -> Iterator[Table]:
     rows: list[list[html.Cell]] = []
     for scan in scans:
         if maps := [depth for _, depth in scan.maps]:
-            invalid = [100 * (1 - depth.valid) for depth in maps]
             quantiles = [depth.quantiles for depth in maps if depth.valid] or [(np.nan,) * 3]
-            means = [mean(invalid), max(invalid), *np.mean(quantiles, axis=0).tolist()]
-            rows.append([scan.split, len(maps), *means, ", ".join({depth.dtype for depth in maps})])
+            invalid = 100 * mean(1 - depth.valid for depth in maps)
+            rows.append([scan.split, len(maps), invalid, *np.mean(quantiles, axis=0).tolist()])
     if rows:
         note = "Quantiles of each map's valid depths in metres, averaged over the maps."
-        header = ["split", "maps", "invalid, %", "at most, %", "1 %", "median", "99 %", "type"]
-        yield "Depth", note, header, rows
+        yield "Depth", note, ["split", "maps", "invalid, %", "1 %", "median", "99 %"], rows
 
 
-def _sizes(scans: Sequence[Scan]) -> Iterator[Table]:
+def _sizes(scans: Sequence[Scan]) -> Table:
     rows: list[list[html.Cell]] = []
     for scan in scans:
         for (height, width), count in Counter(p.size for _, p in scan.photos).most_common(10):
-            rows.append([scan.split, f"{width} x {height}", count, width / height])
-    header = ["split", "width x height", "photos", "aspect"]
-    yield "Sizes", "The ten most frequent sizes of each split.", header, rows
-
-
-def _finding_rows(finding: Finding, scans: Mapping[str, Scan]) -> list[Picture]:
-    """Some of the samples that a finding is about."""
-    indices = _spread(finding.indices, 3)
-    kind, found, _ = finding.code.partition("_misregistered")
-    if found:
-        return list(_move_rows(scans[finding.split], indices, kind))
-    return _sample_rows(scans[finding.split], indices) if indices else []
+            rows.append([scan.split, f"{width} x {height}", count])
+    note = "The ten most frequent sizes of each split."
+    return "Sizes", note, ["split", "width x height", "photos"], rows
 
 
 def _sample_rows(scan: Scan, indices: Iterable[int]) -> list[Picture]:
@@ -150,21 +146,6 @@ def _augmented_rows(augmented: Augmented, scan: Scan, indices: Iterable[int]) ->
         yield _name(scan, original), _row([original["image"], *first])
         if "depth" in original:
             yield _name(scan, original), _row([original["image"], *(s["depth"] for s in layers)])
-
-
-def _move_rows(scan: Scan, indices: Iterable[int], kind: str) -> Iterator[Picture]:
-    """Label edges over the photo: red as they are, green where they would fit."""
-    key, move = next((key, move) for key, move in moves(scan).items() if key == kind)
-    for index in indices:
-        sample = scan.dataset[index]
-        edges = edge_map(sample, key)
-        size = (round(2 * CELL * edges.shape[0] / edges.shape[1]), 2 * CELL)
-        shown = []
-        for lines, color in ((edges, _RED), (moved(edges, move), _GREEN)):
-            picture = resize_image(sample["image"], size, rule="area") // 2
-            picture[resize_map(lines, size)] = color
-            shown.append(picture)
-        yield f"{_name(scan, sample)}: edges as they are, and moved", np.concatenate(shown, axis=1)
 
 
 def _name(scan: Scan, sample: Sample) -> str:

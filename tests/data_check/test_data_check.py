@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import cv2
 import depth_trees
 import numpy as np
 import pytest
@@ -15,18 +16,16 @@ from dpt.config.build import make_dataset
 from dpt.config.compose import config_dir
 from dpt.data import Dataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
-from dpt.data_check.check import CHECKS, Finding, Scan
-from dpt.data_check.checks.depth import UNITS, likely_scale
-from dpt.data_check.registration import Move, edge_scores, find_move, moved
-from dpt.data_check.scan import read_records
+from dpt.data_check.checks import CHECKS, UNITS, likely_scale
+from dpt.data_check.registration import edge_scores, find_move
+from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.types import DatasetInfo, Sample
 
 COUNTS = {"train": 8, "val": 6}
 CAMVID = ("data=camvid", "data.root={root}")
 RGBD = ("data=rgbd", "data.root={root}")
-HARMLESS = {  # what the READMEs of the two sets tell of them, and what a few of many images lack
-    "near_duplicate", "near_duplicate_across_splits", "depth_misregistered", "class_absent",
-}  # fmt: skip
+# what the README of the depth set tells of it, and what a few of many images lack
+HARMLESS = {"depth_misregistered", "class_absent"}
 
 
 def small_copy(source: Path, target: Path, labels: str) -> None:
@@ -99,7 +98,6 @@ def test_clean_masks_pass(camvid):
     found = diagnose(camvid, *CAMVID)
     assert passes(found)
     assert found.keys() <= HARMLESS - {"depth_misregistered"}
-    assert found["near_duplicate"].split == "val"  # as its README says
 
 
 def test_clean_depth_passes_and_the_two_cameras_are_noticed(rgbd):
@@ -209,14 +207,6 @@ def test_faults_of_masks_are_found(camvid, plant, code, severity):
 
 
 @pytest.mark.slow
-def test_exact_copies_are_not_near_copies_too(camvid):
-    _, copy = train_photo_in_val(camvid)
-    found = diagnose(camvid, *CAMVID)
-    near = found.get("near_duplicate_across_splits")
-    assert near is None or not any(example.startswith(copy) for example in near.examples)
-
-
-@pytest.mark.slow
 def test_the_shift_of_masks_is_measured(camvid):
     shifted_masks(camvid)
     found = diagnose(camvid, *CAMVID)
@@ -280,9 +270,12 @@ NO_65535 = "data.invalid_depth=[0]"
         (whole_metres, (), "depth_unit", "error", "data.depth_scale=1"),
         (constant_map, (), "depth_constant", "warning", "remove"),
         (empty_map, (), "depth_all_invalid", "warning", "remove"),
-        (holes_of_65535, (NO_65535, "data.max_depth=100"), "depth_spike", "warning", "[0,65535]"),
-        pytest.param(
-            holes_of_65535, (NO_65535,), "depth_spike", "note", "[0,65535]", marks=pytest.mark.slow
+        (
+            holes_of_65535,
+            (NO_65535, "data.max_depth=100"),
+            "depth_undeclared",
+            "warning",
+            "[0,65535]",
         ),
         (eight_bits, ("data.depth_scale=0.04",), "depth_8bit", "warning", "16-bit"),
     ],
@@ -374,8 +367,6 @@ def test_photos_are_looked_at(tmp_path):
             photo = random.integers(0, 255, (40, 60 + i, 3), np.uint8)
             if i == 1:
                 photo[:] = 0
-            if i == 2:
-                photo[:] = photo[..., :1]
             for kind in ("images", "masks"):
                 (tmp_path / kind / split).mkdir(parents=True, exist_ok=True)
             save(
@@ -387,13 +378,9 @@ def test_photos_are_looked_at(tmp_path):
             Image.fromarray(photo).save(tmp_path / f"images/{split}/{i}.png", exif=exif)
     found = diagnose(tmp_path, "data=folder", f"data.root={tmp_path}", "data.labels=masks",
                            "data.num_classes=3", "data.image_size=[48,48]")  # fmt: skip
-    for name, where in (
-        ("photo_empty", "1.png"),
-        ("photo_grey", "2.png"),
-        ("exif_orientation", "3.png"),
-    ):
+    for name, where in (("photo_empty", "1.png"), ("exif_orientation", "3.png")):
         assert [Path(example).name for example in found[name].examples] == [where]
-    assert {"several_sizes", "smaller_than_crop"} <= found.keys()
+    assert "smaller_than_crop" in found
     assert not any("duplicate" in name for name in found)  # black photos are no copies
     assert passes(found)
 
@@ -456,7 +443,6 @@ def test_a_mix_repeats_photos_without_having_copies(camvid, rgbd):
     roots = [f"data.sets.{r.name}.root={r}" for r in (camvid, rgbd)]
     found = diagnose(camvid, "data=mix", *sets, *roots, "+data.weights.rgbd=4", splits=["train"])
     assert "duplicate" not in found
-    assert {"no_labels", "no_depth"} <= found.keys()
 
 
 class Numbers(Dataset):
@@ -507,17 +493,16 @@ def test_any_data_set_is_read_to_its_end():
     ],
 )
 def test_a_known_move_is_found_again(scale, shift):
-    expected = Move(scale=scale, dx=shift[0] / 240, dy=shift[1] / 240, score=0, score_unmoved=0,
-                    images=8)  # fmt: skip
+    matrix = cv2.getRotationMatrix2D((120, 90), 0, scale)
+    matrix[:, 2] += shift
     scores = []
     for seed in range(8):
         random = np.random.default_rng(seed)
         edges = np.zeros((180, 240), bool)
         for y, x in zip(random.integers(20, 130, 6), random.integers(20, 180, 6), strict=True):
             edges[y : y + 30, [x, x + 30]] = edges[[y, y + 30], x : x + 30] = True
-        photo = np.where(
-            moved(edges, expected)[..., None], 250, random.integers(60, 90, (180, 240, 3))
-        )
+        there = cv2.warpAffine(edges.astype(np.uint8), matrix, (240, 180), flags=cv2.INTER_NEAREST)
+        photo = np.where(there[..., None] > 0, 250, random.integers(60, 90, (180, 240, 3)))
         scores.append(edge_scores(photo.astype(np.uint8), edges))
     found = find_move(scores)
     if scale == 1 and shift == (0, 0):

@@ -1,0 +1,304 @@
+"""The checks: each judges the measurements of a split, and is listed in ``CHECKS``."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from statistics import median
+
+from dpt.data.errors import few
+from dpt.data_check.measure import Photo
+from dpt.data_check.registration import MAP_KINDS, find_move
+from dpt.data_check.scan import Finding, Record, Scan, Severity
+from dpt.types import IGNORE_INDEX
+
+_REFUSALS = {
+    "unreadable": ("cannot be read", "copy or download them again, or remove them"),
+    "size_mismatch": (
+        "have a label map of another size than the photo",
+        "pair the right files, or resize them to one size (labels and depth by nearest)",
+    ),
+}
+UNITS = {
+    0.001: "millimetres",
+    1.0: "metres",
+    0.01: "centimetres",
+    1 / 256: "KITTI's 1/256 m",
+    0.0002: "TUM's 1/5000 m",
+}
+_TOO_NEAR = 0.02  # metres: cameras do not focus below
+_NEAR = 0.25  # metres: an implausible typical depth
+_MANY_BEYOND = 0.1  # of the measured pixels
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 photo``, ``3 photos``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# --- files and photos ---------------------------------------------------------------------------
+
+
+def refused_samples(scan: Scan) -> Iterator[Finding]:
+    """Samples that cannot be used, each with its reason; class ids have their own check."""
+    for code, (what, remedy) in _REFUSALS.items():
+        faults = [(r, text) for r in scan.records for found, text in r.faults if found == code]
+        records = list(dict.fromkeys(record for record, _ in faults))
+        if faults:
+            message = f"{len(records)} of {len(scan.records)} samples {what}"
+            examples = [text for _, text in faults]
+            yield scan.finding("error", code, message, remedy, records, examples)
+
+
+def files_without_partner(scan: Scan) -> Iterator[Finding]:
+    """Photos without labels, and label files without a photo."""
+    images, maps = scan.dataset.unpaired
+    if images:
+        severity: Severity = "error" if scan.missing == "raise" else "note"
+        message = f"{plural(len(images), 'photo')} without labels"
+        remedy = "add the files, correct the name templates, or set data.missing=skip"
+        yield scan.finding(severity, "photo_without_label", message, remedy, examples=images)
+    if maps:
+        message = f"{plural(len(maps), 'label file')} without a photo"
+        remedy = "add the photos, or remove the files"
+        yield scan.finding("warning", "label_without_photo", message, remedy, examples=maps)
+
+
+def duplicates(scan: Scan) -> Iterator[Finding]:
+    """Photos whose decoded pixels are equal, within the split and in earlier ones."""
+    copies: dict[bytes, list[Record]] = defaultdict(list)
+    for record, photo in _distinct(scan):
+        copies[photo.digest].append(record)
+    within = [records for records in copies.values() if len(records) > 1]
+    if within:
+        message = f"{plural(len(within), 'photo')} with identical copies in this split"
+        remedy = "remove the copies: each counts as a sample of its own"
+        examples = [" = ".join(record.name for record in records) for records in within]
+        yield scan.finding("warning", "duplicate", message, remedy, chain(*within), examples)
+    earlier = {p.digest: record.name for other in scan.earlier for record, p in _distinct(other)}
+    across = {key: records[0] for key, records in copies.items() if key in earlier}
+    if across:
+        message = f"{plural(len(across), 'photo')} also in another split"
+        remedy = "remove them from one split: scores on training photos are meaningless"
+        examples = [f"{earlier[key]} = {record.name}" for key, record in across.items()]
+        code = "duplicate_across_splits"
+        yield scan.finding("error", code, message, remedy, across.values(), examples)
+
+
+def _distinct(scan: Scan) -> list[tuple[Record, Photo]]:
+    """Photos that are not empty, each file once: a mix repeats the photos of its sets."""
+    return list({r.name: (r, photo) for r, photo in scan.photos if not photo.is_empty}.values())
+
+
+def unusual_photos(scan: Scan) -> Iterator[Finding]:
+    """Photos that are empty, to be rotated for display, or smaller than the training crop."""
+    empty = [(record, photo.is_empty) for record, photo in scan.photos]
+    what = "photos nearly black, white or of one colour"
+    remedy = "view them, and remove those of no use"
+    yield from scan.affected(empty, "photo_empty", what, remedy, "warning")
+    rotated = [(record, p.orientation != 1) for record, p in scan.photos]
+    what = "photos with an EXIF orientation; training ignores it and uses the pixels as stored"
+    remedy = "save them upright (exiftran -a, or mogrify -auto-orient)"
+    yield from scan.affected(rotated, "exif_orientation", what, remedy, "warning")
+    height, width = scan.image_size
+    small = [(r, p.size[0] < height or p.size[1] < width) for r, p in scan.photos]
+    what = f"photos smaller than data.image_size=[{height},{width}]"
+    remedy = "training upsamples them; set a smaller data.image_size to avoid that"
+    yield from scan.affected(small, "smaller_than_crop", what, remedy, "note")
+
+
+def registration(scan: Scan) -> Iterator[Finding]:
+    """Masks and depth maps whose edges fit the photos' edges better at another place."""
+    for kind in MAP_KINDS:
+        if move := find_move(record.edge_scores.get(kind) for record in scan.records):
+            dx, dy = move.pixels(scan.photos[0][1].size)
+            message = (
+                f"edges of the {'masks' if kind == 'labels' else 'depth maps'} fit those of the "
+                f"photos best after scaling by {move.scale:g} about the centre and moving by "
+                f"({dx}, {dy}) pixels (score {move.score:.2f}; without the change "
+                f"{move.score_unmoved:.2f}; over {move.images} images)"
+            )
+            remedy = "check that photos and labels come from one camera and were cropped alike"
+            records = [record for record in scan.records if kind in record.edge_scores]
+            yield scan.finding("warning", f"{kind}_misregistered", message, remedy, records, ())
+
+
+# --- class masks and image-level labels ---------------------------------------------------------
+
+
+def class_counts(scan: Scan) -> dict[str, tuple[Sequence[str], Counter[int]]]:
+    """Names of the classes and their ``pixels`` (``IGNORE_INDEX`` for those without a class), and
+    of the image-level classes and their ``images``."""
+    pixels, info = Counter[int](), scan.dataset.info
+    for _, labels in scan.masks:
+        pixels.update(labels.counts)
+    images = Counter(r.class_id for r in scan.records if r.class_id is not None)
+    return {"pixels": (info.class_names, pixels), "images": (scan.dataset.class_id_names, images)}
+
+
+def ids_outside(scan: Scan) -> Iterator[Finding]:
+    """Ids that are neither a class nor ignored, or that seem to count from 1."""
+    wrong = [(record, labels.outside) for record, labels in scan.masks if labels.outside]
+    records = [record for record, _ in wrong]
+    examples = [f"{record.name}: {_listed(values)}" for record, values in wrong]
+    rule, count = scan.dataset.label_rule, scan.dataset.info.num_classes
+    if shift := _shift(scan):
+        remedy = f"set data.label_map=1-{count} (id 1 becomes the first class, 0 is ignored)"
+        remedy += ", and give data.label_colors a row for id 0" if rule and rule.colors else ""
+        yield scan.finding(shift[0], "off_by_one", shift[1], remedy, records, examples)
+    elif wrong:
+        message = f"{plural(len(records), 'mask')} with class ids outside 0..{count - 1}: "
+        message += _listed({value for _, values in wrong for value in values})
+        remedy = "set data.num_classes, or data.ignore_index for values that mean unlabelled"
+        yield scan.finding("error", "label_outside", message, remedy, records, examples)
+
+
+def _shift(scan: Scan) -> tuple[Severity, str] | None:
+    """Severity and message if ids seem to count from 1, with or without an id 0 for "other"."""
+    rule, (names, counts) = scan.dataset.label_rule, class_counts(scan)["pixels"]
+    count, ignored = len(names), rule.ignore_index if rule else ()
+    present = counts.keys() - {IGNORE_INDEX}
+    outside = {value for _, labels in scan.masks for value in labels.outside}
+    if count < 2 or not present or 0 in ignored or (rule and rule.ids_of_class):
+        return None
+    from_one = {*range(1, count + 1), *(value + 1 for value in ignored)}
+    if outside and outside <= from_one and 0 not in present:
+        text = f"id 0 never occurs, but {_listed(outside)} does: ids seem to count from 1"
+        return "error", text
+    if outside == {count} and not counts[IGNORE_INDEX]:
+        return "error", (
+            f"ids are 0..{count} and no pixel is unlabelled, as in ADE20K, where 0 means other and "
+            f"classes count from 1 (if {count} means unlabelled instead, set "
+            f"data.ignore_index={count})"
+        )
+    if not outside and present == set(range(1, count)):
+        return "warning", f"id 0 ({names[0]}) never occurs, all others do: ids may count from 1"
+    return None
+
+
+def _listed(values: Iterable[int]) -> str:
+    return few([str(value) for value in sorted(values)], 12)
+
+
+def absent_classes(scan: Scan) -> Iterator[Finding]:
+    """Classes without a pixel, or without an image."""
+    for names, counts in class_counts(scan).values():
+        absent = [name for i, name in enumerate(names) if not counts[i]]
+        if counts and absent:
+            severity: Severity = "warning" if scan.split == "train" else "note"
+            message = f"{len(absent)} of {len(names)} classes never occur"
+            remedy = "check data.num_classes and the split: they cannot be trained or scored"
+            yield scan.finding(severity, "class_absent", message, remedy, examples=absent)
+
+
+def empty_masks(scan: Scan) -> Iterator[Finding]:
+    """Masks without a labelled pixel, and those that hold one class only, if most do."""
+    held = [(record, labels.counts.keys() - {IGNORE_INDEX}) for record, labels in scan.masks]
+    what, remedy = "masks without a labelled pixel", "check data.ignore_index, or remove them"
+    yield from scan.affected([(r, not ids) for r, ids in held], "labels_all_ignored", what, remedy)
+    single = [(record, len(ids) == 1) for record, ids in held]
+    names, counts = class_counts(scan)["pixels"]
+    if len(names) > 1 and 2 * sum(flag for _, flag in single) > len(single):
+        remedy = "check the masks"
+        if len(names) == 2 and counts[IGNORE_INDEX]:
+            remedy += "; in masks of 0 and 255 the value 255 means unlabelled: if it is a class, "
+            remedy += "set data.label_map=[0,255]"
+        what = "masks hold one class only"
+        yield from scan.affected(single, "labels_constant", what, remedy, "warning")
+
+
+def interpolated_masks(scan: Scan) -> Iterator[Finding]:
+    """Masks resized by interpolation, if more than a tenth are."""
+    smooth = [(record, labels.is_interpolated) for record, labels in scan.masks]
+    if 10 * sum(flag for _, flag in smooth) > len(smooth):
+        what = "masks seem resized by interpolation: ids along borders lie between both sides' ids"
+        remedy = "make them again from the originals with nearest-neighbour resizing"
+        yield from scan.affected(smooth, "labels_interpolated", what, remedy, "warning")
+
+
+# --- depth maps ---------------------------------------------------------------------------------
+
+
+def unit(scan: Scan) -> Iterator[Finding]:
+    """Implausible typical depths, with the unit that would make them plausible."""
+    measured = [depth for _, depth in scan.maps if depth.measured]
+    if not measured:
+        return
+    rule, max_depth = scan.depth_rule, scan.dataset.info.max_depth
+    scale = rule.scale if rule else 1.0
+    typical, high = (median(depth.raw[i] for depth in measured) for i in (0, 1))
+    metres = typical * scale
+    severity: Severity = "error"
+    if max_depth is not None and metres > max_depth:
+        fault = f"beyond data.max_depth={max_depth:g} m"
+    elif metres < _TOO_NEAR:
+        fault = "nearer than a camera can focus"
+    elif metres < _NEAR:
+        severity, fault = "warning", f"less than {_NEAR} m"
+    else:
+        return
+    message, remedy = f"the typical depth is {metres:.4g} m, {fault}", "check the unit of the files"
+    if rule is not None:
+        message += f" ({typical:.4g} in the files, times data.depth_scale={scale:g})"
+        remedy = "check data.depth_scale and data.max_depth"
+        better = likely_scale(typical, high, max_depth=max_depth, scale=scale)
+        if better is not None:
+            message += f"; these look like {UNITS[better]}"
+            remedy = f"set data.depth_scale={better:.6g}"
+    names = [record.name for record, _ in scan.maps[:3]]
+    yield scan.finding(severity, "depth_unit", message, remedy, examples=names)
+
+
+def likely_scale(
+    typical: float, high: float, *, max_depth: float | None, scale: float
+) -> float | None:
+    """The largest scale in ``UNITS`` with plausible depths, for a median and a 99 % quantile."""
+    limit = 100.0 if max_depth is None else max_depth
+    plausible = [u for u in UNITS if typical * u >= _NEAR and high * u <= limit]
+    return max((u for u in plausible if abs(u / scale - 1) > 0.01), default=None)
+
+
+def _unit_is_wrong(scan: Scan) -> bool:
+    return any(finding.severity == "error" for finding in unit(scan))
+
+
+def empty_maps(scan: Scan) -> Iterable[Finding]:
+    empty = [(r, not depth.valid and not _unit_is_wrong(scan)) for r, depth in scan.maps]
+    what = "depth maps without a measured pixel in the valid range"
+    remedy = "check data.min_depth, data.max_depth and the files, or remove them"
+    return scan.affected(empty, "depth_all_invalid", what, remedy)
+
+
+def unusual_maps(scan: Scan) -> Iterator[Finding]:
+    """Maps of one depth, of 8 bits, with an undeclared invalid value, or beyond ``max_depth``."""
+    constant = [(record, depth.is_constant) for record, depth in scan.maps]
+    what, remedy = "depth maps with one depth only", "remove them, or check the files"
+    yield from scan.affected(constant, "depth_constant", what, remedy)
+    coarse = [(record, depth.dtype == "uint8") for record, depth in scan.maps]
+    what = "depth maps stored with 8 bits, which is 255 levels at most"
+    remedy = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
+    yield from scan.affected(coarse, "depth_8bit", what, remedy, "warning")
+    what = "depth maps hold the largest value of the files' type as a valid depth"
+    last = [(record, depth.has_last) for record, depth in scan.maps]
+    remedy = "if it means 'not measured', add it to data.invalid_depth, as in [0,65535]"
+    yield from scan.affected(last, "depth_undeclared", what, remedy, "warning")
+    measured = sum(depth.measured for _, depth in scan.maps)
+    beyond = sum(depth.beyond * depth.measured for _, depth in scan.maps) / max(measured, 1e-9)
+    if beyond > _MANY_BEYOND and not _unit_is_wrong(scan):
+        limit = f"data.max_depth={scan.dataset.info.max_depth:g} m"
+        message = f"{beyond:.0%} of measured pixels are beyond {limit}"
+        remedy = "raise it if they are correct; otherwise add their value to data.invalid_depth"
+        records = [record for record, depth in scan.maps if depth.beyond > _MANY_BEYOND]
+        yield scan.finding("warning", "depth_beyond_max", message, remedy, records)
+
+
+Check = Callable[[Scan], Iterable[Finding]]
+"""Judges the measurements of a split. Gives nothing where what it judges is absent."""
+QUICK_CHECKS: tuple[Check, ...] = (ids_outside, interpolated_masks, unit, unusual_maps)
+"""Made at the start of every training run too, on a few samples and without photos."""
+CHECKS: tuple[Check, ...] = (
+    *(refused_samples, files_without_partner, duplicates, unusual_photos, registration),
+    *(absent_classes, empty_masks, empty_maps),
+    *QUICK_CHECKS,
+)
