@@ -463,7 +463,7 @@ def scored(checkpoint, *overrides):
 
 
 def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
-    assert "checkpoint must be given" in mistake("evaluate")
+    assert "checkpoint=FILE, or predictions=DIR" in mistake("evaluate")
     assert "nowhere.ckpt: no such file" in mistake(*scored("nowhere.ckpt"))
     message = mistake(*scored(checkpoint))
     assert "segmentation head has 5 classes, but the data has 10" in message

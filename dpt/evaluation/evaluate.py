@@ -41,22 +41,18 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     Args:
         cfg: as plain data (``conf/evaluate.yaml``).
     """
-    if cfg["checkpoint"] and cfg["predictions"]:
-        raise ValueError("checkpoint and predictions are both given: leave out one of them")
-    if not cfg["checkpoint"] and not cfg["predictions"]:
-        raise ValueError(
-            "checkpoint must be given: checkpoint=FILE (or predictions=DIR, to score files)"
-        )
+    if bool(cfg["checkpoint"]) == bool(cfg["predictions"]):
+        raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
     L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     dataset = build.make_dataset(cfg["data"], cfg["split"])
     run = _score_checkpoint if cfg["checkpoint"] else _score_files
     scorer, notes = run(cfg, dataset, protocol)
     scores = {f"val/{name}": value for name, value in scorer.scores().items()}
-    is_leader = not dist.is_initialized() or dist.get_rank() == 0
+    rank = dist.get_rank() if dist.is_initialized() else 0
     if dist.is_initialized():
         dist.destroy_process_group()
-    if is_leader:
+    if rank == 0:
         _write(cfg, scorer, {"protocol": protocol.name, **notes})
     return scores
 

@@ -26,8 +26,8 @@ class Objective(nn.Module, ABC):
     """The training and evaluation of one head.
 
     A subclass sets ``head``, ``target`` and ``metrics`` and implements :meth:`losses`. The other
-    methods have defaults for heads that predict real numbers. :meth:`truth` and :meth:`predict`
-    return what is scored; :meth:`update`, :meth:`panel` and :meth:`baselines` call them.
+    methods have defaults for heads that predict real numbers; :meth:`truth` and :meth:`predict`
+    return what is scored and shown.
 
     Attributes:
         head: name of the head and of its output.
@@ -71,10 +71,7 @@ class Objective(nn.Module, ABC):
         return {}
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
-        """Changes the input, normalised images (B, 3, H, W), or adds labels computed from it.
-
-        ``step`` is the number of training steps so far; 0 in evaluation.
-        """
+        """Changes normalised images (B, 3, H, W), or adds labels; ``step`` is 0 in evaluation."""
         return inputs, batch
 
     @abstractmethod
@@ -86,23 +83,18 @@ class Objective(nn.Module, ABC):
         return None
 
     def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
-        """Distance between outputs and a teacher's for the same images: a weighted scalar.
-
-        The default is the mean absolute difference.
+        """Distance from a teacher's outputs, a weighted scalar; by default the mean absolute one.
 
         Args:
             outputs: of the student, in training mode.
-            teacher_outputs: dense logits are not upsampled to the image. ``depth`` is depth,
-                even if the teacher predicts inverse depth.
+            teacher_outputs: dense logits have the head's size; ``depth`` is never inverse.
             temperature: divides class logits before their softmax.
         """
         return self.weight * F.l1_loss(outputs[self.head], teacher_outputs[self.head])
 
     def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
-        """The labels of image ``k`` of an evaluation batch, as ``metrics.update`` takes them.
-
-        They are the target and, for depth, the mask of valid pixels, each with a batch axis of 1.
-        """
+        """The labels of image ``k`` as ``metrics.update`` takes them, each with a batch axis of 1:
+        the target and, for depth, the mask of valid pixels."""
         keys = ("depth", "valid") if self.target == "depth" else (self.target,)
         labels = cast(dict[Any, Any], batch)
         return tuple(labels[key][k][None] for key in keys)
@@ -135,12 +127,9 @@ class Objective(nn.Module, ABC):
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
     ) -> np.ndarray | None:
-        """A row of pictures of one image, as it is scored: uint8 RGB; None for image-level heads.
+        """Pictures of one image side by side, uint8 RGB; None for image-level heads.
 
-        Args:
-            photo: uint8 (H, W, 3) RGB.
-            outputs, labels: of this image alone, with the batch axis.
-            output: the declaration of the head's output.
+        ``photo`` is uint8 (H, W, 3) RGB; ``outputs`` and ``labels`` have a batch axis of 1.
         """
         if not self.dense:
             return None
@@ -154,17 +143,11 @@ class Objective(nn.Module, ABC):
         return torch.where(mask[0], target, torch.nan) if mask else target
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
-        """Outputs of predictors that ignore the image, fitted on training samples.
+        """Outputs (1, ...) of predictors that ignore the image, by the kind of predictor.
 
         The default is the mean of the target: over all pixels and images (``constant``) and, for
-        dense targets, over the images at each position of ``size`` (``per position``).
-
-        Args:
-            samples: labels of one image each, as evaluation batches.
-            size: (H, W).
-
-        Returns:
-            Outputs (1, ...) in the form of the head's, by the kind of predictor.
+        dense targets, over the images at each position of ``size`` (``per position``). ``samples``
+        are labels of one training image each, as evaluation batches.
         """
         targets = (self.masked_truth(labels) for labels in samples)
         if self.dense:

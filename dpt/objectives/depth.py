@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import PredictionKind, Protocol
@@ -100,9 +99,7 @@ class DepthObjective(Objective):
         """The loss, with the teacher's depth in place of measured depth."""
         depth = teacher_outputs["depth"]
         limit = self.max_depth if self.kind == "metric" else torch.inf
-        everywhere = torch.ones_like(depth, dtype=torch.bool)
-        valid = valid_range(depth, everywhere, min_depth=0.0, max_depth=limit)
-        return self.weight * self.loss(outputs["depth"], depth, valid)
+        return self.weight * self.loss(outputs["depth"], depth, (depth > 0) & (depth < limit))
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
