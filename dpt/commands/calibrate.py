@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-
 from dpt.commands import command_parser
 
 
 def run(arguments: list[str]) -> None:
     parser = command_parser(
         "calibrate",
-        "Fits one scale and shift from predicted depth to known metres, and saves the "
-        "model with them. Relative models then predict metres, as long as camera and surroundings "
-        "are like those of the points; metric models get the right scale.",
+        "Fits one scale, and for relative models a shift, from predicted depth to known metres, "
+        "and saves the model with them. Relative models then predict metres, as long as camera and "
+        "surroundings are like those of the points.",
         epilog="points.csv has one line for each point, below the header image,x,y,depth_m (x and "
         "y in pixels from the upper left, from 0). A handful of points at different distances "
         "suffices; outliers are rejected.",
@@ -30,8 +28,6 @@ def run(arguments: list[str]) -> None:
     add("--depth-scale", type=float, default=1.0, metavar="S", help=text)
     text = "values in depth files that mean unknown (default: 0)"
     add("--invalid", type=float, nargs="+", default=[0.0], metavar="VALUE", help=text)
-    text = "fit a shift beside the scale (default: for relative models)"
-    add("--shift", action=argparse.BooleanOptionalAction, help=text)
     options = parser.parse_args(arguments)
     if options.depth and not options.images:
         parser.error("--depth needs --images DIR")
@@ -51,7 +47,7 @@ def run(arguments: list[str]) -> None:
             options.images, options.depth, scale=options.depth_scale, invalid=options.invalid
         )
     model = DPT.from_pretrained(options.checkpoint)
-    report = calibrate(model, points, with_shift=options.shift)
+    report = calibrate(model, points)
     model.calibration = report.calibration
     print(report)
     model.save_pretrained(out)

@@ -5,16 +5,12 @@ The file holds the inference form: BatchNorm fused, no auxiliary heads, nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 from pathlib import Path
-from statistics import median
-from timeit import repeat
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from dpt.export.files import Run, check_target, folder_beside, run_of, write, writing
 from dpt.export.graph import Graph, Shape, describe, trace
@@ -31,18 +27,12 @@ class Export:
             of that output.
         metadata: of the file.
         compared: (images, height, width) of the inputs of the comparison.
-        timed: (images, height, width) of the input that was timed.
-        seconds, model_seconds: for that input on the CPU, of the file in ONNX Runtime or torch, and
-            of the model.
     """
 
     path: Path
     errors: dict[str, float]
     metadata: dict[str, str]
     compared: tuple[Shape, ...]
-    timed: Shape
-    seconds: float
-    model_seconds: float
 
     def __str__(self) -> str:
         parts = [self.path, self.path.with_name(f"{self.path.name}.data")]
@@ -51,9 +41,7 @@ class Export:
         return (
             f"{self.path}: {size:.1f} MB, largest error {errors} of the largest value\n"
             f"  input    {self.metadata['input']}; size: {self.metadata['input_size']}\n"
-            f"  checked  {', '.join(map(_form, self.compared))} (images x H x W)\n"
-            f"  speed    {1000 * self.seconds:.0f} ms; the model: {1000 * self.model_seconds:.0f} "
-            f"ms (at {_form(self.timed)}, {torch.get_num_threads()} CPU threads)"
+            f"  checked  {', '.join(map(_form, self.compared))} (images x H x W)"
         )
 
 
@@ -92,7 +80,6 @@ def export(
     graph = Graph.of(model, tasks=tasks, with_preprocessing=with_preprocessing)
     metadata = describe(model, graph, size=size)
     traced, compared = shapes_to_check(graph, size=size)
-    timed = (1, *(size or model.preprocessing.image_size))
     program = trace(graph.for_inference(), traced, free_size=size is None)
     with folder_beside(path) as folder:
         file, outputs = folder / path.name, graph.outputs
@@ -104,9 +91,7 @@ def export(
         except ValueError as error:
             remedy = "" if size else "; a fixed size may work: --size H W"
             raise ValueError(f"{path} was deleted: {error}{remedy}") from error
-        example = graph.example(timed)
-        seconds, model_seconds = seconds_for(run, example), seconds_for(graph, example)
-    return Export(path, errors, metadata, compared, timed, seconds, model_seconds)
+    return Export(path, errors, metadata, compared)
 
 
 def shapes_to_check(
@@ -152,12 +137,6 @@ def compare(
             f"{tolerance:.0e}"
         )
     return errors
-
-
-def seconds_for(run: Callable[[Tensor], Any], images: Tensor) -> float:
-    """Median time of three calls, after one for warming up."""
-    with torch.no_grad():
-        return median(repeat(lambda: run(images), number=1, repeat=4)[1:])
 
 
 def _form(shape: Shape) -> str:

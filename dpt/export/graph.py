@@ -52,9 +52,6 @@ class Graph(nn.Module):
         copy = deepcopy(model).cpu().float().eval().requires_grad_(False)
         for name in [name for name in copy.heads if tasks and name not in tasks]:
             del copy.heads[name]
-        dense = any(head.uses_decoder for head in copy.heads.values())
-        if not dense and copy.decoder is not None and copy.decoder.config.align != "double":
-            copy.decoder = None  # no head reads it, and padding does not depend on it
         return cls(copy, preprocessing=model.preprocessing if with_preprocessing else None)
 
     def for_inference(self) -> Graph:
@@ -110,8 +107,7 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
         raise ValueError(f"this model cannot be traced: {reason}{remedy}") from error
     # The remaining guards concern memory layout ("is it contiguous?"), and the loaded file would
     # refuse other sizes because of them; it is compared with the model at several sizes instead.
-    if hasattr(program, "_guards_code"):
-        program._guards_code = []
+    program._guards_code = []
     return program
 
 
@@ -125,19 +121,12 @@ def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[
     metadata: dict[str, Any] = {
         "dpt_version": dpt.__version__,
         "model": model.config.name,
-        "tasks": list(graph.outputs),
         "outputs": {name: asdict(spec) for name, spec in graph.outputs.items()},
         "input": form,
         "input_size": list(size) if size else "any",
         "resize": f"before the input: {rule.resize} image_size, {rule.interpolation}",
         **{k: v for k, v in to_plain(rule).items() if k not in ("resize", "interpolation")},
     }
-    for spec in graph.outputs.values():
-        if spec.kind == "depth":
-            metadata.setdefault("depth_unit", spec.unit)
-            if model.calibration is not None:
-                metadata["calibration"] = to_plain(model.calibration)
-        names = spec.class_names
-        if spec.kind == "logits" and names:
-            metadata.setdefault("class_names", list(names))
+    if model.calibration is not None:
+        metadata["calibration"] = to_plain(model.calibration)
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}

@@ -1,0 +1,295 @@
+"""Metres from known depths: a few measured points, sparse LiDAR, or another camera's depth.
+
+>>> known = read_points("points.csv")
+>>> report = calibrate(model, known)
+>>> model.calibration = report.calibration
+>>> model.save_pretrained("metres")
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpt.data.datasets.folder import scan
+from dpt.data.errors import DataError
+from dpt.data.formats import io
+from dpt.model import DPT
+from dpt.predict import Predictor
+from dpt.types import Calibration, CalibrationSpace
+
+COLUMNS = ("image", "x", "y", "depth_m")
+POINTS_PER_IMAGE = 2000  # drawn from a depth map; more do not improve two numbers
+MIN_POINTS = 4
+MIN_SPREAD = 1.05  # smallest ratio of far to near known depths that separates scale and shift
+MARGIN = 10.0  # metres are clamped to the nearest known depth / MARGIN .. the farthest * MARGIN
+START_POINTS = 1000  # points that the first estimate is made from; it takes quadratic time
+POOR = 0.15  # mean relative error above which the report warns
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The known depths of one image.
+
+    Attributes:
+        image: its file.
+        x, y: float (N,), columns and rows as shares of width and height, in 0..1.
+        depth: float (N,), metres.
+        exif: whether the points refer to the image rotated upright, as viewers show it.
+    """
+
+    image: Path
+    x: np.ndarray
+    y: np.ndarray
+    depth: np.ndarray
+    exif: bool
+
+    def read_image(self) -> np.ndarray:
+        """uint8 (H, W, 3), RGB."""
+        return io.read_image(self.image, exif=self.exif)
+
+    def sample(self, values: np.ndarray) -> np.ndarray:
+        """The nearest ``values`` (H, W) at each point: (N,)."""
+        height, width = values.shape
+        rows = np.minimum((self.y * height).astype(int), height - 1)
+        columns = np.minimum((self.x * width).astype(int), width - 1)
+        return values[rows, columns]
+
+
+def read_points(path: str | Path, *, images: str | Path | None = None) -> list[Known]:
+    """A table with the columns ``image, x, y, depth_m``, in any order.
+
+    Args:
+        path: the CSV file. ``x`` and ``y`` count pixels from the image's upper left, from 0.
+        images: the folder that its image names start from; None for the table's own.
+
+    Raises:
+        DataError: a column is missing, a value is no number, or a point lies outside its image.
+    """
+    found: dict[str, list[list[float]]] = {}
+    remedy = f"its first line must name {','.join(COLUMNS)}"
+    for where, (image, *values) in io.read_table(path, COLUMNS, remedy=remedy):
+        try:
+            point = [float(value) for value in values]
+        except ValueError:
+            raise DataError(f"{where}: {values} must be three numbers: x, y, depth_m") from None
+        if not 0 < point[2] < inf:
+            raise DataError(f"{where}: depth_m={point[2]} must be metres above 0")
+        found.setdefault(image, []).append(point)
+    folder = Path(path).parent if images is None else Path(images)
+    known = []
+    for name, points in found.items():
+        height, width = io.read_image(folder / name, exif=True).shape[:2]
+        for x, y, _ in points:
+            if not (0 <= x < width and 0 <= y < height):
+                file = f"{folder / name} ({width}x{height} pixels)"
+                raise DataError(f"{path}: x={x:g}, y={y:g} lies outside of {file}")
+        x, y, depth = np.array(points).T
+        known.append(Known(folder / name, (x + 0.5) / width, (y + 0.5) / height, depth, exif=True))
+    return known
+
+
+def read_maps(
+    images: str | Path, depth: str | Path, *, scale: float = 1.0, invalid: Sequence[float] = (0,)
+) -> list[Known]:
+    """Depth maps, dense or sparse, of any size but the image's shape, paired by file stem.
+
+    Args:
+        images, depth: folders; searched with their sub-folders.
+        scale: metres = value in the file × scale; 0.001 for millimetres.
+        invalid: values in the file that mean "not measured".
+
+    Raises:
+        DataError: a folder is empty, no names match, or a file cannot be read.
+    """
+    wanted = ((images, io.IMAGE_SUFFIXES, "--images"), (depth, io.DEPTH_SUFFIXES, "--depth"))
+    for folder, _, option in wanted:
+        if not Path(folder).is_dir():
+            raise DataError(f"{folder}: no such folder: check {option}")
+    photos, maps = (
+        scan(Path(folder), "%stem", suffixes, option=option)
+        for folder, suffixes, option in wanted
+    )
+    if not photos.keys() & maps.keys():
+        raise DataError(
+            f"no file of {images} has the stem of one of {depth} (such as {next(iter(photos))} and "
+            f"{next(iter(maps))}): name them alike"
+        )
+    known = []
+    for key in [key for key in photos if key in maps]:
+        metres, valid = io.read_depth(maps[key], scale=scale, invalid=invalid)
+        height, width = metres.shape
+        places = np.flatnonzero(valid)
+        if len(places) > POINTS_PER_IMAGE:
+            random = np.random.default_rng(zlib.crc32(photos[key].name.encode()))
+            places = np.sort(random.choice(places, POINTS_PER_IMAGE, replace=False))
+        y, x = np.divmod(places, width)
+        chosen = metres.flat[places].astype(float)
+        known.append(Known(photos[key], (x + 0.5) / width, (y + 0.5) / height, chosen, exif=False))
+    return known
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Errors of one image or of all, with the calibration."""
+
+    name: str
+    points: int  # known depths
+    inliers: float  # share of them that agree with the fit
+    abs_rel: float  # mean |predicted - known| / known of all points
+    rmse: float  # root mean square of predicted - known of all points, metres
+
+
+@dataclass(frozen=True)
+class Report:
+    """A calibration and its errors; ``str(report)`` is a table.
+
+    Attributes:
+        calibration: to be set as ``model.calibration``.
+        images: errors of each image.
+        overall: errors of all points together.
+    """
+
+    calibration: Calibration
+    images: tuple[Residuals, ...]
+    overall: Residuals
+
+    def __str__(self) -> str:
+        rows = (*sorted(self.images, key=lambda r: -r.abs_rel), self.overall)
+        width = max(len(r.name) for r in rows)
+        lines = [f"{'image':{width}}  points  inliers  abs_rel  rmse (m)"]
+        lines += [
+            f"{r.name:{width}}  {r.points:6d}  {r.inliers:7.1%}  {r.abs_rel:7.3f}  {r.rmse:8.3f}"
+            for r in rows
+        ]
+        c = self.calibration
+        what = "1 / depth" if c.space == "inverse_depth" else "depth"
+        lines.append(
+            f"fit:    {what} = {c.scale:.6g} x prediction {c.shift:+.6g}, "
+            f"clamped to {c.min_depth:.3g}..{c.max_depth:.3g} m"
+        )
+        if self.overall.abs_rel > POOR:
+            lines.append(
+                f"note:   the mean error is {self.overall.abs_rel:.0%}: the points or the "
+                "predictions do not agree on one scale"
+            )
+        return "\n".join(lines)
+
+
+def calibrate(model: DPT, known: Sequence[Known]) -> Report:
+    """Fits a scale, and for relative models a shift, from predictions to known depths.
+
+    One calibration serves all images, although scale and shift of relative depth may differ
+    between them: it is accurate for one camera in one kind of place.
+
+    Args:
+        model: has a depth head. It is not changed, and its present calibration is not used.
+        known: depths of at least a few pixels.
+
+    Raises:
+        ValueError: the model has no depth head, or the known depths do not determine the fit.
+    """
+    spec = next((spec for spec in model.outputs.values() if spec.kind == "depth"), None)
+    if spec is None:
+        raise ValueError(f"nothing to calibrate: the heads are {', '.join(model.heads)}, no depth")
+    if not known:
+        raise ValueError("nothing to calibrate: there are no images with known depths")
+    predictor = Predictor(model)
+    predictor.calibration = None
+    parts: list[np.ndarray] = []
+    for each in known:
+        predicted = predictor(each.read_image()).depth
+        assert predicted is not None
+        parts.append(each.sample(predicted))
+    prediction = np.concatenate(parts).astype(np.float64)
+    depth = np.concatenate([each.depth for each in known])
+    space: CalibrationSpace = "inverse_depth" if spec.is_inverse_depth else "depth"
+    calibration, inliers = fit(prediction, depth, space=space)
+    error = calibration.to_metres(torch.from_numpy(prediction)).numpy() - depth
+
+    def residuals(name: str, where: np.ndarray | slice) -> Residuals:
+        off, true = error[where], depth[where]
+        abs_rel, rmse = float((np.abs(off) / true).mean()), float(np.sqrt((off**2).mean()))
+        return Residuals(name, len(true), float(inliers[where].mean()), abs_rel, rmse)
+
+    owner = np.repeat(np.arange(len(known)), [len(each.depth) for each in known])
+    images = tuple(residuals(known[i].image.name, owner == i) for i in np.unique(owner))
+    return Report(calibration, images, residuals("all images", slice(None)))
+
+
+def fit(
+    prediction: np.ndarray, depth: np.ndarray, *, space: CalibrationSpace
+) -> tuple[Calibration, np.ndarray]:
+    """The scale and shift of smallest relative error.
+
+    With the target t, 1/depth or depth as ``space`` says, a point's residual is
+    (scale · prediction + shift) / t - 1: near and far points count alike. Siegel's repeated
+    medians (1982), which tolerate almost one half of outliers, give a first estimate. Repeated
+    least squares over the points within 2.5 standard deviations refines it (Rousseeuw and Leroy
+    1987, chapters 1 and 5).
+
+    Args:
+        prediction: float (N,), as the model predicts.
+        depth: float (N,), metres, above 0.
+        space: in which to fit: scale and shift for ``inverse_depth``, the scale for ``depth``.
+
+    Returns:
+        The calibration, and which points agree with it, bool (N,).
+
+    Raises:
+        ValueError: there are too few points, they do not determine the fit, or predictions decrease
+            where the known values increase.
+    """
+    from scipy.stats import siegelslopes
+
+    with_shift = space == "inverse_depth"
+    usable = np.isfinite(prediction)
+    if usable.sum() < MIN_POINTS:
+        raise ValueError(f"{usable.sum()} points of known depth: at least {MIN_POINTS} are needed")
+    known, x = depth[usable], prediction[usable]
+    target = 1 / known if space == "inverse_depth" else known
+    columns = [x, np.ones(len(known))] if with_shift else [x]
+    rows = np.stack(columns, axis=1) / target[:, None]
+    if not with_shift:
+        solution = np.array([np.nanmedian(target / np.where(x == 0, np.nan, x))])
+    elif np.ptp(x) <= 1e-9 * np.abs(x).max():
+        raise ValueError("the model predicts one value at all points, which determines no fit")
+    else:
+        few = np.random.default_rng(0).permutation(len(x))[:START_POINTS]
+        slope, shift = siegelslopes(target[few], x[few])
+        solution = np.array([slope, shift])
+    deviation = 1.4826 * (1 + 5 / max(len(known) - len(columns), 1))  # of a median of one
+    agrees = np.zeros(len(known), bool)
+    for _ in range(100):
+        before, residual = agrees, np.abs(rows @ solution - 1)
+        agrees = residual <= 2.5 * max(deviation * float(np.median(residual)), 1e-6)
+        if (agrees == before).all():
+            break
+        solution = np.linalg.lstsq(rows[agrees], np.ones(agrees.sum()), rcond=None)[0]
+    near, far = np.quantile(known[agrees], [0.05, 0.95])
+    if with_shift and far < MIN_SPREAD * near:
+        raise ValueError(
+            f"nearly all known depths lie between {near:.3g} and {far:.3g} m, where scale and "
+            "shift cannot be told apart: add points that are nearer or farther"
+        )
+    if solution[0] <= 0:
+        raise ValueError(
+            f"predictions decrease where {space.replace('_', ' ')} increases: check that points "
+            "and images belong together"
+        )
+    calibration = Calibration(
+        scale=float(solution[0]),
+        shift=float(solution[1]) if with_shift else 0.0,
+        space=space,
+        min_depth=float(known[agrees].min() / MARGIN),
+        max_depth=float(known[agrees].max() * MARGIN),
+    )
+    inliers = np.zeros(len(depth), bool)
+    inliers[usable] = agrees
+    return calibration, inliers
