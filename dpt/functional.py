@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint, noop_context_fn
+from torch.utils.checkpoint import checkpoint
 
-Contexts = tuple[AbstractContextManager, AbstractContextManager]
+NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 
 # --- Sizes while torch.export traces
 
@@ -31,11 +30,7 @@ def exporting() -> bool:
 
 
 def same_size(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two sizes are equal; in export, whether they are equal for images of every size.
-
-    During export a size is a symbol: the graph would contain only the branch that the example
-    image takes.
-    """
+    """Whether two sizes are equal; in export, where they are symbols, for images of every size."""
     if not exporting():
         return tuple(one) == tuple(other)
     from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -70,25 +65,22 @@ def recompute(
     function: Callable[..., Tensor],
     *inputs: Tensor,
     random: bool = False,
-    contexts: Callable[[], Contexts] | None = None,
+    context: AbstractContextManager[None] = NO_CONTEXT,
 ) -> Tensor:
-    """``function(*inputs)``, keeping only ``inputs`` for backward.
+    """``function(*inputs)``, keeping only ``inputs`` and captured tensors for backward.
 
-    Under autocast on a CPU everything is kept.
-
-    Recomputation stops at the last tensor that backward needs. If ``function`` ends with a linear
-    layer or a convolution, everything before it is computed again, but not the product itself.
+    A linear layer or a convolution at the end of ``function`` is not computed again. Under autocast
+    on a CPU everything is kept.
 
     Args:
-        function: takes ``inputs``; tensors that it captures are kept too.
+        function: takes ``inputs``.
         inputs: tensors that are kept for backward.
         random: whether ``function`` draws random numbers; recomputation then draws the same.
-        contexts: makes the context managers of the forward pass and of recomputation.
+        context: entered by every recomputation.
     """
-    # torch.compile chooses by itself what to keep for backward
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return function(*inputs)
-    if torch.is_autocast_enabled("cpu"):  # bf16 products are fast: recomputing costs a tenth
+    # torch.compile chooses by itself; bf16 products on a CPU are fast: recomputing costs a tenth
+    compiling = torch.compiler.is_compiling()
+    if not torch.is_grad_enabled() or compiling or torch.is_autocast_enabled("cpu"):
         return function(*inputs)
     return checkpoint(
         function,
@@ -96,7 +88,7 @@ def recompute(
         use_reentrant=False,
         preserve_rng_state=random,
         determinism_check="none",
-        context_fn=contexts or noop_context_fn,
+        context_fn=lambda: (NO_CONTEXT, context),
     )
 
 
@@ -128,15 +120,12 @@ def norm_relu_conv2d(
 
     if isinstance(norm, nn.SyncBatchNorm):  # recomputation would wait for the other processes
         return plain(x)
-    contexts = partial(_batch_norm_contexts, norm) if isinstance(norm, nn.BatchNorm2d) else None
-    return recompute(plain, x, random=dropout is not None, contexts=contexts)
+    context = _FrozenStatistics(norm) if isinstance(norm, nn.BatchNorm2d) else NO_CONTEXT
+    return recompute(plain, x, random=dropout is not None, context=context)
 
 
 class _FrozenStatistics(AbstractContextManager[None]):
-    """Recomputation must not update the running statistics again.
-
-    It is entered again in every backward pass through the same graph (``retain_graph=True``).
-    """
+    """Recomputation must not update the running statistics again. Can be entered many times."""
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         self.norm = norm
@@ -149,10 +138,6 @@ class _FrozenStatistics(AbstractContextManager[None]):
         self.norm.momentum, self.norm.num_batches_tracked = self.saved
 
 
-def _batch_norm_contexts(norm: nn.BatchNorm2d) -> Contexts:
-    return nullcontext(), _FrozenStatistics(norm)
-
-
 # --- Full-size logits, a band of rows at a time
 
 VALUES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
@@ -163,14 +148,17 @@ MOST_AT_ONCE = 2**26
 """Largest number of full-size logits for an argmax without bands: 256 MB in float32."""
 
 
-def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[slice]:
-    """Rows of logits (B, K, h, w) upsampled to ``size``, in bands of a bounded number of values."""
-    batch, classes = logits.shape[:2]
-    height, width = size
+def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    """Rows of logits (B, K, h, w) upsampled to ``size``, in bands of a bounded number of values.
+
+    Yields each band's rows and its :func:`source_rows`.
+    """
+    batch, classes, low, _ = logits.shape
     budget = VALUES_AT_ONCE.get(logits.device.type, VALUES_AT_ONCE["cuda"])
-    rows = max(1, budget // max(1, batch * classes * width))
-    for start in range(0, height, rows):
-        yield slice(start, min(start + rows, height))
+    count = max(1, budget // max(1, batch * classes * size[1]))
+    for start in range(0, size[0], count):
+        rows = slice(start, min(start + count, size[0]))
+        yield rows, *source_rows(rows, low, size[0])
 
 
 def source_rows(rows: slice, low: int, high: int) -> tuple[slice, Tensor, Tensor]:
@@ -195,9 +183,7 @@ def upsample_rows(logits: Tensor, upper: Tensor, weight: Tensor, width: int) -> 
     lower = (upper + 1).clamp(max=last.shape[1] - 1)
     share = weight.to(exact)[:, None, None]
     rows = torch.lerp(last.index_select(1, upper), last.index_select(1, lower), share)
-    size = (rows.shape[1], width)
-    wide = F.interpolate(rows.permute(0, 3, 1, 2), size=size, mode="bilinear", align_corners=True)
-    return wide.permute(0, 2, 3, 1)
+    return upsample(rows.permute(0, 3, 1, 2), (rows.shape[1], width)).permute(0, 2, 3, 1)
 
 
 def chunked_argmax(
@@ -209,8 +195,7 @@ def chunked_argmax(
     if is_small or torch.compiler.is_compiling():  # a compiler fuses by itself
         return upsample(logits, size).argmax(1).to(dtype)
     ids = logits.new_empty((len(logits), *size), dtype=dtype)
-    for rows in bands(logits, size):
-        source, upper, weight = source_rows(rows, logits.shape[2], size[0])
+    for rows, source, upper, weight in bands(logits, size):
         ids[:, rows] = upsample_rows(logits[:, :, source], upper, weight, size[1]).argmax(-1)
     return ids
 
@@ -226,8 +211,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         wanted = ctx.needs_input_grad[0]
         grad = torch.zeros_like(logits) if wanted else None
         total = scale.new_zeros(())
-        for rows in bands(logits, size):
-            source, upper, weight = source_rows(rows, logits.shape[2], size[0])
+        for rows, source, upper, weight in bands(logits, size):
             with torch.set_grad_enabled(wanted):
                 part = logits[:, :, source].detach().requires_grad_(wanted)
                 pixels = F.cross_entropy(
@@ -261,8 +245,8 @@ def chunked_cross_entropy(
 ) -> Tensor:
     """Cross-entropy of ``upsample(logits, (H, W))``, summed over pixels, image i times scale[i].
 
-    With ``FEW_CLASSES`` classes or more (and without torch.compile), upsampled logits and their
-    softmax are computed in bands, and only the gradient of the small logits is kept for backward.
+    From ``FEW_CLASSES`` classes on, upsampled logits and their softmax are computed in bands, and
+    only the gradient of the small logits is kept for backward (without torch.compile).
 
     Args:
         logits: float32 or float64 (B, K, h, w).

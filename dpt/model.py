@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -73,7 +72,6 @@ class DPT(parts.DPT):
         path = _local(path, revision)
         config, state = read(path)
         try:
-            config["encoder"].pop("pretrained", None)  # a timm encoder must not fetch its weights
             model = cls(ModelConfig.from_dict(config))
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
@@ -89,13 +87,13 @@ class DPT(parts.DPT):
         self.load_state_dict(dict(state))
 
     def optimize_for_inference(self, *, compiled: bool = True) -> DPT:
-        """A copy of the same function that only predicts, and does so faster.
+        """A copy that predicts the same, faster, and cannot be trained or saved.
 
-        BN is folded and auxiliary heads are gone: it cannot be trained or saved, so keep this one.
+        BN is fused, auxiliary heads are removed, parameters frozen, convolutions channels-last.
 
         Args:
-            compiled: try torch.compile at the first image, which takes half a minute and needs a
-                C++ compiler (CPU) or Triton (GPU), and keep what is faster on this machine.
+            compiled: try torch.compile at the first image and keep what is faster. This takes half
+                a minute and a C++ compiler (CPU) or Triton (GPU), and holds the weights twice.
         """
         return optimized(self, compiled=compiled)
 
@@ -109,26 +107,13 @@ class DPT(parts.DPT):
             raise ValueError("an optimised copy only predicts: save the model it was made of")
         Native().write(self.config.to_dict(), self.state_dict(), folder)
 
-    def push_to_hub(self, name: str, *, private: bool = False, message: str | None = None) -> str:
-        """Uploads what :meth:`save_pretrained` writes to ``user/name``; returns its address."""
-        from huggingface_hub import HfApi
-
-        hub = HfApi()
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            address = hub.create_repo(name, private=private, exist_ok=True)
-            hub.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
-        return str(address)
-
 
 def _local(path: str | Path, revision: str | None) -> Path:
-    """``path`` itself, or a download where no such file exists and it reads like a hub name."""
-    name = str(path)
-    if Path(path).exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+    """``path`` itself, or a download if no such file exists and it reads like a hub name."""
+    is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path))
+    if Path(path).exists() or not is_name or Path(path).suffix in WEIGHT_SUFFIXES:
         return Path(path)
-    if name.endswith(WEIGHT_SUFFIXES):  # a file in a folder, mistyped
-        return Path(path)
-    return from_hub(name, revision)
+    return from_hub(str(path), revision)
 
 
 def create_model(name: str, *, heads: Mapping[str, Mapping[str, Any]], **overrides: Any) -> DPT:
@@ -138,9 +123,7 @@ def create_model(name: str, *, heads: Mapping[str, Mapping[str, Any]], **overrid
         name: one of :func:`dpt.list_models`.
         heads: for example ``{"depth": {"kind": "metric", "max_depth": 10.0},
             "segmentation": {"num_classes": 150}}``; also ``classification`` and ``regression``.
-        **overrides: ``encoder={...}``, ``decoder={...}``, ``preprocessing={...}``, or their
-            arguments directly, as ``patch_size=8, readout="add"``; see
-            :func:`dpt.model_config.model_dict`.
+        **overrides: see :func:`dpt.model_config.model_dict`.
 
     Returns:
         A model in training mode, for images of any size.

@@ -6,7 +6,7 @@ The sizes of the named models are in ``conf/model/*.yaml``, which both Hydra and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
@@ -54,32 +54,30 @@ class ModelConfig:
         Raises:
             ValueError: one line that names the key, what was found and what is allowed.
         """
-        parts = {"name", "encoder", "decoder", "heads", "preprocessing", "calibration"}
+        parts = [f.name for f in fields(cls) if f.compare]
         for key in values:
             if key not in parts:
-                raise ValueError(unknown_key(f"{where}.{key}", str(key), sorted(parts)))
+                raise ValueError(unknown_key(f"{where}.{key}", str(key), parts))
         if absent := [part for part in ("encoder", "heads", "preprocessing") if part not in values]:
-            raise ValueError(f"{where} has no {_list(absent)}")
-        heads = values["heads"]
+            raise ValueError(f"{where} has no {', '.join(absent)}")
+        encoder, heads = values["encoder"], values["heads"]
         if not isinstance(heads, Mapping) or not heads:
-            raise ValueError(f"{where}.heads={heads!r}: needs at least one head of {_list(HEADS)}")
-        encoder = values["encoder"]
+            raise ValueError(f"{where}.heads={heads!r}: name at least one of {', '.join(HEADS)}")
         if not isinstance(encoder, Mapping):
             raise ValueError(f"{where}.encoder={encoder!r}: must be a mapping with `kind`")
-        kind = encoder.get("kind")
-        config = _choose(ENCODERS, kind, f"{where}.encoder.kind")
-        preprocessing = dict(values["preprocessing"] or {})
+        config = _choose(ENCODERS, encoder.get("kind"), f"{where}.encoder.kind")
+        preprocessing = values["preprocessing"] or {}
         calibration = values.get("calibration")
+
+        def head(name: str, options: Any) -> HeadConfig:
+            kind = _choose(HEADS, name, f"{where}.heads")
+            return validate(kind, options, f"{where}.heads.{name}")
+
         return cls(
             name=str(values.get("name", "dpt")),
             encoder=config.from_dict(encoder, where=f"{where}.encoder"),
             decoder=validate(DecoderConfig, values.get("decoder") or {}, f"{where}.decoder"),
-            heads={
-                name: validate(
-                    _choose(HEADS, name, f"{where}.heads"), options, f"{where}.heads.{name}"
-                )
-                for name, options in heads.items()
-            },
+            heads={name: head(name, options) for name, options in heads.items()},
             preprocessing=validate(Preprocessing, preprocessing, f"{where}.preprocessing"),
             calibration=calibration and validate(Calibration, calibration, f"{where}.calibration"),
             multiple_from_encoder="multiple_of" not in preprocessing,
@@ -87,15 +85,10 @@ class ModelConfig:
 
     def to_dict(self) -> Plain:
         """The configuration as checkpoints store it: dictionaries, lists, numbers and strings."""
-        values = {
-            "name": self.name,
-            "encoder": self.encoder.to_dict(),
-            "decoder": to_plain(self.decoder),
-            "heads": {name: to_plain(head) for name, head in self.heads.items()},
-            "preprocessing": to_plain(self.preprocessing),
-        }
-        if self.calibration is not None:
-            values["calibration"] = to_plain(self.calibration)
+        values = {f.name: to_plain(getattr(self, f.name)) for f in fields(self) if f.compare}
+        values["encoder"] = self.encoder.to_dict()
+        if self.calibration is None:
+            del values["calibration"]
         return values
 
     def build(self) -> tuple[Encoder, Decoder | None, dict[str, Head]]:
@@ -107,27 +100,19 @@ class ModelConfig:
             self.multiple_from_encoder = False
         width = self.decoder.fusion_channels
         heads = {name: head.build(encoder, width) for name, head in self.heads.items()}
-        decoder = None
-        if any(head.uses_decoder for head in heads.values()):
-            decoder = Decoder(
-                self.decoder,
-                embed_dims=encoder.embed_dims,
-                num_prefix_tokens=encoder.num_prefix_tokens,
-            )
-        return encoder, decoder, heads
+        if not any(head.uses_decoder for head in heads.values()):
+            return encoder, None, heads
+        tokens = {"embed_dims": encoder.embed_dims, "num_prefix_tokens": encoder.num_prefix_tokens}
+        return encoder, Decoder(self.decoder, **tokens), heads
 
 
 def _choose(table: Mapping[str, Any], name: Any, where: str) -> Any:
     if name not in table:
         raise ValueError(
-            f"{where}={name!r}: choose from {_list(table)}; a class of your own is known once its "
-            f"module is imported (DPT_PLUGINS=MODULE for commands)"
+            f"{where}={name!r}: choose from {', '.join(table)}; a class of your own is known once "
+            "its module is imported (DPT_PLUGINS=MODULE for commands)"
         )
     return table[name]
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 # --- Models by name
@@ -183,7 +168,7 @@ def model_dict(
         ValueError: an unknown name or setting; the message lists what is allowed.
     """
     if name not in _tables():
-        raise ValueError(f"no model {name!r}; there are {_list(list_models())}")
+        raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
     table = deepcopy(_tables()[name])
     given = {"kind": table["encoder"]["kind"], **(encoder or {})}
     cls = _choose(ENCODERS, given["kind"], "model.encoder.kind")

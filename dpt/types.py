@@ -37,7 +37,7 @@ class Sample(TypedDict, total=False):
     value: float  # image-level number
     index: int  # position in the data set
     name: str  # what to call it in messages, usually the file's path
-    failed: list[str]  # why files that should have been here are not, see data.on_error
+    failed: list[str]  # why files could not be read, see data.on_error
 
 
 class Batch(TypedDict, total=False):
@@ -56,9 +56,7 @@ class Batch(TypedDict, total=False):
     index: Tensor  # int64 (B,)
     hidden: Tensor  # bool (B, H, W), what a task paints over before the model sees it
     name: list[str]
-    failed: list[
-        str
-    ]  # why files that should have been here are not; absent where all could be read
+    failed: list[str]  # why files could not be read; absent where all could
 
 
 @dataclass(frozen=True)
@@ -97,21 +95,18 @@ class Tokens(NamedTuple):
     grids: list[tuple[int, int]]
 
 
-OutputKind = Literal["logits", "depth", "map", "vector", "masks"]
+OutputKind = Literal["logits", "depth", "map", "vector"]
 
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """What a head predicts, as everything that uses predictions needs to know it.
-
-    Test-time augmentation, sliding windows, panels, :class:`dpt.Predictor`, ``dpt predict``, export
-    and the demo read this and nothing else about a head.
+    """What a head predicts: all that prediction, panels, export and the demo know of a head.
 
     Attributes:
         name: key of the output in the dictionary that the model returns.
         kind: ``logits`` are class scores, averaged as probabilities; ``depth`` is one value for
             each pixel, depth or inverse depth as ``unit`` says; ``map`` and ``vector`` are real
-            values, averaged as they are; ``masks`` is reserved for mask queries.
+            values, averaged as they are.
         channels: length of the channel axis; None if the output has none.
         dense: True if there is a value for each pixel, (B, [channels], H, W); False if for each
             image, (B, [channels]).
@@ -176,28 +171,27 @@ class Preprocessing:
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) to which an image of ``height`` × ``width`` pixels is resized."""
         target_h, target_w = self.image_size
-        scale_h, scale_w = target_h / height, target_w / width
-        if self.resize == "lower_bound":
-            scale_h = scale_w = max(scale_h, scale_w)
-        elif self.resize == "upper_bound":
-            scale_h = scale_w = min(scale_h, scale_w)
-        elif self.resize == "minimal":
-            scale_h = scale_w = scale_h if abs(1 - scale_h) < abs(1 - scale_w) else scale_w
-        elif self.resize == "none":
-            scale_h = scale_w = 1.0
+        scales = (target_w / width, target_h / height)
+        scale = {
+            "lower_bound": max(scales),
+            "upper_bound": min(scales),
+            "minimal": min(scales, key=lambda s: abs(1 - s)),
+            "none": 1.0,
+        }.get(self.resize)
 
         def to_multiple(length: float) -> int:
-            rounded = round(length / self.multiple_of) * self.multiple_of
-            return max(self.multiple_of, int(rounded))
+            return max(1, round(length / self.multiple_of)) * self.multiple_of
 
-        return to_multiple(scale_h * height), to_multiple(scale_w * width)
+        if scale is None:
+            return to_multiple(target_h), to_multiple(target_w)
+        return to_multiple(scale * height), to_multiple(scale * width)
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W) in 0..255 to the float32 input of the model, on the same device."""
-        where: dict[str, Any] = {"device": images.device, "dtype": torch.float32}
-        mean = torch.tensor(self.mean, **where).mul_(255.0).view(1, 3, 1, 1)
-        scale = torch.tensor(self.std, **where).mul_(255.0).reciprocal_()
-        return (images.float() - mean) * scale.view(1, 3, 1, 1)
+        mean, std = (
+            255.0 * torch.tensor([self.mean, self.std], device=images.device)[..., None, None]
+        )
+        return (images.float() - mean) * std.reciprocal()
 
 
 CalibrationSpace = Literal["inverse_depth", "depth"]
@@ -212,8 +206,7 @@ class Calibration:
             ``depth``; scale is above 0.
         space: what was fitted: ``inverse_depth`` for relative models, whose prediction is inverse
             depth up to scale and shift, ``depth`` for metric ones.
-        min_depth, max_depth: metres are held within these; beyond the depths that a fit has seen
-            it knows little, and an inverse depth of 0 would be infinitely far.
+        min_depth, max_depth: limits of the result, in metres.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}

@@ -68,7 +68,6 @@ def _from_weights(
     """A model like the one in ``model.weights``, except for its heads and what the user set."""
     path = model["weights"]
     plain, state = read(path)
-    plain["encoder"].pop("pretrained", None)
     other = ModelConfig.from_dict(plain, where=str(path)).to_dict()
     wanted = _set_by_user(model, parts, heads, overrides)
     kind = other["encoder"]["kind"]

@@ -16,14 +16,12 @@ from dpt.nn.dpt import DPT, pad_to_multiple
 from dpt.nn.encoders import HybridConfig, HybridVisionTransformer, TimmConfig, TimmEncoder
 from dpt.nn.fusion import Decoder, DecoderConfig, Fusion, ResidualConvUnit
 from dpt.nn.heads import (
-    ClassificationHead,
     ClassificationHeadConfig,
     DepthHead,
     DepthHeadConfig,
     InpaintingHead,
     InpaintingHeadConfig,
     LinearSegmentationHead,
-    RegressionHead,
     RegressionHeadConfig,
     SegmentationHead,
     SegmentationHeadConfig,

@@ -43,10 +43,7 @@ class Encoder(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recomputes activations in the backward pass, to save memory."""
-        raise ValueError(
-            f"model.checkpoint_activations: {type(self).__name__} does not support it, set it to "
-            "false"
-        )
+        raise ValueError(f"model.checkpoint_activations=true: {type(self).__name__} cannot do it")
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are not decayed, besides norms, biases, tokens and gains."""
@@ -54,21 +51,17 @@ class Encoder(nn.Module):
 
     def layer_ids(self) -> dict[str, int]:
         """Layer of each parameter by name, 0 nearest to the image, for ``optim.layer_decay``."""
-        raise ValueError(
-            f"optim.layer_decay: {type(self).__name__} does not define an order of its layers"
-        )
+        raise ValueError(f"optim.layer_decay: {type(self).__name__} has no order of its layers")
 
 
 @dataclass
 class Features:
     """What heads read: the encoder's tokens and the decoder's maps.
 
-    The maps are stored before they are upsampled, because built-in heads fuse the upsampling with
-    a convolution (:func:`dpt.functional.upsample_conv2d`). ``map`` is the last map, upsampled.
-
     Attributes:
-        tokens: the tokens of every level, see :class:`dpt.types.Tokens`.
-        maps: output of each fusion block before it is upsampled, (B, F, h, w), deepest first.
+        tokens: of every level, see :class:`dpt.types.Tokens`.
+        maps: output of each fusion block before it is upsampled, (B, F, h, w), deepest first;
+            built-in heads upsample them by :func:`dpt.functional.upsample_conv2d`.
         sizes: (H, W) of each of ``maps`` after it is upsampled.
     """
 
@@ -84,7 +77,7 @@ class Features:
     def patches(self, level: int, num_prefix_tokens: int) -> Tensor:
         """Patch tokens of a level as a map (B, D, h, w)."""
         patches = self.tokens.levels[level][:, num_prefix_tokens:]
-        return patches.transpose(1, 2).unflatten(2, self.tokens.grids[level])
+        return patches.mT.unflatten(2, self.tokens.grids[level])
 
 
 class Head(nn.Module):
@@ -92,8 +85,7 @@ class Head(nn.Module):
 
     Attributes:
         output: what is predicted, see :class:`dpt.types.OutputSpec`.
-        uses_decoder: whether the head reads the decoder's maps. If no head of a model reads them,
-            the model has no decoder.
+        uses_decoder: whether the head reads the decoder's maps; if none does, there is no decoder.
     """
 
     output: OutputSpec
@@ -108,10 +100,7 @@ class Head(nn.Module):
         return self(features, size)
 
     def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
-        """A second prediction of the same kind, for training only; None if there is none.
-
-        A dense prediction may have any size: the loss upsamples it with aligned corners.
-        """
+        """A second prediction for training, of any size if dense; None if there is none."""
         return None
 
     def prepare_for_inference(self) -> None:

@@ -8,6 +8,7 @@ grid, N = h·w patch tokens, T = 1 + N with CLS first. Parameter names are timm'
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 import torch
@@ -93,9 +94,8 @@ class BeitConfig(ViTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, only in (("position", "none"), ("num_register_tokens", 0)):
-            if getattr(self, name) != only:
-                raise ValueError(f"{name}={getattr(self, name)!r}: BEiT supports only {only!r}")
+        if self.position != "none" or self.num_register_tokens:
+            raise ValueError("BEiT supports only position=none and num_register_tokens=0")
 
     def build(self) -> Encoder:
         return Beit(self)
@@ -112,16 +112,8 @@ class Beit(VisionTransformer):
         )
         return block
 
-    def encode(self, map_BDhw: Tensor) -> list[Tensor]:
-        grid = (map_BDhw.shape[-2], map_BDhw.shape[-1])
-        index = offset_index(grid, device=map_BDhw.device)
-        policy = self.config.position_resize
-        tokens = self.embed(map_BDhw)
-        levels = []
-        for i, block in enumerate(self.blocks):
+    def attention_biases(self, grid: Grid) -> Iterable[Tensor]:
+        index = offset_index(grid, device=self.cls_token.device)
+        for block in self.blocks:
             attention = cast(BeitAttention, block.attn)
-            bias = attention.position_bias(grid, index, policy=policy)
-            tokens = self.run_block(block, tokens, bias)
-            if i in self.config.out_indices:
-                levels.append(self.norm(tokens))
-        return levels
+            yield attention.position_bias(grid, index, policy=self.config.position_resize)

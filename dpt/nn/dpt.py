@@ -86,10 +86,8 @@ class DPT(nn.Module):
                 padding; losses and argmax upsample them in chunks (:mod:`dpt.functional`).
 
         Returns:
-            A tensor for each head, in the shape that ``outputs`` declares: ``depth`` (B, H, W),
-            ``segmentation`` logits (B, K, H, W), ``classification`` logits (B, C), ``regression``
-            (B,), ``inpainting`` RGB (B, 3, H, W). In training also ``<name>_auxiliary`` if a head
-            has a second prediction.
+            A tensor for each head, in the shape that ``outputs`` declares, such as ``depth``
+            (B, H, W). In training also ``<name>_auxiliary`` if a head has a second prediction.
         """
         padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])

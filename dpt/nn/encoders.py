@@ -5,7 +5,7 @@ timm takes two seconds to import, so only a model that uses it pays: the imports
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
@@ -146,10 +146,16 @@ class HybridVisionTransformer(VisionTransformer):
 
     def forward(self, images: Tensor) -> Tokens:
         *stages, embedding = self.patch_embed(images)
-        maps = [*stages, *[embedding] * len(self.config.out_indices)]
-        levels = [stage.flatten(2).transpose(1, 2) for stage in stages]
-        levels += self.encode(embedding)
-        return Tokens(levels, [(m.shape[-2], m.shape[-1]) for m in maps])
+        levels, grids = maps_to_tokens(stages)
+        grid = (embedding.shape[-2], embedding.shape[-1])
+        return Tokens(
+            [*levels, *self.encode(embedding)], [*grids, *[grid] * len(self.config.out_indices)]
+        )
+
+
+def maps_to_tokens(maps: Sequence[Tensor]) -> Tokens:
+    """Maps (B, D, h, w) as tokens (B, h·w, D)."""
+    return Tokens([m.flatten(2).mT for m in maps], [(m.shape[-2], m.shape[-1]) for m in maps])
 
 
 @register_encoder("timm")
@@ -159,7 +165,6 @@ class TimmConfig(EncoderConfig):
 
     Attributes:
         name: a timm model name, with or without a pretrained tag.
-        pretrained: download the tag's weights from the hub.
         out_indices: four blocks (plain transformers) or stages (pyramids) whose outputs are
             returned; ``auto`` takes blocks at a quarter, half, three quarters and the end, or the
             last four stages.
@@ -172,7 +177,6 @@ class TimmConfig(EncoderConfig):
 
     name: str
     kind: str = "timm"
-    pretrained: bool = False
     out_indices: tuple[int, ...] | Literal["auto"] = "auto"
     drop_path: float = Field(0.0, ge=0, lt=1)
     pad_windows: WindowPadding = "after_shift"
@@ -181,15 +185,15 @@ class TimmConfig(EncoderConfig):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str) -> EncoderConfig:
         """Settings that are not fields become ``arguments`` of the timm model."""
+        given: dict[str, Any] = {"arguments": {}}
         own = {f.name for f in fields(cls)}
-        given = {k: v for k, v in values.items() if k in own}
-        given["arguments"] = {k: v for k, v in values.items() if k not in own}
+        for key, value in values.items():
+            (given if key in own else given["arguments"])[key] = value
         return validate(cls, given, where)
 
     def to_dict(self) -> dict[str, Any]:
         values = to_plain(self)
-        arguments = values.pop("arguments")
-        return {**values, **arguments}
+        return {**values, **values.pop("arguments")}
 
     def build(self) -> Encoder:
         encoder = TimmEncoder(self)
@@ -209,19 +213,14 @@ class TimmEncoder(Encoder):
         if not timm.is_model(base):
             near = get_close_matches(base, timm.list_models(), n=5)
             raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
-        arguments = {"drop_path_rate": config.drop_path, **config.arguments}
-        model = _create(name, config.pretrained, arguments)
+        model = _create(name, {"drop_path_rate": config.drop_path, **config.arguments})
         if not hasattr(model, "forward_intermediates"):
             raise ValueError(f"timm's {name} offers no intermediate features")
         reductions = [level["reduction"] for level in model.feature_info]
         self.plain = len(set(reductions)) == 1  # one stride throughout: a plain transformer
         n = len(reductions)
-        if config.out_indices != "auto":
-            self.out_indices = list(config.out_indices)
-        elif self.plain:
-            self.out_indices = [n * (i + 1) // 4 - 1 for i in range(4)]
-        else:
-            self.out_indices = list(range(max(0, n - 4), n))
+        auto = [n * (i + 1) // 4 - 1 for i in range(4)] if self.plain else range(max(0, n - 4), n)
+        self.out_indices = list(auto if config.out_indices == "auto" else config.out_indices)
         check_out_indices(self.out_indices, n)
         if hasattr(model, "prune_intermediate_layers"):
             model.prune_intermediate_layers(self.out_indices, prune_norm=True, prune_head=True)
@@ -239,9 +238,7 @@ class TimmEncoder(Encoder):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         if not hasattr(self.model, "set_grad_checkpointing"):
-            raise ValueError(
-                f"model.checkpoint_activations: timm's {self.config.name} does not support it"
-            )
+            super().set_grad_checkpointing(enable)
         self.model.set_grad_checkpointing(enable)
 
     def no_weight_decay(self) -> set[str]:
@@ -258,18 +255,10 @@ class TimmEncoder(Encoder):
 
     def forward(self, images: Tensor) -> Tokens:
         """Normalised images (B, 3, H, W), sides multiples of ``pad_multiple``, to their tokens."""
-        features = partial(
-            self.model.forward_intermediates,
-            images,
-            indices=self.out_indices,
-            norm=False,
-            stop_early=True,
-            intermediates_only=True,
-        )
+        options = {"indices": self.out_indices, "stop_early": True, "intermediates_only": True}
+        features = partial(self.model.forward_intermediates, images, norm=False, **options)
         if not self.plain:
-            maps = features(output_fmt="NCHW")
-            levels = [m.flatten(2).transpose(1, 2) for m in maps]
-            return Tokens(levels, [(m.shape[-2], m.shape[-1]) for m in maps])
+            return maps_to_tokens(features(output_fmt="NCHW"))
         stride = self.strides[0]
         grids = [(images.shape[-2] // stride, images.shape[-1] // stride)] * len(self.strides)
         if not self.num_prefix_tokens[0]:
@@ -301,18 +290,17 @@ def _attend_to_padded(block: Any, map_BhwD: Tensor) -> Tensor:
     return type(block)._attn(block, padded)[:, :height, :width]
 
 
-def _create(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
+def _create(name: str, arguments: dict[str, Any]) -> Any:
     """The timm model, made to take any image size where its family has a switch for that."""
     import timm
 
-    for switch, value in (("dynamic_img_size", True), ("strict_img_size", False), (None, None)):
-        given = {**arguments, switch: value} if switch else arguments
+    for switch in ({"dynamic_img_size": True}, {"strict_img_size": False}, {}):
         try:
-            return timm.create_model(name, pretrained=pretrained, num_classes=0, **given)
+            return timm.create_model(name, pretrained=False, num_classes=0, **arguments, **switch)
         except TypeError as error:  # that family has no such argument
-            if not switch or switch not in str(error):
+            if not any(key in str(error) for key in switch):
                 raise ValueError(f"timm's {name} refused {arguments}: {error}") from error
-        except (OSError, RuntimeError) as error:  # no such tag, or its weights cannot be fetched
+        except RuntimeError as error:  # no such tag
             reason = str(error).partition("\n")[0]
             raise ValueError(f"timm could not make {name!r}: {reason}") from error
     raise AssertionError("unreachable")

@@ -33,11 +33,10 @@ class DecoderConfig:
             in official DPT.
         unit_bias: bias in the residual units' convolutions. ``auto``: where no BN follows
             (official DPT); MiDaS and Depth Anything always have one, DINOv2's heads never.
-        align: how a fused map is matched to the next level's map (the lateral); the options differ
-            on odd grids only. ``to_lateral`` resizes the fused map to the lateral's size;
-            ``resize_lateral`` doubles the fused map and resizes the lateral to it (DINOv2's heads,
-            transformers); ``double`` doubles the fused map and does not resize the lateral:
-            :class:`dpt.nn.DPT` pads images so that all grids are even.
+        align: how a fused map is matched to the next level's map (the lateral) on odd grids:
+            ``to_lateral`` resizes the fused map to the lateral's size; ``resize_lateral`` doubles
+            the fused map and resizes the lateral to it (DINOv2's heads, transformers); ``double``
+            doubles the fused map, and :class:`dpt.nn.DPT` pads images so that all grids are even.
         output_project: a 3×3 convolution and ReLU after the last fusion (DINOv2's heads).
         deepest_unit: a residual unit on the deepest lateral too (segmentation_models.pytorch);
             official DPT has none.
@@ -89,19 +88,17 @@ class ResidualConvUnit(nn.Module):
 
     def prepare_for_inference(self) -> None:
         """Fuses each BN into the convolution before it."""
-        for k in ("1", "2"):
-            conv, norm = getattr(self, f"conv{k}"), getattr(self, f"bn{k}")
-            if isinstance(norm, nn.BatchNorm2d):
-                setattr(self, f"conv{k}", fuse_conv_bn_eval(conv, norm))
-                setattr(self, f"bn{k}", nn.Identity())
+        if isinstance(self.bn1, nn.BatchNorm2d) and isinstance(self.bn2, nn.BatchNorm2d):
+            self.conv1 = fuse_conv_bn_eval(self.conv1, self.bn1)
+            self.conv2 = fuse_conv_bn_eval(self.conv2, self.bn2)
+            self.bn1 = self.bn2 = nn.Identity()
 
 
 class Fusion(nn.Module):
     """Adds a level's map to the output of the deeper level, refines the sum and projects it.
 
-    The paper upsamples before the projection. A 1×1 convolution commutes with interpolation, so the
-    decoder upsamples after it, at a quarter of the cost. The ``deepest`` block has no unit for its
-    lateral: official checkpoints contain its weights, but official DPT never runs it.
+    The decoder upsamples after the projection, not before as in the paper: a 1×1 convolution
+    commutes with interpolation. Official DPT has no unit for the lateral of the ``deepest`` block.
     """
 
     def __init__(
@@ -141,42 +138,43 @@ class Decoder(nn.Module):
         super().__init__()
         assert config.scales != "auto"
         channels, scales = config.reassemble_channels, config.scales
-        if not len(channels) == len(scales) == len(embed_dims) >= 2:
+        count, width = len(embed_dims), config.fusion_channels
+        if not len(channels) == len(scales) == count >= 2:
             raise ValueError(
                 "the decoder needs one entry per level and at least two levels: "
-                f"{len(embed_dims)} levels (model.encoder.out_indices), "
+                f"{count} levels (model.encoder.out_indices), "
                 f"reassemble_channels={list(channels)}, scales={list(scales)}"
             )
         self.config = config
-        levels = zip(embed_dims, num_prefix_tokens, channels, scales, strict=True)
+
+        def conv(in_channels: int, *, bias: bool) -> nn.Conv2d:
+            return nn.Conv2d(in_channels, width, kernel_size=3, padding=1, bias=bias)
+
         self.reassemble = nn.ModuleList(
             Reassemble(
                 dim=dim,
                 num_prefix_tokens=prefix,
                 readout=config.readout if prefix else "ignore",
-                channels=width,
-                scale=scale,
+                channels=c,
+                scale=s,
             )
-            for dim, prefix, width, scale in levels
+            for dim, prefix, c, s in zip(
+                embed_dims, num_prefix_tokens, channels, scales, strict=True
+            )
         )
-        width = config.fusion_channels
         self.layer_rn = nn.ModuleList(
-            nn.Conv2d(c or dim, width, kernel_size=3, padding=1, bias=False)
-            for dim, c in zip(embed_dims, channels, strict=True)
+            conv(c or dim, bias=False) for dim, c in zip(embed_dims, channels, strict=True)
         )
-        last = len(embed_dims) - 1
         self.fusion = nn.ModuleList(
             Fusion(
                 width,
                 batch_norm=bool(config.batch_norm),
                 unit_bias=bool(config.unit_bias),
-                deepest=i == last and not config.deepest_unit,
+                deepest=i == count - 1 and not config.deepest_unit,
             )
-            for i in range(len(embed_dims))
+            for i in range(count)
         )
-        self.output_project = (
-            nn.Conv2d(width, width, kernel_size=3, padding=1) if config.output_project else None
-        )
+        self.output_project = conv(width, bias=True) if config.output_project else None
 
     def fuse(self, tokens: Tokens) -> Features:
         """The output of every fusion block, deepest first; the last is the feature map."""

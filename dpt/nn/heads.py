@@ -29,10 +29,10 @@ class DepthHeadConfig(HeadConfig):
     Attributes:
         kind: ``relative`` gives inverse depth up to scale and shift, >= 0 (official DPT);
             ``metric`` gives metres.
-        max_depth: largest depth in metres, for ``metric``; ``sigmoid`` and ``softplus`` need it.
-        activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``softplus`` is unbounded,
-            ``inverse`` is 1 / max(scale · relu(x) + shift, 1e-8) (official DPT for NYU and KITTI),
-            ``relu`` is relu(x) + min_depth (DINOv2's heads).
+        max_depth: largest depth in metres, of ``sigmoid``.
+        activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``inverse`` is
+            1 / max(scale · relu(x) + shift, 1e-8) (official DPT for NYU and KITTI), ``relu`` is
+            relu(x) + min_depth (DINOv2's heads).
         hidden_channels: output channels of the second convolution.
         scale, shift: of ``inverse``, from relative inverse depth to 1/metres.
         min_depth: of ``relu``, in metres.
@@ -43,7 +43,7 @@ class DepthHeadConfig(HeadConfig):
 
     kind: Literal["relative", "metric"] = "relative"
     max_depth: float | None = None
-    activation: Literal["sigmoid", "softplus", "inverse", "relu"] = "sigmoid"
+    activation: Literal["sigmoid", "inverse", "relu"] = "sigmoid"
     hidden_channels: int = Field(32, ge=1)
     scale: float = 1.0
     shift: float = 0.0
@@ -53,8 +53,7 @@ class DepthHeadConfig(HeadConfig):
     def __post_init__(self) -> None:
         if self.kind == "relative":
             self.activation = "relu"
-        bounded = self.activation in ("sigmoid", "softplus")
-        if bounded and not (self.max_depth and self.max_depth > 0):
+        if self.activation == "sigmoid" and not (self.max_depth and self.max_depth > 0):
             raise ValueError(
                 f"a metric depth head needs max_depth > 0 in metres, not {self.max_depth}"
             )
@@ -69,14 +68,10 @@ class DepthHead(Head):
     def __init__(self, config: DepthHeadConfig, in_channels: int) -> None:
         super().__init__()
         self.config = config
-        metric = config.kind == "metric"
-        bound = config.max_depth if metric and config.activation == "sigmoid" else None
-        self.output = OutputSpec(
-            "depth",
-            "depth",
-            unit="m" if metric else "relative inverse depth",
-            value_range=None if bound is None else (0.0, bound),
-        )
+        unit = "m" if config.kind == "metric" else "relative inverse depth"
+        bound = config.max_depth if config.activation == "sigmoid" else None
+        value_range = None if bound is None else (0.0, bound)
+        self.output = OutputSpec("depth", "depth", unit=unit, value_range=value_range)
         hidden = config.hidden_channels
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
@@ -98,8 +93,6 @@ class DepthHead(Head):
         if config.activation == "sigmoid":
             assert config.max_depth is not None
             return torch.sigmoid(x) * config.max_depth
-        if config.activation == "softplus":
-            return F.softplus(x)
         if config.activation == "inverse":
             return 1 / (config.scale * torch.relu(x) + config.shift).clamp_min(1e-8)
         return torch.relu(x) + config.min_depth if config.min_depth else torch.relu(x)
@@ -117,7 +110,6 @@ class SegmentationHeadConfig(HeadConfig):
         auxiliary: of ``dpt``: a second head on the penultimate fusion output, for training.
         upsample: of ``dpt``: ``image`` interpolates the logits to the image's size; ``double``
             doubles them first, at any patch size (transformers).
-        levels: of ``linear``: how many of the deepest levels it reads.
         class_names: K names, or none.
         palette: K RGB rows (0..255), or none for the default colours.
     """
@@ -127,7 +119,6 @@ class SegmentationHeadConfig(HeadConfig):
     dropout: float = Field(0.1, ge=0, le=1)
     auxiliary: bool = True
     upsample: Upsampling = "image"
-    levels: int = Field(1, ge=1)
     class_names: tuple[str, ...] = ()
     palette: tuple[tuple[int, int, int], ...] = ()
 
@@ -202,27 +193,19 @@ class SegmentationHead(Head):
 
 
 class LinearSegmentationHead(Head):
-    """Class logits (B, K, H, W) from patch tokens: batch norm, then one linear map per token.
+    """Class logits (B, K, H, W) of the deepest patch tokens: batch norm, then one linear map.
 
-    DINOv2's linear evaluation (Oquab et al. 2023, section 7.4), which shows how much of a task the
-    encoder's features contain. The paper reads 1 or 4 levels ("lin.", "+ms"), concatenated, and has
-    no dropout. Grids of unequal size are resized to the largest; logits are resized to the image
-    without aligned corners.
+    DINOv2's linear evaluation (Oquab et al. 2023, section 7.4, "lin."), which shows how much of a
+    task the encoder's features contain. Logits are resized without aligned corners.
     """
 
     uses_decoder = False
 
     def __init__(self, config: SegmentationHeadConfig, encoder: Encoder) -> None:
         super().__init__()
-        self.config = config
         self.output = config.output
-        if config.levels > len(encoder.embed_dims):
-            raise ValueError(
-                f"a linear head of levels={config.levels}: the encoder gives "
-                f"{len(encoder.embed_dims)} (model.encoder.out_indices)"
-            )
-        self.num_prefix_tokens = encoder.num_prefix_tokens[-config.levels :]
-        dim = sum(encoder.embed_dims[-config.levels :])
+        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
+        dim = encoder.embed_dims[-1]
         self.norm = nn.BatchNorm2d(dim)
         self.dropout = nn.Dropout2d(config.dropout)
         self.linear = nn.Conv2d(dim, config.num_classes, kernel_size=1)
@@ -231,14 +214,46 @@ class LinearSegmentationHead(Head):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        levels = range(-self.config.levels, 0)
-        maps = [
-            features.patches(level, prefix)
-            for level, prefix in zip(levels, self.num_prefix_tokens, strict=True)
-        ]
-        largest = (maps[0].shape[-2], maps[0].shape[-1])
-        x = torch.cat([resize(m, largest) for m in maps], dim=1)
+        x = features.patches(-1, self.num_prefix_tokens)
         return resize(self.linear(self.dropout(self.norm(x))), size)
+
+
+@register_head("classification")
+@dataclass(kw_only=True)
+class ClassificationHeadConfig(HeadConfig):
+    """Settings of a :class:`TokenHead` with logits (B, K) of the whole image.
+
+    Attributes:
+        num_classes: K.
+        dropout: before the linear map.
+        class_names: K names, or none.
+    """
+
+    num_classes: int = Field(ge=1)
+    dropout: float = Field(0.0, ge=0, le=1)
+    class_names: tuple[str, ...] = ()
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        output = OutputSpec(
+            "classification",
+            "logits",
+            channels=self.num_classes,
+            dense=False,
+            class_names=self.class_names,
+        )
+        return TokenHead(encoder, output, dropout=self.dropout)
+
+
+@register_head("regression")
+@dataclass(kw_only=True)
+class RegressionHeadConfig(HeadConfig):
+    """Settings of a :class:`TokenHead` with one number (B,) of the whole image."""
+
+    dropout: float = Field(0.0, ge=0, le=1)
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        output = OutputSpec("regression", "vector", dense=False)
+        return TokenHead(encoder, output, dropout=self.dropout)
 
 
 class TokenHead(Head):
@@ -249,108 +264,21 @@ class TokenHead(Head):
 
     uses_decoder = False
 
-    def __init__(
-        self, encoder: Encoder, *, outputs: int, dropout: float, norm_eps: float = 1e-6
-    ) -> None:
+    def __init__(self, encoder: Encoder, output: OutputSpec, *, dropout: float) -> None:
         super().__init__()
+        self.output = output
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
-        self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=norm_eps)
+        self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
         self.dropout = nn.Dropout(dropout)
-        self.linear = _small_linear(encoder.embed_dims[-1], outputs)
+        self.linear = nn.Linear(encoder.embed_dims[-1], output.channels or 1)
+        nn.init.trunc_normal_(self.linear.weight, std=0.02)
+        nn.init.zeros_(self.linear.bias)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         tokens = features.tokens.levels[-1]
         token = tokens[:, 0] if self.num_prefix_tokens else tokens.mean(dim=1)
-        return self.linear(self.dropout(self.norm(token)))
-
-
-def _small_linear(dim: int, outputs: int) -> nn.Linear:
-    linear = nn.Linear(dim, outputs)
-    nn.init.trunc_normal_(linear.weight, std=0.02)
-    nn.init.zeros_(linear.bias)
-    return linear
-
-
-@register_head("classification")
-@dataclass(kw_only=True)
-class ClassificationHeadConfig(HeadConfig):
-    """Settings of :class:`ClassificationHead`.
-
-    Attributes:
-        num_classes: K.
-        dropout: before the linear map.
-        distillation_token: a second classifier reads the token after CLS and learns from a teacher;
-            in evaluation the two are averaged (Touvron et al. 2021, section 4). The encoder needs a
-            second prefix token: a register.
-        norm_eps: of the LayerNorm.
-        class_names: K names, or none.
-    """
-
-    num_classes: int = Field(ge=1)
-    dropout: float = Field(0.0, ge=0, le=1)
-    distillation_token: bool = False
-    norm_eps: float = Field(1e-6, gt=0)
-    class_names: tuple[str, ...] = ()
-
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        return ClassificationHead(self, encoder)
-
-
-class ClassificationHead(TokenHead):
-    """Logits (B, K) of the whole image."""
-
-    def __init__(self, config: ClassificationHeadConfig, encoder: Encoder) -> None:
-        super().__init__(
-            encoder, outputs=config.num_classes, dropout=config.dropout, norm_eps=config.norm_eps
-        )
-        self.output = OutputSpec(
-            "classification",
-            "logits",
-            channels=config.num_classes,
-            dense=False,
-            class_names=config.class_names,
-        )
-        self.linear_distilled = None
-        if config.distillation_token:
-            if self.num_prefix_tokens < 2:
-                raise ValueError(
-                    "distillation_token needs a second prefix token beside CLS: "
-                    "model.encoder.num_register_tokens=1"
-                )
-            self.linear_distilled = _small_linear(encoder.embed_dims[-1], config.num_classes)
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        logits = super().forward(features, size)
-        distilled = None if self.training else self.auxiliary(features, size)
-        return logits if distilled is None else (logits + distilled) / 2
-
-    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
-        """Logits (B, K) of the distillation token."""
-        if self.linear_distilled is None:
-            return None
-        return self.linear_distilled(self.dropout(self.norm(features.tokens.levels[-1][:, 1])))
-
-
-@register_head("regression")
-@dataclass(kw_only=True)
-class RegressionHeadConfig(HeadConfig):
-    """Settings of :class:`RegressionHead`."""
-
-    dropout: float = Field(0.0, ge=0, le=1)
-
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        return RegressionHead(self, encoder)
-
-
-class RegressionHead(TokenHead):
-    """One number (B,) of the whole image."""
-
-    def __init__(self, config: RegressionHeadConfig, encoder: Encoder) -> None:
-        super().__init__(encoder, outputs=1, dropout=config.dropout)
-        self.output = OutputSpec("regression", "vector", dense=False)
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return super().forward(features, size).squeeze(-1)
+        values = self.linear(self.dropout(self.norm(token)))
+        return values.squeeze(-1) if self.output.channels is None else values
 
 
 @register_head("inpainting")
@@ -365,11 +293,11 @@ class InpaintingHeadConfig(HeadConfig):
 class InpaintingHead(Head):
     """RGB (B, 3, H, W) in 0..1: one linear map per token (Xie et al. 2022, SimMIM, section 3.3)."""
 
+    output = OutputSpec("inpainting", "map", channels=3, value_range=(0.0, 1.0))
     uses_decoder = False
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
-        self.output = OutputSpec("inpainting", "map", channels=3, value_range=(0.0, 1.0))
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.stride = encoder.strides[-1]
         self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
@@ -380,4 +308,4 @@ class InpaintingHead(Head):
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         tokens, grid = features.tokens.levels[-1], features.tokens.grids[-1]
         patches = self.linear(self.norm(tokens[:, self.num_prefix_tokens :]))
-        return F.pixel_shuffle(patches.transpose(1, 2).unflatten(2, grid), self.stride)
+        return F.pixel_shuffle(patches.mT.unflatten(2, grid), self.stride)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.benchmark import Timer
 
 from dpt.nn.base import Head
 from dpt.nn.dpt import DPT
@@ -22,79 +21,55 @@ log = logging.getLogger("dpt")
 M = TypeVar("M", bound=DPT)
 
 
-def prepare_for_inference(model: nn.Module) -> None:
-    """Fuses normalisation into weights and removes auxiliary heads, in place."""
-    for module in list(model.modules()):
-        if isinstance(module, Head | HybridEmbed | ResidualConvUnit):
-            module.prepare_for_inference()
-
-
 class Compiled:
     """A function of images, under torch.compile if that works here and is faster (first call)."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.compiled: Callable[..., Any] | None = torch.compile(
-            function, options={"freezing": True}
-        )
-        self.measured = False
+        self.chosen: Callable[..., Any] | None = None
 
     def __call__(self, images: Tensor, **options: Any) -> Any:
         with torch.no_grad():
-            if self.compiled is None:
-                return self.function(images, **options)
-            try:
-                result = self.compiled(images, **options)
-            except Exception as error:
-                # torch raises errors of its own types if there is no C++ compiler or no Triton
-                if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                    raise
-                result = self.function(images, **options)  # raises what is wrong with the images
-                reason = str(error).strip().partition("\n")[0]
-                log.warning("torch.compile does not work here, running without: %s", reason)
-                self.compiled = None
-                return result
-            if not self.measured:
-                self.measured = True
-                plain, compiled = _seconds([self.function, self.compiled], images, options)
-                log.info("%.4g s for %s; compiled %.4g s", plain, tuple(images.shape), compiled)
-                if plain <= compiled:
-                    self.compiled = None
-            return result
+            if self.chosen is None:
+                self.chosen = self._choose(images, options)
+            return self.chosen(images, **options)
+
+    def _choose(self, images: Tensor, options: dict[str, Any]) -> Callable[..., Any]:
+        self.function(images, **options)  # raises what is wrong with the images
+        compiled = torch.compile(self.function, options={"freezing": True})
+        try:
+            compiled(images, **options)
+        except Exception as error:
+            # torch raises errors of its own types if there is no C++ compiler or no Triton
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            reason = str(error).strip().partition("\n")[0]
+            log.warning("torch.compile does not work here, running without: %s", reason)
+            return self.function
+        seconds = {f: _seconds(f, images, options) for f in (self.function, compiled)}
+        log.info("%.4g s, compiled %.4g s, for %s", *seconds.values(), tuple(images.shape))
+        return min(seconds, key=seconds.__getitem__)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         return Compiled(deepcopy(self.function, memo))  # compiled again for the copy's weights
 
 
-def _seconds(
-    functions: Sequence[Callable[..., Any]], images: Tensor, options: dict[str, Any]
-) -> list[float]:
-    """Median time of each function, interleaved; the first round is a warm-up."""
-    seconds: list[list[float]] = [[] for _ in functions]
-    for _ in range(6):
-        for function, taken in zip(functions, seconds, strict=True):
-            start = time.perf_counter()
-            function(images, **options)
-            if images.device.type == "cuda":
-                torch.cuda.synchronize(images.device)
-            taken.append(time.perf_counter() - start)
-    return [statistics.median(taken[1:]) for taken in seconds]
+def _seconds(function: Callable[..., Any], images: Tensor, options: dict[str, Any]) -> float:
+    timer = Timer(
+        "function(images, **options)", globals=locals(), num_threads=torch.get_num_threads()
+    )
+    return timer.timeit(5).mean
 
 
 def optimized(model: M, *, compiled: bool) -> M:
-    """A copy that computes what ``model`` computes in evaluation, and cannot be trained or saved.
-
-    BN is fused, auxiliary heads are removed, convolutions are channels-last, parameters frozen.
-
-    Args:
-        compiled: also try torch.compile at the first call, which takes half a minute, more for
-            images of other sizes, and holds its own copy of the weights.
-    """
+    """A copy for prediction alone, see :meth:`dpt.DPT.optimize_for_inference`."""
     if model.predicts_only:
         return model
     copy: Any = deepcopy(model).eval().requires_grad_(False)
     copy.predicts_only = True
-    prepare_for_inference(copy)
+    for module in list(copy.modules()):
+        if isinstance(module, Head | HybridEmbed | ResidualConvUnit):
+            module.prepare_for_inference()
     copy.to(memory_format=torch.channels_last)
     if compiled:
         copy.forward = Compiled(copy.forward)

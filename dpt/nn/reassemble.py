@@ -6,7 +6,7 @@ tokens, N = h·w patch tokens, D embedding, C channels of the map.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,8 +27,6 @@ class Read(nn.Module):
 
     def __init__(self, *, dim: int, num_prefix_tokens: int, mode: ReadoutMode) -> None:
         super().__init__()
-        if mode not in get_args(ReadoutMode):
-            raise ValueError(f"readout={mode!r}: choose from {get_args(ReadoutMode)}")
         if num_prefix_tokens == 0 and mode != "ignore":
             raise ValueError(f"readout={mode!r} needs a CLS token, and this encoder has none")
         self.mode: ReadoutMode = mode
@@ -59,7 +57,7 @@ class Assemble(nn.Module):
 class Project(nn.Conv2d):
     """The 1×1 convolution from the embedding to the map's channels, D to C."""
 
-    def __init__(self, *, in_channels: int, out_channels: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(in_channels, out_channels, kernel_size=1)
 
 
@@ -75,9 +73,8 @@ class Resample(nn.Module):
             k = int(scale)
             self.conv = nn.ConvTranspose2d(channels, channels, kernel_size=k, stride=k)
         elif 0 < scale < 1 and (1 / scale) == int(1 / scale):
-            self.conv = nn.Conv2d(
-                channels, channels, kernel_size=3, stride=int(1 / scale), padding=1
-            )
+            k = int(1 / scale)
+            self.conv = nn.Conv2d(channels, channels, kernel_size=3, stride=k, padding=1)
         else:
             raise ValueError(f"resample scale {scale}: must be a whole number or one over one")
 
@@ -106,9 +103,7 @@ class Reassemble(nn.Module):
         super().__init__()
         self.read = Read(dim=dim, num_prefix_tokens=num_prefix_tokens, mode=readout)
         self.assemble = Assemble()
-        self.project = (
-            nn.Identity() if channels is None else Project(in_channels=dim, out_channels=channels)
-        )
+        self.project = nn.Identity() if channels is None else Project(dim, channels)
         self.resample = Resample(channels=channels or dim, scale=scale)
 
     def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpt.depthmath import at_least_float32
 from dpt.functional import upsample
 from dpt.types import OutputSpec
 
@@ -39,13 +40,9 @@ def augmented(
     """``model`` with the requested augmentations; ``model`` itself if none is requested.
 
     With all of them, every scale of every image goes through the sliding window, as it is and
-    flipped, as in mmsegmentation.
-
-    Args:
-        model: images to outputs.
-        specs: what each output is, as ``dpt.DPT.outputs``.
-        flip, scales, window, stride, multiple_of: see the functions below; ``window=None`` predicts
-            whole images, ``stride=None`` is two thirds of the window.
+    flipped, as in mmsegmentation. Arguments as for the functions below, with ``specs`` as
+    ``dpt.DPT.outputs``; ``window=None`` predicts whole images, ``stride=None`` is two thirds of
+    the window.
     """
     if window is not None:
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
@@ -143,7 +140,7 @@ def slide(
     for rows in spans(height, window[0], stride[0]):
         for columns in spans(width, window[1], stride[1]):
             for name, value in model(images[..., rows, columns]).items():
-                value = _exact(value)
+                value = at_least_float32(value)
                 if not specs[name].dense:
                     total[name] = total[name] + value if name in total else value
                     continue
@@ -163,17 +160,13 @@ def spans(length: int, window: int, stride: int) -> Iterator[slice]:
         yield slice(max(stop - window, 0), stop)
 
 
-def _exact(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
 def _mean(views: Iterable[Mapping[str, Tensor]], specs: Specs) -> Outputs:
     """Mean of outputs, one view in memory at a time; of logits, the mean of probabilities."""
     total: Outputs = {}
     count = 0
     for outputs in views:
         for name, value in outputs.items():
-            value = _exact(value)
+            value = at_least_float32(value)
             value = value.softmax(1) if specs[name].kind == "logits" else value
             total[name] = total[name].add_(value) if name in total else value.clone()
         count += 1

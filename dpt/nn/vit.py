@@ -6,7 +6,8 @@ D embedding, h × w the grid. Parameter names are timm's, so timm's weights load
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Literal
 
 import torch
@@ -20,21 +21,6 @@ from dpt.functional import act_linear, norm_linear
 from dpt.nn.base import Encoder, EncoderConfig, Padding, register_encoder
 from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions, sincos_1d, sincos_2d
 from dpt.types import Tokens
-
-GeluKind = Literal["exact", "tanh", "sigmoid"]
-
-
-class SigmoidGELU(nn.Module):
-    """x · sigmoid(1.702 x), within 0.0204 of GELU everywhere."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(1.702 * x)
-
-
-def make_gelu(kind: GeluKind) -> nn.Module:
-    if kind == "sigmoid":
-        return SigmoidGELU()
-    return nn.GELU(approximate="none" if kind == "exact" else "tanh")
 
 
 class DropPath(nn.Module):
@@ -110,67 +96,42 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(self, dim: int, *, hidden: int, gelu: GeluKind) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(dim, hidden)
-        self.act = make_gelu(gelu)
-        self.fc2 = nn.Linear(hidden, dim)
+    """fc2(GELU(fc1(x))), or if ``gated`` SwiGLU (Shazeer 2020), as in DINOv2's ViT-g.
 
-    def forward(self, tokens: Tensor, *, norm: nn.Module | None = None) -> Tensor:
-        hidden = norm_linear(norm, self.fc1, tokens)
-        return act_linear(self.act, self.fc2, hidden)
-
-
-class SwiGLU(nn.Module):
-    """fc2(silu(a) · b) with (a, b) = fc1(x) (Shazeer 2020); DINOv2 ViT-g's MLP.
-
-    Its hidden width is two thirds of ``hidden``, rounded up to a multiple of 8.
+    The hidden width of SwiGLU is two thirds of ``hidden``, rounded up to a multiple of 8.
     """
 
-    def __init__(self, dim: int, *, hidden: int) -> None:
+    def __init__(self, dim: int, *, hidden: int, gated: bool = False) -> None:
         super().__init__()
-        hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
-        self.fc1 = nn.Linear(dim, 2 * hidden)
+        if gated:
+            hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
+        self.fc1 = nn.Linear(dim, 2 * hidden if gated else hidden)
+        self.act = swiglu if gated else F.gelu
         self.fc2 = nn.Linear(hidden, dim)
 
     def forward(self, tokens: Tensor, *, norm: nn.Module | None = None) -> Tensor:
-        return act_linear(self.gate, self.fc2, norm_linear(norm, self.fc1, tokens))
+        return act_linear(self.act, self.fc2, norm_linear(norm, self.fc1, tokens))
 
-    @staticmethod
-    def gate(hidden: Tensor) -> Tensor:
-        gate, value = hidden.chunk(2, dim=-1)
-        return F.silu(gate) * value
+
+def swiglu(hidden: Tensor) -> Tensor:
+    """silu(a) · b, where a and b are the halves of the last axis."""
+    gate, value = hidden.chunk(2, dim=-1)
+    return F.silu(gate) * value
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each on a residual branch.
+    """Attention, then MLP, each on a residual branch: x + f(LN x), or LN(x + f(x)) if post-norm."""
 
-    Pre-norm: x + f(LN x). Post-norm: LN(x + f(x)).
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        num_heads: int,
-        mlp_ratio: float = 4.0,
-        qkv_bias: bool = True,
-        norm_order: Literal["pre", "post"] = "pre",
-        norm_eps: float = 1e-6,
-        gelu: GeluKind = "exact",
-        swiglu: bool = False,
-        layer_scale: float | None = None,
-        drop_path: float = 0.0,
-    ) -> None:
+    def __init__(self, config: ViTConfig, *, drop_path: float = 0.0) -> None:
         super().__init__()
-        self.pre_norm = norm_order == "pre"
-        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
-        self.attn = Attention(dim, num_heads=num_heads, qkv_bias=qkv_bias)
-        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
-        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
-        hidden = int(dim * mlp_ratio)
-        self.mlp = SwiGLU(dim, hidden=hidden) if swiglu else MLP(dim, hidden=hidden, gelu=gelu)
-        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        dim, scale = config.embed_dim, config.layer_scale
+        self.pre_norm = config.norm_order == "pre"
+        self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.attn = Attention(dim, num_heads=config.num_heads, qkv_bias=config.qkv_bias)
+        self.ls1 = nn.Identity() if scale is None else LayerScale(dim, scale)
+        self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.mlp = MLP(dim, hidden=int(dim * config.mlp_ratio), gated=config.swiglu)
+        self.ls2 = nn.Identity() if scale is None else LayerScale(dim, scale)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -191,7 +152,6 @@ class ViTConfig(EncoderConfig):
         patch_size: side of a patch in pixels.
         embed_dim: D.
         num_blocks: of the architecture; those up to the last of ``out_indices`` are built.
-        num_heads: divides ``embed_dim``.
         mlp_ratio: hidden width of the MLP over ``embed_dim``.
         num_register_tokens: extra tokens after CLS that nothing reads (Darcet et al. 2024).
         position: ``learned`` adds a parameter for each grid cell, ``sincos_1d`` and ``sincos_2d``
@@ -199,8 +159,8 @@ class ViTConfig(EncoderConfig):
             a patch code of ``embed_dim - position_dim``, ``none`` adds nothing.
         cls_position: whether learned codes have an entry for CLS, as in ViT and timm.
         position_resize: see :func:`dpt.nn.positions.resize_positions`.
-        norm_order: ``pre``: x + f(LN x); ``post``: LN(x + f(x)).
-        swiglu: a gated MLP in place of the one with GELU, as in DINOv2's ViT-g.
+        norm_order: see :class:`Block`.
+        swiglu: see :class:`MLP`.
         layer_scale: initial gain of LayerScale; None leaves it out.
         drop_path: rate at the last block; it grows linearly from 0 at the first.
         out_indices: zero-based blocks whose outputs are returned, ascending.
@@ -224,7 +184,6 @@ class ViTConfig(EncoderConfig):
     cls_position: bool = True
     norm_order: Literal["pre", "post"] = "pre"
     norm_eps: float = Field(1e-6, gt=0)
-    gelu: GeluKind = "exact"
     swiglu: bool = False
     layer_scale: float | None = None
     drop_path: float = Field(0.0, ge=0, lt=1)
@@ -233,12 +192,11 @@ class ViTConfig(EncoderConfig):
     padding: Padding = "bottom_right"
 
     def __post_init__(self) -> None:
-        if self.embed_dim % self.num_heads:
-            text = f"embed_dim={self.embed_dim} is not a multiple of num_heads={self.num_heads}"
-            raise ValueError(text)
-        if self.position == "concat" and not 0 < self.position_dim < self.embed_dim:
-            limit = f"embed_dim={self.embed_dim}"
-            raise ValueError(f"position_dim={self.position_dim}: must lie between 0 and {limit}")
+        dim, heads, part = self.embed_dim, self.num_heads, self.position_dim
+        if dim % heads:
+            raise ValueError(f"embed_dim={dim} is not a multiple of num_heads={heads}")
+        if self.position == "concat" and not 0 < part < dim:
+            raise ValueError(f"position_dim={part}: must lie between 0 and embed_dim={dim}")
         check_out_indices(self.out_indices, self.num_blocks)
         if not 1 <= self.patch_size <= min(self.image_size):
             raise ValueError(
@@ -252,12 +210,11 @@ class ViTConfig(EncoderConfig):
 
 def check_out_indices(indices: Sequence[int], num_blocks: int) -> None:
     """Raises a ValueError unless ``indices`` ascend within 0..num_blocks - 1."""
-    if list(indices) != sorted(set(indices)) or not set(indices) <= set(range(num_blocks)):
+    if not indices or list(indices) != sorted(set(indices) & set(range(num_blocks))):
         raise ValueError(
-            f"out_indices={list(indices)}: must ascend within 0..{num_blocks - 1} (zero-based)"
+            f"out_indices={list(indices)}: must ascend within 0..{num_blocks - 1} (zero-based) and "
+            "name at least one"
         )
-    if not indices:
-        raise ValueError("out_indices=[]: name at least one block")
 
 
 class VisionTransformer(Encoder):
@@ -266,8 +223,7 @@ class VisionTransformer(Encoder):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        dim, patch = config.embed_dim, config.patch_size
-        levels = len(config.out_indices)
+        dim, patch, levels = config.embed_dim, config.patch_size, len(config.out_indices)
         self.embed_dims = (dim,) * levels
         self.num_prefix_tokens = (1 + config.num_register_tokens,) * levels
         self.strides = (patch,) * levels
@@ -275,10 +231,9 @@ class VisionTransformer(Encoder):
         self.padding = config.padding
         self.cls_position = config.cls_position and config.position == "learned"
         self.grid = (config.image_size[0] // patch, config.image_size[1] // patch)
-
-        code_dim = config.position_dim if config.position == "concat" else dim
-        patch_dim = dim - code_dim if config.position == "concat" else dim
-        self.patch_embed = self.make_patch_embed(patch_dim)
+        concat = config.position == "concat"
+        code_dim = config.position_dim if concat else dim
+        self.patch_embed = self.make_patch_embed(dim - code_dim if concat else dim)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         registers = config.num_register_tokens
         self.reg_token = nn.Parameter(torch.zeros(1, registers, dim)) if registers else None
@@ -297,18 +252,7 @@ class VisionTransformer(Encoder):
 
     def make_block(self, index: int) -> Block:
         config = self.config
-        return Block(
-            config.embed_dim,
-            num_heads=config.num_heads,
-            mlp_ratio=config.mlp_ratio,
-            qkv_bias=config.qkv_bias,
-            norm_order=config.norm_order,
-            norm_eps=config.norm_eps,
-            gelu=config.gelu,
-            swiglu=config.swiglu,
-            layer_scale=config.layer_scale,
-            drop_path=config.drop_path * index / max(config.num_blocks - 1, 1),
-        )
+        return Block(config, drop_path=config.drop_path * index / max(config.num_blocks - 1, 1))
 
     def init_weights(self) -> None:
         """Truncated normal 0.02 for linear maps and codes, zero for biases, as ViT and timm."""
@@ -325,9 +269,9 @@ class VisionTransformer(Encoder):
         """Embeddings, tokens and a hybrid's CNN are 0, block i is i + 1, the norm as the last."""
 
         def layer(name: str) -> int:
-            part, _, rest = name.partition(".")
+            part, *rest = name.split(".")
             if part == "blocks":
-                return int(rest.partition(".")[0]) + 1
+                return int(rest[0]) + 1
             return len(self.blocks) if part == "norm" else 0
 
         return {name: layer(name) for name, _ in self.named_parameters()}
@@ -360,21 +304,23 @@ class VisionTransformer(Encoder):
         prefix = [cls_token] if self.reg_token is None else [cls_token, self.reg_token]
         return torch.cat([p.expand(B, -1, -1) for p in prefix] + [tokens], dim=1)
 
+    def attention_biases(self, grid: tuple[int, int]) -> Iterable[Tensor | None]:
+        """What each block adds to its attention scores, (1, heads, T, T)."""
+        return repeat(None)
+
     def encode(self, map_BDhw: Tensor) -> list[Tensor]:
         """A map of patch codes to the token matrices of ``out_indices``."""
         tokens = self.embed(map_BDhw)
+        biases = self.attention_biases((map_BDhw.shape[-2], map_BDhw.shape[-1]))
         levels = []
-        for i, block in enumerate(self.blocks):
-            tokens = self.run_block(block, tokens)
+        for i, (block, bias) in enumerate(zip(self.blocks, biases, strict=False)):
+            if self.checkpoints_activations and self.training and torch.is_grad_enabled():
+                tokens = checkpoint(block, tokens, bias, use_reentrant=False)
+            else:
+                tokens = block(tokens, bias)
             if i in self.config.out_indices:
                 levels.append(self.norm(tokens))
         return levels
-
-    def run_block(self, block: nn.Module, *inputs: Tensor) -> Tensor:
-        """One block; under activation checkpointing only its inputs are kept for backward."""
-        if self.checkpoints_activations and self.training and torch.is_grad_enabled():
-            return checkpoint(block, *inputs, use_reentrant=False)
-        return block(*inputs)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Keeps only each block's input and recomputes the rest in the backward pass."""

@@ -1,7 +1,13 @@
 """Objectives: for each head, its labels, losses, metrics, baselines and pictures."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from dpt.objectives.base import OBJECTIVES, Objective
 from dpt.objectives.depth import DepthObjective
 from dpt.objectives.image import ClassificationObjective, RegressionObjective
 from dpt.objectives.inpainting import InpaintingObjective
 from dpt.objectives.segmentation import SegmentationObjective
+
+for _module in iter_modules(__path__):  # each adds its objectives to OBJECTIVES
+    import_module(f"{__name__}.{_module.name}")

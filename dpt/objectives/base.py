@@ -36,14 +36,12 @@ class Objective(nn.Module, ABC):
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
         head_options: arguments of the head in the model's configuration, set in ``__init__``.
-        needs_teacher: whether a part of the head is trained only by a teacher.
     """
 
     head: ClassVar[str]
     target: ClassVar[Target | None]
     dense: ClassVar[bool] = True
     metrics: SumMetric
-    needs_teacher: bool = False
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()

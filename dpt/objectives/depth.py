@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ class DepthObjective(Objective):
         max_depth: in metres; bounds the head's output and the pixels that count.
         min_depth: in metres; nearer pixels do not count.
         loss: called with prediction, target and valid, each (B, H, W); None for the kind's default.
-        activation: of a metric head, ``sigmoid`` (bounded by ``max_depth``) or ``softplus``.
     """
 
     head = "depth"
@@ -50,7 +49,6 @@ class DepthObjective(Objective):
         max_depth: float,
         min_depth: float = 1e-3,
         loss: nn.Module | None = None,
-        activation: Literal["sigmoid", "softplus"] = "sigmoid",
         weight: float = 1.0,
     ) -> None:
         super().__init__(weight=weight)
@@ -58,7 +56,7 @@ class DepthObjective(Objective):
         self.max_depth = max_depth
         self.head_options = {"kind": kind}
         if kind == "metric":
-            self.head_options |= {"max_depth": max_depth, "activation": activation}
+            self.head_options |= {"max_depth": max_depth, "activation": "sigmoid"}
         self.loss = loss or default_loss(kind=kind)
         self.metrics = DepthMetrics(prediction_kind=kind, min_depth=min_depth, max_depth=max_depth)
 

@@ -21,7 +21,6 @@ class ClassificationObjective(ClassObjective):
         num_classes: C.
         dropout: in front of the linear layer.
         label_smoothing: share of the target spread over all classes.
-        distillation_token: a teacher trains a second classifier, on the token after CLS.
     """
 
     head = "classification"
@@ -34,18 +33,12 @@ class ClassificationObjective(ClassObjective):
         num_classes: int,
         dropout: float = 0.0,
         label_smoothing: float = 0.0,
-        distillation_token: bool = False,
         weight: float = 1.0,
     ) -> None:
         super().__init__(weight=weight)
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
-        self.needs_teacher = distillation_token
-        self.head_options = {
-            "num_classes": num_classes,
-            "dropout": dropout,
-            "distillation_token": distillation_token,
-        }
+        self.head_options = {"num_classes": num_classes, "dropout": dropout}
         self.metrics = ClassificationMetrics(num_classes)
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
@@ -60,12 +53,8 @@ class ClassificationObjective(ClassObjective):
         return {"loss_classification": self.weight * loss / len(batch["class_id"])}
 
     def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
-        """Hard-label distillation (Touvron et al. 2021, eq. 3); ``temperature`` is not used.
-
-        The classifier of the distillation token is trained if there is one, else the only one, as
-        in the paper's comparison of usual with token distillation.
-        """
-        logits = outputs.get("classification_auxiliary", outputs["classification"])
+        """Hard-label distillation (Touvron et al. 2021, eq. 3); ``temperature`` is not used."""
+        logits = outputs["classification"]
         choice = teacher_outputs["classification"].argmax(dim=1)
         return self.weight * F.cross_entropy(at_least_float32(logits), choice)
 

@@ -28,7 +28,6 @@ class SegmentationObjective(ClassObjective):
         loss: called with logits (B, K, h, w), which it upsamples, and labels (B, H, W).
         kind: of the head: ``dpt`` reads the decoder's map, ``linear`` the encoder's own tokens, see
             :class:`dpt.nn.LinearSegmentationHead`.
-        levels: number of the deepest levels that a linear head reads.
         auxiliary_weight: factor of the same loss on the auxiliary head (Ranftl et al. 2021,
             section 4.2: 0.2 on the penultimate fusion output); 0 leaves the head out. A linear head
             has none.
@@ -47,7 +46,6 @@ class SegmentationObjective(ClassObjective):
         palette: Sequence[Sequence[int]] = (),
         loss: nn.Module | None = None,
         kind: Literal["dpt", "linear"] = "dpt",
-        levels: int = 1,
         auxiliary_weight: float = 0.2,
         dropout: float = 0.1,
         weight: float = 1.0,
@@ -65,7 +63,7 @@ class SegmentationObjective(ClassObjective):
             "palette": [list(row) for row in palette],
         }
         if kind == "linear":
-            self.head_options |= {"kind": kind, "levels": levels}
+            self.head_options["kind"] = kind
         else:
             self.head_options["auxiliary"] = auxiliary_weight > 0
 

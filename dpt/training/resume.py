@@ -190,6 +190,6 @@ def without_weight_files(model: Mapping[str, Any], checkpoint: Path) -> dict[str
     They are not needed to resume and may be gone. If the run started from a whole model, the
     checkpoint takes its place, since it defines the architecture.
     """
-    encoder = {k: v for k, v in model["encoder"].items() if k not in ("weights", "pretrained")}
+    encoder = {k: v for k, v in model["encoder"].items() if k != "weights"}
     weights = None if model.get("weights") is None else str(checkpoint)
     return {**model, "encoder": encoder, "weights": weights}

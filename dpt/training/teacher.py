@@ -93,8 +93,6 @@ def make_teacher(task: Mapping[str, Any], objectives: Mapping[str, Objective]) -
     """The model in ``task.teacher``; None if it is not set."""
     path = task.get("teacher")
     if path is None:
-        if any(o.needs_teacher for o in objectives.values()):
-            raise ValueError("distillation_token=true needs a teacher: set task.teacher to a model")
         return None
     keys = ("weight", "temperature")
     settings = {k: validate(float, task[f"teacher_{k}"], f"task.teacher_{k}") for k in keys}

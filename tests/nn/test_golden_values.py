@@ -18,7 +18,7 @@ from dpt.nn import (
     sincos_1d,
     sincos_2d,
 )
-from dpt.nn.vit import Attention, Block, PatchEmbed, make_gelu
+from dpt.nn.vit import Attention, Block, PatchEmbed
 
 # lecture 004: a 4 × 4 image of 1..16, 2 × 2 patches, D = 2
 IMAGE = torch.arange(1.0, 17.0, dtype=torch.float64).reshape(1, 1, 4, 4)
@@ -201,24 +201,8 @@ def test_head_size_of_vit_base_is_64_and_scores_are_divided_by_its_root():
 # lecture 003
 
 
-def test_gelu_values():
-    one = torch.ones((), dtype=torch.float64)
-    assert make_gelu("exact")(one).item() == pytest.approx(0.841345, abs=5e-7)
-    assert make_gelu("sigmoid")(one).item() == pytest.approx(0.845796, abs=5e-7)
-
-
-def test_gelu_approximation_error_and_minimum():
-    x = torch.linspace(-6, 6, 1_200_001, dtype=torch.float64)
-    exact, approximate = make_gelu("exact")(x), make_gelu("sigmoid")(x)
-    error = (exact - approximate).abs()
-    assert error.max().item() == pytest.approx(0.02033, abs=5e-6)
-    assert abs(x[error.argmax()].item()) == pytest.approx(2.27, abs=5e-3)
-    assert exact.min().item() == pytest.approx(-0.16997, abs=5e-6)
-    assert x[exact.argmin()].item() == pytest.approx(-0.7518, abs=5e-5)
-
-
 def test_layer_norm_divides_by_the_standard_deviation():
-    norm = Block(4, num_heads=1, norm_eps=1e-12).double().norm1
+    norm = Block(ViTConfig(embed_dim=4, num_heads=1, norm_eps=1e-12)).double().norm1
     found = norm(torch.tensor([1.0, 2, 3, 4], dtype=torch.float64))
     close(found, [-1.3416, -0.4472, 0.4472, 1.3416], atol=5e-5)
 
@@ -267,7 +251,7 @@ def test_attention_of_the_first_patch_without_the_root():
 def test_residual_forms(order):
     """Pre-norm x + f(LN x) as lecture 004, post-norm LN(x + f(x)) as lecture 000."""
     torch.manual_seed(0)
-    block = Block(8, num_heads=2, norm_order=order).double()
+    block = Block(ViTConfig(embed_dim=8, num_heads=2, norm_order=order)).double()
     for p in block.parameters():
         nn.init.normal_(p)
     x = torch.randn(2, 5, 8, dtype=torch.float64)

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 import dpt
 from dpt.nn import (
     HEADS,
-    ClassificationHead,
     ClassificationHeadConfig,
     DepthHead,
     DepthHeadConfig,
@@ -15,7 +14,6 @@ from dpt.nn import (
     Features,
     InpaintingHead,
     LinearSegmentationHead,
-    RegressionHead,
     RegressionHeadConfig,
     SegmentationHead,
     SegmentationHeadConfig,
@@ -64,10 +62,6 @@ def test_features_are_upsampled_maps_and_patches():
 ACTIVATIONS = {
     "relative": ({}, torch.relu),
     "sigmoid": ({"kind": "metric", "max_depth": 10.0}, lambda x: 10 * torch.sigmoid(x)),
-    "softplus": (
-        {"kind": "metric", "max_depth": 10.0, "activation": "softplus"},
-        lambda x: torch.log1p(x.exp()),
-    ),
     "inverse": (
         {"kind": "metric", "activation": "inverse", "scale": 0.5, "shift": 0.1},
         lambda x: 1 / (0.5 * torch.relu(x) + 0.1),
@@ -138,13 +132,10 @@ def test_auxiliary_logits_are_of_the_penultimate_fusion():
     assert DepthHead(DepthHeadConfig(), 8).auxiliary(x, (24, 40)) is None
 
 
-def bn_head(tokens, norm, linear, size, *, levels, prefix):
-    """DINOv2's BNHead: maps of the levels, concatenated, batch norm, 1×1 convolution, resized."""
-    maps = [
-        level[:, prefix:].reshape(len(level), *grid, -1).permute(0, 3, 1, 2)
-        for level, grid in zip(tokens.levels[-levels:], tokens.grids[-levels:], strict=True)
-    ]
-    x = torch.cat(maps, dim=1)
+def bn_head(tokens, norm, linear, size, *, prefix):
+    """DINOv2's BNHead: the deepest patch tokens, batch norm, 1×1 convolution, resized."""
+    level, grid = tokens.levels[-1], tokens.grids[-1]
+    x = level[:, prefix:].reshape(len(level), *grid, -1).permute(0, 3, 1, 2)
     mean, var = norm.running_mean, norm.running_var
     if norm.training:
         mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
@@ -162,13 +153,12 @@ def scramble(head):
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("levels", [1, 4])
-def test_a_linear_segmentation_head_is_dinov2s(levels, training):
-    config = SegmentationHeadConfig(num_classes=6, kind="linear", levels=levels, dropout=0.0)
+def test_a_linear_segmentation_head_is_dinov2s(training):
+    config = SegmentationHeadConfig(num_classes=6, kind="linear", dropout=0.0)
     head = LinearSegmentationHead(config, encoder(prefix=3)).train(training)
     scramble(head)
     x = features(prefix=3)
-    wanted = bn_head(x.tokens, head.norm, head.linear, (42, 70), levels=levels, prefix=3)
+    wanted = bn_head(x.tokens, head.norm, head.linear, (42, 70), prefix=3)
     torch.testing.assert_close(head(x, (42, 70)), wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -183,11 +173,11 @@ def linear_model(**options):
 
 @torch.no_grad()
 def test_a_model_with_a_linear_head_alone_has_no_decoder(tmp_path):
-    model, images = linear_model(levels=4), torch.randn(2, 3, 28, 42)
+    model, images = linear_model(), torch.randn(2, 3, 28, 42)
     assert model.decoder is None
     head, tokens = model.heads["segmentation"], model.encoder(images)
     found = model(images)["segmentation"]
-    wanted = bn_head(tokens, head.norm, head.linear, (28, 42), levels=4, prefix=1)
+    wanted = bn_head(tokens, head.norm, head.linear, (28, 42), prefix=1)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     assert model(images[..., :25, :41])["segmentation"].shape == (2, 5, 25, 41)
     fast = model.optimize_for_inference(compiled=False)
@@ -199,16 +189,11 @@ def test_a_model_with_a_linear_head_alone_has_no_decoder(tmp_path):
         convert(tmp_path / "model", tmp_path / "out.pt", to="official")
 
 
-def test_a_linear_head_cannot_read_more_levels_than_there_are():
-    with pytest.raises(ValueError, match=r"levels=5: the encoder gives 4 \(model.encoder.out_ind"):
-        linear_model(levels=5)
-
-
 # --- Tokens
 
 
 def test_classification_reads_the_cls_token():
-    head = ClassificationHead(ClassificationHeadConfig(num_classes=4), encoder(prefix=3))
+    head = ClassificationHeadConfig(num_classes=4).build(encoder(prefix=3), 8)
     x = features(prefix=3)
     tokens = x.tokens.levels[-1]
     found = head(x, (1, 1))
@@ -219,25 +204,14 @@ def test_classification_reads_the_cls_token():
 
 
 def test_without_cls_the_mean_token_is_read():
-    head = ClassificationHead(ClassificationHeadConfig(num_classes=4), encoder(prefix=0))
+    head = ClassificationHeadConfig(num_classes=4).build(encoder(prefix=0), 8)
     x = features(prefix=0)
     mean = x.tokens.levels[-1].mean(1)
     torch.testing.assert_close(head(x, (1, 1)), head.linear(head.norm(mean)))
 
 
-def test_the_distillation_token_is_averaged_in_evaluation():
-    config = ClassificationHeadConfig(num_classes=4, distillation_token=True)
-    head, x = ClassificationHead(config, encoder(prefix=2)), features(prefix=2)
-    logits, distilled = head(x, (1, 1)), head.auxiliary(x, (1, 1))
-    token = x.tokens.levels[-1][:, 1]
-    torch.testing.assert_close(distilled, head.linear_distilled(head.norm(token)))
-    torch.testing.assert_close(head.eval()(x, (1, 1)), (logits + distilled) / 2)
-    with pytest.raises(ValueError, match=r"distillation_token .*num_register_tokens=1"):
-        ClassificationHead(config, encoder(prefix=1))
-
-
 def test_regression_gives_one_number_an_image():
-    head, x = RegressionHead(RegressionHeadConfig(), encoder()), features()
+    head, x = RegressionHeadConfig().build(encoder(), 8), features()
     wanted = head.linear(head.norm(x.tokens.levels[-1][:, 0]))[:, 0]
     torch.testing.assert_close(head(x, (1, 1)), wanted)
 
@@ -262,7 +236,7 @@ def test_inpainting_places_the_pixels_of_each_token():
         ("depth", {"kind": "metric"}, "needs max_depth > 0 in metres, not None"),
         ("depth", {"kind": "metric", "max_depth": 0.0}, "needs max_depth > 0"),
         ("depth", {"kind": "metric", "max_depth": float("nan")}, "needs max_depth > 0"),
-        ("depth", {"kind": "metric", "activation": "exp"}, r"activation='exp'.*sigmoid.*softplus"),
+        ("depth", {"kind": "metric", "activation": "exp"}, r"activation='exp'.*sigmoid.*inverse"),
         ("segmentation", {"num_classes": 0}, r"num_classes=0: .*greater than or equal to 1"),
         ("segmentation", {}, r"heads\.num_classes must be given"),
         ("segmentation", {"num_classes": 2, "class_names": ["a"]}, "1 entries for 2 classes"),

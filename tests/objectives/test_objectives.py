@@ -162,9 +162,7 @@ def test_classification():
     objective.losses({"classification": logits}, batch)["loss_classification"].backward()
     assert logits.grad[2].abs().sum() == 0
     assert logits.grad[1].abs().sum() > 0
-    assert objective.head_options == {
-        "num_classes": 3, "dropout": 0.0, "distillation_token": False,
-    }  # fmt: skip
+    assert objective.head_options == {"num_classes": 3, "dropout": 0.0}
 
 
 def test_regression():

@@ -28,7 +28,6 @@ OBJECTIVES = {
     "relative": lambda: DepthObjective(max_depth=10.0, kind="relative"),
     "segmentation": lambda: SegmentationObjective(num_classes=3, dropout=0.0),
     "classification": lambda: ClassificationObjective(num_classes=4),
-    "token": lambda: ClassificationObjective(num_classes=4, distillation_token=True),
     "joint": lambda: (DepthObjective(max_depth=10.0), SegmentationObjective(num_classes=3)),
 }
 
@@ -47,9 +46,8 @@ def model_of(objectives, seed=0, **encoder):
 def task_of(name, *, teacher="", teacher_seed=0, **settings):
     """A task and its teacher, of the same architecture; of equal weights if seeds are equal."""
     objectives = objectives_of(name)
-    registers = {"num_register_tokens": 1} if name == "token" else {}
-    model = model_of(objectives, **registers)
-    taught = model_of(objectives_of(teacher or name), seed=teacher_seed, **registers)
+    model = model_of(objectives)
+    taught = model_of(objectives_of(teacher or name), seed=teacher_seed)
     return Task(
         model=model,
         objectives=objectives,
@@ -145,7 +143,7 @@ def test_the_teacher_is_no_part_of_the_task():
 @pytest.mark.parametrize(
     "name",
     ["segmentation",
-     *(pytest.param(n, marks=pytest.mark.slow) for n in ("depth", "token", "classification"))],
+     *(pytest.param(n, marks=pytest.mark.slow) for n in ("depth", "classification"))],
 )  # fmt: skip
 def test_training_towards_a_teacher_lowers_the_disagreement(name):
     task = task_of(name, teacher_seed=1)
@@ -186,28 +184,6 @@ def test_the_teacher_normalises_for_itself():
     assert not torch.equal(task.teacher.predict(images)["depth"], before)
     expected = taught(taught.preprocessing.normalize(images))["depth"]
     assert torch.equal(task.teacher.predict(images)["depth"], expected)
-
-
-# ----------------------------------------------------------------------- distillation token
-
-
-def test_the_distillation_token_has_a_classifier_of_its_own():
-    task = task_of("token", teacher_seed=1)
-    model, images = task.model, torch.rand(2, 3, *SIZE)
-    head = model.heads["classification"]
-    model.train()
-    both = model(images)
-    model.eval()
-    mean = (both["classification"] + both["classification_auxiliary"]) / 2
-    torch.testing.assert_close(model(images)["classification"], mean)
-    task.train().training_step(unlabelled(), 0).backward()
-    assert float(head.linear_distilled.weight.grad.abs().sum()) > 0
-    assert float(head.linear.weight.grad.abs().sum()) == 0  # no label: its own has nothing to learn
-
-
-def test_it_needs_a_second_prefix_token():
-    with pytest.raises(ValueError, match=r"model\.encoder\.num_register_tokens=1"):
-        model_of(objectives_of("token"))
 
 
 # ----------------------------------------------------------------------------------- losses

@@ -156,7 +156,7 @@ def test_without_a_rate_of_its_own_the_encoder_falls_from_the_common_one():
 
 def test_an_encoder_without_an_order_is_refused():
     model = nn.ModuleDict({"encoder": Encoder(), "heads": nn.Linear(3, 3)})
-    with pytest.raises(ValueError, match=r"optim\.layer_decay: Encoder does not define an order"):
+    with pytest.raises(ValueError, match=r"optim\.layer_decay: Encoder has no order"):
         groups_of(model, layer_decay=0.8)
 
 

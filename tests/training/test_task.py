@@ -22,10 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 SIZE = (32, 48)
 TASKS = {
     "depth": lambda: [DepthObjective(max_depth=10.0)],
-    "softplus": lambda: [DepthObjective(max_depth=10.0, activation="softplus")],
     "relative": lambda: [DepthObjective(max_depth=10.0, kind="relative")],
     "segmentation": lambda: [SegmentationObjective(num_classes=3)],
-    "linear": lambda: [SegmentationObjective(num_classes=3, kind="linear", levels=4)],
+    "linear": lambda: [SegmentationObjective(num_classes=3, kind="linear")],
     "no auxiliary": lambda: [SegmentationObjective(num_classes=3, auxiliary_weight=0.0)],
     "classification": lambda: [ClassificationObjective(num_classes=4)],
     "regression": lambda: [RegressionObjective()],

@@ -64,14 +64,6 @@ def test_images_without_labels_take_part(train, teacher, dense_folder, tmp_path)
         (("task=depth", "task.teacher={teacher}", "task.teacher_weight=x"), "task.teacher_weight"),
         (("task=classification", "task.teacher={teacher}"), "but not classification"),
         (("task=depth", "task.teacher={teacher}", "task.teacher_weight=-1"), "teacher_weight"),
-        (
-            (
-                "task=classification",
-                "task.objectives.classification.distillation_token=true",
-                "model.encoder.num_register_tokens=1",
-            ),
-            "set task.teacher",
-        ),
     ],
 )
 def test_mistakes_have_one_line(train, teacher, tmp_path, capsys, arguments, says):

@@ -139,7 +139,7 @@ REFUSED = {
     "no classification": ({"classification": {"num_classes": 3}}, {}),
     r"readout='add'": (None, {"readout": "add"}),
     "deepest_unit=True": (None, {"deepest_unit": True}),
-    r"gelu='tanh'": (None, {"gelu": "tanh"}),
+    r"norm_order='post'": (None, {"norm_order": "post"}),
     r"num_register_tokens=2": (None, {"num_register_tokens": 2}),
     r"num_heads=4 \(only 2\)": (None, {"num_heads": 4}),
     r"out_indices=\[0, 1, 2, 7\]": (None, {"out_indices": [0, 1, 2, 7]}),

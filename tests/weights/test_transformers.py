@@ -267,7 +267,6 @@ REFUSED = {
     r"kind='metric' \(only 'relative'\)": ({"depth": {"kind": "metric", "max_depth": 10.0}}, {}),
     "no regression head": ({"regression": {}}, {}),
     "position='sincos_2d'": (None, {"position": "sincos_2d"}),
-    "gelu='tanh'": (None, {"gelu": "tanh"}),
     "deepest_unit=True": (None, {"deepest_unit": True}),
     "image_size": (None, {"image_size": [64, 96]}),
     r"upsample='image'": (None, {"patch_size": 8}),
