@@ -30,7 +30,6 @@ def pack(cfg: Mapping[str, Any]) -> None:
     size = validate(float, cfg["shard_mb"], "shard_mb")
     if size <= 0:
         raise ValueError(f"shard_mb={size:g}: must be above 0 megabytes")
-    shuffle = validate(bool, cfg["shuffle"], "shuffle")
     folder = Path(validate(str, cfg["out"], "out")).expanduser()
     if "cache" in data:
         data = {**data, "cache": False}  # a cache may scale images down
@@ -40,7 +39,7 @@ def pack(cfg: Mapping[str, Any]) -> None:
             folder,
             split=split,
             shard_size=int(size * MEGABYTE),
-            shuffle_seed=0 if shuffle and split == "train" else None,
+            shuffle=split == "train",  # video frames are then not neighbours
             num_workers=settings.num_workers,
             skip_broken=settings.on_error == "skip",
         )

@@ -96,23 +96,22 @@ def make_loader(
     """A loader whose batches do not depend on ``num_workers``.
 
     Args:
-        dataset: raw samples; its caches are filled before workers are forked, to be shared.
+        dataset: raw samples; its caches are filled before workers are forked.
         transform: ``TrainTransform`` or ``EvalTransform``.
         training: shuffle, give all ranks the same number of samples, stack maps, and drop a last,
             smaller batch unless it is the only one; else keep the order, pad nothing, list maps.
         batch_size: samples of one batch on this rank.
-        num_workers: processes that read; 0 reads in this one. They live as long as the loader.
+        num_workers: processes that read; 0 reads in this one.
         seed: of order and augmentation.
         targets: keys of every batch.
-        skip_broken: continue where a file cannot be read: with the next sample in training, with
-            an image that no metric counts in evaluation; the batch lists the errors in ``failed``.
+        skip_broken: where a file cannot be read, take the next sample in training, an image that
+            no metric counts in evaluation; the batch lists the errors in ``failed``.
     """
-    order = dataset.epoch_order
-    sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=order)
+    sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=dataset.epoch_order)
     if num_workers > 0:
         dataset.preload()
     collate = collate_train if training else collate_eval
-    on_error: Literal["raise", "next", "blank"] = "next" if training else "blank"
+    on_error: Literal["next", "blank"] = "next" if training else "blank"
     return DataLoader(
         Augmented(dataset, transform, seed=seed, on_error=on_error if skip_broken else "raise"),
         batch_size=batch_size,

@@ -57,21 +57,21 @@ class MixDataset(Dataset):
             )
         self.is_training = split == "train"
         names = list(sets) if self.is_training else chosen
-        self.sets: list[Dataset] = []
+        by_name: dict[str, Dataset] = {}
         for name in names:
             try:
-                self.sets.append(sets[name](split))
+                by_name[name] = sets[name](split)
             except DataError as error:
                 raise DataError(f"data.sets.{name}: {error}") from None
-            if len(self.sets[-1]) == 0:
+            if len(by_name[name]) == 0:
                 raise DataError(f"data.sets.{name}: the data set is empty")
+        self.sets = list(by_name.values())
         self._sizes = [len(dataset) for dataset in self.sets]
         self._counts = self._sizes
         if self.is_training:
             shares = {name: float(weights.get(name, 1.0)) for name in names}
             self._counts = _share_out(shares, sum(self._sizes) if length is None else length)
         self._ends = list(accumulate(self._counts))
-        by_name = dict(zip(names, self.sets, strict=True))
         self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})
         self.class_id_names = _agreed(
             {n: d.class_id_names for n, d in by_name.items() if "class_id" in d.info.targets}

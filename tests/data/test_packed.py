@@ -164,7 +164,7 @@ def test_a_cropped_image_is_packed_as_pixels(tree, tmp_path):
 
 def test_shuffled_shards_hold_the_same_samples(tree, tmp_path):
     original = folder_set(tree)
-    pack(original, tmp_path, shuffle_seed=0)
+    pack(original, tmp_path, shuffle=True)
     copy = packed(tmp_path)
     by_name = {sample["name"]: sample for sample in (copy[i] for i in range(COUNT))}
     assert len(by_name) == COUNT

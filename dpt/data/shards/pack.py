@@ -38,7 +38,7 @@ def pack_split(
     *,
     split: str,
     shard_size: int,
-    shuffle_seed: int | None = None,
+    shuffle: bool = False,
     num_workers: int = 0,
     skip_broken: bool = False,
 ) -> ShardIndex:
@@ -49,7 +49,7 @@ def pack_split(
         folder: where to write; created.
         split: name of the split.
         shard_size: size in bytes after which the next shard is started.
-        shuffle_seed: seed of a random order of the samples; None keeps the order.
+        shuffle: write the samples in a random order, the same in every run.
         num_workers: processes that read samples.
         skip_broken: leave out samples that cannot be read, with a warning.
 
@@ -64,13 +64,11 @@ def pack_split(
     target = folder / f"{split}.json"
     if target.exists():
         raise DataError(f"{target}: the split is already packed: choose another out, or remove it")
-    order = np.arange(len(dataset))
-    if shuffle_seed is not None:
-        order = np.random.default_rng(shuffle_seed).permutation(order)
+    order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
     loader: Iterable[Encoded] = DataLoader(
         _Encoder(dataset, skip_broken),
         batch_size=None,
-        sampler=order.tolist(),
+        sampler=[int(index) for index in order],
         num_workers=num_workers,
         worker_init_fn=init_worker,
         prefetch_factor=8 if num_workers else None,
