@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
@@ -89,14 +90,12 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Why the depth of a sample has no valid pixel."""
         return f"every depth pixel of {self[index].get('name', f'sample {index}')} is invalid"
 
-    def some_indices(self, *, limit: int, seed: int = 0) -> list[int]:
-        """``limit`` available indices, sorted: the first ones, and as many drawn at random."""
+    def some_indices(self, limit: int) -> Sequence[int]:
+        """``limit`` available indices, or all if there are fewer, evenly spaced."""
         indices = self.available_indices
-        first = min(len(indices), (limit + 1) // 2)
-        rest = np.random.default_rng(seed).permutation(np.arange(first, len(indices)))
-        return [indices[i] for i in [*range(first), *sorted(rest[: limit - first].tolist())]]
+        return indices[:: max(1, len(indices) // max(1, limit))][:limit]
 
-    def validate(self, *, limit: int = 16, seed: int = 0) -> list[str]:
+    def validate(self, *, limit: int = 16) -> list[str]:
         """Reads and checks ``limit`` samples (:meth:`some_indices`) before training starts.
 
         Returns:
@@ -109,7 +108,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         if len(self) == 0:
             raise DataError("the data set is empty")
         found: dict[str, list[str]] = {"depth": [], "labels": []}  # a remark, or "" for each map
-        for index in self.some_indices(limit=limit, seed=seed) if self.reads_files else ():
+        for index in self.some_indices(limit) if self.reads_files else ():
             sample = self[index]
             check_sample(sample)
             if "valid" in sample:
@@ -137,6 +136,7 @@ class Transform(Protocol):
 MAX_REPLACEMENTS = 20  # broken samples in a row after which ``data.on_error=skip`` stops
 
 
+@dataclass(eq=False)
 class Augmented(torch.utils.data.Dataset[Sample]):
     """A data set and its transform, indexed by (epoch, index).
 
@@ -144,25 +144,14 @@ class Augmented(torch.utils.data.Dataset[Sample]):
     bit-identical for any number of workers and after resuming.
 
     Args:
-        dataset: raw samples.
-        transform: applied to each sample.
-        seed: seed of the transform.
         on_error: if a file cannot be read, ``raise``, take the ``next`` sample, or give a
             ``blank`` image without labels. The last two list the errors under ``failed``.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        transform: Transform,
-        *,
-        seed: int,
-        on_error: Literal["raise", "next", "blank"] = "raise",
-    ) -> None:
-        self.dataset = dataset
-        self.transform = transform
-        self.seed = seed
-        self.on_error = on_error
+    dataset: Dataset
+    transform: Transform
+    seed: int
+    on_error: Literal["raise", "next", "blank"] = "raise"
 
     def __len__(self) -> int:
         return len(self.dataset)

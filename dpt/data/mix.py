@@ -124,8 +124,8 @@ class MixDataset(Dataset):
         for dataset in self.sets:
             dataset.preload()
 
-    def validate(self, *, limit: int = 16, seed: int = 0) -> list[str]:
-        return [line for d in self.sets for line in d.validate(limit=limit, seed=seed)]
+    def validate(self, *, limit: int = 16) -> list[str]:
+        return [line for d in self.sets for line in d.validate(limit=limit)]
 
     def _order(self, epoch: int, number: int, turn: int) -> np.ndarray:
         """The permutation of a set for one pass through it; those of one epoch are kept."""

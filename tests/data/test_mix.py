@@ -45,7 +45,7 @@ class Numbers(Dataset):
     def preload(self) -> None:
         self.preloaded += 1
 
-    def validate(self, *, limit: int, seed: int) -> list[str]:
+    def validate(self, *, limit: int) -> list[str]:
         return [f"{self.length} numbers"]
 
 

@@ -23,26 +23,10 @@ _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "te
 
 @dataclass(kw_only=True, eq=False)
 class FolderDataset(FileDataset):
-    """Pairs files of two or three folders by their names. ``data/README.md`` shows layouts.
+    """Pairs files of two or three folders by their names.
 
-    Args:
-        images, labels, depth: folders relative to ``root``, or None. ``%split`` stands for the
-            split; without it a sub-folder named after the split is used where it exists.
-        num_classes, class_names, ignore_index, label_map: see :class:`LabelRule`.
-        label_colors: see ``colors`` of :class:`LabelRule`.
-        depth_scale, invalid_depth: see :class:`DepthRule`.
-        depth_key: name of the depth array in files that hold several: an EXR channel, an HDF5
-            data set, a variable of a ``.mat`` or ``.npz`` file.
-        max_depth: required with ``depth``.
-        images_name, labels_name, depth_name: templates in which ``%stem`` is the common part of a
-            pair's file names: ``%stem_leftImg8bit`` beside ``%stem_gtFine_labelIds``.
-        split_names: the splits' names on disk, where they differ: ``{val: dev}``.
-        split_files: for each split a text file with one relative path or stem per line, relative
-            to ``root``; folders are then shared by the splits.
-        fractions: each split's share where neither folders nor lists tell the splits apart.
-            Neighbouring video frames are nearly the same picture: give those split folders.
-        missing: what to do about images with neither labels nor depth; ``keep`` is for training
-            with a teacher or by inpainting.
+    ``data/README.md`` shows layouts and explains the options, which are the settings of
+    ``data=folder``. Without ``fractions`` a folder of all splits is divided 9:1.
     """
 
     images: str = "images"
@@ -156,12 +140,11 @@ class FolderDataset(FileDataset):
 
     def list_file(self) -> Path:
         """The list of the split."""
-        if self.split not in self._lists:
-            known = ", ".join(self._lists)
-            raise DataError(
-                f"data.split_files names no list for split {self.split} (it has {known}): add it"
-            )
-        return self.folder / self._lists[self.split]
+        name = self._lists.get(self.split)
+        if name is None:
+            known = f"split {self.split} (it has {', '.join(self._lists)})"
+            raise DataError(f"data.split_files names no list for {known}: add it")
+        return self.folder / name
 
     def _find(self, template: str, *, option: str) -> tuple[Path, bool]:
         """The folder of a template, and whether it holds only files of this split."""

@@ -36,12 +36,12 @@ class TumDataset(FileDataset):
 
     def list_files(self) -> list[Files]:
         found = sorted(path.parent.name for path in self.folder.glob("*/rgb.txt"))
-        names = (self.sequences or {}).get(self.split)
+        chosen = {split: names for split, names in (self.sequences or {}).items() if names}
+        names = chosen.get(self.split)
         if names is None:
-            taken = {name for others in (self.sequences or {}).values() for name in others or ()}
-            left = [name for name in found if name not in taken]
+            left = sorted({*found}.difference(*chosen.values()))
             names = share_out(left, split=self.split, fractions=self.fractions)
-        elif not names or not set(names) <= set(found):
+        elif not set(names) <= set(found):
             raise DataError(
                 f"{self.folder} holds the sequences {few(found, 8) or '(none)'}: check data.root "
                 f"and data.sequences.{self.split}"
