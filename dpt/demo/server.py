@@ -25,7 +25,7 @@ import numpy as np
 from dpt.demo.views import legend, note, open_image
 from dpt.predict import Prediction, Predictor
 from dpt.predict.outputs import Style, all_products, paint
-from dpt.viz.panel import shrink
+from dpt.viz import shrink
 
 PAGE = Path(__file__).with_name("page.html")
 VIEW_WIDTH = 1280

@@ -10,7 +10,7 @@ import numpy as np
 from dpt.data.formats.io import read_image, read_size
 from dpt.predict import Prediction
 from dpt.predict.outputs import Style, depth_coding, image_facts, label_palette
-from dpt.viz.color import color_table, value_limits
+from dpt.viz import color_table, value_limits
 
 MAX_CLASSES = 24
 """Number of classes in a legend, the largest first."""

@@ -15,7 +15,7 @@ from dpt.metrics import confidence_intervals
 from dpt.objectives import Objective
 from dpt.objectives.base import take
 from dpt.types import Batch, OutputSpec
-from dpt.viz.panel import shrink
+from dpt.viz import shrink
 
 PICTURE_WIDTH = 1400
 """Largest width of a row of pictures, in pixels."""

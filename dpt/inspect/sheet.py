@@ -15,8 +15,7 @@ from dpt.model import DPT
 from dpt.predict.inputs import Image, as_rgb
 from dpt.predict.outputs import Style, image_facts, paint
 from dpt.predict.predictor import Prediction, Predictor
-from dpt.viz.color import heatmap, value_limits
-from dpt.viz.panel import heading, stack, tiles
+from dpt.viz import heading, heatmap, stack, tiles, value_limits
 
 WIDTH = 1280  # of a sheet, in pixels; many attention heads make it wider
 

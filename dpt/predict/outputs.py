@@ -17,8 +17,16 @@ import PIL.Image
 
 from dpt.predict.predictor import Prediction, depth_unit
 from dpt.types import OutputSpec
-from dpt.viz import COLORMAPS, colorize_labels, colorize_output, overlay
-from dpt.viz.color import as_palette, colorize, near_range, nearness
+from dpt.viz import (
+    COLORMAPS,
+    as_palette,
+    colorize,
+    colorize_labels,
+    colorize_output,
+    near_range,
+    nearness,
+    overlay,
+)
 
 MILLIMETRE = 0.001
 KITTI_SCALE = 1 / 256

@@ -1,0 +1,349 @@
+"""Pictures of images, depth, labels and other outputs; panels of captioned pictures in a row.
+
+Every picture and panel is uint8 (H, W, 3) RGB. Black is kept for invalid and ignored pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from colorsys import hsv_to_rgb
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from dpt.atomic import write_bytes
+from dpt.types import IGNORE_INDEX, OutputSpec
+
+COLORMAPS = ("inferno", "turbo", "magma", "viridis", "spectral", "gray")
+"""Matplotlib's colormaps from far to near; ``spectral`` is its ``Spectral_r``."""
+_CELL_WIDTH = 240  # smaller pictures are upsampled to this width at least
+_MAX_ERROR = 0.5  # relative depth error of the last colour
+_CAPTION_HEIGHT = 20
+_GAP = 4
+_PAPER = 24  # gray level behind captions and between cells
+
+
+# --- colours ------------------------------------------------------------------------------------
+
+
+@cache
+def color_table(name: str) -> np.ndarray:
+    """The colormap as uint8 RGB (256, 3), from far to near."""
+    from matplotlib import colormaps  # a quarter of a second
+
+    if name not in COLORMAPS:
+        raise ValueError(f"unknown colormap {name!r}; choose from {', '.join(COLORMAPS)}")
+    cmap = colormaps["Spectral_r" if name == "spectral" else name]
+    table = cmap(np.arange(256), bytes=True)[:, :3].copy()
+    if table[0].max() < 30:  # start a little brighter than black
+        table = table[np.rint(np.linspace(20, 255, 256)).astype(int)]
+    table.flags.writeable = False  # shared by all callers
+    return table
+
+
+def colorize(
+    values: np.ndarray, valid: np.ndarray, *, colormap: str, low: float, high: float
+) -> np.ndarray:
+    """Numbers (H, W) to colours: ``low`` gets the first, ``high`` the last; not valid is black."""
+    picture = color_table(colormap)[_level(values, low, high)]
+    picture[~valid] = 0
+    return picture
+
+
+def _level(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Values from ``low`` to ``high`` as uint8 from 0 to 255, NaN as 0."""
+    share = np.nan_to_num((values - low) / max(high - low, 1e-12))
+    return np.rint(255 * np.clip(share, 0, 1)).astype(np.uint8)
+
+
+def heatmap(values: np.ndarray, *, high: float | None = None) -> np.ndarray:
+    """Numbers (H, W) in viridis, from 0 to ``high``; None for the 99 % quantile."""
+    high = float(np.quantile(values, 0.99)) if high is None else high
+    return colorize(values, np.isfinite(values), colormap="viridis", low=0.0, high=high)
+
+
+def nearness(
+    depth: np.ndarray, valid: np.ndarray | None = None, *, inverse: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Inverse depth, float64 (H, W), 0 where invalid, and where it is defined, bool (H, W); for the
+    arguments of :func:`colorize_depth`."""
+    depth = np.asarray(depth)
+    if depth.ndim != 2:
+        raise ValueError(f"a depth map must have the shape (H, W), got {depth.shape}")
+    usable = np.isfinite(depth) & ((depth > 0) | (not inverse))
+    if valid is not None:
+        usable &= valid
+    near = np.where(usable, depth, 1.0).astype(np.float64)
+    return np.where(usable, 1 / near if inverse else near, 0.0), usable
+
+
+def near_range(near: np.ndarray, valid: np.ndarray) -> tuple[float, float]:
+    """2 % and 98 % quantiles of the valid values; (0, 1) if there are none."""
+    if not valid.any():
+        return 0.0, 1.0
+    low, high = np.quantile(near[valid], [0.02, 0.98])
+    return float(low), float(high)
+
+
+def colorize_depth(
+    depth: np.ndarray,
+    valid: np.ndarray | None = None,
+    *,
+    colormap: str = "inferno",
+    vmin: float | None = None,
+    vmax: float | None = None,
+    inverse: bool = True,
+) -> np.ndarray:
+    """Depth as a picture: near is bright and warm, invalid is black.
+
+    The colours are linear in inverse depth, between the 2 % and 98 % quantiles of the valid pixels
+    or within the given range.
+
+    Args:
+        depth: (H, W) metres; with ``inverse=False`` inverse depth, larger is nearer.
+        valid: bool (H, W); None: non-finite values, and depths of 0 or less, are invalid.
+        colormap: one of ``COLORMAPS``.
+        vmin, vmax: range of the colours in the unit of ``depth``.
+        inverse: whether ``depth`` has to be inverted.
+    """
+    if vmin is not None and vmax is not None and not vmin < vmax:
+        raise ValueError(f"vmin must be smaller than vmax, got {vmin} and {vmax}")
+    near, usable = nearness(depth, valid, inverse=inverse)
+    low, high = near_range(near, usable)
+    if inverse:  # the nearest depth is the largest inverse depth
+        vmin, vmax = (None if v is None else 1 / max(v, 1e-6) for v in (vmax, vmin))
+    low, high = low if vmin is None else vmin, high if vmax is None else vmax
+    return colorize(near, usable, colormap=colormap, low=low, high=high)
+
+
+def default_palette(num_classes: int) -> np.ndarray:
+    """Distinct colours, always the same: uint8 (num_classes, 3) RGB."""
+    from matplotlib import colormaps
+
+    colors = [colormaps["Set1"](k)[:3] for k in range(9)]
+    for k in range(9, num_classes):  # steps by the golden ratio spread the hues evenly
+        saturation, value = (0.75, 0.5, 0.95)[k % 3], (0.95, 0.6, 0.75, 0.45)[k // 3 % 4]
+        colors.append(hsv_to_rgb((0.07 + k * 0.6180339887) % 1.0, saturation, value))
+    return np.rint(255 * np.array(colors[:num_classes])).astype(np.uint8).reshape(-1, 3)
+
+
+def as_palette(palette: object, num_classes: int = 1) -> np.ndarray:
+    """A palette as uint8 (K, 3) RGB; the default colours for None or an empty one."""
+    rows = np.asarray(() if palette is None else palette)
+    if rows.size == 0:
+        return default_palette(num_classes)
+    if rows.ndim != 2 or rows.shape[1] != 3 or rows.min() < 0 or rows.max() > 255:
+        raise ValueError(f"a palette must be (K, 3) with values in 0..255, got {rows.shape}")
+    return rows.astype(np.uint8)
+
+
+def colorize_labels(
+    labels: np.ndarray, palette: object = None, *, ignore_index: int = IGNORE_INDEX
+) -> np.ndarray:
+    """Class ids, integer (H, W), as a picture.
+
+    Args:
+        labels: the ids; ValueError if one has no row in the palette.
+        palette: (K, 3) RGB in 0..255; None or empty for the default colours.
+        ignore_index: the id of pixels without a class, which are black.
+    """
+    labels = np.asarray(labels)
+    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"labels must be integers (H, W), got {labels.dtype} {labels.shape}")
+    known = labels != ignore_index
+    ids = np.where(known, labels, 0).astype(np.int64)
+    lowest, highest = int(ids.min(initial=0)), int(ids.max(initial=0))
+    rows = as_palette(palette, highest + 1)
+    if lowest < 0 or highest >= len(rows):
+        wrong = lowest if lowest < 0 else highest
+        raise ValueError(f"label {wrong} has no colour: the palette has {len(rows)} rows")
+    picture = rows[ids]
+    picture[~known] = 0
+    return picture
+
+
+def colorize_output(
+    values: np.ndarray, output: OutputSpec, *, limits: tuple[float, float] | None = None
+) -> np.ndarray:
+    """A dense prediction of one image as a picture, as its declaration says; NaN is black.
+
+    Args:
+        values: (H, W) or (C, H, W): ``logits`` as class ids or logits, drawn with the palette;
+            ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first
+            channel with a colormap.
+        output: the declaration.
+        limits: smallest and largest value of a ``map``'s colours; None for ``output.value_range``
+            or the range of the values.
+    """
+    values = np.asarray(values)
+    if not output.dense:
+        raise ValueError(f"output {output.name!r} is not dense: it has no picture")
+    if output.kind == "logits":
+        return colorize_labels(values.argmax(0) if values.ndim == 3 else values, output.palette)
+    if output.kind == "depth":
+        return colorize_depth(values, inverse=not output.is_inverse_depth)
+    low, high = limits or output.value_range or value_limits(values)
+    if values.ndim == 3 and len(values) == 3:
+        return _level(values, low, high).transpose(1, 2, 0)
+    first = values if values.ndim == 2 else values[0]
+    return colorize(first, np.isfinite(first), colormap="viridis", low=low, high=high)
+
+
+def value_limits(values: np.ndarray) -> tuple[float, float]:
+    """Smallest and largest finite value; (0, 1) if there are none."""
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+
+
+def overlay(image: np.ndarray, color: np.ndarray, alpha: float = 0.5) -> np.ndarray:
+    """The image mixed with the share ``alpha`` of ``color`` where that is not black."""
+    mixed = cv2.addWeighted(image, 1 - alpha, color, alpha, 0)
+    return np.where(color.any(axis=2, keepdims=True), mixed, image)
+
+
+# --- panels -------------------------------------------------------------------------------------
+
+
+def depth_panel(
+    image: np.ndarray, truth: np.ndarray, valid: np.ndarray | None, prediction: np.ndarray
+) -> np.ndarray:
+    """image | truth | prediction | error, truth and prediction with one range of colours.
+
+    The error is |prediction - truth| / truth from blue (0) to red (0.5), black without truth.
+
+    Args:
+        image: the photo.
+        truth, prediction: (h, w) metres, the prediction aligned to the truth.
+        valid: bool (h, w), or None for every positive finite truth.
+    """
+    truth_near, truth_valid = nearness(truth, valid)
+    near, near_valid = nearness(prediction)
+    known = truth_valid.any()
+    low, high = near_range(truth_near, truth_valid) if known else near_range(near, near_valid)
+    maps = [
+        colorize(values, usable, colormap="inferno", low=low, high=high)
+        for values, usable in ((truth_near, truth_valid), (near, near_valid))
+    ]
+    scale = np.where(truth_valid, truth, 1.0)
+    error = np.nan_to_num(np.abs(prediction - truth) / scale, nan=_MAX_ERROR, posinf=_MAX_ERROR)
+    maps.append(colorize(error, truth_valid, colormap="spectral", low=0.0, high=_MAX_ERROR))
+    mean = f"mean {error[truth_valid].mean():.3f}" if known else "no truth"
+    captions = ("image", "truth", "prediction", f"|error|/truth 0..{_MAX_ERROR:g}, {mean}")
+    return side_by_side([image, *maps], captions)
+
+
+def segmentation_panel(
+    image: np.ndarray, labels: np.ndarray, prediction: np.ndarray, palette: object = None
+) -> np.ndarray:
+    """image | truth | prediction | error: wrong pixels red on the dimmed image, ignored ones black.
+
+    Args:
+        image: the photo.
+        labels, prediction: integer (h, w) class ids, 255 where ignored or no class.
+        palette: (K, 3) RGB in 0..255; None or empty for the default colours.
+    """
+    known = labels != IGNORE_INDEX
+    largest = max(int(ids[ids != IGNORE_INDEX].max(initial=0)) for ids in (labels, prediction))
+    rows = as_palette(palette, largest + 1)
+    wrong = known & (prediction != labels)
+    error = cv2.resize(image, labels.shape[::-1], interpolation=cv2.INTER_AREA) // 3
+    error[wrong] = (225, 45, 45)
+    error[~known] = 0
+    share = f"wrong {wrong.sum() / known.sum():.1%}" if known.any() else "no truth"
+    maps = [colorize_labels(ids, rows) for ids in (labels, prediction)]
+    return side_by_side([image, *maps, error], ("image", "truth", "prediction", share))
+
+
+def inpainting_panel(image: np.ndarray, hidden: np.ndarray, prediction: np.ndarray) -> np.ndarray:
+    """image | input of the model | prediction where ``hidden``, bool (H, W), the image elsewhere.
+
+    ``prediction`` is a picture of the image's size.
+    """
+    shown = np.where(hidden[..., None], np.uint8(128), image)
+    painted = np.where(hidden[..., None], prediction, image)
+    captions = ("image", f"input, {hidden.mean():.0%} hidden", "prediction")
+    return side_by_side([image, shown, painted], captions)
+
+
+def output_panel(
+    image: np.ndarray, truth: np.ndarray, prediction: np.ndarray, output: OutputSpec
+) -> np.ndarray:
+    """image | truth | prediction of any dense output, with one range of colours.
+
+    Maps are (h, w) or (C, h, w), as :func:`colorize_output` takes them; NaN where unknown.
+    """
+    limits = output.value_range or value_limits(truth)
+    maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]
+    return side_by_side([image, *maps], ("image", "truth", "prediction"))
+
+
+def stack(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Panels below one another, narrower ones padded at the right."""
+    panel = np.full((sum(map(len, rows)), max(row.shape[1] for row in rows), 3), _PAPER, np.uint8)
+    for row, bottom in zip(rows, np.cumsum([*map(len, rows)]), strict=True):
+        panel[bottom - len(row) : bottom, : row.shape[1]] = row
+    return panel
+
+
+def shrink(picture: np.ndarray, width: int) -> np.ndarray:
+    """The picture, downsampled to ``width`` pixels if it is wider."""
+    if picture.shape[1] <= width:
+        return picture
+    height = max(1, round(picture.shape[0] * width / picture.shape[1]))
+    return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+
+
+def save_png(path: str | Path, panel: np.ndarray) -> None:
+    """Writes a picture atomically."""
+    _, data = cv2.imencode(".png", cv2.cvtColor(panel, cv2.COLOR_RGB2BGR))
+    write_bytes(Path(path), data.tobytes())
+
+
+def side_by_side(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> np.ndarray:
+    """Captioned cells side by side, all of the first picture's shape; the first is a photo."""
+    height, width = pictures[0].shape[:2]
+    scale = max(1, -(-_CELL_WIDTH // width))  # whole: every pixel becomes a square
+    size = (height * scale, width * scale)
+    ways = [cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA]
+    ways += [cv2.INTER_NEAREST_EXACT] * (len(pictures) - 1)
+    cells = zip(pictures, captions, ways, strict=True)
+    return np.concatenate([_cell(*cell, size) for cell in cells], axis=1)
+
+
+def tiles(
+    pictures: Sequence[np.ndarray], captions: Sequence[str], *, size: tuple[int, int], columns: int
+) -> np.ndarray:
+    """A grid of captioned cells of ``size`` = (h, w), row by row; small pictures as squares."""
+    cells = [
+        _cell(p, c, cv2.INTER_AREA if p.shape[0] > size[0] else cv2.INTER_NEAREST_EXACT, size)
+        for p, c in zip(pictures, captions, strict=True)
+    ]
+    rows = [cells[i : i + columns] for i in range(0, len(cells), columns)]
+    return stack([np.concatenate(row, axis=1) for row in rows])
+
+
+def heading(text: str, *, width: int) -> np.ndarray:
+    """A bar of ``width`` pixels with a line of text."""
+    return _write(np.full((26, width, 3), 60, np.uint8), text, (6, 18), 0.5)
+
+
+def _cell(picture: np.ndarray, caption: str, way: int, size: tuple[int, int]) -> np.ndarray:
+    """A resized picture below a line of text, with a gap at the right."""
+    cell = cv2.copyMakeBorder(
+        cv2.resize(picture, size[::-1], interpolation=way),
+        *(_CAPTION_HEIGHT, 0, 0, _GAP),
+        cv2.BORDER_CONSTANT,
+        value=(_PAPER,) * 3,
+    )
+    return _write(cell, caption, (4, _CAPTION_HEIGHT - 6), 0.42)
+
+
+def _write(picture: np.ndarray, text: str, place: tuple[int, int], size: float) -> np.ndarray:
+    """Draws text, cut where it is too long."""
+    text = text.encode("ascii", "replace").decode()  # the font has no other letters
+    font, room = cv2.FONT_HERSHEY_SIMPLEX, picture.shape[1] - place[0] - _GAP
+    while text and cv2.getTextSize(text, font, size, 1)[0][0] > room:
+        text = text[:-1]
+    return cv2.putText(picture, text, place, font, size, (235,) * 3, 1, cv2.LINE_AA)
