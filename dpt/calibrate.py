@@ -113,8 +113,7 @@ def read_maps(
         if not Path(folder).is_dir():
             raise DataError(f"{folder}: no such folder: check {option}")
     photos, maps = (
-        scan(Path(folder), "%stem", suffixes, option=option)
-        for folder, suffixes, option in wanted
+        scan(Path(folder), "%stem", suffixes, option=option) for folder, suffixes, option in wanted
     )
     if not photos.keys() & maps.keys():
         raise DataError(

@@ -30,19 +30,16 @@ class Files(NamedTuple):
 class Dataset(torch.utils.data.Dataset[Sample], ABC):
     """Raw samples of one split, at the size of their files and without augmentation.
 
-    To add a data set, write ``conf/data/NAME.yaml`` and, if needed, a class:
+    To add a data set, write ``conf/data/NAME.yaml``. Its ``_target_`` names a class; its other keys
+    are the class's arguments, checked against their types. ``split`` is always passed.
 
     1. Files that can be paired by folders and names need no class: ``defaults: [folder, _self_]``
        (``conf/data/cityscapes.yaml`` is an example).
     2. If only the search for files is special, derive from
        :class:`dpt.data.datasets.files.FileDataset` and write ``list_files`` (as ``tum.py`` does).
-    3. Otherwise derive from this class and write ``info``, ``__len__`` and ``__getitem__``; all
-       other members have defaults.
+    3. Otherwise derive from this class and write ``info``, ``__len__`` and ``__getitem__``.
 
-    The YAML's ``_target_`` names the class; its other keys are the constructor's keyword arguments
-    and are checked against their type hints. ``split`` is always passed.
-
-    The same index must always give the same sample (but see :meth:`draw`). Its keys are those of
+    The same index must always give the same sample (but see :meth:`draw`), with the keys of
     :class:`dpt.types.Sample`; a missing label is a missing key. Raise :class:`DataError` with the
     file's name where a file cannot be read, so that ``data.on_error=skip`` works.
     """

@@ -45,7 +45,7 @@ class FileDataset(Dataset):
     cache_size: Sequence[int] | None = None
 
     depth_format: ClassVar[DepthRule | None] = None
-    """Encoding, scale and invalid values of the depth files."""
+    """Scale and invalid values of the depth files."""
 
     def __post_init__(self) -> None:
         self.root = self.folder = data_root(self.root)
@@ -74,10 +74,9 @@ class FileDataset(Dataset):
         if (depth := self.depth_rule) is not None:
             info = DatasetInfo(("depth",), min_depth=depth.min_depth, max_depth=depth.max_depth)
         if (labels := self.label_rule) is not None:
+            targets = (*info.targets, "labels")
             names, palette = labels.class_names, labels.palette
-            info = replace(
-                info, targets=(*info.targets, "labels"), class_names=names, palette=palette
-            )
+            info = replace(info, targets=targets, class_names=names, palette=palette)
         return info
 
     def __len__(self) -> int:

@@ -41,7 +41,6 @@ class NYUv2Dataset(FileDataset):
     max_depth: float | None = 10.0
 
     depth_format = DepthRule(scale=1.0)
-
     labels_remedy = f"put {_MAPPING} into data.root; see data/README.md"
 
     def make_label_rule(self) -> LabelRule | None:
