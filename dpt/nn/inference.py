@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.benchmark import Timer
 
 from dpt.nn.base import Head
 from dpt.nn.dpt import DPT
@@ -55,6 +54,8 @@ class Compiled:
 
 
 def _seconds(function: Callable[..., Any], images: Tensor, options: dict[str, Any]) -> float:
+    from torch.utils.benchmark import Timer  # warns where a CUDA toolkit is found without a GPU
+
     timer = Timer(
         "function(images, **options)", globals=locals(), num_threads=torch.get_num_threads()
     )
