@@ -87,10 +87,11 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Why the depth of a sample has no valid pixel."""
         return f"every depth pixel of {self[index].get('name', f'sample {index}')} is invalid"
 
-    def some_indices(self, limit: int) -> Sequence[int]:
+    def some_indices(self, limit: int) -> list[int]:
         """``limit`` available indices, or all if there are fewer, evenly spaced."""
         indices = self.available_indices
-        return indices[:: max(1, len(indices) // max(1, limit))][:limit]
+        places = np.linspace(0, len(indices) - 1, min(limit, len(indices)))
+        return [indices[place] for place in places.astype(int)]
 
     def validate(self, *, limit: int = 16) -> list[str]:
         """Reads and checks ``limit`` samples (:meth:`some_indices`) before training starts.
