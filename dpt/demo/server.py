@@ -64,7 +64,7 @@ class Demo:
         self.outputs = predictor.outputs
         products = all_products(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
-        self._results: OrderedDict[str, tuple[np.ndarray, Prediction]] = OrderedDict()
+        self._results: OrderedDict[str, Prediction] = OrderedDict()
         self._lock = threading.Lock()
 
     def settings(self) -> dict[str, Any]:
@@ -89,8 +89,7 @@ class Demo:
             image = open_image(path, max_pixels=MAX_PIXELS)
         key = secrets.token_urlsafe(16)
         with self._lock:  # one image at a time
-            prediction = self.predictor(image)
-            self._results[key] = image, prediction
+            self._results[key] = prediction = self.predictor(image)
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
         return {
@@ -112,10 +111,9 @@ class Demo:
         """A file for download, at the image's own size."""
         if name not in self.downloads:
             raise RefusedError(404, f"there is no file {name}")
-        if key not in self._results:
+        if (prediction := self._results.get(key)) is None:
             raise RefusedError(404, "this result is no longer kept: upload the image again")
-        image, prediction = self._results[key]
-        return self.downloads[name].encode(prediction, image, Style())
+        return self.downloads[name].encode(prediction, None, Style())
 
 
 def _data_url(picture: np.ndarray, kind: str) -> str:

@@ -26,11 +26,14 @@ from dpt.viz import (
     near_range,
     nearness,
     overlay,
+    value_limits,
 )
 
 MILLIMETRE = 0.001
 KITTI_SCALE = 1 / 256
 _LARGEST = 65535
+PIXELS_AT_ONCE = 2**20
+"""Pictures of larger images are painted in bands of rows of this many pixels."""
 FORMATS = ("png", "npy", "color", "overlay")
 
 Span = tuple[float, float]
@@ -237,7 +240,7 @@ def nearness_span(name: str, prediction: Prediction, style: Style) -> Span:
     if name in style.spans:
         return style.spans[name]
     depth, spec = prediction.arrays[name], prediction.outputs[name]
-    step = max(1, int((depth.size / 2**20) ** 0.5))
+    step = max(1, int((depth.size / PIXELS_AT_ONCE) ** 0.5))
     return near_range(*nearness(depth[::step, ::step], inverse=not spec.is_inverse_depth))
 
 
@@ -248,11 +251,20 @@ def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.n
     :func:`dpt.viz.colorize_output` does.
     """
     values, spec = prediction.arrays[name], prediction.outputs[name]
+    low, high = spec.value_range or value_limits(values)
     if spec.kind == "depth":
-        near, usable = nearness(values, inverse=not spec.is_inverse_depth)
         low, high = nearness_span(name, prediction, style)
-        return colorize(near, usable, colormap=style.colormap, low=low, high=high)
-    if spec.kind == "logits":
-        assert image is not None
-        return overlay(image, colorize_labels(values, label_palette(spec), ignore_index=-1))
-    return colorize_output(values.transpose(2, 0, 1) if values.ndim == 3 else values, spec)
+
+    def draw(rows: slice) -> np.ndarray:
+        band = values[rows]
+        if spec.kind == "depth":
+            near, usable = nearness(band, inverse=not spec.is_inverse_depth)
+            return colorize(near, usable, colormap=style.colormap, low=low, high=high)
+        if spec.kind == "logits":
+            assert image is not None
+            return overlay(image[rows], colorize_labels(band, label_palette(spec), ignore_index=-1))
+        maps = band.transpose(2, 0, 1) if band.ndim == 3 else band
+        return colorize_output(maps, spec, limits=(low, high))
+
+    step = max(1, PIXELS_AT_ONCE // values.shape[1])
+    return np.concatenate([draw(slice(k, k + step)) for k in range(0, len(values), step)])

@@ -182,7 +182,7 @@ class Predictor:
         fast = model.optimize_for_inference(compiled=False).to(self.device, self.dtype)
         self._forward = partial(fast, upsample_logits=False)
         if flip:
-            self._forward = partial(flipped_mean, self._forward, model.outputs)
+            self._forward = partial(flipped_mean, fast, model.outputs)
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
@@ -277,10 +277,9 @@ class Predictor:
     @torch.inference_mode()
     def _finish(self, prepared: Prepared, found: dict[str, Tensor]) -> Prediction:
         """The network's outputs for one image at the image's own size, in NumPy."""
-        outputs, seen = self.outputs, prepared.input.shape[:2]
+        outputs, (height, width) = self.outputs, prepared.input.shape[:2]
         dense = {name: spec for name, spec in self.network_outputs.items() if spec.dense}
         if prepared.large is not None and dense:
-            seen = prepared.large.shape[:2]
             window = self.preprocessing.input_size(*self._tile_of(prepared.size))
             found |= predict_tiles(
                 prepared.large, found, window=window, predict=self._run_tiles, outputs=dense
@@ -288,8 +287,9 @@ class Predictor:
         arrays: dict[str, np.ndarray] = {}
         for name, spec in outputs.items():
             values = found[name]
-            if spec.dense and spec.kind == "logits":  # first to the network's input, as in training
-                values = upsample(values, (seen[0], seen[1]))
+            if spec.dense and spec.kind == "logits":
+                if prepared.large is None:  # first to the network's input, as in evaluation
+                    values = upsample(values, (height, width))
                 dtype = torch.uint8 if values.shape[1] <= 256 else torch.int32
                 values = chunked_argmax(values, prepared.size, dtype=dtype)[0]
             elif spec.dense:
