@@ -423,7 +423,7 @@ def test_scenes_are_healthy(data_check, tmp_path):
         ("nyuv2", depth_trees.nyuv2, ()),  # one archive holds all
         pytest.param(
             "sunrgbd",
-            lambda root: depth_trees.sunrgbd(root),
+            depth_trees.sunrgbd,
             (),
             marks=pytest.mark.slow,
         ),  # depth is encoded

@@ -9,7 +9,7 @@ CASES = {
     # data: the run's task, how its tree is made, further settings
     "nyuv2": ("depth", depth_trees.nyuv2, ()),
     "nyuv2_bts": ("depth", depth_trees.nyuv2_bts, ()),
-    "sunrgbd": ("depth", lambda root: depth_trees.sunrgbd(root), ()),
+    "sunrgbd": ("depth", depth_trees.sunrgbd, ()),
     "tum": ("depth", depth_trees.tum, ()),
     "vkitti2": ("depth", depth_trees.vkitti2, ("data.scenes.train=[Scene01]",)),
     "hypersim": ("joint", depth_trees.hypersim, ("data.labels=true",)),
