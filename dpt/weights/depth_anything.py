@@ -1,7 +1,8 @@
-"""Depth Anything v1 and v2: the authors' ``.pth`` files, and transformers' folders.
+"""DPTs over DINOv2: Depth Anything v1 and v2, and DINOv2's own depth heads.
 
-Both hold a DINOv2 ViT whose final LayerNorm runs on every feature level, and a decoder that ignores
-the CLS token. A folder's config holds all sizes. A ``.pth`` holds tensors alone:
+Depth Anything is a ``.pth`` of its authors or a folder of transformers. The final LayerNorm of its
+encoder runs on every feature level, and its decoder ignores the CLS token. A folder's config holds
+all sizes. A ``.pth`` holds tensors alone:
 
 - sizes come from shapes, with 64 channels per head and LayerNorm eps 1e-6.
 - v1 and v2 have the same tensors and differ in the feature levels: v1 takes the last four blocks,
@@ -13,6 +14,12 @@ the CLS token. A folder's config holds all sizes. A ``.pth`` holds tensors alone
 
 Away from the native grid the authors resize position embeddings by DINOv2's scale factor,
 transformers by size: each reader stores its own policy.
+
+A head of DINOv2's hub (``dinov2_vits14_nyu_dpt_head.pth``) is read together with its backbone if
+that lies beside it under its released name (``dinov2_vits14_pretrain.pth``). A file with
+``backbone.*`` beside ``decode_head.*``, as its depther saves its state dict, is whole. The head
+reads levels before the final LayerNorm and gives relu(x) + 0.001 metres. Its depther also clips at
+10 m (NYU) or 80 m (KITTI); that number is in no file, and predictions here are not clipped.
 """
 
 from __future__ import annotations
@@ -24,8 +31,8 @@ from pathlib import Path
 import torch
 
 from dpt.model_config import model_dict
-from dpt.weights import dinov2, transformers
-from dpt.weights.files import Source
+from dpt.weights import transformers
+from dpt.weights.files import Source, read_tensors, unwrap
 from dpt.weights.format import (
     Checkpoint,
     Config,
@@ -35,6 +42,7 @@ from dpt.weights.format import (
     Table,
     Tensors,
     from_theirs,
+    quarter_ends,
     read_keys,
     to_theirs,
     write_keys,
@@ -52,9 +60,9 @@ DECODER: Config = {
     "align": "to_lateral",  # 518 pixels are 37 patches, and no doubling leads to an odd grid
     "scales": SCALES,
 }
+IMAGENET: Config = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 PREPROCESSING: Config = {
-    "mean": [0.485, 0.456, 0.406],
-    "std": [0.229, 0.224, 0.225],
+    **IMAGENET,
     "image_size": [518, 518],
     "resize": "lower_bound",
     "interpolation": "cubic",
@@ -80,7 +88,6 @@ HEAD = "depth_head."
 SCRATCH = f"{HEAD}scratch."
 FILE_TABLE = [
     ("encoder.*", "pretrained.*"),
-    ("decoder.reassemble.{n}.read.linear.*", HEAD + "readout_projects.{n}.0.*"),
     ("decoder.reassemble.{n}.project.*", HEAD + "projects.{n}.*"),
     ("decoder.reassemble.{n}.resample.conv.*", HEAD + "resize_layers.{n}.*"),
     ("decoder.layer_rn.{n}.*", SCRATCH + "layer{n+1}_rn.*"),
@@ -116,15 +123,9 @@ class DepthAnything(Format):
     def _read(self, source: Source) -> Checkpoint:
         folder = _is_folder(source)
         config = _folder_config(source) if folder else _file_config(source)
-        names = table(config["encoder"], folder=folder)
-        if not folder:
-            encoder = config["encoder"]
-            behind = range(encoder["out_indices"][-1] + 1, encoder["num_blocks"])
-            unused = [FILE_MASK_TOKEN, f"{FILE_UNIT}1.*"]
-            unused += [f"pretrained.blocks.{i}.*" for i in behind]
-            return from_theirs(config, source.tensors, names, unused)
-        found = from_theirs(config, source.tensors, names, transformers.unused(config))
-        if config["heads"]["depth"]["kind"] == "relative":
+        unused = [*transformers.unused(config), FILE_MASK_TOKEN, f"{FILE_UNIT}1.*"]
+        found = from_theirs(config, source.tensors, table(config, folder=folder), unused)
+        if folder and config["heads"]["depth"]["kind"] == "relative":
             gain = source.config.get("max_depth") or 1  # transformers multiplies by it here too
             for name in ("heads.depth.conv3.weight", "heads.depth.conv3.bias"):
                 found.tensors[name] = found.tensors[name] * gain
@@ -136,7 +137,7 @@ class DepthAnything(Format):
         if encoder["layer_scale"] is not None and not folder:
             encoder["layer_scale"] = 1.0  # gains are in the tensors
         unit = transformers.DEEPEST_UNIT if folder else FILE_UNIT
-        theirs = to_theirs(tensors, table(encoder, folder=folder), unit)
+        theirs = to_theirs(tensors, table(config, folder=folder), unit)
         mask_token = transformers.MASK_TOKEN if folder else FILE_MASK_TOKEN
         theirs[mask_token] = torch.zeros(1, encoder["embed_dim"])
         if not folder:
@@ -146,16 +147,21 @@ class DepthAnything(Format):
         return Source(path, _write_config(config, head), processor, theirs)
 
 
-def table(encoder: Config, *, folder: bool) -> Table:
+def _gated(config: Config, prefix: str) -> Table:
+    """Rows of a gated MLP, which come before those of every encoder tensor."""
+    rows = (("fc1", "w12"), ("fc2", "w3")) if config["encoder"]["swiglu"] else ()
+    return [(f"encoder.blocks.{{i}}.mlp.{a}.*", f"{prefix}blocks.{{i}}.mlp.{b}.*") for a, b in rows]
+
+
+def table(config: Config, *, folder: bool) -> Table:
     """Names in a folder, or in a ``.pth``."""
     if not folder:
-        gated = [
-            (ours, theirs.replace("backbone.", "pretrained.")) for ours, theirs in dinov2.GATED
-        ]
-        return [*gated, *FILE_TABLE] if encoder["swiglu"] else FILE_TABLE
-    gated = transformers.GATED if encoder["swiglu"] else []
-    head = ("heads.depth.*", "head.*")
-    return [*gated, *transformers.DINOV2_TABLE, *transformers.neck_table(), head]
+        return [*_gated(config, "pretrained."), *FILE_TABLE]
+    return [
+        *transformers.encoder_table(config),
+        *transformers.neck_table(),
+        ("heads.depth.*", "head.*"),
+    ]
 
 
 def _is_folder(source: Source) -> bool:
@@ -166,26 +172,25 @@ def _file_config(source: Source) -> Config:
     shapes = Shapes(source.tensors, "Depth Anything")
     encoder = shapes.vit("pretrained.")
     path = source.path
-    out_indices = _out_indices(encoder["num_blocks"], path, v1=bool(source.config))
-    if not (source.config or V1.search(path.name) or "v2" in path.name.lower()):
+    num_blocks = encoder["num_blocks"]
+    v1 = source.config or V1.search(path.name)
+    if not (v1 or "v2" in path.name.lower()):
         log.warning(
             "%s: read as Depth Anything v2; v1 has the same tensors but other feature levels, and "
             "is recognised by its file name alone (depth_anything_vit[sbl]14)",
             path,
         )
-    max_depth = source.content.get("max_depth") or _named_depth(path)
+    named = (depth for word, depth in MAX_DEPTH.items() if word in path.name.lower())
+    max_depth = source.content.get("max_depth") or next(named, None)
     if max_depth is None and "metric" in path.name.lower():
         raise ValueError(
             "metric by its name, but without a largest depth: put hypersim (20 m) "
             'or vkitti (80 m) in its name, or save it as {"model": tensors, "max_depth": metres}'
         )
-    head: Config = {
-        "kind": "relative",
-        "hidden_channels": shapes.channels(f"{SCRATCH}output_conv2.0.weight"),
-    }
+    hidden = shapes.channels(f"{SCRATCH}output_conv2.0.weight")
+    head: Config = {"kind": "relative", "hidden_channels": hidden}
     if max_depth is not None:
         head |= {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
-    readout = f"{HEAD}readout_projects.0.0.weight" in source.tensors
     return model_dict(
         "dpt_base",
         heads={"depth": head},
@@ -194,12 +199,11 @@ def _file_config(source: Source) -> Config:
             "patch_size": 14,
             "final_norm": True,
             "layer_scale": 1.0,
-            "out_indices": out_indices,
+            "out_indices": list(range(num_blocks - 4, num_blocks)) if v1 else _spread(num_blocks),
             "position_resize": "dinov2",
         },
         decoder={
             **DECODER,
-            "readout": "project" if readout else "ignore",
             "reassemble_channels": shapes.each(f"{HEAD}projects.{{}}.weight"),
             "fusion_channels": shapes.channels(f"{SCRATCH}layer1_rn.weight"),
         },
@@ -207,15 +211,9 @@ def _file_config(source: Source) -> Config:
     )
 
 
-def _out_indices(num_blocks: int, path: Path, *, v1: bool = False) -> list[int]:
-    if v1 or V1.search(path.name):
-        return list(range(num_blocks - 4, num_blocks))
-    return dinov2.out_indices(num_blocks)
-
-
-def _named_depth(path: Path) -> float | None:
-    """The largest depth of a metric ``.pth`` by its name."""
-    return next((depth for word, depth in MAX_DEPTH.items() if word in path.name.lower()), None)
+def _spread(num_blocks: int) -> list[int]:
+    """Blocks of the feature levels of Depth Anything v2 and DINOv2's heads."""
+    return [4, 11, 17, 23] if num_blocks == 24 else quarter_ends(num_blocks)
 
 
 def _folder_config(source: Source) -> Config:
@@ -224,10 +222,8 @@ def _folder_config(source: Source) -> Config:
     encoder = transformers.read_backbone(backbone, "dinov2")
     patch = encoder["patch_size"]
     if not encoder["final_norm"] or config.get("patch_size", 14) != patch:
-        raise ValueError(
-            f"a Depth Anything whose backbone has apply_layernorm="
-            f"{encoder['final_norm']} and patch_size={patch}, not supported"
-        )
+        found = f"apply_layernorm={encoder['final_norm']} and patch_size={patch}"
+        raise ValueError(f"a Depth Anything whose backbone has {found}, not supported")
     head = read_keys(HEAD_KEYS, config)
     if head["kind"] == "metric":
         head |= {"activation": "sigmoid", "max_depth": float(config.get("max_depth") or 1)}
@@ -262,3 +258,93 @@ def _write_config(config: Config, head: Config) -> Config:
         "max_depth": int(head["max_depth"] or 1) if head["kind"] == "metric" else 1,
         "dtype": "float32",
     }
+
+
+# DINOv2's depth heads
+
+HEAD_FILE = re.compile(r"(dinov2_vit[sblg]14(?:_reg4)?)_\w+_dpt_head\.pth$")
+BLOCKS = "decode_head.reassemble_blocks."
+FUSION = "decode_head.fusion_blocks.{3-n}"
+DINOV2_TABLE = [
+    ("encoder.reg_token", "backbone.register_tokens"),
+    ("encoder.*", "backbone.*"),
+    ("decoder.reassemble.{n}.read.linear.*", BLOCKS + "readout_projects.{n}.0.*"),
+    ("decoder.reassemble.{n}.project.*", BLOCKS + "projects.{n}.conv.*"),
+    ("decoder.reassemble.{n}.resample.conv.*", BLOCKS + "resize_layers.{n}.*"),
+    ("decoder.layer_rn.{n}.*", "decode_head.convs.{n}.conv.*"),
+    ("decoder.fusion.{n}.project.*", FUSION + ".project.conv.*"),
+    ("decoder.fusion.{n}.rcu{k}.conv{j}.*", FUSION + ".res_conv_unit{k}.conv{j}.conv.*"),
+    ("decoder.output_project.*", "decode_head.project.conv.*"),
+    ("heads.depth.conv1.*", "decode_head.conv_depth.head.0.*"),
+    ("heads.depth.conv2.*", "decode_head.conv_depth.head.2.*"),
+    ("heads.depth.conv3.*", "decode_head.conv_depth.head.4.*"),
+]
+
+
+class Dinov2(Format):
+    name = "dinov2"
+
+    def recognises(self, source: Source) -> bool:
+        heads = (BLOCKS, "decode_head.conv_depth.", "decode_head.bn.")
+        return not source.config and any(source.holds(head) for head in heads)
+
+    def _read(self, source: Source) -> Checkpoint:
+        tensors = source.tensors
+        released = HEAD_FILE.match(source.path.name)
+        if released and not source.holds("backbone."):
+            backbone = source.path.with_name(f"{released[1]}_pretrain.pth")
+            if backbone.is_file():
+                found = unwrap(read_tensors(backbone))
+                tensors = {**tensors, **{f"backbone.{k}": v for k, v in found.items()}}
+        config = _dinov2_config(Shapes(tensors, "a DINOv2 depth head"))
+        unused = ("backbone.mask_token", "backbone.norm.*")
+        return from_theirs(config, tensors, [*_gated(config, "backbone."), *DINOV2_TABLE], unused)
+
+
+def _dinov2_config(shapes: Shapes) -> Config:
+    tensors = shapes.tensors
+    if f"{BLOCKS}projects.0.conv.weight" not in tensors:
+        raise ValueError("a linear DINOv2 head, which is not a DPT; only DPTs are read")
+    if not any(k.startswith("backbone.") for k in tensors):
+        raise ValueError(
+            "a DINOv2 head alone, without the backbone that it was trained on. Put both "
+            "side by side under their released names (dinov2_vits14_nyu_dpt_head.pth and "
+            "dinov2_vits14_pretrain.pth), or in one file, the backbone's names after 'backbone.'"
+        )
+    encoder = shapes.vit("backbone.")
+    return model_dict(
+        "dpt_base",
+        heads={
+            "depth": {
+                "kind": "metric",
+                "activation": "relu",
+                "min_depth": 0.001,
+                "hidden_channels": shapes.channels("decode_head.conv_depth.head.2.weight"),
+                "upsample": "double",
+            }
+        },
+        encoder={
+            **encoder,
+            "layer_scale": 1.0,
+            "out_indices": _spread(encoder["num_blocks"]),
+            # the hub's models with registers resize by size, with antialiasing
+            "position_resize": "bicubic_antialias" if encoder["num_register_tokens"] else "dinov2",
+            "padding": "center",
+        },
+        decoder={
+            "reassemble_channels": shapes.each(BLOCKS + "projects.{}.conv.weight"),
+            "fusion_channels": shapes.channels("decode_head.convs.0.conv.weight"),
+            "batch_norm": False,
+            "unit_bias": False,
+            "align": "resize_lateral",
+            "output_project": True,
+            "scales": SCALES,
+        },
+        # its code takes whole images in 0..255, normalised by ImageNet's mean and deviation
+        preprocessing={
+            **IMAGENET,
+            "resize": "none",
+            "multiple_of": encoder["patch_size"],
+            "interpolation": "bilinear",
+        },
+    )

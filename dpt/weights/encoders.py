@@ -34,7 +34,6 @@ PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")
 
 BEIT = (".gamma_1", ".relative_position_bias_table")
 PART = re.compile(r"heads\.\w+\.auxiliary_layers|heads\.\w+|decoder")
-GAIN = re.compile(r"^blocks\.\d+\.ls[12]\.gamma$")
 RENAMED = [
     (re.compile(r"^blocks\.\d+\.(\d+\.)"), r"blocks.\1"),  # DINOv2 trained in chunks of blocks
     (re.compile(r"^(?:register|storage)_tokens$"), "reg_token"),  # DINOv2, DINOv3
@@ -47,18 +46,10 @@ MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
 
 @dataclass
 class LoadReport:
-    """Use of a file's tensors in an encoder, or in a whole model.
+    """Use of a file's tensors in an encoder, or in a whole model: names of tensors and parts.
 
-    Attributes:
-        source: the file.
-        loaded: number of encoder tensors.
-        resized: tensors that were interpolated to the encoder's grid or patch size.
-        moved: changes of place that keep the function.
-        missing: encoder tensors, and parts of the model, that are not in the file; they stay as
-            they were.
-        unused: encoder tensors, and parts of the file, that the model does not have.
-        kept: parts beside the encoder that were loaded, but for their ``outputs``.
-        outputs: final layers that stay at random, with their numbers of outputs there and here.
+    ``loaded`` counts encoder tensors; ``kept`` are the parts beside the encoder that were loaded,
+    but for their final layers in ``outputs``, whose numbers of outputs differ.
     """
 
     source: str
@@ -79,16 +70,12 @@ class LoadReport:
             "also kept": self.kept,
             "left at random, of another size": self.outputs,
         }
-        lines = [f"{self.source}: {self.loaded} encoder tensors loaded"]
-        lines += [f"{label}: {few(names)}" for label, names in lists.items() if names]
-        return "; ".join(lines)
+        shown = [f"{label}: {few(names)}" for label, names in lists.items() if names]
+        return "; ".join([f"{self.source}: {self.loaded} encoder tensors loaded", *shown])
 
 
 def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
-    """Loads the tensors of a file that fit into ``encoder``.
-
-    Position embeddings are resized to its grid and patch embeddings to its patch size; embeddings
-    of tokens without a slot of their own are added to the tokens.
+    """Loads the tensors of a file that fit into ``encoder``, resized to its grid and patch size.
 
     Args:
         encoder: one of :mod:`dpt.nn`.
@@ -289,23 +276,21 @@ def _fit_gains(state: State, wanted: Tensors, report: LoadReport) -> None:
     γ · (W x + b) is (γ W) x + γ b: gains without a place go into the layer before them, and a place
     without a gain gets ones.
     """
-    folded, added = 0, 0
-    for name in {k: None for k in (*state, *wanted) if GAIN.match(k)}:
-        layer = name.replace("ls1.gamma", "attn.proj").replace("ls2.gamma", "mlp.fc2")
-        weight, bias = f"{layer}.weight", f"{layer}.bias"
-        if weight not in state or weight not in wanted:
-            continue
-        if name not in wanted:
-            gain = state.pop(name)
-            state[weight], state[bias] = gain[:, None] * state[weight], gain * state[bias]
-            folded += 1
-        elif name not in state:
-            state[name] = torch.ones_like(wanted[name])
-            added += 1
-    if folded:
-        report.moved.append(f"{folded} LayerScale gains into the layers before them")
-    if added:
-        report.moved.append(f"{added} LayerScale gains, which the file does not have, to 1")
+    changed = 0
+    for layer, gain in (("attn.proj", "ls1.gamma"), ("mlp.fc2", "ls2.gamma")):
+        for weight in [k for k in wanted if k in state and k.endswith(f".{layer}.weight")]:
+            block = weight.removesuffix(f"{layer}.weight")
+            name, bias = f"{block}{gain}", f"{block}{layer}.bias"
+            if name in state and name not in wanted:
+                gamma = state.pop(name)
+                state[weight], state[bias] = gamma[:, None] * state[weight], gamma * state[bias]
+            elif name in wanted and name not in state:
+                state[name] = torch.ones_like(wanted[name])
+            else:
+                continue
+            changed += 1
+    if changed:
+        report.moved.append(f"{changed} LayerScale gains, into the layers before them or to 1")
 
 
 def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: LoadReport) -> None:
@@ -319,13 +304,11 @@ def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: L
     if positions is None or positions.ndim != 3 or "pos_embed" not in own:
         return
     policy: ResizePolicy = "bicubic_antialias"
-    new: Any
+    new: Any = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)  # timm's
     if isinstance(encoder, VisionTransformer):
         new, policy = encoder.grid, encoder.config.position_resize
-    else:  # timm's
-        new = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)
-        if new is None:
-            return
+    if new is None:
+        return
     new_slots = own["pos_embed"].shape[1] - new[0] * new[1]
     have, wanted = _tokens(state), _tokens(own)
     slots, old = _find_grid(positions.shape[1], len(have), old, new, report.source)

@@ -93,14 +93,10 @@ def open_source(path: str | Path) -> Source:
 
 
 def from_hub(name: str, revision: str | None = None) -> Path:
-    """The folder of a repository on the Hugging Face hub, downloaded; safetensors if it has any.
+    """The folder of a repository ``user/name`` on the Hugging Face hub, downloaded.
 
-    Args:
-        name: ``user/name``.
-        revision: branch, tag or commit.
-
-    Raises:
-        ValueError: there is no such repository, no permission, or no network.
+    ``revision`` is a branch, tag or commit. Raises ``ValueError`` without repository, permission or
+    network.
     """
     from huggingface_hub import snapshot_download
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dpt.weights.depth_anything import DepthAnything
-from dpt.weights.dinov2 import Dinov2
+from dpt.weights.depth_anything import DepthAnything, Dinov2
 from dpt.weights.files import Source, open_source
 from dpt.weights.format import (
     Checkpoint,
@@ -59,31 +58,20 @@ class Native(Format):
         return []
 
 
-FORMATS: tuple[Format, ...] = (
-    Native(),
-    Official(),
-    Transformers(),
-    DepthAnything(),
-    Dinov2(),
-    Smp(),
-)
+FORMATS: list[Format] = [Native(), Official(), Transformers(), DepthAnything(), Dinov2(), Smp()]
 """Every format. A new one is a module with its class, and an entry here."""
 WRITABLE = {f.name: f for f in FORMATS if f.encoders}
 
 
-def recognise(source: Source) -> Format:
-    """The format of ``source``.
-
-    Raises:
-        ValueError: it is in none; the message lists its content.
-    """
+def _open(path: str | Path) -> tuple[Format, Checkpoint]:
+    source = open_source(path)
     for candidate in FORMATS:
         if candidate.recognises(source):
-            return candidate
+            return candidate, candidate.read(source)
     found = sorted(map(str, source.content))
     config = f"model_type {source.config.get('model_type')!r}, " if source.config else ""
     raise ValueError(
-        f"{source.path}: of no known format ({', '.join(f.name for f in FORMATS)}); found {config}"
+        f"{path}: of no known format ({', '.join(f.name for f in FORMATS)}); found {config}"
         f"{len(found)} entries: {few(found)}"
     )
 
@@ -94,21 +82,13 @@ def read(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     Raises:
         ValueError: missing, damaged, of no known format, or of a model that is not supported.
     """
-    source = open_source(path)
-    checkpoint = recognise(source).read(source)
+    _, checkpoint = _open(path)
     return checkpoint.config, checkpoint.tensors
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """Report of a conversion.
-
-    Attributes:
-        source_format, target_format: names of the formats.
-        tensors: number of tensors of the model.
-        unused: tensors of the source that take no part in a prediction; they are left out.
-        notes: for the user of the result.
-    """
+    """Report; ``unused`` are tensors of the source that never run, and were left out."""
 
     source_format: str
     target_format: str
@@ -117,12 +97,10 @@ class Conversion:
     notes: list[str]
 
     def __str__(self) -> str:
-        lines = [f"{self.source_format} -> {self.target_format}: {self.tensors} tensors"]
+        text = f"{self.source_format} -> {self.target_format}: {self.tensors} tensors"
         if self.unused:
-            lines.append(
-                f"{len(self.unused)} tensors that never run were left out: {few(self.unused)}"
-            )
-        return "\n".join([*lines, *self.notes])
+            text += f"\n{len(self.unused)} tensors that never run were left out: {few(self.unused)}"
+        return "\n".join([text, *self.notes])
 
 
 def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
@@ -135,9 +113,7 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
         raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(WRITABLE)}")
     if Path(src).resolve() == Path(dst).resolve():
         raise ValueError(f"{dst}: is the source itself; give another path")
-    source = open_source(src)
-    found = recognise(source)
-    checkpoint = found.read(source)
+    found, checkpoint = _open(src)
     with naming(src):
         _, shapes = resolve(checkpoint.config)
     if faults := list_faults(shapes, checkpoint.tensors):

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from dpt.model_config import model_dict
 from dpt.weights.files import Source
@@ -43,38 +42,41 @@ RESAMPLE = {2: "bilinear", 3: "cubic", 4: "area"}
 # Names of tensors
 
 
-def _blocks(ours: str, theirs: str, inner: str = "attention") -> Table:
-    """Rows of transformer blocks, for attention, norms and MLP."""
-    return [
-        (f"{ours}.attn.qkv.*", f"{theirs}.attention.{inner}.{{qkv}}.*"),
-        (f"{ours}.attn.q_bias", f"{theirs}.attention.{inner}.query.bias"),
-        (f"{ours}.attn.v_bias", f"{theirs}.attention.{inner}.value.bias"),
-        (f"{ours}.attn.proj.*", f"{theirs}.attention.output.dense.*"),
-        (f"{ours}.norm1.*", f"{theirs}.layernorm_before.*"),
-        (f"{ours}.norm2.*", f"{theirs}.layernorm_after.*"),
-        (f"{ours}.mlp.fc1.*", f"{theirs}.intermediate.dense.*"),
-        (f"{ours}.mlp.fc2.*", f"{theirs}.output.dense.*"),
-    ]
-
-
-def _embeddings(ours: str, theirs: str) -> Table:
-    return [
-        (f"{ours}.cls_token", f"{theirs}.cls_token"),
-        (f"{ours}.reg_token", f"{theirs}.register_tokens"),
-        (f"{ours}.pos_embed", f"{theirs}.position_embeddings"),
-        (f"{ours}.patch_embed.proj.*", f"{theirs}.patch_embeddings.projection.*"),
-        (f"{ours}.patch_embed.norm.*", f"{theirs}.norm.*"),
-    ]
-
-
 BLOCK, LAYER = "encoder.blocks.{i}", "backbone.encoder.layer.{i}"
-SWIN_BLOCK = "encoder.model.layers.{s}.blocks.{b}"
-SWIN_LAYER = "backbone.encoder.layers.{s}.blocks.{b}"
+SWIN_BLOCK, SELF = "layers.{s}.blocks.{b}", "backbone.encoder.layers.{s}.blocks.{b}.attention.self"
 CNN, BIT_CNN = "encoder.patch_embed.backbone.", "dpt.embeddings.backbone.bit."
-VIT_TABLE = [
-    *_embeddings("encoder", "dpt.embeddings"),
-    *_blocks(BLOCK, "dpt.encoder.layer.{i}"),
-]
+BIASES = "relative_position_bias"
+
+
+def _rows(
+    *first: tuple[str, str],
+    ours: str = "encoder",
+    block: str = "blocks.{i}",
+    theirs: str = "backbone",
+    layer: str = "layer.{i}",
+    inner: str = "attention",
+) -> Table:
+    """Rows of an encoder: those given, then those that are common to all encoders."""
+    block, layer = f"{ours}.{block}", f"{theirs}.encoder.{layer}"
+    return [
+        *first,
+        (f"{ours}.cls_token", f"{theirs}.embeddings.cls_token"),
+        (f"{ours}.reg_token", f"{theirs}.embeddings.register_tokens"),
+        (f"{ours}.pos_embed", f"{theirs}.embeddings.position_embeddings"),
+        (f"{ours}.patch_embed.proj.*", f"{theirs}.embeddings.patch_embeddings.projection.*"),
+        (f"{ours}.patch_embed.norm.*", f"{theirs}.embeddings.norm.*"),
+        (f"{block}.attn.qkv.*", f"{layer}.attention.{inner}.{{qkv}}.*"),
+        (f"{block}.attn.q_bias", f"{layer}.attention.{inner}.query.bias"),
+        (f"{block}.attn.v_bias", f"{layer}.attention.{inner}.value.bias"),
+        (f"{block}.attn.proj.*", f"{layer}.attention.output.dense.*"),
+        (f"{block}.norm1.*", f"{layer}.layernorm_before.*"),
+        (f"{block}.norm2.*", f"{layer}.layernorm_after.*"),
+        (f"{block}.mlp.fc1.*", f"{layer}.intermediate.dense.*"),
+        (f"{block}.mlp.fc2.*", f"{layer}.output.dense.*"),
+    ]
+
+
+VIT_TABLE = _rows(theirs="dpt")
 HYBRID_TABLE = [
     (CNN + "stem.conv.*", BIT_CNN + "embedder.convolution.*"),
     (CNN + "stem.norm.*", BIT_CNN + "embedder.norm.*"),
@@ -82,36 +84,30 @@ HYBRID_TABLE = [
     ("encoder.patch_embed.proj.*", "dpt.embeddings.projection.*"),
     *VIT_TABLE,
 ]
-DINOV2_TABLE = [
-    *_embeddings("encoder", "backbone.embeddings"),
+DINOV2_TABLE = _rows(
+    ("encoder.norm.*", "backbone.layernorm.*"),
     (f"{BLOCK}.norm{{k}}.*", f"{LAYER}.norm{{k}}.*"),
     (f"{BLOCK}.mlp.*", f"{LAYER}.mlp.*"),
     (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.layer_scale{{k}}.lambda1"),
-    *_blocks(BLOCK, LAYER),
-    ("encoder.norm.*", "backbone.layernorm.*"),
-]
+)
 GATED = [
     (f"{BLOCK}.mlp.fc1.*", f"{LAYER}.mlp.weights_in.*"),
     (f"{BLOCK}.mlp.fc2.*", f"{LAYER}.mlp.weights_out.*"),
 ]
-BIASES = "relative_position_bias"
-BEIT_TABLE = [
-    *_embeddings("encoder", "backbone.embeddings"),
+BEIT_TABLE = _rows(
     (f"{BLOCK}.attn.{BIASES}_table", f"{LAYER}.attention.attention.{BIASES}.{BIASES}_table"),
     (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.lambda_{{k}}"),
-    *_blocks(BLOCK, LAYER),
-]
-SWINV2_TABLE = [
-    *_embeddings("encoder.model", "backbone.embeddings"),
+)
+SWINV2_TABLE = _rows(
     # timm merges patches before a stage, transformers behind the one before it
     ("encoder.model.layers.{s}.downsample.*", "backbone.encoder.layers.{s-1}.downsample.*"),
-    (f"{SWIN_BLOCK}.attn.logit_scale", f"{SWIN_LAYER}.attention.self.logit_scale"),
-    (
-        f"{SWIN_BLOCK}.attn.cpb_mlp.*",
-        f"{SWIN_LAYER}.attention.self.continuous_position_bias_mlp.*",
-    ),
-    *_blocks(SWIN_BLOCK, SWIN_LAYER, inner="self"),
-]
+    (f"encoder.model.{SWIN_BLOCK}.attn.logit_scale", f"{SELF}.logit_scale"),
+    (f"encoder.model.{SWIN_BLOCK}.attn.cpb_mlp.*", f"{SELF}.continuous_position_bias_mlp.*"),
+    ours="encoder.model",
+    block=SWIN_BLOCK,
+    layer=SWIN_BLOCK,
+    inner="self",
+)
 HEAD_TABLE = [
     ("decoder.output_project.*", "head.projection.*"),
     ("heads.depth.conv1.*", "head.head.0.*"),
@@ -373,7 +369,11 @@ class Transformers(Format):
         theirs_config = _write_config(config, name, head)
         theirs_config["dtype"] = str(tensors["encoder.cls_token"].dtype).removeprefix("torch.")
         theirs = to_theirs(tensors, _table(config), DEEPEST_UNIT)
-        _add_unused(theirs, model_type, encoder["embed_dim"])
+        dim, norm = encoder["embed_dim"], "backbone.layernorm" if model_type else "dpt.layernorm"
+        if model_type != "beit" and f"{norm}.weight" not in theirs:
+            theirs |= {f"{norm}.weight": torch.ones(dim), f"{norm}.bias": torch.zeros(dim)}
+        if model_type == "dinov2_with_registers":
+            theirs |= {REGISTERS: torch.zeros(1, 0, dim), MASK_TOKEN: torch.zeros(1, dim)}
         return Source(path, theirs_config, write_processor(config), theirs)
 
 
@@ -389,10 +389,15 @@ def _family(encoder: Config) -> tuple[str | None, Family]:
     return kind, BACKBONES[kind]
 
 
-def _table(config: Config) -> Table:
+def encoder_table(config: Config) -> Table:
+    """Rows of the encoder of a model."""
     gated = GATED if config["encoder"].get("swiglu") else []
+    return [*gated, *_family(config["encoder"])[1].table]
+
+
+def _table(config: Config) -> Table:
     neck = neck_table(len(config["decoder"]["reassemble_channels"]))
-    return [*gated, *_family(config["encoder"])[1].table, *neck, *HEAD_TABLE]
+    return [*encoder_table(config), *neck, *HEAD_TABLE]
 
 
 def unused(config: Config) -> list[str]:
@@ -502,18 +507,6 @@ def _write_config(full: Config, name: str, head: Config) -> Config:
         config["neck_ignore_stages"] = [0, 1]
         config["backbone_config"] = BIT
     return config
-
-
-def _add_unused(tensors: dict[str, Tensor], model_type: str | None, dim: int) -> None:
-    """Adds tensors that never run, which transformers would report as missing."""
-    if model_type == "beit":
-        return
-    norm = "backbone.layernorm" if model_type else "dpt.layernorm"
-    tensors.setdefault(f"{norm}.weight", torch.ones(dim))
-    tensors.setdefault(f"{norm}.bias", torch.zeros(dim))
-    if model_type == "dinov2_with_registers":
-        tensors[REGISTERS] = torch.zeros(1, 0, dim)
-        tensors[MASK_TOKEN] = torch.zeros(1, dim)
 
 
 # Image processors

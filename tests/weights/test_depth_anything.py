@@ -69,7 +69,7 @@ def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth")
             "readout": "ignore",
         },
     )
-    rules = depth_anything.table(spec["encoder"], folder=False)
+    rules = depth_anything.table(spec, folder=False)
     tensors = {
         their: torch.empty(shape, device="meta")
         for our, shape in resolve(spec)[1].items()

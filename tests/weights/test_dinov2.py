@@ -5,7 +5,7 @@ import torch
 from peers_dinov2 import HubDepther
 
 import dpt
-from dpt.weights import dinov2
+from dpt.weights import depth_anything
 from dpt.weights.files import open_source
 
 pytestmark = pytest.mark.peers
@@ -27,7 +27,7 @@ def test_what_a_file_tells(tensors, tmp_path):
     assert model.encoder.padding == "center"
     assert model.preprocessing.multiple_of == 14
     assert model.preprocessing.mean == (0.485, 0.456, 0.406)
-    unused = dinov2.Dinov2().read(open_source(tmp_path / "dd.pth")).unused
+    unused = depth_anything.Dinov2().read(open_source(tmp_path / "dd.pth")).unused
     assert sorted(unused) == ["backbone.mask_token", "backbone.norm.bias", "backbone.norm.weight"]
     assert model.config.to_dict()["encoder"]["out_indices"] == [1, 3, 5, 7]
 
@@ -35,7 +35,7 @@ def test_what_a_file_tells(tensors, tmp_path):
 def test_every_tensor_arrives_and_stays(tensors, tmp_path):
     torch.save(tensors, tmp_path / "dd.pth")
     model = dpt.DPT.from_pretrained(tmp_path / "dd.pth")
-    used = len(tensors) - len(dinov2.Dinov2().read(open_source(tmp_path / "dd.pth")).unused)
+    used = len(tensors) - len(depth_anything.Dinov2().read(open_source(tmp_path / "dd.pth")).unused)
     assert len(model.state_dict()) == used
     model.save_pretrained(tmp_path / "ours")
     images = torch.randn(1, 3, 65, 90)
