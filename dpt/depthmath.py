@@ -1,9 +1,9 @@
 """Arithmetic on depth maps with holes: inverse depth, masked statistics, alignment.
 
 Every function takes ``valid``, bool, and reads nothing outside it: invalid pixels may hold 0, NaN
-or infinity without reaching a value or a gradient. All are batched, with statistics per image, and
-use ``torch.where`` in place of boolean indexing, so that no shape depends on the data. Half
-precision is computed in float32, float64 stays float64.
+or infinity without reaching a value or a gradient. Maps are (B, H, W), statistics, (B,), are per
+image, and no shape depends on the data. Half precision is computed in float32, float64 stays
+float64.
 """
 
 from __future__ import annotations
@@ -20,23 +20,13 @@ def at_least_float32(values: Tensor) -> Tensor:
 def valid_range(depth: Tensor, valid: Tensor, *, min_depth: float, max_depth: float) -> Tensor:
     """Narrows ``valid`` to depths strictly between two limits, as in BTS's evaluation code.
 
-    NaN and infinity are never valid, also for ``max_depth=inf``.
-
-    Args:
-        depth: float (..., H, W), metres.
-        valid: bool (..., H, W).
-        min_depth, max_depth: metres.
+    NaN and infinity are never valid, also for ``max_depth=inf``. All in metres, (..., H, W).
     """
     return valid & (depth > min_depth) & (depth < max_depth)
 
 
 def inverse_depth(depth: Tensor, valid: Tensor) -> Tensor:
-    """1 / depth where ``valid`` and depth is positive, 0 elsewhere: float (..., H, W), 1/metres.
-
-    Args:
-        depth: float (..., H, W), metres.
-        valid: bool (..., H, W).
-    """
+    """1 / depth (..., H, W) where ``valid`` and positive, 0 elsewhere; metres to 1/metres."""
     usable = valid & (depth > 0)
     safe = torch.where(usable, at_least_float32(depth), 1.0)
     return torch.where(usable, safe.reciprocal(), 0.0)
@@ -70,10 +60,6 @@ def median_mad(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     Ranftl et al. 2020 (MiDaS), eqs. 5 and 6: shift = median(d), scale = mean |d - shift|, over the
     valid pixels alone (the authors' code takes the median over all pixels, which is 0 for sparse
     ground truth). The scale of a constant map (at most 1e-6 of spread) is 1.
-
-    Args:
-        values: float (B, H, W).
-        valid: bool (B, H, W).
     """
     values = torch.where(valid, at_least_float32(values), 0.0)
     shift = masked_median(values, valid)
@@ -87,11 +73,6 @@ def align_scale_shift(prediction: Tensor, target: Tensor, valid: Tensor) -> tupl
     Ranftl et al. 2020, eqs. 2-4, in centred moments: scale = cov(p, t) / var(p), shift = mean(t) -
     scale · mean(p). The normal equations of the paper lose all digits in float32 where the spread
     is small against the mean.
-
-    Args:
-        prediction: float (B, H, W), any unit.
-        target: float (B, H, W), the unit wanted.
-        valid: bool (B, H, W).
 
     Returns:
         (scale, shift), each (B,) and finite; the scale may be negative. If it is not determined
@@ -113,8 +94,8 @@ def align_scale_shift(prediction: Tensor, target: Tensor, valid: Tensor) -> tupl
 def align_median(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """Scale (B,) that gives each image's prediction the target's median over the valid pixels.
 
-    The "median scaling" of Zhou et al. 2017. Arguments as for :func:`align_scale_shift`. 1 if
-    there is no valid pixel or the prediction's median is 0.
+    The "median scaling" of Zhou et al. 2017. 1 if there is no valid pixel or the prediction's
+    median is 0.
     """
     median_p, median_t = masked_median(prediction, valid), masked_median(target, valid)
     determined = (median_p.abs() > torch.finfo(median_p.dtype).tiny) & valid.flatten(1).any(1)

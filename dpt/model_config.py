@@ -75,7 +75,7 @@ class ModelConfig:
 
         return cls(
             name=str(values.get("name", "dpt")),
-            encoder=config.from_dict(encoder, where=f"{where}.encoder"),
+            encoder=validate(config, encoder, f"{where}.encoder"),
             decoder=validate(DecoderConfig, values.get("decoder") or {}, f"{where}.decoder"),
             heads={name: head(name, options) for name, options in heads.items()},
             preprocessing=validate(Preprocessing, preprocessing, f"{where}.preprocessing"),
@@ -86,7 +86,7 @@ class ModelConfig:
     def to_dict(self) -> Plain:
         """The configuration as checkpoints store it: dictionaries, lists, numbers and strings."""
         values = {f.name: to_plain(getattr(self, f.name)) for f in fields(self) if f.compare}
-        values["encoder"] = self.encoder.to_dict()
+        values["encoder"] = to_plain(vars(self.encoder))  # with timm's arguments
         if self.calibration is None:
             del values["calibration"]
         return values
@@ -163,9 +163,6 @@ def model_dict(
             replaces the encoder of the table.
         **overrides: settings of encoder or decoder by name alone, such as ``patch_size=8`` or
             ``readout="add"``.
-
-    Raises:
-        ValueError: an unknown name or setting; the message lists what is allowed.
     """
     if name not in _tables():
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")

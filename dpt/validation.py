@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import pydantic
+from pydantic_core import to_jsonable_python
 
 
 def validate(target: Any, value: Any, where: str) -> Any:
@@ -52,13 +53,10 @@ def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str
     if error["type"] == "missing":
         return f"{place}.{error['loc'][-1]} ", "must be given"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return unknown_key(place, str(error["loc"][-1]), _names(target)), ""
+        allowed = [f.name for f in fields(target)] if is_dataclass(target) else []
+        return unknown_key(place, str(error["loc"][-1]), allowed), ""
     message = message.replace("Input should", "must")
     return f"{place}={error['input']!r}: ", f"{message[0].lower()}{message[1:]}"
-
-
-def _names(target: Any) -> list[str]:
-    return [f.name for f in fields(target)] if is_dataclass(target) else []
 
 
 def unknown_key(place: str, key: str, allowed: list[str]) -> str:
@@ -70,9 +68,5 @@ def unknown_key(place: str, key: str, allowed: list[str]) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """A dataclass as dictionaries and lists."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, Mapping):
-        return {k: to_plain(v) for k, v in value.items()}
-    return [to_plain(v) for v in value] if isinstance(value, tuple | list) else value
+    """Dataclasses, mappings and sequences as dictionaries and lists."""
+    return to_jsonable_python(value)

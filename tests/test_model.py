@@ -93,7 +93,7 @@ def test_every_option_travels_with_the_weights(tmp_path, overrides):
 
 def test_a_loaded_timm_encoder_fetches_nothing(tmp_path):
     model = dpt.create_model("dpt_tiny", heads=HEADS, encoder={"kind": "timm", "name": "resnet18"})
-    model.config.encoder.arguments["pretrained"] = True
+    model.config.encoder.pretrained = True
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"resnet18 refused .*pretrained"):
         dpt.DPT.from_pretrained(tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from dpt.functional import upsample
 from dpt.types import OutputSpec, Tokens
-from dpt.validation import to_plain, validate
 
 Padding = Literal["bottom_right", "center"]
 STRICT = {"extra": "forbid"}
@@ -116,15 +115,6 @@ class EncoderConfig(ABC):
     @abstractmethod
     def build(self) -> Encoder:
         """The encoder, randomly initialised."""
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> EncoderConfig:
-        """The settings from plain data; a ValueError names the key that is wrong."""
-        return validate(cls, dict(values), where)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as plain data."""
-        return to_plain(self)
 
 
 class HeadConfig(ABC):

@@ -5,11 +5,11 @@ timm takes two seconds to import, so only a model that uses it pays: the imports
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from dpt.nn.base import Encoder, EncoderConfig, register_encoder
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types import Tokens
-from dpt.validation import to_plain, validate
 
 Standardization = Literal["sqrt", "official"]
 WindowPadding = Literal["after_shift", "before_shift"]
@@ -28,7 +27,7 @@ WindowPadding = Literal["after_shift", "before_shift"]
 
 def _standardized_conv(kind: Standardization) -> Any:
     """Convolution with standardised weights, ``sqrt`` as timm has it today or ``official``."""
-    from timm.layers import StdConv2dSame, pad_same
+    from timm.layers import StdConv2dSame, conv2d_same
 
     class StandardizedConv(StdConv2dSame):
         def standardized(self) -> Tensor:
@@ -39,13 +38,8 @@ def _standardized_conv(kind: Standardization) -> Any:
             return F.batch_norm(rows, None, None, training=True, eps=self.eps).view_as(self.weight)
 
         def forward(self, x: Tensor) -> Tensor:
-            if self.same_pad:
-                kernel, stride = list(self.kernel_size), list(self.stride)
-                x = pad_same(x, kernel, stride, list(self.dilation))
-            weight = self.standardized()
-            return F.conv2d(
-                x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-            )
+            conv2d = conv2d_same if self.same_pad else F.conv2d
+            return conv2d(x, self.standardized(), self.bias, self.stride, self.padding)
 
     return partial(StandardizedConv, eps=1e-5 if kind == "official" else 1e-8)
 
@@ -161,7 +155,7 @@ def maps_to_tokens(maps: Sequence[Tensor]) -> Tokens:
 @register_encoder("timm")
 @dataclass(kw_only=True)
 class TimmConfig(EncoderConfig):
-    """Settings of :class:`TimmEncoder`.
+    """Settings of :class:`TimmEncoder`, and further arguments of the timm model.
 
     Attributes:
         name: a timm model name, with or without a pretrained tag.
@@ -172,28 +166,20 @@ class TimmConfig(EncoderConfig):
         pad_windows: when Swin and SwinV2 pad a map to whole windows: ``after_shift``, as timm, or
             ``before_shift``, as Swin's authors and transformers. They differ on maps that are no
             multiple of the window.
-        arguments: further arguments of the timm model.
     """
 
+    __pydantic_config__: ClassVar[Any] = {"extra": "allow"}
     name: str
     kind: str = "timm"
     out_indices: tuple[int, ...] | Literal["auto"] = "auto"
     drop_path: float = Field(0.0, ge=0, lt=1)
     pad_windows: WindowPadding = "after_shift"
-    arguments: dict[str, Any] = Field(default_factory=dict)
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> EncoderConfig:
-        """Settings that are not fields become ``arguments`` of the timm model."""
-        given: dict[str, Any] = {"arguments": {}}
-        own = {f.name for f in fields(cls)}
-        for key, value in values.items():
-            (given if key in own else given["arguments"])[key] = value
-        return validate(cls, given, where)
-
-    def to_dict(self) -> dict[str, Any]:
-        values = to_plain(self)
-        return {**values, **values.pop("arguments")}
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Settings that are no fields: further arguments of the timm model."""
+        own = {f.name for f in fields(self)}
+        return {k: v for k, v in vars(self).items() if k not in own}
 
     def build(self) -> Encoder:
         encoder = TimmEncoder(self)

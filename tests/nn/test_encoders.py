@@ -79,11 +79,7 @@ def test_timm_vit_and_ours_are_one_function():
 
 
 def test_registers_without_cls_are_not_read_as_one():
-    encoder = TimmEncoder(
-        TimmConfig.from_dict(
-            {"name": "vit_little_patch16_reg4_gap_256", "img_size": 64, "depth": 4}, where="encoder"
-        )
-    )
+    encoder = TimmEncoder(TimmConfig(name="vit_little_patch16_reg4_gap_256", img_size=64, depth=4))
     assert encoder.num_prefix_tokens == (0,) * 4
     levels, grids = encoder(torch.randn(1, 3, 64, 64))
     assert [level.shape[1] for level in levels] == [16] * 4

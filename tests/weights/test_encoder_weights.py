@@ -181,11 +181,7 @@ def test_between_our_vit_and_timms_at_another_grid(tmp_path):
         position_resize="bicubic_antialias",
     )
     ours.save_pretrained(tmp_path / "ours")
-    timms = TimmEncoder(
-        TimmConfig.from_dict(
-            {"name": "vit_tiny_patch16_224", "depth": 4, "img_size": 128}, where="encoder"
-        )
-    ).eval()
+    timms = TimmEncoder(TimmConfig(name="vit_tiny_patch16_224", depth=4, img_size=128)).eval()
     report = load_encoder_weights(timms, tmp_path / "ours")
     assert report.resized == ["pos_embed 6x4 to 8x8"]
     assert report.missing == []
@@ -403,10 +399,7 @@ def test_dinov2_with_registers_into_timms(tmp_path):
     torch.save(theirs.state_dict(), tmp_path / "dino.pth")
     sizes = {"embed_dim": 128, "depth": 4, "num_heads": 2, "img_size": 70}
     ours = TimmEncoder(
-        TimmConfig.from_dict(
-            dict(name="vit_small_patch14_reg4_dinov2", out_indices=[1, 2, 3], **sizes),
-            where="encoder",
-        )
+        TimmConfig(name="vit_small_patch14_reg4_dinov2", out_indices=[1, 2, 3], **sizes)
     ).eval()
     report = load_encoder_weights(ours, tmp_path / "dino.pth")
     assert report.missing == []
@@ -463,9 +456,7 @@ def test_deit_with_its_distillation_token(tmp_path):
     report = load_encoder_weights(ours_with(2), tmp_path / "deit.pth")
     assert report.missing == ["reg_token"]
     assert "dist_token" in report.unused
-    again = TimmEncoder(
-        TimmConfig.from_dict(dict(name="deit_tiny_distilled_patch16_224", **sizes), where="encoder")
-    )
+    again = TimmEncoder(TimmConfig(name="deit_tiny_distilled_patch16_224", **sizes))
     report = load_encoder_weights(again, tmp_path / "deit.pth")
     assert report.missing == report.resized == []
     assert torch.equal(again.model.pos_embed, theirs.pos_embed)
@@ -474,10 +465,7 @@ def test_deit_with_its_distillation_token(tmp_path):
 @pytest.mark.peers
 def test_dinov3_under_the_hubs_names(tmp_path):
     name, sizes = "vit_small_patch16_dinov3", {"embed_dim": 64, "depth": 4, "num_heads": 2}
-    source, target = (
-        TimmEncoder(TimmConfig.from_dict(dict(name=name, **sizes), where="encoder")).eval()
-        for _ in range(2)
-    )
+    source, target = (TimmEncoder(TimmConfig(name=name, **sizes)).eval() for _ in range(2))
     with torch.no_grad():
         for p in source.parameters():
             p.normal_(std=0.1)
