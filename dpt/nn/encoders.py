@@ -38,7 +38,7 @@ def _standardized_conv(kind: Standardization) -> Any:
             return F.batch_norm(rows, None, None, training=True, eps=self.eps).view_as(self.weight)
 
         def forward(self, x: Tensor) -> Tensor:
-            conv2d = conv2d_same if self.same_pad else F.conv2d
+            conv2d: Any = conv2d_same if self.same_pad else F.conv2d
             return conv2d(x, self.standardized(), self.bias, self.stride, self.padding)
 
     return partial(StandardizedConv, eps=1e-5 if kind == "official" else 1e-8)
@@ -280,7 +280,8 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
     """The timm model, made to take any image size where its family has a switch for that."""
     import timm
 
-    for switch in ({"dynamic_img_size": True}, {"strict_img_size": False}, {}):
+    switches: list[dict[str, Any]] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
+    for switch in switches:
         try:
             return timm.create_model(name, pretrained=False, num_classes=0, **arguments, **switch)
         except TypeError as error:  # that family has no such argument
