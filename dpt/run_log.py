@@ -60,7 +60,6 @@ def log_table(
     *,
     title: str,
     lower_is_better: Collection[str],
-    mark_best: bool = True,
 ) -> None:
     """Logs a table of scores, one line for each metric, without those of single classes and ranges.
 
@@ -68,7 +67,6 @@ def log_table(
         columns: scores by metric, by the name of the column; the last one defines the lines.
         title: of the table.
         lower_is_better: names of the metrics that are better if lower, without ``val/``.
-        mark_best: marks the best value of each line with a star.
     """
     table = Table("metric", title=title, title_justify="left", box=SIMPLE_HEAD)
     for name in columns:
@@ -78,12 +76,9 @@ def log_table(
         if "/" in name:
             continue
         values = [column.get(metric, float("nan")) for column in columns.values()]
-        lower = name in lower_is_better
-        finite = [v for v in values if v == v]
-        best = (min if lower else max)(finite) if mark_best and len(finite) > 1 else None
-        stars = ["" if not mark_best else " *" if v == best else "  " for v in values]
-        cells = [("-" if v != v else f"{v:.4f}") + s for v, s in zip(values, stars, strict=True)]
-        table.add_row(f"{metric} ({'lower' if lower else 'higher'} is better)", *cells)
+        better = "lower" if name in lower_is_better else "higher"
+        cells = ["-" if v != v else f"{v:.4f}" for v in values]
+        table.add_row(f"{metric} ({better} is better)", *cells)
     text = StringIO()
     Console(file=text, width=100, color_system=None, force_jupyter=False).print(table)
     logging.getLogger("dpt").info("%s", text.getvalue().rstrip())

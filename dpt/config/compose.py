@@ -200,7 +200,6 @@ def quiet_libraries() -> None:
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*It is recommended to use .*sync_dist=True.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
-        r".*Experiment logs directory .* exists and is not empty.*",
         r".*You defined a `validation_step` but have no `val_dataloader`.*",  # dpt find-lr
     ):
         warnings.filterwarnings("ignore", message=message)

@@ -186,6 +186,5 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, notes: Mapping[str, Any]) -> 
         {"score": scores, "95 % from": low, "to": high},
         title=f"{source} on {cfg['split']}, protocol {notes['protocol']}",
         lower_is_better=lower_is_better(objectives),
-        mark_best=False,
     )
     log.info("%d images; report: %s", settings["images"], folder / "report.html")

@@ -17,7 +17,6 @@ import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch import nn
-from torch.optim import Optimizer
 
 from dpt.training.task import Task
 from dpt.types import Batch
@@ -91,64 +90,39 @@ def make_progress() -> Callback:
 
 
 class Freeze(Callback):
-    """Keeps parts of the model constant; they run in evaluation mode (BatchNorm, dropout).
+    """Keeps parts of the model constant for the whole run.
 
-    For the whole run, their parameters require no gradient and are not in the optimiser. Until a
-    step, they are in the optimiser, and their gradients are computed and discarded: a step costs
-    its full time, but DDP and the optimiser need not be rebuilt. (Lightning's ``BaseFinetuning``
-    adds parameter groups during training, which a resumed run and FSDP do not support.)
+    Their parameters require no gradient and are not in the optimiser; the parts run in evaluation
+    mode (BatchNorm, dropout).
 
     Args:
         parts: modules of the model by name: ``encoder``, ``decoder``, ``heads.depth``,
             ``encoder.blocks.0``, ...
-        until_step: the first optimiser step that trains them; None freezes them for the whole run.
     """
 
-    def __init__(self, *, parts: Sequence[str] = (), until_step: int | None = None) -> None:
-        if until_step is not None and until_step < 0:
-            raise ValueError(f"callbacks.freeze.until_step={until_step}: must not be negative")
+    def __init__(self, *, parts: Sequence[str] = ()) -> None:
         self.parts = tuple(parts)
-        self.until_step = until_step
         self.modules: list[nn.Module] = []
-        self.frozen = False
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         """Runs before the optimiser and DDP are created."""
         if stage != "fit" or not self.parts:
             return
         modules = dict(pl_module.model.named_modules())
-        for name in self.parts:
-            if not name or name not in modules:
-                known = [n for n in modules if n and "." not in n.removeprefix("heads.")]
-                raise ValueError(
-                    f"callbacks.freeze.parts: the model has no {name!r}; there are "
-                    f"{', '.join(n for n in known if n != 'heads')}, and modules inside of them"
-                )
-        self.modules = [modules[name] for name in self.parts]
-        if self.until_step is None:
-            for module in self.modules:
-                module.requires_grad_(False)
+        if unknown := [name for name in self.parts if not name or name not in modules]:
+            known = [n for n in modules if n != "heads" and "." not in n.removeprefix("heads.")][1:]
+            raise ValueError(
+                f"callbacks.freeze.parts: the model has no {unknown[0]!r}; there are "
+                f"{', '.join(known)}, and modules inside of them"
+            )
+        self.modules = [modules[name].requires_grad_(False) for name in self.parts]
         if trainer.is_global_zero:
             count = sum(p.numel() for module in self.modules for p in module.parameters())
-            until = "the end" if self.until_step is None else f"step {self.until_step}"
-            parts = ", ".join(self.parts)
-            log.info("frozen until %s: %s (%.1f M parameters)", until, parts, count / 1e6)
+            log.info("frozen: %s (%.1f M parameters)", ", ".join(self.parts), count / 1e6)
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
-        frozen = self.until_step is None or trainer.global_step < self.until_step
-        if frozen != self.frozen:
-            self.frozen = frozen
-            for module in self.modules:
-                module.train(not frozen)
-
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
-    ) -> None:
-        if self.frozen:
-            for module in self.modules:
-                module.zero_grad()
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for module in self.modules:
+            module.eval()
 
 
 class StopOnSignal(StepCallback):

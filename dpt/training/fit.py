@@ -23,7 +23,6 @@ from dpt.evaluation.callbacks import FailedFiles
 from dpt.objectives.base import lower_is_better
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
-from dpt.training.loggers import OneFileCSVLogger
 from dpt.training.resume import RunState, checkpoint_of, step_of, without_weight_files
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer
@@ -78,11 +77,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         save_config(cfg, folder)
         log_start(cfg, trainer, task, len(train), len(val))
         if checkpoint is not None:
-            step = step_of(checkpoint) or 0
-            log.info("resume: from %s, step %d", checkpoint, step)
-            for logger in trainer.loggers:
-                if isinstance(logger, OneFileCSVLogger):
-                    logger.resume_at(step)
+            log.info("resume: from %s, step %d", checkpoint, step_of(checkpoint))
     for logger in trainer.loggers:
         logger.log_hyperparams(dict(cfg))
 

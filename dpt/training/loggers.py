@@ -1,8 +1,7 @@
-"""Loggers: W&B without an account, CSV files that a resumed run continues, failures tolerated."""
+"""Loggers: W&B without an account, and no failure of a logger ends a run."""
 
 from __future__ import annotations
 
-import csv
 import functools
 import logging
 import os
@@ -11,8 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from dpt.atomic import write_bytes
 
 log = logging.getLogger("dpt")
 
@@ -39,8 +40,7 @@ def make_wandb(
         return WandbLogger(save_dir=save_dir, project=project)  # logs nothing on this rank
     file = Path(save_dir) / "wandb_id.txt"
     if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(secrets.token_hex(4) + "\n")
+        write_bytes(file, f"{secrets.token_hex(4)}\n".encode())
 
     def start(mode: str) -> Any:
         return wandb.init(
@@ -55,17 +55,15 @@ def make_wandb(
             settings=wandb.Settings(console="off", silent=True, init_timeout=60),
         )
 
-    def offline(reason: str) -> Any:
-        log.info("W&B: %s, so this run is logged to %s; `wandb sync` uploads it", reason, save_dir)
-        return start("offline")
-
+    mode, reason = os.environ.get("WANDB_MODE"), "not logged in"
     try:
         wandb.setup()  # reads a stored key
-        mode = os.environ.get("WANDB_MODE")
-        is_logged_in = mode is not None or wandb.login(prompt=False)
-        run = start(mode or "online") if is_logged_in else offline("not logged in")
+        run = start(mode or "online") if mode is not None or wandb.login(prompt=False) else None
     except Exception as error:  # network, service, key
-        run = offline(_short(error))
+        run, reason = None, _short(error)
+    if run is None:
+        log.info("W&B: %s, so this run is logged to %s; `wandb sync` uploads it", reason, save_dir)
+        run = start("offline")
     run.define_metric("trainer/global_step")
     run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
     return WandbLogger(experiment=run, save_dir=save_dir, project=project)
@@ -73,22 +71,6 @@ def make_wandb(
 
 def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-class OneFileCSVLogger(CSVLogger):
-    """Lightning's CSV logger, but a resumed run continues the file of its first part."""
-
-    def resume_at(self, step: int) -> None:
-        """Keeps the rows before ``step``, which will be repeated; call it before logging."""
-        path = Path(self.log_dir) / "metrics.csv"
-        if not path.is_file():
-            return
-        with path.open(newline="") as file:
-            complete = [row for row in csv.DictReader(file) if (row["step"] or "").isdigit()]
-        rows = [row for row in complete if int(row["step"]) < step]
-        # the first access to `experiment` removes the old file
-        self.experiment.metrics = [{k: v for k, v in row.items() if k and v} for row in rows]
-        self.save()
 
 
 METHODS = ("log_metrics", "log_hyperparams", "log_image", "save", "finalize",

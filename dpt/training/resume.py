@@ -50,18 +50,14 @@ class RunState(Callback):
         if dist.is_initialized():
             ranks = [None] * trainer.world_size
             dist.all_gather_object(ranks, random_state())
-        # The only place that depends on the private format of Lightning's progress:
-        loop = checkpoint["loops"]["fit_loop"]
-        progress = loop["epoch_loop.batch_progress"]
+        # this depends on the private format of Lightning's progress
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         current = progress["current"]
         if current["ready"] > current["processed"]:
             # saved before a batch that is already fetched; the resumed run fetches it again
             for scope in ("total", "current"):
                 progress[scope]["ready"] = progress[scope]["processed"]
             progress["is_last_batch"] = False
-        # the step that loggers see: Lightning adds 1 when it resumes after a batch not completed
-        is_incomplete = current["completed"] < current["processed"]
-        loop["epoch_loop.state_dict"]["_batches_that_stepped"] = trainer.global_step - is_incomplete
         batches = current["processed"]
         epoch_is_done = batches >= trainer.num_training_batches
         checkpoint[KEY] = {
@@ -91,8 +87,15 @@ class RunState(Callback):
                 state["samples"], self.sampler.length,
             )  # fmt: skip
         if not isinstance(trainer.strategy, FSDPStrategy):
-            optimizer = pl_module.optimizer_factory(pl_module.model)
-            require_same_groups(checkpoint["optimizer_states"][0], optimizer.state_dict())
+            saved = checkpoint["optimizer_states"][0]["param_groups"]
+            new = pl_module.optimizer_factory(pl_module.model).param_groups
+            sizes = [{g["name"]: len(g["params"]) for g in groups} for groups in (saved, new)]
+            if sizes[0] != sizes[1]:
+                raise ValueError(
+                    "resume: other parameters are trained, or in other groups: restore "
+                    "optim.layer_decay and callbacks.freeze.parts, or start a new run from its "
+                    "weights: model.weights=RUN/checkpoints/last.ckpt"
+                )
         checkpoint["lr_schedulers"] = []  # see on_train_start
         # set here, because Lightning creates the loader's iterator before it sets the epoch
         self.sampler.set_epoch(state["epoch"])
@@ -122,18 +125,8 @@ class RunState(Callback):
         if self.random_state is not None:
             set_random_state(self.random_state)
             self.random_state = None
-
-
-def require_same_groups(*states: Mapping[str, Any]) -> None:
-    """Raises a ValueError unless both optimiser states have groups of the same names and sizes."""
-    saved, now = ({g["name"]: len(g["params"]) for g in s["param_groups"]} for s in states)
-    if saved != now:
-        raise ValueError(
-            f"resume: the run trained {sum(saved.values())} parameters in {len(saved)} groups, and "
-            f"is now to train {sum(now.values())} in {len(now)}: restore optim.layer_decay and "
-            f"callbacks.freeze.parts, or start a new run from its weights: "
-            f"model.weights=RUN/checkpoints/last.ckpt"
-        )
+            # the step that loggers see; Lightning may have added 1 when it resumed
+            trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
 
 
 def random_state() -> dict[str, Any]:

@@ -55,7 +55,7 @@ def lines_of(capsys, rows):
     return {line.split()[0]: line for line in out.splitlines() if "is better" in line}
 
 
-def test_the_table_marks_the_best_of_each_line(capsys):
+def test_the_table_says_which_scores_are_better(capsys):
     rows = {
         "constant": {"val/miou": 0.1, "val/abs_rel": 0.5, "val/iou/sky": 0.0},
         "model": {"val/miou": 0.4, "val/abs_rel": 0.7, "val/iou/sky": 0.3},
@@ -63,14 +63,12 @@ def test_the_table_marks_the_best_of_each_line(capsys):
     lines = lines_of(capsys, rows)
     assert set(lines) == {"val/miou", "val/abs_rel"}  # classes would fill the screen
     assert "higher is better" in lines["val/miou"]
-    assert lines["val/miou"].rstrip().endswith("0.4000 *")
     assert "lower is better" in lines["val/abs_rel"]
-    assert "0.5000 *" in lines["val/abs_rel"]
-    assert "0.7000 *" not in lines["val/abs_rel"]
+    assert lines["val/abs_rel"].split()[-2:] == ["0.5000", "0.7000"]
 
 
-def test_the_table_of_one_column_or_with_gaps_has_no_star_for_nothing(capsys):
+def test_the_table_with_gaps(capsys):
     lines = lines_of(capsys, {"model": {"val/miou": 0.4, "val/mae": math.nan}})
-    assert not any("*" in line for line in lines.values())
+    assert lines["val/mae"].rstrip().endswith("-")
     lines = lines_of(capsys, {"constant": {}, "model": {"val/miou": 0.4}})
     assert "0.4000" in lines["val/miou"]

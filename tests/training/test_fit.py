@@ -325,7 +325,7 @@ def test_a_sweep_numbers_its_runs(train, tmp_path):
 
 
 def rows_of(folder):
-    with (folder / "csv/metrics.csv").open() as file:
+    with (folder / "csv/version_0/metrics.csv").open() as file:
         return list(csv.DictReader(file))
 
 

@@ -1,11 +1,10 @@
 """Runs that ended, changed or lost something before they go on."""
 
-import csv
 import shutil
 
 import pytest
 import torch
-from test_resume import assert_same, resume_it, state_of
+from test_resume import assert_same, csv_rows, resume_it, state_of
 
 import dpt
 from dpt.evaluation.callbacks import FailedFiles
@@ -42,9 +41,8 @@ def test_best_goes_on_where_last_is_lost(train, tmp_path):
 
 
 def rates(folder):
-    with (folder / "csv/metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["lr-AdamW/decoder"]]
-    return [float(row["lr-AdamW/decoder"]) for row in rows]
+    rows = [row["lr-AdamW/decoder"] for row in csv_rows(folder)]
+    return [float(value) for value in rows if value]
 
 
 @pytest.mark.parametrize("schedule", ["poly", pytest.param("cosine", marks=SLOW)])

@@ -70,7 +70,7 @@ CASES = {
     "average": ("callbacks=ema", "callbacks.panels=null",
                 "callbacks.checkpoint.every_n_train_steps=1",
                 "+callbacks.ema.update_every_n_steps=2"),
-    "frozen": ("callbacks.freeze.parts=[encoder]", "callbacks.freeze.until_step=6"),
+    "frozen": ("callbacks.freeze.parts=[encoder]",),
     "limited": (*EPOCHS, "trainer.limit_train_batches=5"),
     "overfit": ("trainer.overfit_batches=3",),
     "inpainting": ("task=inpainting", "callbacks.panels=null"),
