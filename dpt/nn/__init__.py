@@ -12,7 +12,7 @@ from dpt.nn.base import (
     register_head,
 )
 from dpt.nn.beit import Beit, BeitConfig
-from dpt.nn.dpt import DPT, pad_to_multiple
+from dpt.nn.dpt import DPT
 from dpt.nn.encoders import HybridConfig, HybridVisionTransformer, TimmConfig, TimmEncoder
 from dpt.nn.fusion import Decoder, DecoderConfig, Fusion, ResidualConvUnit
 from dpt.nn.heads import (

@@ -10,32 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.functional import same_size, upsample
-from dpt.nn.base import Encoder, Features, Head, Padding
+from dpt.nn.base import Encoder, Features, Head
 from dpt.nn.fusion import Decoder
 from dpt.types import OutputSpec
 
 Window = tuple[EllipsisType, slice, slice]
-
-
-def pad_to_multiple(
-    images: Tensor, multiple: int, *, padding: Padding = "bottom_right"
-) -> tuple[Tensor, Window]:
-    """Pads images (B, 3, H, W) until both sides are multiples of ``multiple`` pixels.
-
-    ``padding`` is one of :class:`dpt.nn.Encoder`. Also returns the index of the original pixels.
-    """
-    height, width = images.shape[-2:]
-    # written so that the symbols of torch.export cancel in the sum
-    rows = (height + multiple - 1) // multiple * multiple - height
-    columns = (width + multiple - 1) // multiple * multiple - width
-    if same_size((rows, columns), (0, 0)):
-        return images, (..., slice(0, height), slice(0, width))
-    if padding == "bottom_right":
-        padded = F.pad(images, (0, columns, 0, rows), mode="replicate")
-        return padded, (..., slice(0, height), slice(0, width))
-    top, left = rows // 2, columns // 2
-    padded = F.pad(images, (left, columns - left, top, rows - top))
-    return padded, (..., slice(top, top + height), slice(left, left + width))
 
 
 class DPT(nn.Module):
@@ -73,8 +52,22 @@ class DPT(nn.Module):
         return self.encoder.pad_multiple * (2 if even else 1)
 
     def pad(self, images: Tensor) -> tuple[Tensor, Window]:
-        """Images (B, 3, H, W) padded for the encoder, and the index of the original pixels."""
-        return pad_to_multiple(images, self.pad_multiple, padding=self.encoder.padding)
+        """Images (B, 3, H, W) padded to multiples of ``pad_multiple``, as the encoder declares.
+
+        Also returns the index of the original pixels.
+        """
+        height, width = images.shape[-2:]
+        multiple, top, left = self.pad_multiple, 0, 0
+        # written so that the symbols of torch.export cancel in the sum
+        rows = (height + multiple - 1) // multiple * multiple - height
+        columns = (width + multiple - 1) // multiple * multiple - width
+        if not same_size((rows, columns), (0, 0)):
+            if self.encoder.padding == "bottom_right":
+                images = F.pad(images, (0, columns, 0, rows), mode="replicate")
+            else:
+                top, left = rows // 2, columns // 2
+                images = F.pad(images, (left, columns - left, top, rows - top))
+        return images, (..., slice(top, top + height), slice(left, left + width))
 
     def forward(self, images: Tensor, *, upsample_logits: bool = True) -> dict[str, Tensor]:
         """Predicts for images of any size.
@@ -91,20 +84,16 @@ class DPT(nn.Module):
         """
         padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])
-        small = not upsample_logits and padded is images
         tokens = self.encoder(padded)
         features = Features(tokens) if self.decoder is None else self.decoder.fuse(tokens)
         outputs: dict[str, Tensor] = {}
         for name, head in self.heads.items():
-            dense, logits = head.output.dense, head.output.kind == "logits"
-            if small and dense and logits:
-                outputs[name] = head.small_logits(features, size)
-            else:
-                value = head(features, size)
-                outputs[name] = value[window] if dense else value
+            small = not upsample_logits and padded is images and head.output.kind == "logits"
+            full_size = head.output.dense and not small
+            value = (head.small_logits if small else head)(features, size)
+            outputs[name] = value[window] if full_size else value
             auxiliary = head.auxiliary(features, size) if self.training else None
             if auxiliary is not None:
-                if dense and not small:
-                    auxiliary = upsample(auxiliary, size)[window]
+                auxiliary = upsample(auxiliary, size)[window] if full_size else auxiliary
                 outputs[f"{name}_auxiliary"] = auxiliary
         return outputs

@@ -20,7 +20,8 @@ DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
 COMPILED = """
 import torch, dpt
 from dpt.nn import inference
-inference._seconds = lambda function, *_: 2.0 if function == model.forward else 1.0
+seconds = iter([2.0, 1.0])
+inference._seconds = lambda *_: next(seconds)
 torch.manual_seed(0)
 model = dpt.create_model("dpt_tiny", heads={heads}, encoder={tiny}, decoder={decoder}).eval()
 fast = model.optimize_for_inference()
