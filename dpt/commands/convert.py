@@ -10,8 +10,7 @@ def run(arguments: list[str]) -> None:
 
     parser = argparse.ArgumentParser(
         prog="dpt convert",
-        description="Writes a checkpoint in another format. Weights are kept bit for bit; a "
-        "model that a format cannot express is refused.",
+        description="Writes a checkpoint in another format, or refuses what it cannot express.",
     )
     parser.add_argument("src", help="a file or folder in any known format")
     parser.add_argument("dst", help="the folder or file to write")

@@ -110,10 +110,7 @@ class DepthAnything(Format):
     free = Format.free | {
         "encoder.position_resize": "outputs differ away from the encoder's image_size",
     }
-    hint = (
-        "; a .pth stores no largest depth, its name gives it: hypersim for 20 m, vkitti for 80 m, "
-        "neither for relative depth"
-    )
+    hint = "; the name of a .pth tells the largest depth: hypersim 20 m, vkitti 80 m, else relative"
 
     def recognises(self, source: Source) -> bool:
         if "model_type" in source.config:
@@ -175,17 +172,13 @@ def _file_config(source: Source) -> Config:
     num_blocks = encoder["num_blocks"]
     v1 = source.config or V1.search(path.name)
     if not (v1 or "v2" in path.name.lower()):
-        log.warning(
-            "%s: read as Depth Anything v2; v1 has the same tensors but other feature levels, and "
-            "is recognised by its file name alone (depth_anything_vit[sbl]14)",
-            path,
-        )
+        log.warning("%s: read as Depth Anything v2; v1 needs its name, %s", path, V1.pattern)
     named = (depth for word, depth in MAX_DEPTH.items() if word in path.name.lower())
     max_depth = source.content.get("max_depth") or next(named, None)
     if max_depth is None and "metric" in path.name.lower():
         raise ValueError(
-            "metric by its name, but without a largest depth: put hypersim (20 m) "
-            'or vkitti (80 m) in its name, or save it as {"model": tensors, "max_depth": metres}'
+            "metric by its name, but without a largest depth: name it hypersim (20 m) or vkitti "
+            '(80 m), or save it as {"model": tensors, "max_depth": metres}'
         )
     hidden = shapes.channels(f"{SCRATCH}output_conv2.0.weight")
     head: Config = {"kind": "relative", "hidden_channels": hidden}
@@ -204,7 +197,9 @@ def _file_config(source: Source) -> Config:
         },
         decoder={
             **DECODER,
-            "reassemble_channels": shapes.each(f"{HEAD}projects.{{}}.weight"),
+            "reassemble_channels": [
+                shapes.channels(f"{HEAD}projects.{i}.weight") for i in range(4)
+            ],
             "fusion_channels": shapes.channels(f"{SCRATCH}layer1_rn.weight"),
         },
         preprocessing={**PREPROCESSING, "multiple_of": 14},
@@ -307,9 +302,8 @@ def _dinov2_config(shapes: Shapes) -> Config:
         raise ValueError("a linear DINOv2 head, which is not a DPT; only DPTs are read")
     if not any(k.startswith("backbone.") for k in tensors):
         raise ValueError(
-            "a DINOv2 head alone, without the backbone that it was trained on. Put both "
-            "side by side under their released names (dinov2_vits14_nyu_dpt_head.pth and "
-            "dinov2_vits14_pretrain.pth), or in one file, the backbone's names after 'backbone.'"
+            "a DINOv2 head alone, without the backbone that it was trained on. Put both side by "
+            "side under their released names, such as dinov2_vits14_pretrain.pth, or in one file"
         )
     encoder = shapes.vit("backbone.")
     return model_dict(
@@ -332,7 +326,9 @@ def _dinov2_config(shapes: Shapes) -> Config:
             "padding": "center",
         },
         decoder={
-            "reassemble_channels": shapes.each(BLOCKS + "projects.{}.conv.weight"),
+            "reassemble_channels": [
+                shapes.channels(f"{BLOCKS}projects.{i}.conv.weight") for i in range(4)
+            ],
             "fusion_channels": shapes.channels("decode_head.convs.0.conv.weight"),
             "batch_norm": False,
             "unit_bias": False,

@@ -93,14 +93,9 @@ def load_model_weights(
 ) -> LoadReport:
     """Loads the encoder, the decoder and the heads that ``model`` shares with another one.
 
-    A part that only one of the two has is left as it is, and so is a head's layer that differs only
-    in its number of outputs: a model for other classes.
-
-    Args:
-        model: an encoder, a decoder or None, and heads, with our names.
-        config: configuration of the other model.
-        state: its tensors.
-        source: the file, for messages.
+    The other one is given by ``config``, tensors and, for messages, its file. A part that only one
+    of the two has is left as it is, and so is a head's layer that differs only in its number of
+    outputs: a model for other classes.
 
     Raises:
         ValueError: a part that both have misses tensors, has further ones, or ones of another
@@ -157,9 +152,8 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
     if wrong := list_faults({k: wanted[k].shape for k in fitting}, fitting):
         raise ValueError(f"{path}: another architecture: {wrong}")
     if not any("blocks" in k or "stages" in k or "layer" in k for k in fitting):
-        raise ValueError(
-            f"{path}: no tensor of this encoder found; the file has {few(sorted(state))}"
-        )
+        found = few(sorted(state))
+        raise ValueError(f"{path}: no tensor of this encoder found; the file has {found}")
     target.load_state_dict(fitting, strict=False)
     report.loaded = len(fitting)
     report.missing = sorted(set(wanted) - set(fitting))
@@ -202,11 +196,10 @@ def _encoder_tensors(state: Tensors) -> State:
 def _saved_grid(config: Config) -> Grid | None:
     """The grid of the position embeddings of a saved model of ours."""
     encoder = config["encoder"]
-    if encoder.get("kind") == "timm":
+    if "image_size" not in encoder:  # timm's
         return None
-    height, width = encoder.get("image_size", (384, 384))
-    patch = encoder.get("patch_size", 16)
-    return height // patch, width // patch
+    height, width = encoder["image_size"]
+    return height // encoder["patch_size"], width // encoder["patch_size"]
 
 
 # Fitting
@@ -224,9 +217,8 @@ def _rename(state: State, target: nn.Module, path: str | Path) -> State:
             strange += [k for k in state if k.endswith(BEIT)]
         if strange:
             raise ValueError(
-                f"{path}: holds {strange[0]}, so blocks of another kind than this encoder's "
-                "(DINOv3, EVA and BEiT have positions inside attention): use encoder kind 'timm' "
-                "and their name, such as vit_small_patch16_dinov3, or 'beit'"
+                f"{path}: holds {strange[0]}, so it is of DINOv3, EVA or BEiT: use encoder kind "
+                "'timm' and their name, such as vit_small_patch16_dinov3, or 'beit'"
             )
     elif "storage_tokens" in state and getattr(target, "rope", None) is not None:  # DINOv3
         # by timm's own rules, which follow its options (biases of queries, names of gains)
@@ -296,9 +288,8 @@ def _fit_gains(state: State, wanted: Tensors, report: LoadReport) -> None:
 def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: LoadReport) -> None:
     """Fits ``pos_embed`` and the tokens before the patches to the encoder, in place.
 
-    Embeddings of patches are resized to its grid. That of a token without a slot there is added to
-    the token, which is the same function; that of a token which the encoder does not have (DeiT's
-    for distillation) is dropped. ``old`` is None if the grid of ``state`` is not known.
+    The embedding of a token without a slot there is added to the token, which is the same function;
+    that of a token which the encoder does not have (DeiT's for distillation) is dropped.
     """
     positions, own = state.get("pos_embed"), encoder.state_dict()
     if positions is None or positions.ndim != 3 or "pos_embed" not in own:

@@ -51,8 +51,7 @@ class Source:
         """Writes a folder with safetensors if there is a config, otherwise a file of tensors.
 
         An older ``config.json`` is removed before its weights are replaced, and the new one is
-        placed last. Until then the folder does not open, so that no reader sees a mixture of two
-        models.
+        placed last: no reader sees a mixture of two models.
         """
         # copies: safetensors refuses tensors that share memory
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.content.items()}
@@ -73,8 +72,7 @@ class Source:
 def open_source(path: str | Path) -> Source:
     """Reads a file, or a folder with ``config.json`` and weights (one file or shards).
 
-    Raises:
-        ValueError: a file is missing, damaged, or would execute code.
+    A file that is missing, damaged, or would execute code is a ValueError.
     """
     path = Path(path)
     if not path.is_dir():
@@ -149,11 +147,7 @@ def unwrap(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def read_tensors(path: str | Path) -> dict[str, Any]:
-    """Content of a ``.safetensors``, ``.pt``, ``.pth``, ``.ckpt`` or ``.bin`` file.
-
-    Raises:
-        ValueError: the file is missing, truncated, or would execute code.
-    """
+    """Content of a ``.safetensors``, ``.pt``, ``.pth``, ``.ckpt`` or ``.bin`` file."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")

@@ -37,10 +37,8 @@ Keys = Mapping[str, tuple[str, Any]]
 class Checkpoint:
     """A model as read from a file.
 
-    Attributes:
-        config: the model configuration, plain data.
-        tensors: the state dict with our names; unexpected tensors keep the file's.
-        unused: names of tensors in the file that take no part in a prediction.
+    ``tensors`` have our names, unexpected ones the file's; ``unused`` are names in the file of
+    tensors that take no part in a prediction.
     """
 
     config: Config
@@ -55,8 +53,8 @@ class Format(ABC):
         name: of the format, as in ``dpt convert --to``.
         encoders, heads: kinds of encoders and names of heads that can be written; no encoders in a
             format that is only read.
-        free: patterns of options that the format may change, with the consequence for a note; None
-            where there is none. Every other change is refused.
+        free: patterns of options that may change in writing, with a note or None. Every other
+            change is refused.
         hint: for messages, how the format tells what depth means.
     """
 
@@ -64,10 +62,9 @@ class Format(ABC):
     encoders: tuple[str, ...] = ()
     heads: tuple[str, ...] = ("depth", "segmentation")
     free: ClassVar[dict[str, str | None]] = {
-        # shapes of tensors show this one
-        "encoder.mlp_ratio": None,
-        **dict.fromkeys(("encoder.drop_path", "heads.*.dropout", "heads.*.levels")),
-        **dict.fromkeys(("heads.*.class_names", "heads.*.palette")),
+        "encoder.mlp_ratio": None,  # shapes tell it
+        "encoder.drop_path": None,
+        **dict.fromkeys(f"heads.*.{k}" for k in ("dropout", "levels", "class_names", "palette")),
         "preprocessing.*": "pictures are resized or normalised in another way",
     }
     hint = ""
@@ -77,11 +74,7 @@ class Format(ABC):
         """Whether the file is in this format, by the names in it; never fails."""
 
     def read(self, source: Source) -> Checkpoint:
-        """The model in the file.
-
-        Raises:
-            ValueError: the file is damaged, or its model is not supported.
-        """
+        """The model in the file; a damaged or unsupported one is a ValueError."""
         with naming(source.path):
             return self._read(source)
 
@@ -92,11 +85,8 @@ class Format(ABC):
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
         """Writes a model, and returns notes for its user.
 
-        What would be written is read first: a model that comes back with another option or another
-        tensor is refused.
-
-        Raises:
-            ValueError: the format cannot express the model.
+        What would be written is read first: a model that comes back with other options or tensors
+        is refused with a ValueError.
         """
         if not self.encoders:
             self.refuse("is only read, not written")
@@ -118,15 +108,12 @@ class Format(ABC):
             self.refuse(f"cannot express this model: {error}")
         ours, theirs = _options(full), _options(read)
         notes, wrong = [], []
-        for key in ours | theirs:
-            value, other = ours.get(key), theirs.get(key)
-            patterns = [p for p in self.free if fnmatchcase(key, p)]
-            if value == other:
-                continue
-            if not patterns:
-                wrong.append(f"{key}={value!r} (only {other!r})")
-            elif note := self.free[patterns[0]]:
-                notes.append(f"{key}={value!r} becomes {other!r}: {note}")
+        for key in [k for k in ours | theirs if ours.get(k) != theirs.get(k)]:
+            notes_of = [note for pattern, note in self.free.items() if fnmatchcase(key, pattern)]
+            if not notes_of:
+                wrong.append(f"{key}={ours.get(key)!r} (only {theirs.get(key)!r})")
+            elif notes_of[0]:
+                notes.append(f"{key}={ours.get(key)!r} becomes {theirs.get(key)!r}: {notes_of[0]}")
         if reason := "; ".join(wrong) or list_faults(shapes, found.tensors):
             self.refuse(f"cannot express {reason}{self.hint if 'heads.depth' in reason else ''}")
         source.save()
@@ -155,8 +142,8 @@ def naming(path: str | Path) -> Iterator[None]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:
-        message = f"its configuration describes no model ({reason(error)})"
-        raise ValueError(f"{path}: {message}") from error
+        message = f"{path}: its configuration describes no model ({reason(error)})"
+        raise ValueError(message) from error
 
 
 # Names of tensors
@@ -189,10 +176,7 @@ def their_names(name: str, table: Table) -> list[str]:
 def from_theirs(
     config: Config, tensors: Tensors, table: Table, unused: Iterable[str]
 ) -> Checkpoint:
-    """The model with another format's tensors under our names.
-
-    ``unused`` are patterns (``fnmatch``) of names of tensors that never run.
-    """
+    """The model with our names; ``unused`` are patterns of names of tensors that never run."""
     state: dict[str, Tensor] = {}
     left = dict.fromkeys(tensors)
     for name in resolve(config)[1]:
@@ -268,10 +252,6 @@ class Shapes:
     def channels(self, name: str) -> int:
         """Size of the first dimension."""
         return self(name)[0]
-
-    def each(self, name: str) -> list[int]:
-        """``channels`` of each of the four levels, whose number stands for ``{}``."""
-        return [self.channels(name.format(i)) for i in range(4)]
 
     def count(self, prefix: str) -> int:
         """Number of items with tensors under ``prefix``, such as ``pretrained.blocks.``."""

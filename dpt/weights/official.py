@@ -69,22 +69,21 @@ BEIT = f"{MODEL}blocks.0.attn.relative_position_bias_table"
 SWIN = f"{MODEL}layers.0.blocks.0.attn."
 
 
-def _released(dim: int, heads: int, window: int, size: int, pretrained: list[int] | None) -> Config:
-    row: Config = {
+RELEASED: list[Config] = [
+    {
         "embed_dim": dim,
         "depths": [2, 2, 18 if dim > 96 else 6, 2],
         "num_heads": [heads * 2**i for i in range(4)],
         "window_size": window,
         "img_size": [size, size],
+        **({"pretrained_window_sizes": pretrained} if pretrained else {}),
     }
-    return row | ({} if pretrained is None else {"pretrained_window_sizes": pretrained})
-
-
-RELEASED = [
-    _released(192, 6, 12, 384, None),  # dpt_swin_large_384, the only Swin v1
-    _released(192, 6, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_large_384
-    _released(128, 4, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_base_384
-    _released(96, 3, 16, 256, [0, 0, 0, 0]),  # dpt_swin2_tiny_256
+    for dim, heads, window, size, pretrained in [
+        (192, 6, 12, 384, None),  # dpt_swin_large_384, the only Swin v1
+        (192, 6, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_large_384
+        (128, 4, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_base_384
+        (96, 3, 16, 256, [0, 0, 0, 0]),  # dpt_swin2_tiny_256
+    ]
 ]
 """The Swins of MiDaS 3.1."""
 
@@ -123,7 +122,11 @@ class Official(Format):
             head["upsample"] = "image"
         if encoder.get("weight_standardization") == "sqrt":
             tensors = restandardize(tensors, "official")
-        return Source(path, {}, {}, to_official(tensors, encoder["embed_dim"]))
+        dim, theirs = encoder["embed_dim"], to_theirs(tensors, TABLE, DEEPEST_UNIT)
+        theirs |= {f"{MODEL}norm.weight": torch.ones(dim), f"{MODEL}norm.bias": torch.zeros(dim)}
+        theirs[f"{MODEL}head.weight"] = torch.zeros(1000, dim)
+        theirs[f"{MODEL}head.bias"] = torch.zeros(1000)
+        return Source(path, {}, {}, theirs)
 
 
 def _config(shapes: Shapes, file: str, encoder: Config) -> Config:
@@ -170,16 +173,6 @@ def _config(shapes: Shapes, file: str, encoder: Config) -> Config:
             "interpolation": "cubic",
         },
     )
-
-
-def to_official(tensors: Tensors, dim: int) -> dict[str, Tensor]:
-    """Official names; with the tensors that official code has but never runs."""
-    return to_theirs(tensors, TABLE, DEEPEST_UNIT) | {
-        f"{MODEL}norm.weight": torch.ones(dim),
-        f"{MODEL}norm.bias": torch.zeros(dim),
-        f"{MODEL}head.weight": torch.zeros(1000, dim),
-        f"{MODEL}head.bias": torch.zeros(1000),
-    }
 
 
 def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
 """Folders of segmentation_models.pytorch's DPT, as its ``save_pretrained`` writes them.
 
-The encoder stays timm's ViT. A bare state dict gives neither the encoder nor its feature levels:
-the config is needed. Unlike official DPT, it runs a residual unit on the deepest lateral too.
+The encoder stays timm's ViT. Unlike official DPT, it runs a residual unit on the deepest lateral.
 """
 
 from __future__ import annotations
@@ -52,6 +51,7 @@ def _table(levels: int) -> Table:
     """Names; its fusion blocks are counted from the deepest level."""
     block = "decoder.reassemble_blocks.{n}"
     fusion = f"decoder.fusion_blocks.{{{levels - 1}-n}}"
+    unit = f"{fusion}.residual_conv_block{{k}}"
     return [
         ("encoder.model.*", "encoder.model.*"),
         ("decoder.reassemble.{n}.read.linear.*", "decoder.projection_blocks.{n}.project.0.*"),
@@ -59,22 +59,18 @@ def _table(levels: int) -> Table:
         ("decoder.reassemble.{n}.resample.conv.*", f"{block}.upsample.*"),
         ("decoder.layer_rn.{n}.*", f"{block}.project_to_feature_dim.*"),
         ("decoder.fusion.{n}.project.*", f"{fusion}.project.*"),
-        ("decoder.fusion.{n}.rcu{k}.conv{j}.*", f"{fusion}.residual_conv_block{{k}}.conv_{{j}}.*"),
-        (
-            "decoder.fusion.{n}.rcu{k}.bn{j}.*",
-            f"{fusion}.residual_conv_block{{k}}.batch_norm_{{j}}.*",
-        ),
+        ("decoder.fusion.{n}.rcu{k}.conv{j}.*", f"{unit}.conv_{{j}}.*"),
+        ("decoder.fusion.{n}.rcu{k}.bn{j}.*", f"{unit}.batch_norm_{{j}}.*"),
         ("heads.segmentation.layers.*", "segmentation_head.head.*"),
     ]
 
 
 def _config(source: Source, shapes: Shapes) -> Config:
+    from timm.models import get_pretrained_cfg
+
     tensors = source.tensors
     if not source.config:
-        raise ValueError(
-            "tensors of a DPT of segmentation_models.pytorch, without the name of its "
-            "encoder and its feature levels: save it as a folder, by its save_pretrained"
-        )
+        raise ValueError("tensors of smp's DPT without its settings: save it by save_pretrained")
     config = {**DEFAULTS, **source.config}
     patch = shapes(f"{ENCODER}patch_embed.proj.weight")[-1]
     readout = config["decoder_readout"]
@@ -93,6 +89,17 @@ def _config(source: Source, shapes: Shapes) -> Config:
     if out_indices is None:
         out_indices = [int(total / levels * (i + 1)) - 1 for i in range(levels)]
     timms = {k: v for k, v in source.config.items() if k not in NOT_TIMMS and k[0] != "_"}
+    preprocessing: Config = {"resize": "none", "multiple_of": 2 * patch}
+    slots = shapes(f"{ENCODER}pos_embed")[1] if f"{ENCODER}pos_embed" in tensors else 0
+    for before in (len(prefixes), 1, 0):  # slots before those of patches
+        side = math.isqrt(max(slots - before, 0))
+        if side and side * side == slots - before:
+            preprocessing["image_size"] = [side * patch] * 2
+    if "image_size" in preprocessing and not config.get("dynamic_img_size"):
+        preprocessing["resize"] = "stretch"  # to the only size that it takes
+    if known := get_pretrained_cfg(name):
+        preprocessing |= {"mean": list(known.mean), "std": list(known.std)}
+        preprocessing["interpolation"] = known.interpolation.replace("bicubic", "cubic")
     return model_dict(
         "dpt_base",
         heads={"segmentation": {"num_classes": config["classes"], "auxiliary": False}},
@@ -111,24 +118,5 @@ def _config(source: Source, shapes: Shapes) -> Config:
             "unit_bias": False,
             "deepest_unit": True,
         },
-        preprocessing=_preprocessing(name, patch, shapes, len(prefixes), config),
+        preprocessing=preprocessing,
     )
-
-
-def _preprocessing(name: str, patch: int, shapes: Shapes, prefixes: int, config: Config) -> Config:
-    """timm's for the encoder, as in smp; the image size is that of the position embedding."""
-    from timm.models import get_pretrained_cfg
-
-    settings: Config = {"resize": "none", "multiple_of": 2 * patch}
-    if f"{ENCODER}pos_embed" in shapes.tensors:
-        count = shapes(f"{ENCODER}pos_embed")[1]
-        for slots in (0, 1, prefixes):  # before those of patches
-            side = math.isqrt(max(count - slots, 0))
-            if side * side == count - slots:
-                settings["image_size"] = [side * patch] * 2
-        if "image_size" in settings and not config.get("dynamic_img_size"):
-            settings["resize"] = "stretch"  # to the only size that it takes
-    if known := get_pretrained_cfg(name):
-        settings |= {"mean": list(known.mean), "std": list(known.std)}
-        settings["interpolation"] = known.interpolation.replace("bicubic", "cubic")
-    return settings

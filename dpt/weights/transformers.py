@@ -1,9 +1,7 @@
 """Folders of transformers' ``dpt``: its own ViT or the hybrid, or depth over a ``backbone_config``.
 
-Names are those on disk, which transformers keeps while names in memory change. It resizes position
-embeddings of DINOv2 by size (``bicubic``), with registers also antialiased; those of its own ViT,
-and BEiT's tables, ``bilinear``. Beside DINOv2, backbones are BEiT and SwinV2; over Swin,
-transformers' dpt itself fails.
+Names are those on disk, which transformers keeps while names in memory change. Backbones are
+DINOv2, BEiT and SwinV2; over Swin, transformers' dpt itself fails.
 
 SwinV2 runs on timm's blocks. transformers pads a map to whole windows and then shifts it, timm
 shifts first, which mixes in rows of the far edge; ``pad_windows="before_shift"`` follows
@@ -13,8 +11,8 @@ network here, inside of it by transformers: the two are equal at multiples of 32
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -138,21 +136,16 @@ def neck_table(levels: int = 4) -> Table:
 # Encoders
 
 
-@dataclass(frozen=True)
-class Family:
-    """An encoder of transformers.
+class Family(NamedTuple):
+    """An encoder of transformers: names of tensors, keys of its config, our further arguments.
 
-    Attributes:
-        table: names of its tensors.
-        keys: for arguments of our encoder, the key in its config and the default there.
-        fixed: further arguments of our encoder.
-        needed: values in its config that are supported; True is never the default there.
+    ``needed`` are the values in its config that are supported; True is never the default there.
     """
 
     table: Table
     keys: Keys
     fixed: Config
-    needed: Config = field(default_factory=dict)
+    needed: Config
 
 
 KEYS: Keys = {
@@ -161,31 +154,27 @@ KEYS: Keys = {
     "num_heads": ("num_attention_heads", 12),
     "mlp_ratio": ("intermediate_size", 3072),
     "norm_eps": ("layer_norm_eps", 1e-12),
-    "image_size": ("image_size", 384),
+    "image_size": ("image_size", 224),
     "patch_size": ("patch_size", 16),
     "in_channels": ("num_channels", 3),
 }
 VIT_KEYS = {
     **KEYS,
+    "image_size": ("image_size", 384),
     "qkv_bias": ("qkv_bias", True),
     "out_indices": ("backbone_out_indices", [2, 5, 8, 11]),
 }
-DINOV2_KEYS = {
+REGISTER_KEYS = {
     **KEYS,
     "mlp_ratio": ("mlp_ratio", 4),
     "norm_eps": ("layer_norm_eps", 1e-6),
-    "image_size": ("image_size", 224),
-    "patch_size": ("patch_size", 14),
     "qkv_bias": ("qkv_bias", True),
     "layer_scale": ("layerscale_value", 1.0),
     "swiglu": ("use_swiglu_ffn", False),
     "final_norm": ("apply_layernorm", True),
+    "num_register_tokens": ("num_register_tokens", 4),
 }
-BEIT_KEYS = {
-    **KEYS,
-    "image_size": ("image_size", 224),
-    "layer_scale": ("layer_scale_init_value", 0.1),
-}
+DINOV2_KEYS = {k: v for k, v in REGISTER_KEYS.items() if k != "num_register_tokens"}
 SWINV2_KEYS: Keys = {
     "image_size": ("image_size", 224),
     "in_chans": ("num_channels", 3),
@@ -198,27 +187,24 @@ SWINV2_KEYS: Keys = {
     "mlp_ratio": ("mlp_ratio", 4.0),
     "qkv_bias": ("qkv_bias", True),
 }
-VIT = Family(VIT_TABLE, VIT_KEYS, {"position_resize": "bilinear"})
-HYBRID = Family(HYBRID_TABLE, VIT_KEYS, {**VIT.fixed, "weight_standardization": "sqrt"})
+VIT = Family(VIT_TABLE, VIT_KEYS, {"position_resize": "bilinear"}, {})
+HYBRID = Family(HYBRID_TABLE, VIT_KEYS, {**VIT.fixed, "weight_standardization": "sqrt"}, {})
 BACKBONES = {
     # transformers' dpt fails over register tokens, which it takes for patches: none are written
     "dinov2": Family(
-        DINOV2_TABLE, DINOV2_KEYS, {"position_resize": "bicubic", "num_register_tokens": 0}
+        DINOV2_TABLE,
+        {**DINOV2_KEYS, "patch_size": ("patch_size", 14)},
+        {"position_resize": "bicubic", "num_register_tokens": 0},
+        {},
     ),
     "dinov2_with_registers": Family(
-        DINOV2_TABLE,
-        {
-            **DINOV2_KEYS,
-            "patch_size": ("patch_size", 16),
-            "num_register_tokens": ("num_register_tokens", 4),
-        },
-        {"position_resize": "bicubic_antialias"},
+        DINOV2_TABLE, REGISTER_KEYS, {"position_resize": "bicubic_antialias"}, {}
     ),
     "beit": Family(
         BEIT_TABLE,
-        BEIT_KEYS,
+        {**KEYS, "layer_scale": ("layer_scale_init_value", 0.1)},
         {"kind": "beit", "position": "none", "position_resize": "bilinear", "qkv_bias": True},
-        needed={
+        {
             "use_relative_position_bias": True,
             "use_shared_relative_position_bias": False,
             "use_absolute_position_embeddings": False,
@@ -229,7 +215,7 @@ BACKBONES = {
         SWINV2_TABLE,
         SWINV2_KEYS,
         {"kind": "timm", "name": "swinv2_tiny_window8_256", "pad_windows": "before_shift"},
-        needed={"use_absolute_embeddings": False, "layer_norm_eps": 1e-5},
+        {"use_absolute_embeddings": False, "layer_norm_eps": 1e-5},
     ),
 }
 """Encoders that may stand in a ``backbone_config``, by ``model_type``."""
@@ -247,13 +233,9 @@ BIT = {
 def read_encoder(family: Family, config: Config) -> Config:
     """Our encoder's arguments for an encoder of transformers with this config."""
     needed = {"hidden_act": "gelu", **family.needed}
-    wrong = [
-        f"{k}={config.get(k)!r} (only {v!r})"
-        for k, v in needed.items()
-        if config.get(k, None if v is True else v) != v
-    ]
-    if wrong:
-        raise ValueError(f"an encoder that is not supported, with {', '.join(wrong)}")
+    for key, value in needed.items():
+        if (found := config.get(key, None if value is True else value)) != value:
+            raise ValueError(f"an encoder with {key}={found!r}, not supported (only {value!r})")
     encoder = {**family.fixed, **read_keys(family.keys, config)}
     size, patch = encoder["image_size"], encoder["patch_size"]
     encoder["image_size"] = size = [size, size] if isinstance(size, int) else list(size)
@@ -264,10 +246,7 @@ def read_encoder(family: Family, config: Config) -> Config:
     if "kind" in encoder:
         multiple = patch * 2 ** (len(encoder.get("depths", "1")) - 1)
         if size[0] != size[1] or size[0] % multiple:
-            raise ValueError(
-                f"image_size={size} of a {config['model_type']} backbone; only squares "
-                f"whose side is a multiple of {multiple} are read"
-            )
+            raise ValueError(f"image_size={size}: only squares of multiples of {multiple} are read")
     if encoder.get("kind") == "timm":
         encoder["img_size"] = encoder.pop("image_size")
     if "out_indices" not in encoder:  # of a backbone: "stem" is 0, the first block or stage is 1
@@ -281,10 +260,8 @@ def read_backbone(config: Config, *allowed: str) -> Config:
     """Our encoder's arguments for a ``backbone_config``, of an allowed ``model_type``."""
     model_type = config.get("model_type")
     if model_type not in allowed:
-        raise ValueError(
-            f"over a {model_type!r} backbone, which is not supported; supported are "
-            f"{', '.join(allowed)}"
-        )
+        only = ", ".join(allowed)
+        raise ValueError(f"over a {model_type!r} backbone, which is not supported; only {only}")
     return read_encoder(BACKBONES[model_type], config)
 
 
@@ -366,8 +343,7 @@ class Transformers(Format):
             head["upsample"] = "double"
         if encoder.get("weight_standardization") == "official":
             tensors = restandardize(tensors, "sqrt")
-        theirs_config = _write_config(config, name, head)
-        theirs_config["dtype"] = str(tensors["encoder.cls_token"].dtype).removeprefix("torch.")
+        theirs_config = _write_config(config, tensors["encoder.cls_token"].dtype)
         theirs = to_theirs(tensors, _table(config), DEEPEST_UNIT)
         dim, norm = encoder["embed_dim"], "backbone.layernorm" if model_type else "dpt.layernorm"
         if model_type != "beit" and f"{norm}.weight" not in theirs:
@@ -406,9 +382,7 @@ def unused(config: Config) -> list[str]:
     last = encoder["out_indices"][-1]
     count = encoder.get("num_blocks") or len(encoder["depths"])
     return [
-        f"{DEEPEST_UNIT}1.*",
-        MASK_TOKEN,
-        REGISTERS,  # of 0 rows
+        *(f"{DEEPEST_UNIT}1.*", MASK_TOKEN, REGISTERS),
         *("dpt.pooler.*", "dpt.layernorm.*", "backbone.layernorm.*", "backbone.beit.layernorm.*"),
         # buffers that older versions saved
         *("backbone.*.relative_position_index", "backbone.*.relative_coords_table"),
@@ -446,10 +420,13 @@ def _config(source: Source) -> Config:
     ):
         decoder["output_project"] = False
         shapes = Shapes(source.tensors, "transformers' dpt")
+        labels = config.get("id2label") or {}
+        names = [labels[k] for k in sorted(labels, key=int)]
+        named = not all(str(n).startswith("LABEL_") for n in names)  # transformers' own, if none
         name = "segmentation"
         head = {
             "num_classes": shapes.channels("head.head.4.weight"),
-            "class_names": _class_names(config),
+            "class_names": names if named else [],
             "dropout": config.get("semantic_classifier_dropout", 0.1),
             "auxiliary": config.get("use_auxiliary_head", True),
         }
@@ -464,16 +441,10 @@ def _config(source: Source) -> Config:
     )
 
 
-def _class_names(config: Config) -> list[str]:
-    names = config.get("id2label")
-    if not isinstance(names, dict) or all(str(v).startswith("LABEL_") for v in names.values()):
-        return []  # what transformers writes where there are none
-    return [names[k] for k in sorted(names, key=int)]
-
-
-def _write_config(full: Config, name: str, head: Config) -> Config:
+def _write_config(full: Config, dtype: torch.dtype) -> Config:
     """``config.json`` of a folder."""
     encoder, decoder = full["encoder"], full["decoder"]
+    ((name, head),) = full["heads"].items()
     model_type, family = _family(encoder)
     hybrid = encoder["kind"] == "hybrid"
     task = "DepthEstimation" if name == "depth" else "SemanticSegmentation"
@@ -484,28 +455,32 @@ def _write_config(full: Config, name: str, head: Config) -> Config:
         "is_hybrid": hybrid,
         "head_in_index": -1,
         **write_keys(DECODER, decoder),
+        # a scale above one is the stride of a convolution: whole numbers
+        "reassemble_factors": [int(s) if s >= 1 else s for s in decoder["scales"]],
+        "dtype": str(dtype).removeprefix("torch."),
     }
-    # transformers takes a scale above one for the stride of a convolution: whole numbers
-    config["reassemble_factors"] = [int(s) if s >= 1 else s for s in decoder["scales"]]
     if name == "segmentation":
         classes = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
-        config["id2label"] = {str(i): c for i, c in enumerate(classes)}
-        config["label2id"] = {c: i for i, c in enumerate(classes)}
-        config["use_auxiliary_head"] = head["auxiliary"]
-        config["semantic_classifier_dropout"] = head["dropout"]
+        config |= {
+            "id2label": {str(i): c for i, c in enumerate(classes)},
+            "label2id": {c: i for i, c in enumerate(classes)},
+            "use_auxiliary_head": head["auxiliary"],
+            "semantic_classifier_dropout": head["dropout"],
+        }
     if model_type:
-        config["backbone_config"] = write_backbone(model_type, encoder)
-        if model_type == "dinov2":
-            config["backbone_config"]["use_mask_token"] = False
-        return config
+        backbone = write_backbone(model_type, encoder)
+        mask = {"use_mask_token": False} if model_type == "dinov2" else {}
+        return {**config, "backbone_config": {**backbone, **mask}}
     config |= write_encoder(family, encoder)
     if hybrid:
         grid = encoder["image_size"][0] // encoder["patch_size"]
-        config["neck_hidden_sizes"] = [256, 512, *decoder["reassemble_channels"][2:]]
-        config["backbone_out_indices"] = [0, 1, *encoder["out_indices"]]
-        config["backbone_featmap_shape"] = [1, 1024, grid, grid]
-        config["neck_ignore_stages"] = [0, 1]
-        config["backbone_config"] = BIT
+        config |= {
+            "neck_hidden_sizes": [256, 512, *decoder["reassemble_channels"][2:]],
+            "backbone_out_indices": [0, 1, *encoder["out_indices"]],
+            "backbone_featmap_shape": [1, 1024, grid, grid],
+            "neck_ignore_stages": [0, 1],
+            "backbone_config": BIT,
+        }
     return config
 
 
@@ -513,10 +488,7 @@ def _write_config(full: Config, name: str, head: Config) -> Config:
 
 
 def read_processor(source: Source, encoder: Config) -> Config:
-    """Our preprocessing for the image processor of a folder; its defaults if there is none.
-
-    A processor that pads sets the padding of ``encoder``.
-    """
+    """Our preprocessing for a folder's image processor; one that pads sets that of ``encoder``."""
     p = source.processor.get("image_processor", source.processor)  # of processor_config.json
     size = p.get("size", 384)
     if isinstance(size, dict):

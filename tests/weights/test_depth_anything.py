@@ -251,7 +251,7 @@ def test_processor_of_a_folder(tmp_path):
         (
             "x.pth",
             {"heads": {"depth": {"kind": "metric", "max_depth": 20.0}}},
-            "its name gives it",
+            "tells the largest depth",
         ),
         ("x_metric.pth", {}, "metric by its name"),
         ("x.pth", {"out_indices": [0, 3, 5, 7]}, "encoder.out_indices"),

@@ -481,7 +481,7 @@ def test_dinov3_under_the_hubs_names(tmp_path):
     report = load_encoder_weights(target, tmp_path / "dinov3.pth")
     assert report.missing == []
     assert_equal(target.state_dict(), source.state_dict())
-    with pytest.raises(ValueError, match=r"blocks of another kind.*encoder kind 'timm'"):
+    with pytest.raises(ValueError, match=r"of DINOv3, EVA or BEiT.*encoder kind 'timm'"):
         load_encoder_weights(our_vit(embed_dim=64, patch_size=16), tmp_path / "dinov3.pth")
 
 

@@ -1,6 +1,7 @@
 """Official ``.pt`` files: counted, read, written, and refused with the reason."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,8 +40,9 @@ def small(heads=None, **overrides):
 )
 def test_files_hold_as_many_tensors_and_numbers_as_the_released_ones(name, count, millions):
     spec = model_dict(name, heads={"depth": {}})
-    state = {k: torch.empty(s, device="meta") for k, s in resolve(spec)[1].items()}
-    tensors = official.to_official(state, spec["encoder"]["embed_dim"])
+    full, shapes = resolve(spec)
+    state = {k: torch.empty(s, device="meta") for k, s in shapes.items()}
+    tensors = official.Official()._write(full, state, Path("dpt.pt")).tensors
     assert len(tensors) == count
     assert sum(t.numel() for t in tensors.values()) / 1e6 == pytest.approx(millions, abs=5e-3)
 

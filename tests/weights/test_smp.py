@@ -63,7 +63,7 @@ def test_options_that_are_not_read(changes, message, tmp_path):
 
 def test_a_bare_state_dict_is_refused(tmp_path):
     torch.save(make().state_dict(), tmp_path / "smp.pth")
-    with pytest.raises(ValueError, match="without the name of its encoder"):
+    with pytest.raises(ValueError, match="without its settings: save it by save_pretrained"):
         dpt.DPT.from_pretrained(tmp_path / "smp.pth")
 
 
