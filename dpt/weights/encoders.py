@@ -29,9 +29,7 @@ Grid = tuple[int, int]
 State = dict[str, Tensor]
 TIMM, HUB = "timm:", "hf:"
 EMBED = "patch_embed.proj.weight"
-PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")
-"""In this order they precede the patches, in timm and in ours."""
-
+PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of timm and ours
 BEIT = (".gamma_1", ".relative_position_bias_table")
 PART = re.compile(r"heads\.\w+\.auxiliary_layers|heads\.\w+|decoder")
 RENAMED = [

@@ -34,9 +34,9 @@ class Source:
     """
 
     path: Path
-    config: Mapping[str, Any]
-    processor: Mapping[str, Any]
-    content: Mapping[str, Any]
+    config: dict[str, Any]
+    processor: dict[str, Any]
+    content: dict[str, Any]
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:

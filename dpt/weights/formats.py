@@ -54,7 +54,7 @@ class Native(Format):
         return Checkpoint(source.content[CONFIG_KEY], tensors)
 
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
-        Source(Path(path), config, {}, tensors).save()
+        Source(Path(path), config, {}, dict(tensors)).save()
         return []
 
 

@@ -67,9 +67,7 @@ UNUSED = (
 )
 BEIT = f"{MODEL}blocks.0.attn.relative_position_bias_table"
 SWIN = f"{MODEL}layers.0.blocks.0.attn."
-
-
-RELEASED: list[Config] = [
+RELEASED: list[Config] = [  # the Swins of MiDaS 3.1
     {
         "embed_dim": dim,
         "depths": [2, 2, 18 if dim > 96 else 6, 2],
@@ -85,7 +83,6 @@ RELEASED: list[Config] = [
         (96, 3, 16, 256, [0, 0, 0, 0]),  # dpt_swin2_tiny_256
     ]
 ]
-"""The Swins of MiDaS 3.1."""
 
 
 class Official(Format):

@@ -33,8 +33,7 @@ from dpt.weights.format import (
 )
 from dpt.weights.official import restandardize
 
-RESAMPLE = {2: "bilinear", 3: "cubic", 4: "area"}
-"""Interpolation by Pillow's number."""
+RESAMPLE = {2: "bilinear", 3: "cubic", 4: "area"}  # by Pillow's number
 
 
 # Names of tensors
