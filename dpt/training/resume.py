@@ -73,6 +73,8 @@ class RunState(Callback):
         self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
     ) -> None:
         state = checkpoint[KEY]
+        if trainer.overfit_batches:  # for which Lightning replaces the sampler
+            raise ValueError("resume: a run with trainer.overfit_batches must be started again")
         for name, now in (("world_size", trainer.world_size), ("batch_size", self.batch_size)):
             if state[name] != now:
                 raise ValueError(

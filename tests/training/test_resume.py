@@ -194,6 +194,8 @@ def test_auto_starts_where_there_is_nothing_and_then_goes_on(train, tmp_path):
         (["resume=/nowhere"], "resume=/nowhere: not a run's folder"),
         (["-m", "resume=auto"], "resume continues one run"),
         (["resume=auto"], "resume=auto needs run_dir=DIR"),
+        (["resume=RUN", "trainer.max_steps=9", "trainer.overfit_batches=1"],
+         "must be started again"),
         (["resume=RUN", "data.batch_size=3", "trainer.max_steps=9"],
          "the run had batch_size 4 and now has 3"),
         (["resume=RUN", "trainer.max_steps=9", "callbacks.freeze.parts=[encoder]"],

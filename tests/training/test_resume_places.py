@@ -72,7 +72,6 @@ CASES = {
                 "+callbacks.ema.update_every_n_steps=2"),
     "frozen": ("callbacks.freeze.parts=[encoder]",),
     "limited": (*EPOCHS, "trainer.limit_train_batches=5"),
-    "overfit": ("trainer.overfit_batches=3",),
     "inpainting": ("task=inpainting", "callbacks.panels=null"),
     "sanity check": ("trainer.num_sanity_val_steps=2",),
     "workers": ("data.num_workers=2",),
