@@ -194,10 +194,11 @@ def _encoder_tensors(state: Tensors) -> State:
 def _saved_grid(config: Config) -> Grid | None:
     """The grid of the position embeddings of a saved model of ours."""
     encoder = config["encoder"]
-    if "image_size" not in encoder:  # timm's
+    if encoder.get("kind") == "timm":
         return None
-    height, width = encoder["image_size"]
-    return height // encoder["patch_size"], width // encoder["patch_size"]
+    height, width = encoder.get("image_size", (384, 384))
+    patch = encoder.get("patch_size", 16)
+    return height // patch, width // patch
 
 
 # Fitting
