@@ -69,9 +69,7 @@ class RunState(Callback):
             "ranks": ranks,
         }
 
-    def on_load_checkpoint(
-        self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         state = checkpoint[KEY]
         if trainer.overfit_batches:  # for which Lightning replaces the sampler
             raise ValueError("resume: a run with trainer.overfit_batches must be started again")
