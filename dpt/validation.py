@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from typing import Any
 
 import pydantic
-from pydantic_core import to_jsonable_python
 
 
 def validate(target: Any, value: Any, where: str) -> Any:
@@ -69,4 +68,4 @@ def unknown_key(place: str, key: str, allowed: list[str]) -> str:
 
 def to_plain(value: Any) -> Any:
     """Dataclasses, mappings and sequences as dictionaries and lists."""
-    return to_jsonable_python(value)
+    return pydantic.TypeAdapter(Any).dump_python(value, mode="json")
