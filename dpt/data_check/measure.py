@@ -104,10 +104,10 @@ def measure_depth(
         quantiles=_quantiles(metres, (0.01, 0.5, 0.99)),
         is_constant=is_constant,
         dtype=values.dtype,
-        measured=measured.size / depth.size,
+        measured=measured.size / values.size,
         raw=_quantiles(levels, (0.5, 0.99)),
         beyond=float((levels > limit).mean()) if levels.size else 0.0,
-        has_last=not is_constant and bool((values[valid] == last).any()),
+        has_last=not is_constant and last <= limit and bool((measured == last).any()),
     )
 
 

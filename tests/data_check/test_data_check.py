@@ -533,9 +533,10 @@ def test_no_unit_is_guessed_where_none_fits():
 # --------------------------------------------------------------------------- at a run's start
 
 
-def test_quick_findings_of_healthy_sets(camvid, rgbd):
+@pytest.mark.parametrize("kept", [(), ("data.cache=true", "data.cache_size=[96,128]")])
+def test_quick_findings_of_healthy_sets(camvid, rgbd, kept):
     for root, name in ((camvid, "camvid"), (rgbd, "rgbd")):
-        dataset = make_dataset(configured(f"data={name}", f"data.root={root}"), "train")
+        dataset = make_dataset(configured(f"data={name}", f"data.root={root}", *kept), "train")
         assert quick_findings(dataset, 16) == []
     assert quick_findings(ScenesDataset(length=4), 16) == []
 
