@@ -55,7 +55,7 @@ def test_another_task(source, tmp_path):
     run = train_from(tmp_path / "run", "task=depth", "optim.lr=0", *TINY_SCENES,
                 f"model.weights={source / 'checkpoints/last.ckpt'}")  # fmt: skip
     log = (run / "log.txt").read_text()
-    assert "left at random, not in the file: heads.depth" in log
+    assert "not in the file, left at random: heads.depth" in log
     assert "in the file, not used: heads.segmentation" in log
     assert set(last(run).heads) == {"depth"}
 
