@@ -33,12 +33,10 @@ RUNS = {
 
 
 SLOW = ("depth", "segmentation", "classification")
+KINDS = {k: pytest.param(k, marks=pytest.mark.slow if k in SLOW else ()) for k in RUNS}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(k, marks=pytest.mark.slow if k in SLOW else ()) for k in RUNS],
-)
+@pytest.fixture(scope="module", params=KINDS.values())
 def kind(request):
     return request.param
 
@@ -125,9 +123,8 @@ def test_training_changed_the_weights(run):
     assert any((m.weight != 1).any() for m in norms)  # they start at one
 
 
+@pytest.mark.parametrize("kind", [KINDS[k] for k in RUNS if RUNS[k][3]], indirect=True)
 def test_pictures_show_what_was_predicted(kind, run):
-    if not RUNS[kind][3]:
-        pytest.skip("image-level tasks have no pictures")
     picture = cv2.imread(str(run / "panels/00000.png"))
     assert picture.shape[2] == 3
     assert picture.shape[1] >= 4 * 48  # photo, truth, prediction, error
