@@ -6,6 +6,7 @@ import pytest
 
 from dpt.data import Augmented, Dataset, EvalTransform, FolderDataset, TrainTransform
 from dpt.data.resize import resize_image, resize_map
+from dpt.data.transforms import LUMA
 from dpt.types import IGNORE_INDEX, DatasetInfo, Preprocessing, Sample
 
 H, W = 48, 64
@@ -140,6 +141,68 @@ def test_zoom_1_covers_image_size_as_lower_bound_does(size):
     scale = max(32 / size[0], 40 / size[1])
     expected = [32 / scale, 40 / scale]
     assert np.allclose(shown, expected, rtol=0.1, atol=1.6)
+
+
+def draws(size: int, seeds: range, **options) -> dict[str, np.ndarray]:
+    """What each change did in the result of each seed, read off the results.
+
+    The depth tells the place in the photo; the photo has one colour and a brighter pixel in the
+    middle.
+    """
+    options = {"hflip": 0.5, "rotate": 10.0, "grayscale": 0.5, "color": 0.5} | options
+    transform = TrainTransform(image_size=[25, 25], zoom_scales_depth=False, **options)
+    sample = coordinates(size, size)
+    sample["image"][:] = 60, 40, 20
+    sample["image"][size // 2, size // 2] = 120, 80, 40
+    found: dict[str, list[float]] = {}
+    for seed in seeds:
+        out = transform(sample, seed=seed)
+        rows = np.floor(out["depth"] - 1 + 1e-3)
+        columns = (out["depth"] - 1 - rows) * 1000
+        luma = out["image"] @ LUMA
+        across = columns[12, 20] - columns[12, 4]
+        changes = {
+            "flip": across < 0,
+            "angle": rows[12, 20] - rows[12, 4],
+            "grey": np.ptp(out["image"][7, 7].astype(int)) == 0,
+            "brightness": luma[7, 7],
+            "blur": luma[12, 12] / luma[7, 7],
+            "zoom": abs(across),
+            "row": rows[12, 12],
+            "column": columns[12, 12],
+        }
+        for name, value in changes.items():
+            found.setdefault(name, []).append(float(value))
+    return {name: np.array(values) for name, values in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "names"),
+    [
+        (25, {"blur": 0.5}, "flip angle grey brightness blur"),
+        (75, {"zoom": [1.2, 2.0]}, "flip angle grey brightness zoom row column"),
+    ],
+)
+def test_no_change_depends_on_another(size, options, names):
+    found = draws(size, range(400), **options)
+    values = np.stack([found[name] for name in names.split()])
+    correlations = np.corrcoef(values) - np.eye(len(values))
+    assert np.abs(correlations).max() < 0.22  # 4.4 standard deviations
+
+
+@pytest.mark.parametrize(("image_size", "places"), [([8, 8], 5), ([16, 24], 13)])
+def test_windows_are_equally_likely_at_all_places(image_size, places):
+    """Also at the first and last, and where the window is larger than the photo (zoom 0.5)."""
+    sample = coordinates(8, 12)
+    sample["depth"][:] = 1 + np.arange(12)
+    zoom = 1.0 if image_size == [8, 8] else 0.5
+    transform = TrainTransform(image_size=image_size, hflip=0, zoom=[zoom, zoom],
+                               zoom_scales_depth=False)  # fmt: skip
+    depths = [transform(sample, seed=seed)["depth"] for seed in range(100 * places)]
+    first = [d[:, 0].max() - 1 if zoom == 1 else d.any(axis=0).argmax() for d in depths]
+    counts = np.bincount(np.array(first, int), minlength=places)
+    assert len(counts) == places
+    assert ((counts - 100) ** 2 / 100).sum() < 3 * places
 
 
 def test_same_seed_same_result_and_inputs_untouched():
