@@ -119,10 +119,11 @@ class FolderDataset(FileDataset):
         A line is a key, or a path from ``folder`` or from the root, with or without suffix.
         """
         known: dict[str, str] = {}
+        from_root = Path(os.path.relpath(folder, self.folder)).as_posix() + "/"
         for key, path in photos.items():
-            for base in (folder, self.folder):
-                relative = Path(os.path.relpath(path, base))
-                known[relative.as_posix()] = known[relative.with_suffix("").as_posix()] = key
+            name = path.relative_to(folder).as_posix()
+            for line in (name, from_root + name):
+                known[line] = known[os.path.splitext(line)[0]] = key
         known |= {key: key for key in photos}
         path = self.list_file()
         wanted = [line.replace("\\", "/").removeprefix("./") for line in read_list(path)]
