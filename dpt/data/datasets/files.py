@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,7 +19,41 @@ from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
-from dpt.types import DatasetInfo, Sample
+from dpt.types import NO_CLASS, DatasetInfo, Sample
+
+
+class FileTable:
+    """The ``Files`` of many samples, in a few arrays.
+
+    Worker processes share their memory. Python objects would be copied into each of them page by
+    page, because reading an object writes its count of references.
+    """
+
+    def __init__(self, files: Iterable[Files]) -> None:
+        paths: list[bytes] = []
+        class_ids: list[int] = []
+        values: list[float] = []
+        for image, labels, depth, class_id, value in files:
+            paths += [os.fsencode(path or "") for path in (image, labels, depth)]
+            class_ids.append(NO_CLASS if class_id is None else class_id)
+            values.append(math.nan if value is None else value)
+        self._text = b"".join(paths)
+        self._ends = np.cumsum([0, *map(len, paths)])
+        self._class_ids, self._values = np.array(class_ids, int), np.array(values, float)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> Files:
+        index = range(len(self))[index]
+        ends = self._ends[3 * index : 3 * index + 4].tolist()
+        names = [os.fsdecode(self._text[a:b]) for a, b in pairwise(ends)]
+        labels, depth = (Path(name) if name else None for name in names[1:])
+        class_id, value = int(self._class_ids[index]), float(self._values[index])
+        return Files(
+            Path(names[0]), labels, depth,
+            None if class_id == NO_CLASS else class_id, None if math.isnan(value) else value,
+        )  # fmt: skip
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,7 +88,7 @@ class FileDataset(Dataset):
         self.root = self.folder = data_root(self.root)
         self.depth_rule = self.make_depth_rule()
         self.label_rule = self.make_label_rule()
-        self._files = self.list_files()
+        self._files = FileTable(self.list_files())
         self.info = self.make_info()
         self._cache: dict[int, Sample] = {}
 
