@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ log = logging.getLogger("dpt")
 
 CHECKED_FILES = 16
 """Files of each split that are read before training starts."""
+CHECKED = "DPT_DATA_CHECKED"
+"""Variable in the environment of the ranks that this process starts, for which it has checked."""
 
 
 def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
@@ -131,6 +134,8 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], *, skips_bro
     Raises:
         ValueError: a file that training would fail on; only a warning if ``skips_broken``.
     """
+    if os.environ.get("LOCAL_RANK", "0") != "0" and CHECKED in os.environ:
+        return
     for name, objective in objectives.items():
         if objective.target and objective.target not in val.info.targets:
             lacks = build.LABEL_NAMES[objective.target]
@@ -145,6 +150,7 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], *, skips_bro
             remarks = [str(error)]
         for remark in remarks:
             log.warning("%s", remark)
+    os.environ[CHECKED] = "1"
 
 
 def log_start(

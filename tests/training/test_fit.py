@@ -15,7 +15,10 @@ import torch
 from omegaconf import OmegaConf
 
 import dpt
+from dpt.data import DataError, Dataset
 from dpt.data.scenes.dataset import CLASSES
+from dpt.training.fit import CHECKED, check_data
+from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
 DEPTH = {"val/abs_rel", "val/rmse", "val/sq_rel", "val/rmse_log", "val/log10", "val/silog",
@@ -424,3 +427,29 @@ def test_precision_auto_is_what_the_machine_can(train, metrics, tmp_path):
     assert picked is not None
     assert picked[1] in ("bf16-mixed", "32-true")
     assert metrics(folder)["val/abs_rel"] > 0
+
+
+def test_ranks_that_rank_0_starts_do_not_read_files_again(monkeypatch):
+    """Those that a scheduler starts do: rank 0 could not tell them of an error."""
+
+    class Broken(Dataset):
+        info = DatasetInfo(targets=("depth",))
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            raise DataError("broken")
+
+    def check(rank: int) -> None:
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        check_data(Broken(), Broken(), {}, skips_broken=False)
+
+    monkeypatch.delenv(CHECKED, raising=False)
+    for rank in (0, 1):
+        with pytest.raises(DataError, match="broken"):
+            check(rank)
+    monkeypatch.setenv(CHECKED, "1")
+    check(1)
+    with pytest.raises(DataError, match="broken"):
+        check(0)
