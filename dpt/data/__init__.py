@@ -6,7 +6,7 @@ from dpt.data.datasets.folder import FolderDataset
 from dpt.data.datasets.imagefolder import ImageFolderDataset, ImageTableDataset
 from dpt.data.errors import DataError
 from dpt.data.formats.io import read_depth, read_image, read_labels
-from dpt.data.loading import collate_eval, collate_train, make_loader
+from dpt.data.loading import collate_eval, collate_train, make_loader, read_in_order
 from dpt.data.mix import MixDataset
 from dpt.data.samplers import EpochSampler
 from dpt.data.scenes.dataset import ScenesDataset

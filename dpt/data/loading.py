@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import cv2
 import numpy as np
@@ -17,6 +21,8 @@ from dpt.data.base import Augmented, Dataset, Transform
 from dpt.data.errors import DataError
 from dpt.data.samplers import EpochSampler
 from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, Sample, Target
+
+T = TypeVar("T")
 
 _MAPS: dict[str, dict[str, tuple[float, type]]] = {
     "labels": {"labels": (IGNORE_INDEX, np.uint8)},
@@ -126,14 +132,43 @@ def make_loader(
     )
 
 
-def init_worker(worker_id: int) -> None:
-    """One thread per worker; signals to stop, which all processes of a job get, are ignored.
+def read_in_order(
+    items: torch.utils.data.Dataset[T],
+    *,
+    num_workers: int,
+    order: Sequence[int] | None = None,
+) -> Iterable[T]:
+    """The items at ``order`` (None: all), one by one, read by ``num_workers`` processes."""
+    return DataLoader(
+        items,
+        batch_size=None,
+        sampler=order,
+        num_workers=num_workers,
+        worker_init_fn=init_worker,
+    )
 
-    A second SIGTERM ends the worker, so that torch can end one that hangs.
+
+def init_worker(worker_id: int) -> None:
+    """One thread per worker, and an end that only the process that started it decides on.
+
+    Signals to stop, which a terminal or a scheduler sends to all processes of a job, are left to
+    that process. On Linux a SIGTERM from it ends the worker, as does its own end; elsewhere every
+    SIGTERM does.
     """
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))
-    if hasattr(signal, "SIGUSR1"):  # not on Windows
+    if sys.platform == "linux":
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for the thread to receive
+        threading.Thread(target=_obey_parent, daemon=True).start()
+
+
+def _obey_parent() -> None:
+    parent, above = multiprocessing.parent_process(), os.getppid()  # differ under "forkserver"
+    assert parent is not None
+    while os.getppid() == above:
+        received = signal.sigtimedwait({signal.SIGTERM}, 1.0)
+        if received is not None and received.si_pid == parent.pid:
+            break
+    os._exit(0)

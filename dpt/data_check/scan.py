@@ -9,13 +9,12 @@ from typing import Literal
 
 import numpy as np
 import torch.utils.data
-from torch.utils.data import DataLoader
 
 from dpt.data.base import Dataset, Files, check_sample
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.data.loading import init_worker
+from dpt.data.loading import read_in_order
 from dpt.data_check.measure import (
     Depth,
     Labels,
@@ -144,13 +143,8 @@ def shorten(dataset: Dataset, text: str) -> str:
 
 def read_records(dataset: Dataset, *, title: str, num_workers: int) -> list[Record]:
     """Reads every sample once, in ``num_workers`` processes, and shows the progress."""
-    loader: Iterable[Record] = DataLoader(
-        Scanner(dataset, complete=True),
-        batch_size=None,
-        num_workers=num_workers,
-        worker_init_fn=init_worker,
-    )
-    return list(tracked(loader, len(dataset), title=title))
+    records = read_in_order(Scanner(dataset, complete=True), num_workers=num_workers)
+    return list(tracked(records, len(dataset), title=title))
 
 
 class Scanner(torch.utils.data.Dataset[Record]):

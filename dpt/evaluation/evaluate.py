@@ -11,11 +11,11 @@ from typing import Any
 import lightning as L
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from dpt.config import build
 from dpt.config.objects import check_arguments
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
+from dpt.data import read_in_order
 from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.predictions import Pairs
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
@@ -161,7 +161,7 @@ def _score_files(
     objectives = objectives_of(pairs.outputs, dataset, protocol)
     scorer = Scorer(objectives, pairs.outputs)
     workers = build.loader_settings(cfg["data"]).num_workers
-    for outputs, labels in DataLoader(pairs, batch_size=None, num_workers=workers):
+    for outputs, labels in read_in_order(pairs, num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
     return scorer, {"predictions_kind": pairs.kind} if "depth" in objectives else {}
 

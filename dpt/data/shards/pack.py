@@ -16,12 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import torch.utils.data
-from torch.utils.data import DataLoader
 
 from dpt import atomic
 from dpt.data.base import Dataset, check_sample
 from dpt.data.errors import DataError
-from dpt.data.loading import init_worker
+from dpt.data.loading import read_in_order
 from dpt.data.shards.packed import INDEX, Shard, ShardIndex
 from dpt.data.shards.samples import encode_sample
 from dpt.run_log import tracked
@@ -65,17 +64,11 @@ def pack_split(
     if target.exists():
         raise DataError(f"{target}: the split is already packed: choose another out, or remove it")
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
-    loader: Iterable[Encoded] = DataLoader(
-        _Encoder(dataset, skip_broken),
-        batch_size=None,
-        sampler=[int(index) for index in order],
-        num_workers=num_workers,
-        worker_init_fn=init_worker,
-        prefetch_factor=8 if num_workers else None,
-    )
+    encoder = _Encoder(dataset, skip_broken)
+    encoded = read_in_order(encoder, num_workers=num_workers, order=[int(index) for index in order])
 
     def readable() -> Iterator[tuple[str, dict[str, bytes]]]:
-        for key, parts in tracked(loader, len(dataset), title=f"packing {split}"):
+        for key, parts in tracked(encoded, len(dataset), title=f"packing {split}"):
             if isinstance(parts, str):
                 log.warning("left out: %s", parts)
             else:
