@@ -1,0 +1,82 @@
+"""Files that a user names or that somebody else wrote: regular files of bounded size.
+
+A FIFO or a device in their place would block or never end, and a small file can describe data that
+fill the memory. Whatever reads such files asks here first, and checks sizes before it decodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+MAX_PIXELS = 175_000_000
+"""Largest picture or map that is read: more than any camera's, less than Pillow's own limit."""
+MAX_BYTES = 8 * MAX_PIXELS
+"""Largest file that is read as a whole, and largest array in a file: 16-bit RGBA, or float64."""
+_MAX_YAML = 1 << 20
+_MAX_LEVELS = 50  # of mappings and lists in a YAML file
+
+
+def file_size(path: str | Path, *, limit: int | None = None) -> int:
+    """Bytes of a regular file, or of the one that a link leads to.
+
+    Raises:
+        ValueError: it is a folder, a FIFO, a socket or a device, or has more than ``limit`` bytes.
+        OSError: it does not exist, or its folder cannot be read.
+    """
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        kind = "folder" if stat.S_ISDIR(found.st_mode) else "FIFO, a socket or a device"
+        raise ValueError(f"{path}: is a {kind}, not a file: check the path")
+    if limit is not None and found.st_size > limit:
+        raise ValueError(
+            f"{path}: has {found.st_size} bytes, at most {limit} are read: check that it is the "
+            "right file"
+        )
+    return found.st_size
+
+
+def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
+    """The content of a file; errors as :func:`file_size`."""
+    file_size(path, limit=limit)
+    return Path(path).read_bytes()
+
+
+def parse_json(text: str | bytes, source: str | Path) -> Any:
+    """Plain data from JSON; a ValueError that names ``source`` if it is none or nested too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{source}: not usable JSON (nested too deep)") from None
+    except ValueError as error:
+        raise ValueError(f"{source}: not valid JSON ({error})") from None
+
+
+def read_yaml(path: str | Path) -> str:
+    """The text of a YAML file that can be parsed safely.
+
+    Raises:
+        ValueError: it is no YAML, is larger than a megabyte, is nested too deep, or holds aliases,
+            by which a short file stands for data of any size.
+    """
+    import yaml  # not needed by most users of this module
+
+    text, level = read_bytes(path, limit=_MAX_YAML), 0
+    try:
+        for event in yaml.parse(text):
+            level += isinstance(event, yaml.CollectionStartEvent)
+            level -= isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or level > _MAX_LEVELS:
+                fault = "is nested too deep" if level > _MAX_LEVELS else "holds an alias (*name)"
+                raise ValueError(f"{path}: {fault}: write its values out")
+        return text.decode("utf-8-sig")
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+
+
+def printable(path: str | Path) -> str:
+    """A path as text that can be written as UTF-8: bytes that are not become ``\\xNN``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
