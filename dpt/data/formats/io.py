@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import cv2
 import numpy as np
 from PIL import Image
+from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, ImageFileDirectory_v2
 
+from dpt import files
 from dpt.data.errors import DataError, few, missing_path, require
 from dpt.data.formats.depth_encoding import DepthRule
+from dpt.files import MAX_BYTES, MAX_PIXELS
+
+T = TypeVar("T")
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".npz", ".h5", ".hdf5",
@@ -25,12 +31,13 @@ DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")
 
 # Every failure is raised with the file's name; OpenCV's own lines would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # see MAX_PIXELS
 
 AGAIN = "copy or download it again"
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
-_HEADER_FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM")
+_HEADER_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 """Pillow's names; some of its other formats start external programs."""
 
 
@@ -164,21 +171,45 @@ def _ids_of_colors(
 
 
 def check_file(path: str | Path) -> None:
-    if not Path(path).is_file():
-        raise missing_path(Path(path), what="file", remedy="check the path")
-    if Path(path).stat().st_size == 0:
-        raise DataError(f"{path}: the file is empty: {AGAIN}")
+    """DataError unless this is a regular file, not a FIFO or a device, that is not empty."""
+    _opened(path, files.file_size)
 
 
 def read_bytes(path: str | Path) -> bytes:
+    return _opened(path, files.read_bytes)
+
+
+def _opened(path: str | Path, read: Callable[[str | Path], T]) -> T:
     try:
-        data = Path(path).read_bytes()
+        if content := read(path):
+            return content
+    except (FileNotFoundError, NotADirectoryError):
+        raise missing_path(Path(path), what="file", remedy="check the path") from None
     except OSError as error:
-        check_file(path)
         raise DataError(f"{path}: cannot be read ({error.strerror}): check permissions") from None
-    if not data:
-        check_file(path)
-    return data
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    raise DataError(f"{path}: the file is empty: {AGAIN}")
+
+
+def check_pixels(path: str | Path, height: int, width: int) -> None:
+    """DataError if a picture or map is larger than ``MAX_PIXELS``."""
+    if height * width > MAX_PIXELS:
+        raise _too_large(path, f"{width}x{height}")
+
+
+def _too_large(path: str | Path, size: str) -> DataError:
+    most = f"{MAX_PIXELS // 10**6} million"
+    return DataError(f"{path}: has {size} pixels, at most {most} are read: cut or shrink it")
+
+
+def _check_array(path: str | Path, shape: Sequence[int], dtype: np.dtype) -> None:
+    """DataError if an array in a file is larger than ``MAX_BYTES``."""
+    if math.prod(shape) * dtype.itemsize > MAX_BYTES:
+        raise DataError(
+            f"{path}: holds an array of {dtype} {tuple(shape)}, at most {MAX_BYTES} bytes are "
+            "read: cut or shrink it"
+        )
 
 
 @contextmanager
@@ -199,7 +230,8 @@ def _decoding(path: str | Path, kind: str) -> Iterator[None]:
 def exif_orientation(path: str | Path) -> int:
     """EXIF orientation, 1 (upright, or no such tag) to 8, without decoding pixels."""
     try:
-        with Image.open(path) as picture:
+        check_file(path)
+        with Image.open(path, formats=(*_HEADER_FORMATS, "TIFF")) as picture:
             return int(picture.getexif().get(0x0112, 1))
     except (OSError, SyntaxError, ValueError, TypeError):
         return 1
@@ -208,12 +240,28 @@ def exif_orientation(path: str | Path) -> int:
 def read_size(path: str | Path) -> tuple[int, int]:
     """(H, W) of a photo as it is stored, without decoding pixels."""
     check_file(path)
-    with (
-        _decoding(path, "a picture"),
-        warnings.catch_warnings(action="ignore"),  # of large pictures
-        Image.open(path, formats=_HEADER_FORMATS) as picture,
-    ):
-        return picture.height, picture.width
+    with open(path, "rb") as file:
+        return _stored_size(path, file)
+
+
+def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
+    """(H, W) by a file's header; DataError if it has too many pixels."""
+    try:
+        if (start := file.read(8))[:2] in (b"II", b"MM"):  # Pillow does not open every TIFF
+            start += file.read(8) if start[2] == 43 else b""
+            tags = ImageFileDirectory_v2(start)
+            file.seek(tags.next)
+            tags.load(file)
+            height, width = int(tags[IMAGELENGTH]), int(tags[IMAGEWIDTH])
+        else:
+            with Image.open(file, formats=_HEADER_FORMATS) as picture:
+                height, width = picture.height, picture.width
+    except Image.DecompressionBombError:  # which does not tell the size
+        raise _too_large(path, "too many") from None
+    except Exception:  # of many kinds, for damaged files
+        raise DataError(f"{path}: not a picture that can be decoded, or damaged: {AGAIN}") from None
+    check_pixels(path, height, width)
+    return height, width
 
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
@@ -224,6 +272,7 @@ def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
         _require_end(path, data, _JPEG_END, max(scan, 0))
     elif data.startswith(_PNG_START):
         _require_end(path, data, _PNG_END)
+    _stored_size(path, io.BytesIO(data))
     with _decoding(path, "a picture"):
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if image is None:
@@ -250,8 +299,9 @@ def read_label_picture(path: str | Path, key: None = None) -> np.ndarray:
     bits, color_type = (data[24], data[25]) if has_header else (8, 0)
     if color_type == 3:
         _require_end(path, data, _PNG_END)
+        _stored_size(path, io.BytesIO(data))
         with _decoding(path, "a picture"):
-            return np.asarray(Image.open(io.BytesIO(data)))
+            return np.asarray(Image.open(io.BytesIO(data), formats=("PNG",)))
     labels = decode_picture(path, data, cv2.IMREAD_UNCHANGED)
     if bits < 8:  # OpenCV stretches 1, 2 and 4 bits to 0..255
         labels = labels // np.uint8(255 // (2**bits - 1))
@@ -285,13 +335,20 @@ def read_numpy(
         loaded = np.load(io.BytesIO(data or read_bytes(path)), allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
-        return loaded[loaded.files[0] if key is None else _choose(path, loaded.files, key)]
+        for member in loaded.zip.infolist():
+            _check_array(path, (member.file_size,), np.dtype(np.uint8))
+        name = loaded.files[0] if key is None else _choose(path, loaded.files, key)
+        return np.asarray(loaded[name])  # bytes, if it is no array
 
 
 def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
     """A channel of an OpenEXR file: without ``key`` the one called Z, or any of equal ones."""
     library = require("OpenEXR", f"{path}: reading it", extra="exr")
     check_file(path)
+    with _decoding(path, "an EXR file"):
+        for part in library.File(str(path), header_only=True).parts:
+            (left, top), (right, bottom) = part.header["dataWindow"]
+            check_pixels(path, int(bottom) - int(top) + 1, int(right) - int(left) + 1)
     with _decoding(path, "an EXR file"), library.File(str(path), separate_channels=True) as file:
         channels = {name: c.pixels for name, c in file.channels().items()}
     names = [name for name in channels if name.rpartition(".")[2] == "Z"] or list(channels)
@@ -303,26 +360,42 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
 def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
     """A data set of an HDF5 file, or its entry ``index`` along the first axis.
 
-    An entry that is a reference, as MATLAB stores the fields of its structs, is followed.
+    An entry that is a reference, as MATLAB stores the fields of its structs, is followed. Links,
+    external storage and virtual data sets are not: they can name any other file.
     """
     h5py = require("h5py", f"{path}: reading it", extra="datasets")
     check_file(path)
     # without a lock: nothing is written, and network file systems often refuse it
     with _decoding(path, "an HDF5 file"), h5py.File(path, "r", locking=False) as file:
-        if key is None or key not in file:
+        if key is None or not _is_inside(file, key, h5py):
             names: list[str] = []
 
             def visit(name: str, item: Any) -> None:
                 if isinstance(item, h5py.Dataset) and item.ndim >= 2 and item.dtype.kind in "uif":
                     names.append(name)
 
-            file.visititems(visit)
+            file.visititems(visit)  # which follows no links
             key = _choose(path, names, key)
         found = file[key]
-        entry = found[()] if index is None else found[index]
         if h5py.check_ref_dtype(found.dtype) is not None and index is not None:
-            return file[entry.item()][()]
-        return entry
+            found, index = file[found[index].item()], None
+        if found.external or found.is_virtual:
+            raise DataError(f"{path}: {key} is stored in other files: copy it into this one")
+        for shape in (found.shape if index is None else found.shape[1:], found.chunks or ()):
+            _check_array(path, shape, found.dtype)
+        return found[()] if index is None else found[index]
+
+
+def _is_inside(file: Any, key: str, h5py: Any) -> bool:
+    """Whether an HDF5 file has a data set ``key``, reached without soft and external links."""
+    node = file
+    for part in key.strip("/").split("/"):
+        if not (isinstance(node, h5py.Group) and node.id.links.exists(part.encode())):
+            return False
+        if node.id.links.get_info(part.encode()).type != h5py.h5l.TYPE_HARD:
+            return False
+        node = node[part]
+    return isinstance(node, h5py.Dataset)
 
 
 def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
@@ -339,10 +412,13 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
     import scipy.io  # slow to import
 
     with _decoding(path, "a MATLAB file"):
-        variables = scipy.io.loadmat(io.BytesIO(read_bytes(path)))
-    arrays = {k: v for k, v in variables.items() if isinstance(v, np.ndarray)}
-    numbers = [k for k, v in arrays.items() if v.dtype.kind in "buif"]
-    found = arrays[key if key in arrays else _choose(path, numbers, key)]
+        file = io.BytesIO(read_bytes(path))
+        known = {n: (shape, kind) for n, shape, kind in scipy.io.whosmat(file) if kind != "sparse"}
+        if key not in known:
+            numbers = ("double", "single", "logical", "int", "uint")
+            key = _choose(path, [n for n, (_, k) in known.items() if k.startswith(numbers)], key)
+        _check_array(path, known[key][0], np.dtype(np.float64))
+        found = scipy.io.loadmat(file, variable_names=[key])[key]
     return found if index is None else found[..., index]
 
 

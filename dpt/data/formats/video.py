@@ -9,7 +9,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from dpt.data.errors import DataError, missing_path
+from dpt.data.errors import DataError
+from dpt.data.formats.io import check_file, check_pixels
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
 _WHOLE = 0.9
@@ -28,13 +29,15 @@ class VideoReader:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise missing_path(self.path, what="file", remedy="check the path")
-        self._capture = cv2.VideoCapture(str(self.path))
+        check_file(self.path)
+        # FFmpeg alone: OpenCV's other readers never return from some damaged files
+        self._capture = cv2.VideoCapture(str(self.path.absolute()), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise DataError(
                 f"{path}: not a video that can be decoded, or damaged: copy or download it again"
             )
+        height, width = (cv2.CAP_PROP_FRAME_HEIGHT, cv2.CAP_PROP_FRAME_WIDTH)
+        check_pixels(path, *(int(self._capture.get(side)) for side in (height, width)))
         fps = self._capture.get(cv2.CAP_PROP_FPS)
         self.fps = fps if 0 < fps < 1000 else 25.0
         self.announced = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
