@@ -137,6 +137,10 @@ class OutputSpec:
 ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]
 Interpolation = Literal["bilinear", "cubic", "area"]
 
+MAX_ELONGATION = 32
+"""Largest ratio of an input's pixels to the usual number. For an image of 32 × 10,000 pixels the
+network's input would be 384 × 120,000."""
+
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -185,6 +189,16 @@ class Preprocessing:
         if scale is None:
             return to_multiple(target_h), to_multiple(target_w)
         return to_multiple(scale * height), to_multiple(scale * width)
+
+    def bounded_size(self, height: int, width: int, name: Any) -> tuple[int, int]:
+        """:meth:`input_size`; ValueError with the image's ``name`` if it would be far too large."""
+        size, usual = self.input_size(height, width), self.image_size
+        if self.resize != "none" and size[0] * size[1] > MAX_ELONGATION * usual[0] * usual[1]:
+            raise ValueError(
+                f"{name}: {width}x{height} pixels are too elongated, the network's input would "
+                f"have {size[1]}x{size[0]}: crop it"
+            )
+        return size
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W) in 0..255 to the float32 input of the model, on the same device."""

@@ -9,6 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from dpt.data.errors import DataError
 from dpt.data.resize import resize_image, resize_map, whole_factor
 from dpt.types import IGNORE_INDEX, Preprocessing, Sample
 
@@ -115,7 +116,11 @@ class EvalTransform:
         self.preprocessing = preprocessing
 
     def __call__(self, sample: Sample, *, seed: int = 0) -> Sample:
-        size = self.preprocessing.input_size(*sample["image"].shape[:2])
+        height, width = sample["image"].shape[:2]
+        try:
+            size = self.preprocessing.bounded_size(height, width, sample.get("name", "an image"))
+        except ValueError as error:
+            raise DataError(str(error)) from None
         out = sample.copy()
         out["image"] = resize_image(sample["image"], size, rule=self.preprocessing.interpolation)
         return out

@@ -27,9 +27,6 @@ from dpt.types import Calibration, OutputKind, OutputSpec
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-MAX_ELONGATION = 32
-"""Largest ratio of an input's pixels to the usual number. For an image of 32 × 10,000 pixels the
-network's input would be 384 × 120,000."""
 
 T = TypeVar("T")
 
@@ -222,16 +219,8 @@ class Predictor:
         """
         rgb = as_rgb(image)
         height, width = rgb.shape[:2]
-        size = self.preprocessing.input_size(height, width)
-        usual = self.preprocessing.image_size
-        if self.preprocessing.resize != "none" and (
-            size[0] * size[1] > MAX_ELONGATION * usual[0] * usual[1]
-        ):
-            name = image if isinstance(image, str | Path) else "an image"
-            raise ValueError(
-                f"{name}: {width}x{height} pixels are too elongated, the network's input would "
-                f"have {size[1]}x{size[0]}: crop it"
-            )
+        name = image if isinstance(image, str | Path) else "an image"
+        size = self.preprocessing.bounded_size(height, width, name)
         resized, large = partial(resize_image, rgb, rule=self.preprocessing.interpolation), None
         if self.tile is not None and max(height, width) > self.tile:
             tile, step = self._tile_of((height, width)), self.preprocessing.multiple_of
