@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from dpt.config.objects import check_arguments, find, make
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
+from dpt.files import MAX_PIXELS
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
@@ -47,6 +48,12 @@ class LoaderSettings:
                 f"batch_size={self.batch_size} must be positive, num_workers={self.num_workers} "
                 f"at least 0"
             )
+        for key, (height, width) in {"image": self.image_size, "eval": self.eval_size}.items():
+            if height * width > MAX_PIXELS:
+                raise ValueError(
+                    f"data.{key}_size=[{height},{width}]: has more than {MAX_PIXELS} pixels, the "
+                    "largest picture that is read"
+                )
 
 
 def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:

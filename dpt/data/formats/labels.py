@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,18 +93,19 @@ class LabelRule:
 
 def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
     if isinstance(label_map, str):
-        first, dash, last = label_map.partition("-")
-        if not (dash and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+        ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", label_map)
+        first, last = map(int, ends.groups()) if ends else (0, 0)
+        if not first < last:
             raise DataError(
                 f"data.label_map={label_map}: must be a range of ids such as 1-150, or a list of "
                 "the ids of each class, such as [7,8,[11,12]]"
             )
-        label_map = range(int(first), int(last) + 1)
+        label_map = range(first, last + 1)
     rows = tuple((row,) if isinstance(row, int) else tuple(row) for row in label_map)
     if not rows or not all(rows):
         raise DataError("data.label_map has an empty row: every class needs an id of the files")
     ids = [i for row in rows for i in row]
-    twice = [str(i) for i in dict.fromkeys(ids) if ids.count(i) > 1]
+    twice = [str(i) for i, count in Counter(ids).items() if count > 1]
     if twice or min(ids) < 0 or max(ids) > _LARGEST_ID:
         fault = f"names {few(twice)} twice" if twice else f"has ids outside 0..{_LARGEST_ID}"
         raise DataError(f"data.label_map {fault}: give each id of the files to one class")
