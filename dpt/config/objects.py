@@ -12,11 +12,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from omegaconf import OmegaConf
 
+from dpt.files import read_yaml
 from dpt.plugins import VARIABLE, plugin_names
 from dpt.validation import unknown_key, validate
 
@@ -110,7 +112,7 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
         overrides: of the command line. A recipe (``experiment``, ``debug``) replaces the old
             configuration, because it sets keys of every group.
     """
-    old = OmegaConf.load(folder / "config.yaml")
+    old = OmegaConf.load(StringIO(read_yaml(folder / "config.yaml")))
     keys = [o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides]
     keys = [k.replace("/", ".") for k in keys if k not in ("resume", "run_dir")]
     if {"experiment", "debug"} & set(keys):
