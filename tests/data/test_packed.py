@@ -334,6 +334,8 @@ def changed(folder, shards, change):
         lambda v: v["shards"][0].update(name="a/b.tar"),
         lambda v: v["shards"][0].update(sha256="../../x"),
         lambda v: v["shards"][0].update(samples="many"),
+        lambda v: v["shards"][0].update(samples=10**9),
+        lambda v: v["shards"][0].update(samples=10**9, size=10**13),
         lambda v: v["shards"].clear(),
         lambda v: v.update(format="dpt-packed-99"),
         lambda v: v["info"].update(targets=["everything"]),

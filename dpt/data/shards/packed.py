@@ -24,8 +24,13 @@ from dpt.data.datasets.download import fetch, verify
 from dpt.data.errors import DataError, data_root, missing_path
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
+from dpt.files import MAX_BYTES, read_bytes
 from dpt.types import DatasetInfo, Sample
 
+MAX_SAMPLES = 10**8
+"""Of a split: their order in an epoch takes some bytes of memory for each."""
+_MAX_INDEX = 1 << 26
+_LEAST = 2048  # bytes of a sample in a tar file: two files of a header and a block each
 _REMEDY = "check data.root, and that all files that dpt data pack wrote were copied there"
 
 Table = list[tuple[str, dict[str, tuple[int, int]]]]
@@ -41,6 +46,10 @@ class Shard:
     size: Annotated[int, Field(ge=1)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
+    def __post_init__(self) -> None:
+        if self.samples * _LEAST > self.size:
+            raise ValueError(f"{self.samples} samples do not fit into {self.size} bytes")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShardIndex:
@@ -50,6 +59,10 @@ class ShardIndex:
     class_id_names: tuple[str, ...] = ()
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
     format: Literal["dpt-packed-3"] = "dpt-packed-3"
+
+    def __post_init__(self) -> None:
+        if (count := sum(shard.samples for shard in self.shards)) > MAX_SAMPLES:
+            raise ValueError(f"{count} samples, at most {MAX_SAMPLES} are read")
 
 
 INDEX = TypeAdapter(ShardIndex)
@@ -118,11 +131,12 @@ class PackedDataset(Dataset):
         with tempfile.TemporaryDirectory() as folder:
             path = self.folder / f"{split}.json"
             if self.is_remote:
-                path = fetch(source, Path(folder) / path.name, remedy=_REMEDY, quiet=True)
+                path = Path(folder) / path.name
+                fetch(source, path, most=_MAX_INDEX, remedy=_REMEDY, quiet=True)
             elif not path.is_file():
                 remedy = f"check data.root, or pack the split: dpt data pack data=... split={split}"
                 raise missing_path(path, what="index", remedy=remedy)
-            text = path.read_bytes()
+            text = read_bytes(path, limit=_MAX_INDEX)
         try:
             return INDEX.validate_json(text)
         except ValidationError as error:
@@ -173,6 +187,8 @@ def _read_table(file: BinaryIO, *, source: str) -> Table:
             for member in tar:
                 if not member.isreg() or member.issparse():
                     raise tarfile.TarError(f"{member.name} is not a plain file")
+                if member.size > MAX_BYTES:
+                    raise tarfile.TarError(f"{member.name} has {member.size} bytes")
                 key, _, part = member.name.partition(".")
                 if not table or table[-1][0] != key:
                     table.append((key, {}))

@@ -18,6 +18,7 @@ import numpy as np
 from dpt.data.base import check_sample
 from dpt.data.errors import DataError
 from dpt.data.formats import io
+from dpt.files import parse_json
 from dpt.types import Sample
 
 _SCALARS = ("name", "class_id", "value")
@@ -46,7 +47,7 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
         np.savez_compressed(file, depth=depth)
         parts["depth.npz"] = file.getvalue()
     scalars = {key: values[key] for key in _SCALARS if key in values}
-    text = json.dumps(scalars, default=lambda number: number.item(), ensure_ascii=False)
+    text = json.dumps(scalars, default=lambda number: number.item())
     return {**parts, "json": text.encode()}
 
 
@@ -61,7 +62,7 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
         raise DataError(f"{source}: has {len(images)} images, expected one: pack the data again")
     image = io.read_image(f"{source}.{images[0]}", data=parts[images[0]])
     try:
-        values = dict(json.loads(parts["json"]))
+        values = dict(parse_json(parts["json"], source))
     except (KeyError, ValueError, TypeError):
         raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
     scalars = {key: values[key] for key in _SCALARS if key in values}
