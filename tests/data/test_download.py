@@ -165,7 +165,7 @@ def test_a_server_that_does_not_state_the_length(server, tmp_path):
 def test_a_wrong_checksum_or_size_leaves_nothing_behind(server, tmp_path):
     with pytest.raises(DataError, match=r"sha256 is \w{64}, expected beef.*has changed"):
         get(server, tmp_path, checksum="sha256:beef")
-    with pytest.raises(DataError, match="has 1000000 bytes, expected 5: it was removed"):
+    with pytest.raises(DataError, match="stopped after 1000000 bytes, at most 5 were expected"):
         get(server, tmp_path, size=5)
     assert names(tmp_path) == []
 
@@ -214,6 +214,23 @@ def test_other_file_systems(tmp_path):
         with pytest.raises(DataError, match=f"^{wrong}: "):
             fetch(wrong, tmp_path / "y")
     assert names(tmp_path) == ["source", "x"]
+
+
+def test_no_more_is_taken_than_expected(server, tmp_path, monkeypatch):
+    server.with_length = False
+    for limit in ({"size": 1000}, {"most": 1000}, {"size": 1000, "checksum": SHA256}):
+        with pytest.raises(DataError, match="stopped after 1000000 bytes, at most 1000 were"):
+            get(server, tmp_path, **limit)
+        assert names(tmp_path) == []
+    assert get(server, tmp_path / "a", most=len(CONTENT)).read_bytes() == CONTENT
+    free = shutil.disk_usage(tmp_path)._replace(free=download.SPARE - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    with pytest.raises(DataError, match=r"bytes, less than 1\.1 GB would be left: make room"):
+        get(server, tmp_path / "b")
+    assert names(tmp_path / "b") == []
+    url = (tmp_path / "a" / "file.zip").as_uri()
+    with pytest.raises(DataError, match="stopped after 1000000 bytes, at most 1000 were"):
+        fetch(url, tmp_path / "c" / "file.zip", most=1000)
 
 
 def test_a_full_disk(server, tmp_path, monkeypatch):

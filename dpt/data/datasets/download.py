@@ -28,6 +28,8 @@ PAUSE = 1.0
 """Seconds before the second request; doubled after each further failure."""
 TIMEOUT = 30.0
 """Seconds without data after which a connection counts as interrupted."""
+SPARE = 1 << 30
+"""Bytes that a file of unknown size leaves free on the disk."""
 _MEGABYTE = 1 << 20
 _ALGORITHMS = ("sha256", "sha1", "md5")
 
@@ -38,6 +40,7 @@ def fetch(
     *,
     checksum: str | None = None,
     size: int | None = None,
+    most: int | None = None,
     remedy: str | None = None,
     quiet: bool = False,
 ) -> Path:
@@ -51,6 +54,7 @@ def fetch(
         target: the file to write; its folder is created.
         checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. None checks the length only.
         size: size of the file in bytes, if known.
+        most: largest size that is accepted; None takes ``size``, or what the disk has to spare.
         remedy: what to do if the server refuses; None suggests fetching the file by hand.
         quiet: show no progress.
 
@@ -62,13 +66,15 @@ def fetch(
         return target
     part = target.with_name(f"{target.name}.part")
     remedy = remedy or f"fetch the file by hand and save it as {target}"
+    most = most or size
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab" if checksum else "wb") as file:
             if url.startswith(("http://", "https://")):
-                _copy_http(url, file, resume=checksum is not None, remedy=remedy, quiet=quiet)
+                resume = checksum is not None
+                _copy_http(url, file, most=most, resume=resume, remedy=remedy, quiet=quiet)
             else:
-                _copy_fsspec(url, file, remedy=remedy)
+                _copy_fsspec(url, file, most=most, remedy=remedy)
     except DataError:
         if part.stat().st_size == 0:
             part.unlink()
@@ -108,20 +114,39 @@ def verify(
         raise DataError(f"{path}: its {algorithm} is {digest}, expected {expected}: {remedy}")
 
 
-def _copy_fsspec(url: str, file: BinaryIO, *, remedy: str) -> None:
+def _append(file: BinaryIO, blocks: Iterable[bytes], *, url: str, most: int | None) -> None:
+    """Writes blocks as long as the file may grow."""
+    folder = Path(file.name).parent
+    for block in blocks:
+        file.write(block)
+        full = most is None and shutil.disk_usage(folder).free < SPARE
+        if full or (most is not None and file.tell() > most):
+            reason = f"at most {most} were expected: check the address"
+            if full:
+                reason = f"less than {SPARE / 1e9:.1f} GB would be left: make room in {folder}"
+            message = f"{url}: stopped after {file.tell()} bytes, {reason}"
+            _clear(file)
+            raise DataError(message)
+
+
+def _copy_fsspec(url: str, file: BinaryIO, *, most: int | None, remedy: str) -> None:
     """Appends the rest of a file that fsspec can read."""
     try:
         with fsspec.open(url, "rb") as source:
             source.seek(file.tell())
-            shutil.copyfileobj(source, file, _MEGABYTE)
+            _append(file, iter(partial(source.read, _MEGABYTE), b""), url=url, most=most)
+    except DataError:
+        raise
     except Exception as error:  # every file system has its own exceptions
         raise DataError(f"{url}: cannot be read ({error}): {remedy}") from None
 
 
-def _copy_http(url: str, file: BinaryIO, *, resume: bool, remedy: str, quiet: bool) -> None:
+def _copy_http(
+    url: str, file: BinaryIO, *, most: int | None, resume: bool, remedy: str, quiet: bool
+) -> None:
     """Sends requests until the file is complete."""
     furthest, failures = file.tell(), 0
-    while reason := _request(url, file, remedy=remedy, quiet=quiet):
+    while reason := _request(url, file, most=most, remedy=remedy, quiet=quiet):
         done = file.tell()
         failures = 0 if done > furthest else failures + 1
         furthest = max(furthest, done)
@@ -135,7 +160,7 @@ def _copy_http(url: str, file: BinaryIO, *, resume: bool, remedy: str, quiet: bo
         time.sleep(PAUSE * 2**failures)
 
 
-def _request(url: str, file: BinaryIO, *, remedy: str, quiet: bool) -> str:
+def _request(url: str, file: BinaryIO, *, most: int | None, remedy: str, quiet: bool) -> str:
     """Appends the rest of a file; returns what interrupted it, "" if it is complete."""
     headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
     if start := file.tell():
@@ -144,7 +169,7 @@ def _request(url: str, file: BinaryIO, *, remedy: str, quiet: bool) -> str:
         with urlopen(Request(url, headers=headers), timeout=TIMEOUT) as response:
             if response.status != 206:  # the server sends the whole file
                 _clear(file)
-            return _receive(response, file, quiet=quiet)
+            return _receive(response, file, url=url, most=most, quiet=quiet)
     except HTTPError as error:
         reason = f"the server answers {error.code} {error.reason}"
         if error.code == 416:  # nothing lies after ``start``
@@ -156,7 +181,9 @@ def _request(url: str, file: BinaryIO, *, remedy: str, quiet: bool) -> str:
         return str(error) or type(error).__name__
 
 
-def _receive(response: http.client.HTTPResponse, file: BinaryIO, *, quiet: bool) -> str:
+def _receive(
+    response: http.client.HTTPResponse, file: BinaryIO, *, url: str, most: int | None, quiet: bool
+) -> str:
     length = int(response.headers["Content-Length"] or 0)  # 0 if the server does not state it
     total = file.tell() + length
     folder = Path(file.name).parent
@@ -168,8 +195,7 @@ def _receive(response: http.client.HTTPResponse, file: BinaryIO, *, quiet: bool)
     blocks: Iterable[bytes] = iter(partial(response.read, _MEGABYTE), b"")
     if length and not quiet:
         blocks = tracked(blocks, -(-length // _MEGABYTE), title=f"{Path(file.name).stem} (MB)")
-    for block in blocks:
-        file.write(block)
+    _append(file, blocks, url=url, most=most)
     done = file.tell()
     return f"the connection ended at {done} of {total} bytes" if length and done != total else ""
 
