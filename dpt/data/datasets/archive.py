@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import lzma
 import os
 import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -21,8 +19,6 @@ MAX_RATIO = 100
 """Largest unpacked size of an archive, relative to its own size."""
 _ALWAYS_ALLOWED = 1 << 30
 _BLOCK = 4096  # bytes on disk of an empty file
-_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError,
-           RuntimeError, OSError)  # fmt: skip
 
 
 def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
@@ -79,7 +75,9 @@ def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
             target = folder / path.relative_to(staging)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)
-    except _DAMAGE as error:
+    except DataError:
+        raise
+    except Exception as error:  # of many kinds, for damaged archives
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"{archive}: cannot be unpacked ({reason}): if it is damaged, download it again"
