@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ def read_maps(
         height, width = metres.shape
         places = np.flatnonzero(valid)
         if len(places) > POINTS_PER_IMAGE:
-            random = np.random.default_rng(zlib.crc32(photos[key].name.encode()))
+            random = np.random.default_rng(zlib.crc32(os.fsencode(photos[key].name)))
             places = np.sort(random.choice(places, POINTS_PER_IMAGE, replace=False))
         y, x = np.divmod(places, width)
         chosen = metres.flat[places].astype(float)

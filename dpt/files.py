@@ -77,6 +77,6 @@ def read_yaml(path: str | Path) -> str:
         raise ValueError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
 
 
-def printable(path: str | Path) -> str:
-    """A path as text that can be written as UTF-8: bytes that are not become ``\\xNN``."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+def printable(text: str | Path) -> str:
+    """A path, or a text with paths, as UTF-8 can store it: other bytes become ``\\udcNN``."""
+    return str(text).encode(errors="backslashreplace").decode()

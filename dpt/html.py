@@ -27,7 +27,8 @@ Cell = str | float | int | None
 
 def write_report(path: Path, template: str, **values: Any) -> None:
     """Renders a template, such as ``data_check.html``, with its variables; text is escaped."""
-    write_bytes(path, _environment().get_template(template).render(values).encode())
+    text = _environment().get_template(template).render(values)
+    write_bytes(path, text.encode(errors="backslashreplace"))  # of paths that are not UTF-8
 
 
 def data_uri(rgb: np.ndarray) -> str:

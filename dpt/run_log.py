@@ -32,7 +32,7 @@ def start_log(folder: Path | None) -> None:
     log.addHandler(terminal)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        file = logging.FileHandler(folder / "log.txt")
+        file = logging.FileHandler(folder / "log.txt", errors="backslashreplace")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(file)
 

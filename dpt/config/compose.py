@@ -166,7 +166,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
         job(values)
     except Exception as error:
         if is_first_rank:
-            with (folder / "log.txt").open("a") as file:
+            with (folder / "log.txt").open("a", errors="backslashreplace") as file:
                 file.write(traceback.format_exc())
             saved = [p.stat().st_mtime for p in (folder / "checkpoints").glob("*.ckpt")]
             if before is not None and max(saved, default=0) < start:  # nothing was trained

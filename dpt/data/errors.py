@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dpt.files import printable
+
 
 class DataError(ValueError):
     """A mistake in the data or in its configuration: one line with the file and the remedy.
@@ -20,7 +22,7 @@ class DataError(ValueError):
         if message.startswith(f"Caught {type(self).__name__} in ") and "Traceback" in message:
             own_name = f"{type(self).__module__}.{type(self).__qualname__}: "
             message = message.rpartition(own_name)[2].strip()
-        super().__init__(message)
+        super().__init__(printable(message))
 
 
 def data_root(root: str | Path) -> Path:

@@ -24,6 +24,7 @@ from dpt.data_check.measure import (
     measure_photo,
 )
 from dpt.data_check.registration import MAP_KINDS, MapKind, edge_map, edge_scores
+from dpt.files import printable
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX, Sample
 
@@ -210,7 +211,7 @@ def read(dataset: Dataset, index: int) -> Reading:
 
 def _read_files(dataset: Dataset, index: int, files: Files, refusal: Fault) -> Reading:
     """The parts of a refused sample that can be read, and why it is refused."""
-    reading = Reading(Sample(index=index, name=str(files.image)))
+    reading = Reading(Sample(index=index, name=printable(files.image)))
     sample, labels, depth = reading.sample, dataset.label_rule, dataset.depth_rule
     readers: dict[str, Callable[[], np.ndarray]] = {"image": partial(io.read_image, files.image)}
     if files.labels is not None and labels is not None:

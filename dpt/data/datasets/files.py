@@ -19,6 +19,7 @@ from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
+from dpt.files import printable
 from dpt.types import NO_CLASS, DatasetInfo, Sample
 
 
@@ -150,7 +151,8 @@ class FileDataset(Dataset):
     def read_sample(self, index: int) -> Sample:
         """The decoded sample, never from the cache."""
         files = self._files[index]
-        sample = Sample(image=self.read_image(index), index=index, name=self.name(index))
+        name = printable(self.name(index))
+        sample = Sample(image=self.read_image(index), index=index, name=name)
         if self.label_rule is not None:
             raw = self.read_raw_labels(index)
             if raw is not None:
@@ -228,7 +230,7 @@ def share_out(
         raise DataError(f"split {split} has no folder, list or share in data.fractions ({known})")
     if min(fractions.values()) <= 0 or sum(fractions.values()) > 1 + 1e-6:
         raise DataError(f"data.fractions={dict(fractions)} must be above 0 and sum to at most 1")
-    ranked = sorted(keys, key=lambda key: hashlib.sha256(key.encode()).hexdigest())
+    ranked = sorted(keys, key=lambda key: hashlib.sha256(os.fsencode(key)).hexdigest())
     counts = {name: max(1, int(len(ranked) * f + 1e-6)) for name, f in fractions.items()}
     left = len(ranked) - sum(counts.values())
     if left < 0 or sum(fractions.values()) > 1 - 1e-6:

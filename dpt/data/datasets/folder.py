@@ -181,7 +181,7 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
         raise DataError(f"{option}={name} must hold %stem once, as in %stem_leftImg8bit")
     before, after = name.split("%stem")
     with_suffix = PurePosixPath("x" + after).suffix.lower() in suffixes
-    pattern = re.compile(re.escape(before) + "(.*)" + re.escape(after))
+    pattern = re.compile(re.escape(before) + "(.*)" + re.escape(after), re.DOTALL)
     found: dict[str, Path] = {}
     other: Path | None = None
     for parent, folders, files in os.walk(folder, followlinks=True):
