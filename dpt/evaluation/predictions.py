@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import takewhile
 from pathlib import Path
@@ -16,6 +15,7 @@ from dpt.data.base import check_sample
 from dpt.data.errors import DataError
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
+from dpt.files import parse_json
 from dpt.metrics.protocols import PredictionKind
 from dpt.types import Batch, OutputSpec, Target
 
@@ -40,7 +40,7 @@ def read_manifest(folder: Path) -> tuple[dict[Path, tuple[float, float]], Predic
     path = folder / "predictions.jsonl"
     for line in io.read_text(path).splitlines() if path.is_file() else ():
         try:
-            record = json.loads(line)
+            record = parse_json(line, path)
             depth, files = record.get("depth"), [folder / name for name in record["files"]]
         except (ValueError, KeyError, AttributeError):
             continue  # cut short by a crash

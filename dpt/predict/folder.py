@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpt.atomic import replacing, write_bytes
+from dpt.files import parse_json, read_bytes
 from dpt.predict.inputs import Source
 from dpt.predict.outputs import Product
 
@@ -113,7 +114,7 @@ class OutputFolder:
 
 def _check_settings(path: Path, wanted: Mapping[str, Any]) -> None:
     try:
-        found = dict(json.loads(path.read_text(encoding="utf-8")))
+        found = dict(parse_json(read_bytes(path), path))
     except (ValueError, TypeError):
         raise ValueError(f"{path}: not a settings file of dpt predict: give --overwrite") from None
     changed = [k for k in wanted if k != "checkpoint" and found.get(k) != wanted[k]]
@@ -130,9 +131,9 @@ def _check_settings(path: Path, wanted: Mapping[str, Any]) -> None:
 def _read_records(path: Path) -> list[dict[str, Any]]:
     """The records of complete lines; the input of another line is predicted again."""
     records = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
+    for line in read_bytes(path).splitlines() if path.is_file() else ():
         try:
-            record = json.loads(line)
+            record = parse_json(line, path)
             records.append(record | {"name": record["name"], "source": record["source"]})
         except (ValueError, KeyError, TypeError):
             continue

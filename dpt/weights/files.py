@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dpt.atomic import replacing
+from dpt.files import parse_json, read_bytes
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -126,10 +127,7 @@ def _read_shards(index: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not JSON, or not text
-        raise ValueError(f"{path}: not valid JSON ({error})") from error
+    values = parse_json(read_bytes(path), path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: holds a {type(values).__name__}, not an object")
     return values
