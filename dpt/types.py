@@ -6,7 +6,7 @@ Data flows one way: file -> sample -> batch -> tokens -> maps -> output -> loss,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import ceil, floor, isfinite
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
@@ -133,9 +133,14 @@ class OutputSpec:
         """Whether larger values are nearer."""
         return self.kind == "depth" and self.unit != "m"
 
+    def class_name(self, class_id: int) -> str:
+        """The name of a class, or its number if it has none."""
+        known = class_id < len(self.class_names)
+        return self.class_names[class_id] if known else f"class {class_id}"
+
 
 ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]
-Interpolation = Literal["bilinear", "cubic", "area"]
+Interpolation = Literal["bilinear", "cubic", "bilinear_antialias", "cubic_antialias", "area"]
 
 MAX_ELONGATION = 32
 """Largest ratio of an input's pixels to the usual number. For an image of 32 × 10,000 pixels the
@@ -151,10 +156,11 @@ class Preprocessing:
         image_size: the [H, W] that ``resize`` aims at.
         resize: ``lower_bound`` scales the image to cover ``image_size`` and ``upper_bound`` to fit
             into it, both keeping the aspect; ``minimal`` takes whichever of the two side ratios is
-            closer to 1 (MiDaS, official DPT); ``stretch`` takes ``image_size`` as it is; ``none``
-            keeps the picture's size, but for ``multiple_of``.
-        multiple_of: both sides are rounded to a multiple of this many pixels.
-        interpolation: of the image, when resized.
+            closer to 1, of equal ones the height's (MiDaS, official DPT); ``stretch`` takes
+            ``image_size`` as it is; ``none`` keeps the picture's size, but for ``multiple_of``.
+        multiple_of: both sides are rounded to a multiple of this many pixels: to the nearest one,
+            but never below ``image_size`` by ``lower_bound`` or above it by ``upper_bound``.
+        interpolation: of the image, when resized, see :func:`dpt.data.resize.resize_image`.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -171,24 +177,35 @@ class Preprocessing:
             raise ValueError(
                 f"preprocessing.image_size={self.image_size}: must be [H, W] in pixels"
             )
+        if self.multiple_of < 1:
+            raise ValueError(f"preprocessing.multiple_of={self.multiple_of}: must be at least 1")
+        if not all(map(isfinite, self.mean)):
+            raise ValueError(f"preprocessing.mean={list(self.mean)}: must be finite")
+        if not all(isfinite(s) and s > 0 for s in self.std):
+            raise ValueError(f"preprocessing.std={list(self.std)}: must be finite and above 0")
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) to which an image of ``height`` × ``width`` pixels is resized."""
         target_h, target_w = self.image_size
-        scales = (target_w / width, target_h / height)
+        scales = (target_h / height, target_w / width)
         scale = {
             "lower_bound": max(scales),
             "upper_bound": min(scales),
-            "minimal": min(scales, key=lambda s: abs(1 - s)),
+            "minimal": min(scales, key=lambda s: abs(1 - s)),  # the first of equal ones
             "none": 1.0,
         }.get(self.resize)
 
-        def to_multiple(length: float) -> int:
-            return max(1, round(length / self.multiple_of)) * self.multiple_of
+        def to_multiple(length: float, target: int) -> int:
+            count = round(length / self.multiple_of)
+            if self.resize == "lower_bound" and count * self.multiple_of < target:
+                count = ceil(length / self.multiple_of)
+            if self.resize == "upper_bound" and count * self.multiple_of > target:
+                count = floor(length / self.multiple_of)
+            return max(1, count) * self.multiple_of
 
         if scale is None:
-            return to_multiple(target_h), to_multiple(target_w)
-        return to_multiple(scale * height), to_multiple(scale * width)
+            return to_multiple(target_h, target_h), to_multiple(target_w, target_w)
+        return to_multiple(scale * height, target_h), to_multiple(scale * width, target_w)
 
     def bounded_size(self, height: int, width: int, name: Any) -> tuple[int, int]:
         """:meth:`input_size`; ValueError with the image's ``name`` if it would be far too large."""

@@ -33,7 +33,8 @@ from dpt.weights.format import (
 )
 from dpt.weights.official import restandardize
 
-RESAMPLE = {2: "bilinear", 3: "cubic", 4: "area"}  # by Pillow's number
+RESAMPLE = {2: "bilinear_antialias", 3: "cubic_antialias", 4: "area"}  # by Pillow's number
+PILLOW = {"bilinear": 2, "cubic": 3, "area": 4}
 
 
 # Names of tensors
@@ -522,7 +523,7 @@ def write_processor(config: Config) -> Config:
         "size": {"height": size[0], "width": size[1]},
         "keep_aspect_ratio": rule in ("minimal", "lower_bound", "upper_bound"),
         "ensure_multiple_of": p["multiple_of"],
-        "resample": {v: k for k, v in RESAMPLE.items()}[p["interpolation"]],
+        "resample": PILLOW[p["interpolation"].removesuffix("_antialias")],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

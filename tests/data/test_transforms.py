@@ -248,7 +248,9 @@ def test_wrong_settings_are_named(options):
 # ------------------------------------------------------------------------------------ resizing
 
 
-@pytest.mark.parametrize("rule", ["train", "area", "bilinear", "cubic"])
+@pytest.mark.parametrize(
+    "rule", ["train", "area", "bilinear", "cubic", "bilinear_antialias", "cubic_antialias"]
+)
 def test_rules_agree_on_a_smooth_picture(rule):
     rows, columns = np.mgrid[:96, :128]
     smooth = np.dstack([rows, columns, rows + columns]).astype(np.uint8)
@@ -286,14 +288,72 @@ def test_evaluation_keeps_labels_at_their_own_size():
     assert sample["image"].shape == (H, W, 3)
 
 
+def midas_size(height, width, target, rule, multiple):
+    """MiDaS, midas/transforms.py, Resize.get_size, with keep_aspect_ratio=True."""
+
+    def constrain(x, min_val=0, max_val=None):
+        y = int(np.round(x / multiple) * multiple)
+        if max_val is not None and y > max_val:
+            y = int(np.floor(x / multiple) * multiple)
+        if y < min_val:
+            y = int(np.ceil(x / multiple) * multiple)
+        return y
+
+    scale_height, scale_width = target[0] / height, target[1] / width
+    if rule == "lower_bound":
+        scale = max(scale_height, scale_width)
+        limits = [{"min_val": side} for side in target]
+    elif rule == "upper_bound":
+        scale = min(scale_height, scale_width)
+        limits = [{"max_val": side} for side in target]
+    else:
+        fit_width = abs(1 - scale_width) < abs(1 - scale_height)
+        scale = scale_width if fit_width else scale_height
+        limits = [{}, {}]
+    return tuple(
+        constrain(scale * x, **limit) for x, limit in zip((height, width), limits, strict=True)
+    )
+
+
+@pytest.mark.parametrize("rule", ["lower_bound", "upper_bound", "minimal"])
+def test_the_networks_input_has_the_size_of_midas(rule):
+    random = np.random.default_rng(0)
+    for _ in range(2000):
+        height, width = random.integers(100, 2000, 2).tolist()
+        target = tuple(random.integers(100, 700, 2).tolist())
+        multiple = int(random.choice([1, 14, 16, 32]))
+        ours = Preprocessing(image_size=target, resize=rule, multiple_of=multiple)
+        wanted = midas_size(height, width, target, rule, multiple)
+        assert ours.input_size(height, width) == wanted
+
+
+def test_sizes_off_the_multiple_and_ties():
+    ade20k = Preprocessing(image_size=(520, 520), multiple_of=16)
+    assert ade20k.input_size(480, 640) == (528, 688)
+    fits = Preprocessing(image_size=(480, 640), multiple_of=14, resize="upper_bound")
+    assert fits.input_size(960, 1280) == (476, 630)
+    minimal = Preprocessing(image_size=(384, 384), multiple_of=32, resize="minimal")
+    assert minimal.input_size(320, 480) == (384, 576)  # 1.2 and 0.8: the height's
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"multiple_of": 0}, {"std": (0.0, 0, 0)}, {"std": (1, -1, 1)}, {"mean": (np.nan, 0, 0)}],
+    ids=str,
+)
+def test_preprocessing_that_cannot_be_is_named(setting):
+    with pytest.raises(ValueError, match=f"preprocessing.{next(iter(setting))}="):
+        Preprocessing(**setting)
+
+
 def test_evaluation_honours_the_interpolation():
     image = np.random.default_rng(0).integers(0, 256, (H, W, 3), dtype=np.uint8)
     results = [
         EvalTransform(Preprocessing(image_size=(16, 16), interpolation=rule))({"image": image})
-        for rule in ("bilinear", "cubic", "area")
+        for rule in ("bilinear", "cubic", "area", "cubic_antialias")
     ]
     spread = [r["image"].std() for r in results]
-    assert spread[2] < spread[0] < spread[1]  # area averages, cubic sharpens
+    assert spread[2] < spread[3] < spread[0] < spread[1]  # area averages, cubic sharpens
 
 
 # ----------------------------------------------------------------------------------- Augmented

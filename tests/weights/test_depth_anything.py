@@ -233,7 +233,7 @@ def test_processor_of_a_folder(tmp_path):
         "image_size": [70, 98],
         "resize": "stretch",
         "multiple_of": 14,
-        "interpolation": "bilinear",
+        "interpolation": "bilinear_antialias",
     }
 
 
