@@ -1,6 +1,7 @@
 """Models by name, overrides, and the messages for wrong settings."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -128,6 +129,19 @@ def test_an_encoder_of_another_kind_replaces_the_tables():
         ({"out_indices": [2, 5, 8, 12]}, r"out_indices=\[2, 5, 8, 12\].*0\.\.11"),
         ({"image_size": 384}, r"model\.encoder\.image_size=384: must be a list"),
         ({"num_heads": 5}, "not a multiple of num_heads=5"),
+        ({"embed_dim": 0}, r"model\.encoder\.embed_dim=0: must be greater than or equal to 1"),
+        ({"embed_dim": -48}, r"model\.encoder\.embed_dim=-48: must be greater"),
+        ({"num_heads": 0}, r"model\.encoder\.num_heads=0: must be greater"),
+        ({"num_blocks": 10**9}, r"model\.encoder\.num_blocks=10+: must be less"),
+        ({"mlp_ratio": math.inf}, r"model\.encoder\.mlp_ratio=inf: must be a finite number"),
+        ({"drop_path": 5}, r"model\.encoder\.drop_path=5: must be less than 1"),
+        ({"layer_scale": math.nan}, r"model\.encoder\.layer_scale=nan: must be a finite"),
+        ({"fusion_channels": 0}, r"model\.decoder\.fusion_channels=0: must be greater"),
+        ({"fusion_channels": -5}, r"model\.decoder\.fusion_channels=-5: must be greater"),
+        ({"reassemble_channels": [8, -8, 8, 8]}, r"reassemble_channels\.1=-8: must be greater"),
+        ({"heads": {"depth": {"min_depth": math.nan}}}, r"depth\.min_depth=nan: must be a finite"),
+        ({"preprocessing": {"std": [0, 0, 0]}}, r"preprocessing\.std=\[0\.0, .*above 0"),
+        ({"preprocessing": {"multiple_of": 0}}, r"preprocessing\.multiple_of=0: .*at least 1"),
         ({"decoder": {"scales": [3.5, 2, 1, 0.5]}}, "resample scale 3.5"),
     ],
 )

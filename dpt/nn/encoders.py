@@ -5,6 +5,7 @@ timm takes two seconds to import, so only a model that uses it pays: the imports
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -168,7 +169,7 @@ class TimmConfig(EncoderConfig):
             multiple of the window.
     """
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "allow"}
+    __pydantic_config__: ClassVar[Any] = {"extra": "allow", "allow_inf_nan": False}
     name: str
     kind: str = "timm"
     out_indices: tuple[int, ...] | Literal["auto"] = "auto"
@@ -182,6 +183,9 @@ class TimmConfig(EncoderConfig):
         return {k: v for k, v in vars(self).items() if k not in own}
 
     def build(self) -> Encoder:
+        for key, value in self.arguments.items():  # which build blocks, windows, tables
+            if re.search(r"(?<![\w.])\d{5}", str(value)):
+                raise ValueError(f"model.encoder.{key}={value}: must be below 10000")
         encoder = TimmEncoder(self)
         self.out_indices = tuple(encoder.out_indices)
         return encoder

@@ -101,13 +101,14 @@ def load_model_weights(
     """
     own, given = _by_part(model.state_dict()), _by_part(state)
     shared = [part for part in own if part in given]
-    wanted = {k: v.shape for part in shared for k, v in own[part].items()}
+    wanted = {k: v for part in shared for k, v in own[part].items()}
     fitting = {k: v for part in shared for k, v in given[part].items()}
     outputs = {}
     for name in sorted(n for n in fitting if n.startswith("heads.") and n in wanted):
-        shape, layer = fitting[name].shape, name.rpartition(".")[0]
-        if shape != wanted[name] and shape[1:] == wanted[name][1:]:  # another number of outputs
-            outputs[layer] = f"{layer} ({shape[0]} to {wanted.pop(name)[0]})"
+        shape, new, layer = fitting[name].shape, wanted[name].shape, name.rpartition(".")[0]
+        if shape != new and shape[1:] == new[1:]:  # another number of outputs
+            outputs[layer] = f"{layer} ({shape[0]} to {new[0]})"
+            del wanted[name]
             del fitting[name]
     if faults := list_faults(wanted, fitting):
         raise ValueError(f"{source}: another architecture: {faults}")
@@ -147,7 +148,7 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
         report.unused.append("reg_token")
         del state["reg_token"]
     fitting = {k: v for k, v in state.items() if k in wanted}
-    if wrong := list_faults({k: wanted[k].shape for k in fitting}, fitting):
+    if wrong := list_faults({k: wanted[k] for k in fitting}, fitting):
         raise ValueError(f"{path}: another architecture: {wrong}")
     if not any("blocks" in k or "stages" in k or "layer" in k for k in fitting):
         found = few(sorted(state))

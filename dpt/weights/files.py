@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,8 +42,13 @@ class Source:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of ``content``, without a wrapper."""
-        return unwrap(self.content)
+        """The tensors of ``content``, without a wrapper; one without all its values is refused."""
+        tensors = unwrap(self.content)
+        for name, tensor in tensors.items():
+            is_dense = tensor.layout == torch.strided and not tensor.is_meta
+            if not is_dense or tensor.untyped_storage().nbytes() < tensor.nbytes:
+                raise ValueError(f"{self.path}: {name} is sparse, or repeats or lacks its values")
+        return tensors
 
     def holds(self, *prefixes: str) -> bool:
         """Whether there is a tensor under each prefix."""
@@ -138,7 +144,7 @@ def unwrap(content: Mapping[str, Any]) -> dict[str, Tensor]:
     for key in WRAPPERS:
         if isinstance(content.get(key), dict):
             content = content[key]
-    tensors = {k: v for k, v in content.items() if isinstance(v, Tensor)}
+    tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
     if tensors and all(k.startswith("module.") for k in tensors):  # saved under DataParallel
         tensors = {k.removeprefix("module."): v for k, v in tensors.items()}
     return tensors
@@ -152,6 +158,7 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
+        check_archive(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, zip files and safetensors
         raise ValueError(
@@ -161,6 +168,20 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds a {type(content).__name__}, not a checkpoint")
     return content
+
+
+def check_archive(path: Path) -> None:
+    """Raises a ValueError if a file of ``torch.save`` is damaged, or would unpack to a larger size.
+
+    ``torch.load`` does not compare the checksums of the tensors.
+    """
+    if not zipfile.is_zipfile(path):  # the format before torch 1.6
+        return
+    with zipfile.ZipFile(path) as archive:
+        if sum(record.file_size for record in archive.infolist()) > path.stat().st_size:
+            raise ValueError("compressed")
+        if damaged := archive.testzip():
+            raise ValueError(f"the checksum of {damaged} is wrong")
 
 
 def reason(error: Exception) -> str:
@@ -173,10 +194,7 @@ def _writing(path: Path) -> Iterator[Path]:
     """A temporary file that replaces ``path`` at the end; a failed write is a ValueError."""
     try:
         with replacing(path) as temporary:
-            temporary.touch()
-            mode = temporary.stat().st_mode  # as the umask says; safetensors writes 0600
             yield temporary
-            temporary.chmod(mode)
     except safetensors.SafetensorError as error:  # a full disk, which is not an OSError there
         raise ValueError(f"{path}: cannot be written ({reason(error)})") from error
 

@@ -46,11 +46,11 @@ class Native(Format):
 
     def _read(self, source: Source) -> Checkpoint:
         if source.config:
-            return Checkpoint(source.config, source.content)
+            return Checkpoint(source.config, source.tensors)
         if "state_dict" not in source.content:
             raise ValueError(f"has {CONFIG_KEY!r} but no 'state_dict'; is it complete?")
-        state = source.content["state_dict"]
-        tensors = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
+        state = source.tensors.items()
+        tensors = {k.removeprefix(PREFIX): v for k, v in state if k.startswith(PREFIX)}
         return Checkpoint(source.content[CONFIG_KEY], tensors)
 
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
@@ -67,7 +67,12 @@ def _open(path: str | Path) -> tuple[Format, Checkpoint]:
     source = open_source(path)
     for candidate in FORMATS:
         if candidate.recognises(source):
-            return candidate, candidate.read(source)
+            checkpoint = candidate.read(source)
+            with naming(path):
+                _, wanted = resolve(checkpoint.config)
+                if faults := list_faults(wanted, checkpoint.tensors):
+                    raise ValueError(f"does not fit its own configuration: {faults}")
+            return candidate, checkpoint
     found = sorted(map(str, source.content))
     config = f"model_type {source.config.get('model_type')!r}, " if source.config else ""
     raise ValueError(
@@ -79,8 +84,11 @@ def _open(path: str | Path) -> tuple[Format, Checkpoint]:
 def read(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     """Model configuration, and state dict with our names, of a file or folder in any format.
 
+    The tensors fit the configuration: a model built from it is as large as they are.
+
     Raises:
-        ValueError: missing, damaged, of no known format, or of a model that is not supported.
+        ValueError: missing, damaged, of no known format, of a model that is not supported, or the
+            tensors do not fit; every missing, unexpected or unfit one is listed.
     """
     _, checkpoint = _open(path)
     return checkpoint.config, checkpoint.tensors
@@ -114,10 +122,6 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     if Path(src).resolve() == Path(dst).resolve():
         raise ValueError(f"{dst}: is the source itself; give another path")
     found, checkpoint = _open(src)
-    with naming(src):
-        _, shapes = resolve(checkpoint.config)
-    if faults := list_faults(shapes, checkpoint.tensors):
-        raise ValueError(f"{src} does not fit its own configuration: {faults}")
     if checkpoint.config.get("calibration") and to != "dpt":
         raise ValueError(
             f"the {to} format has no place for a calibration, so depth would no longer be in "
