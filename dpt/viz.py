@@ -5,7 +5,7 @@ Every picture and panel is uint8 (H, W, 3) RGB. Black is kept for invalid and ig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from colorsys import hsv_to_rgb
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,9 @@ COLORMAPS = ("inferno", "turbo", "magma", "viridis", "spectral", "gray")
 _CELL_WIDTH = 240  # smaller pictures are upsampled to this width at least
 _MAX_ERROR = 0.5  # relative depth error of the last colour
 _CAPTION_HEIGHT = 20
+_TEXT_SIZE = 0.42
+BAR_HEIGHT = 36
+"""Height of a colour bar in pixels."""
 _GAP = 4
 _PAPER = 24  # gray level behind captions and between cells
 
@@ -203,6 +206,93 @@ def overlay(image: np.ndarray, color: np.ndarray, alpha: float = 0.5) -> np.ndar
     return np.where(color.any(axis=2, keepdims=True), mixed, image)
 
 
+# --- legends ------------------------------------------------------------------------------------
+
+
+def legend(
+    values: np.ndarray,
+    output: OutputSpec,
+    *,
+    width: int,
+    limits: tuple[float, float],
+    colormap: str = "inferno",
+) -> np.ndarray:
+    """What the colours of a dense prediction mean: a strip of ``width`` pixels, 240 at least.
+
+    Its height depends on the output and the width alone, so that the frames of a video agree.
+
+    Args:
+        values: class ids (H, W) of ``logits``; not used for others.
+        output: the declaration.
+        width: of the picture above it.
+        limits: nearness (see :func:`near_range`) or value of the first and last colour.
+        colormap: of depth.
+    """
+    times = max(1, width // 1000)  # text stays readable below large pictures
+    room = max(_CELL_WIDTH, width // times)
+    if output.kind == "logits":
+        palette = as_palette(output.palette, output.channels or 1)
+        strip = class_legend(values, palette, output.class_names, width=room)
+    elif output.channels == 3:  # red, green and blue are the values
+        return np.zeros((0, 0, 3), np.uint8)
+    else:
+        is_depth = output.kind == "depth"
+        strip = color_bar(
+            colormap if is_depth else "viridis",
+            *limits,
+            unit=output.unit,
+            width=room,
+            inverse=is_depth and not output.is_inverse_depth,
+        )
+    return cv2.resize(strip, None, fx=times, fy=times, interpolation=cv2.INTER_CUBIC)
+
+
+def class_legend(
+    ids: np.ndarray, palette: np.ndarray, names: Sequence[str] = (), *, width: int
+) -> np.ndarray:
+    """Colours and names of the classes in ``ids``, the most frequent first, in up to three rows."""
+    count = len(palette)
+    names = [names[k] if k < len(names) else f"class {k}" for k in range(count)]
+    sizes = [34 + _text_width(name) for name in names]
+    rows = min(3, 1 + max(row for _, row, _ in _placed(range(count), sizes, width)))
+    strip = np.full((_CAPTION_HEIGHT * rows, width, 3), _PAPER, np.uint8)
+    pixels = np.bincount(ids[ids < count].ravel(), minlength=count)
+    order = np.argsort(-pixels, kind="stable")[: np.count_nonzero(pixels)].tolist()
+    for k, row, x in _placed(order, sizes, width):
+        if row < rows:
+            y = _CAPTION_HEIGHT * row
+            strip[y + 4 : y + 16, x + 4 : x + 16] = palette[k]
+            _write(strip, names[k], (x + 20, y + 14))
+    return strip
+
+
+def _placed(
+    order: Sequence[int], sizes: Sequence[int], width: int
+) -> Iterator[tuple[int, int, int]]:
+    """(entry, row, left edge) of entries that fill rows of ``width`` pixels."""
+    row = x = 0
+    for k in order:
+        if x and x + sizes[k] > width:
+            row, x = row + 1, 0
+        yield k, row, x
+        x += sizes[k]
+
+
+def color_bar(
+    colormap: str, low: float, high: float, *, width: int, unit: str = "", inverse: bool = False
+) -> np.ndarray:
+    """The colours from ``low`` to ``high`` above their values, or if ``inverse`` above 1/value."""
+    values = np.linspace(low, high, 5 if width > 1.5 * _CELL_WIDTH else 2)
+    ticks = [f"{1 / max(v, 1e-6) if inverse else v:.3g}" for v in values]
+    bar = np.full((BAR_HEIGHT, width, 3), _PAPER, np.uint8)
+    left = 4 + _text_width(ticks[0]) // 2
+    right = width - 8 - max(_text_width(unit), _text_width(ticks[-1]) // 2)
+    bar[5:17, left:right] = color_table(colormap)[np.linspace(0, 255, right - left).astype(int)]
+    for x, text in zip(np.linspace(left, right, len(ticks)), ticks, strict=True):
+        _write(bar, text, (int(x) - _text_width(text) // 2, BAR_HEIGHT - 6))
+    return _write(bar, unit, (right + 4, 15))
+
+
 # --- panels -------------------------------------------------------------------------------------
 
 
@@ -230,12 +320,20 @@ def depth_panel(
     error = np.nan_to_num(np.abs(prediction - truth) / scale, nan=_MAX_ERROR, posinf=_MAX_ERROR)
     maps.append(colorize(error, truth_valid, colormap="spectral", low=0.0, high=_MAX_ERROR))
     mean = f"mean {error[truth_valid].mean():.3f}" if known else "no truth"
-    captions = ("image", "truth", "prediction", f"|error|/truth 0..{_MAX_ERROR:g}, {mean}")
-    return side_by_side([image, *maps], captions)
+    cells = side_by_side([image, *maps], ("image", "truth", "prediction", f"|error|/truth, {mean}"))
+    cell = cells.shape[1] // 4
+    depth = color_bar("inferno", low, high, unit="m", width=2 * cell, inverse=True)
+    bars = (depth, color_bar("spectral", 0.0, _MAX_ERROR, width=cell))
+    margin = np.full((BAR_HEIGHT, cell, 3), _PAPER, np.uint8)
+    return stack([cells, np.concatenate([margin, *bars], axis=1)])
 
 
 def segmentation_panel(
-    image: np.ndarray, labels: np.ndarray, prediction: np.ndarray, palette: object = None
+    image: np.ndarray,
+    labels: np.ndarray,
+    prediction: np.ndarray,
+    palette: object = None,
+    names: Sequence[str] = (),
 ) -> np.ndarray:
     """image | truth | prediction | error: wrong pixels red on the dimmed image, ignored ones black.
 
@@ -243,6 +341,7 @@ def segmentation_panel(
         image: the photo.
         labels, prediction: integer (h, w) class ids, 255 where ignored or no class.
         palette: (K, 3) RGB in 0..255; None or empty for the default colours.
+        names: of the K classes, for the legend below; empty for their ids.
     """
     known = labels != IGNORE_INDEX
     largest = max(int(ids[ids != IGNORE_INDEX].max(initial=0)) for ids in (labels, prediction))
@@ -253,7 +352,9 @@ def segmentation_panel(
     error[~known] = 0
     share = f"wrong {wrong.sum() / known.sum():.1%}" if known.any() else "no truth"
     maps = [colorize_labels(ids, rows) for ids in (labels, prediction)]
-    return side_by_side([image, *maps, error], ("image", "truth", "prediction", share))
+    cells = side_by_side([image, *maps, error], ("image", "truth", "prediction", share))
+    ids = np.concatenate([labels.ravel(), prediction.ravel()])
+    return stack([cells, class_legend(ids, rows, names, width=cells.shape[1])])
 
 
 def inpainting_panel(image: np.ndarray, hidden: np.ndarray, prediction: np.ndarray) -> np.ndarray:
@@ -276,7 +377,10 @@ def output_panel(
     """
     limits = output.value_range or value_limits(truth)
     maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]
-    return side_by_side([image, *maps], ("image", "truth", "prediction"))
+    cells = side_by_side([image, *maps], ("image", "truth", "prediction"))
+    if output.kind == "depth":  # truth and prediction are each in their own range
+        return cells
+    return stack([cells, legend(prediction, output, width=cells.shape[1], limits=limits)])
 
 
 def stack(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -329,6 +433,10 @@ def heading(text: str, *, width: int) -> np.ndarray:
     return _write(np.full((26, width, 3), 60, np.uint8), text, (6, 18), 0.5)
 
 
+def _text_width(text: str) -> int:
+    return cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, _TEXT_SIZE, 1)[0][0]
+
+
 def _cell(picture: np.ndarray, caption: str, way: int, size: tuple[int, int]) -> np.ndarray:
     """A resized picture below a line of text, with a gap at the right."""
     cell = cv2.copyMakeBorder(
@@ -337,10 +445,12 @@ def _cell(picture: np.ndarray, caption: str, way: int, size: tuple[int, int]) ->
         cv2.BORDER_CONSTANT,
         value=(_PAPER,) * 3,
     )
-    return _write(cell, caption, (4, _CAPTION_HEIGHT - 6), 0.42)
+    return _write(cell, caption, (4, _CAPTION_HEIGHT - 6))
 
 
-def _write(picture: np.ndarray, text: str, place: tuple[int, int], size: float) -> np.ndarray:
+def _write(
+    picture: np.ndarray, text: str, place: tuple[int, int], size: float = _TEXT_SIZE
+) -> np.ndarray:
     """Draws text, cut where it is too long."""
     text = text.encode("ascii", "replace").decode()  # the font has no other letters
     font, room = cv2.FONT_HERSHEY_SIMPLEX, picture.shape[1] - place[0] - _GAP

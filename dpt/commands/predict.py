@@ -22,8 +22,8 @@ npy for other maps)
             image. labels/NAME.png: class ids with a palette. HEAD/NAME.png: a picture of another
             map: three channels as RGB, of others the first channel in colours
   npy       depth_npy/, labels_npy/, HEAD_npy/: the arrays as they are
-  color     depth_color/NAME.png: near is bright
-  overlay   overlay/NAME.png: classes over the image
+  color     depth_color/NAME.png: near is bright; below the picture a colour bar
+  overlay   overlay/NAME.png: classes over the image; below the picture their names
 Videos become MP4 files of the formats that are pictures; their colour range changes slowly.
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each

@@ -42,7 +42,7 @@ def legend(name: str, prediction: Prediction) -> str:
         entries = []
         for k in np.argsort(-counts, kind="stable")[: min(MAX_CLASSES, np.count_nonzero(counts))]:
             color = "rgb({} {} {})".format(*palette[k].tolist())
-            label = spec.class_names[k] if k < len(spec.class_names) else f"class {k}"
+            label = spec.class_name(int(k))
             swatch = f'<span class="swatch" style="background: {color}"></span>'
             share = f"{counts[k] / values.size:.1%}"
             entries.append(f"<span>{swatch} {html.escape(label)} {share}</span>")

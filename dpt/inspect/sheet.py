@@ -13,9 +13,9 @@ from dpt.inspect.attention import cls_attention, has_attention, patch_attention,
 from dpt.inspect.tokens import feature_norms, readout_contribution, token_pca
 from dpt.model import DPT
 from dpt.predict.inputs import Image, as_rgb
-from dpt.predict.outputs import Style, image_facts, paint
+from dpt.predict.outputs import Style, explain, image_facts, paint
 from dpt.predict.predictor import Prediction, Predictor
-from dpt.viz import heading, heatmap, stack, tiles, value_limits
+from dpt.viz import heading, heatmap, stack, tiles
 
 WIDTH = 1280  # of a sheet, in pixels; many attention heads make it wider
 
@@ -66,14 +66,10 @@ def _outputs(
     """The photo and the outputs: dense ones as pictures, others in the title."""
     facts = (f"; {name}: {value}" for name, value in image_facts(prediction).items())
     title = f"network input {shape[1]} x {shape[0]}{''.join(facts)}"
-    pictures, captions = [photo], [caption]
-    for name, spec in prediction.outputs.items():
-        if spec.dense:
-            low, high = value_limits(prediction.arrays[name])
-            pictures.append(paint(name, prediction, photo, Style()))
-            span = f", {low:.3g} to {high:.3g} {spec.unit}" if spec.kind == "depth" else ""
-            captions.append(name + span)
-    return _section(title, pictures, captions, photo.shape)
+    dense = [name for name, spec in prediction.outputs.items() if spec.dense]
+    pictures = [photo, *(paint(name, prediction, photo, Style()) for name in dense)]
+    legends = [explain(name, prediction, Style(), width=WIDTH) for name in dense]
+    return [*_section(title, pictures, [caption, *dense], photo.shape), *legends]
 
 
 def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray]:

@@ -111,7 +111,11 @@ class SegmentationObjective(ClassObjective):
         ids = self.predict(outputs["segmentation"], truth.shape[-2:])
         ids = torch.where(ids < self.num_classes, ids, IGNORE_INDEX)  # files hold any number
         return segmentation_panel(
-            photo, to_numpy(truth[0]), to_numpy(ids[0]).astype(np.uint8), self.palette
+            photo,
+            to_numpy(truth[0]),
+            to_numpy(ids[0]).astype(np.uint8),
+            output.palette or self.palette,  # the model's own; files have none
+            output.class_names or self.metrics.class_names,
         )
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:

@@ -23,9 +23,11 @@ from dpt.viz import (
     colorize,
     colorize_labels,
     colorize_output,
+    legend,
     near_range,
     nearness,
     overlay,
+    stack,
     value_limits,
 )
 
@@ -78,7 +80,7 @@ class Product:
     @property
     def is_picture(self) -> bool:
         """Whether it shows the image, and videos can be made of it."""
-        return self.make is paint
+        return self.make is paint_explained
 
     def encode(self, prediction: Prediction, image: Photo, style: Style) -> bytes:
         """The content of the file."""
@@ -108,13 +110,13 @@ def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
         found["npy"].append(Product(name, f"{folder}_npy", ".npy", _array))
         if kind == "depth":
             found["png"].append(Product(name, folder, ".png", encode_depth))
-            found["color"].append(Product(name, f"{folder}_color", ".png", paint))
+            found["color"].append(Product(name, f"{folder}_color", ".png", paint_explained))
         elif kind == "logits":
             found["png"].append(Product(name, folder, ".png", encode_labels))
             place = "overlay" if folder == "labels" else f"{folder}_overlay"
-            found["overlay"].append(Product(name, place, ".png", paint))
+            found["overlay"].append(Product(name, place, ".png", paint_explained))
         else:
-            found["png"].append(Product(name, folder, ".png", paint))
+            found["png"].append(Product(name, folder, ".png", paint_explained))
     return found
 
 
@@ -167,7 +169,7 @@ def image_facts(prediction: Prediction) -> dict[str, Any]:
         values = prediction.arrays[name]
         if not spec.dense and spec.kind == "logits":
             k = int(values.argmax())
-            label = spec.class_names[k] if k < len(spec.class_names) else f"class {k}"
+            label = spec.class_name(k)
             found[name] = {"class_id": k, "class": label, "probability": round(float(values[k]), 6)}
         elif not spec.dense:
             found[name] = values.tolist()
@@ -244,6 +246,27 @@ def nearness_span(name: str, prediction: Prediction, style: Style) -> Span:
     return near_range(*nearness(depth[::step, ::step], inverse=not spec.is_inverse_depth))
 
 
+def color_limits(name: str, prediction: Prediction, style: Style) -> Span:
+    """The nearness of depth, or the value of a map, at both ends of its colours."""
+    spec = prediction.outputs[name]
+    if spec.kind == "depth":
+        return nearness_span(name, prediction, style)
+    return spec.value_range or value_limits(prediction.arrays[name])
+
+
+def explain(name: str, prediction: Prediction, style: Style, *, width: int) -> np.ndarray:
+    """The legend of an output's picture, see :func:`dpt.viz.legend`."""
+    limits = color_limits(name, prediction, style)
+    values, spec = prediction.arrays[name], prediction.outputs[name]
+    return legend(values, spec, width=width, limits=limits, colormap=style.colormap)
+
+
+def paint_explained(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
+    """The picture of a dense output with its legend below: uint8 (H + h, max(W, 240), 3)."""
+    picture = paint(name, prediction, image, style)
+    return stack([picture, explain(name, prediction, style, width=picture.shape[1])])
+
+
 def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
     """The picture of a dense output, uint8 (H, W, 3).
 
@@ -251,9 +274,7 @@ def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.n
     :func:`dpt.viz.colorize_output` does.
     """
     values, spec = prediction.arrays[name], prediction.outputs[name]
-    low, high = spec.value_range or value_limits(values)
-    if spec.kind == "depth":
-        low, high = nearness_span(name, prediction, style)
+    low, high = color_limits(name, prediction, style)
 
     def draw(rows: slice) -> np.ndarray:
         band = values[rows]
