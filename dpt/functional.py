@@ -60,6 +60,10 @@ def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 # --- Recomputation in the backward pass
 
+save_memory: bool | None = None
+"""Whether :func:`recompute` recomputes in this process (``model.save_memory``). None: except in
+bfloat16 on a CPU, where a training step then takes a tenth longer."""
+
 
 def recompute(
     function: Callable[..., Tensor],
@@ -69,8 +73,8 @@ def recompute(
 ) -> Tensor:
     """``function(*inputs)``, keeping only ``inputs`` and captured tensors for backward.
 
-    A linear layer or a convolution at the end of ``function`` is not computed again. Under autocast
-    on a CPU everything is kept.
+    A linear layer or a convolution at the end of ``function`` is not computed again. Where
+    ``save_memory`` says so, everything is kept.
 
     Args:
         function: takes ``inputs``.
@@ -78,9 +82,12 @@ def recompute(
         random: whether ``function`` draws random numbers; recomputation then draws the same.
         context: entered by every recomputation.
     """
-    # torch.compile chooses by itself; bf16 products on a CPU are fast: recomputing costs a tenth
-    compiling = torch.compiler.is_compiling()
-    if not torch.is_grad_enabled() or compiling or torch.is_autocast_enabled("cpu"):
+    recomputes = save_memory
+    if recomputes is None:
+        is_bf16 = inputs[0].dtype == torch.bfloat16 and inputs[0].device.type == "cpu"
+        recomputes = not (is_bf16 or torch.is_autocast_enabled("cpu"))
+    # torch.compile chooses by itself
+    if not recomputes or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function(*inputs)
     return checkpoint(
         function,

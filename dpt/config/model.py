@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from dpt import functional
 from dpt.config.build import LoaderSettings
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
@@ -69,6 +70,11 @@ def _from_weights(
     path = model["weights"]
     plain, state = read(path)
     other = ModelConfig.from_dict(plain, where=str(path)).to_dict()
+    if model["name"] != other["name"] and any(o.startswith("model=") for o in overrides):
+        raise ValueError(
+            f"model={model['name']}: the sizes are those of model.weights={path}, a "
+            f"{other['name']}: leave one of the two out"
+        )
     wanted = _set_by_user(model, parts, heads, overrides)
     kind = other["encoder"]["kind"]
     if wanted["encoder"].pop("kind", kind) != kind or (
@@ -129,6 +135,8 @@ def complete(model: Mapping[str, Any], net: DPT) -> Plain:
 
 def set_switches(net: DPT, model: Mapping[str, Any]) -> None:
     """Sets how the model is computed: this changes its costs and not its outputs."""
+    memory = validate(bool | Literal["auto"], model.get("save_memory", "auto"), "model.save_memory")
+    functional.save_memory = None if memory == "auto" else memory
     switches = {k: validate(bool, model.get(k, False), f"model.{k}") for k in SWITCHES}
     if switches["checkpoint_activations"]:
         net.encoder.set_grad_checkpointing()
