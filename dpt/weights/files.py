@@ -42,13 +42,8 @@ class Source:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of ``content``, without a wrapper; one without all its values is refused."""
-        tensors = unwrap(self.content)
-        for name, tensor in tensors.items():
-            is_dense = tensor.layout == torch.strided and not tensor.is_meta
-            if not is_dense or tensor.untyped_storage().nbytes() < tensor.nbytes:
-                raise ValueError(f"{self.path}: {name} is sparse, or repeats or lacks its values")
-        return tensors
+        """The tensors of ``content``, without a wrapper."""
+        return unwrap(self.content)
 
     def holds(self, *prefixes: str) -> bool:
         """Whether there is a tensor under each prefix."""
@@ -167,6 +162,10 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds a {type(content).__name__}, not a checkpoint")
+    for name, tensor in unwrap(content).items():
+        is_dense = tensor.layout == torch.strided and not tensor.is_meta
+        if not is_dense or tensor.untyped_storage().nbytes() < tensor.nbytes:
+            raise ValueError(f"{path}: {name} is sparse, or repeats or lacks its values")
     return content
 
 
