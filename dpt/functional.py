@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,20 @@ def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
     if same_size(maps.shape[-2:], size):
         return maps
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+
+
+OutputResize = Literal["bilinear_aligned", "bilinear", "bicubic"]
+"""How dense outputs get another size: as in DPT's decoder (:func:`upsample`), as in mmsegmentation
+(:func:`resize`), or as in the official DPT code (bicubic, without aligned corners)."""
+
+
+def resize_output(maps: Tensor, size: tuple[int, int], rule: OutputResize) -> Tensor:
+    """Maps (B, C, h, w) at ``size``: (B, C, H, W)."""
+    if rule == "bilinear_aligned":
+        return upsample(maps, size)
+    if rule == "bilinear" or same_size(maps.shape[-2:], size):
+        return resize(maps, size)
+    return F.interpolate(maps, size=size, mode="bicubic", align_corners=False)
 
 
 # --- Recomputation in the backward pass

@@ -71,6 +71,7 @@ def objectives_of(
             )
         if cls.target in data.info.targets:
             objectives[name] = cls.from_output(output, data, protocol)
+            objectives[name].resize = protocol.resize
     if not objectives:
         given = ", ".join(build.LABEL_NAMES[t] for t in data.info.targets) or "images alone"
         raise ValueError(
@@ -100,6 +101,7 @@ class Evaluation(L.LightningModule):
             window=self.protocol.window,
             stride=self.protocol.stride,
             multiple_of=preprocessing.multiple_of,
+            resize=self.protocol.resize,
         )
         return dict(predict(preprocessing.normalize(images)))
 

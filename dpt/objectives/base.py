@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.functional import upsample
+from dpt.functional import OutputResize, resize_output
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
 from dpt.types import Batch, OutputSpec, Target
@@ -33,6 +33,7 @@ class Objective(nn.Module, ABC):
         head: name of the head and of its output.
         target: the label that the head needs; None if it is trained on images alone.
         dense: whether there is a prediction for each pixel, or one for each image.
+        resize: how predictions get the size of their labels, see :class:`dpt.metrics.Protocol`.
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
         head_options: arguments of the head in the model's configuration, set in ``__init__``.
@@ -41,6 +42,7 @@ class Objective(nn.Module, ABC):
     head: ClassVar[str]
     target: ClassVar[Target | None]
     dense: ClassVar[bool] = True
+    resize: OutputResize = "bilinear_aligned"
     metrics: SumMetric
 
     def __init__(self, *, weight: float = 1.0) -> None:
@@ -100,11 +102,12 @@ class Objective(nn.Module, ABC):
     def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
         """The prediction that is scored: one image's output (1, ...), maps at ``size`` = (H, W).
 
-        The default resizes maps (1, h, w) and (1, C, h, w) bilinearly.
+        The default resizes maps (1, h, w) and (1, C, h, w) by the rule ``resize``.
         """
         if not self.dense or output.shape[-2:] == torch.Size(size):
             return output
-        maps = upsample(output.float().flatten(0, -3)[None], (size[0], size[1]))
+        maps = output.float().flatten(0, -3)[None]
+        maps = resize_output(maps, (size[0], size[1]), self.resize)
         return maps.view(*output.shape[:-2], *size)
 
     def update(self, outputs: Outputs, batch: Batch) -> None:

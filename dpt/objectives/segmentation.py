@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.functional import chunked_argmax, upsample
+from dpt.functional import FEW_CLASSES, chunked_argmax, resize_output, upsample
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import ClassObjective, Outputs, mean_guesses, nearest, to_numpy
@@ -94,7 +94,8 @@ class SegmentationObjective(ClassObjective):
         return self.weight * softened_divergence(student, teacher, temperature=temperature)
 
     def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
-        """Logits (1, K, h, w) to class ids (1, H, W): the argmax of resized logits.
+        """Logits (1, K, h, w) to class ids (1, H, W): the argmax of resized logits, or of resized
+        probabilities where the official DPT code is followed (``resize`` is ``bicubic``).
 
         Ids (1, H, W), from a file of predictions, are returned unchanged.
         """
@@ -102,7 +103,17 @@ class SegmentationObjective(ClassObjective):
             return output
         if output.shape[-2:] == torch.Size(size):
             return output.argmax(dim=1)
-        return chunked_argmax(output.float(), (size[0], size[1]))
+        scores, full = output.float(), (size[0], size[1])
+        if self.resize == "bilinear_aligned":
+            return chunked_argmax(scores, full)
+        scores = scores.softmax(dim=1) if self.resize == "bicubic" else scores
+        parts = scores.split(FEW_CLASSES, dim=1)  # bounds the memory
+        best, ids = resize_output(parts[0], full, self.resize).max(dim=1)
+        for k, part in enumerate(parts[1:], 1):
+            score, found = resize_output(part, full, self.resize).max(dim=1)
+            ids = torch.where(score > best, found + k * FEW_CLASSES, ids)
+            best = torch.maximum(score, best)
+        return ids
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
