@@ -115,9 +115,7 @@ def multi_scale(
     return _mean((view(scale) for scale in scales), specs)
 
 
-def resized(
-    output: Tensor, spec: OutputSpec, size: tuple[int, int], rule: OutputResize
-) -> Tensor:
+def resized(output: Tensor, spec: OutputSpec, size: tuple[int, int], rule: OutputResize) -> Tensor:
     """A dense output at ``size``; others unchanged."""
     if not spec.dense:
         return output

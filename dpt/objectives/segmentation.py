@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from dpt.functional import FEW_CLASSES, chunked_argmax, resize_output, upsample
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
+from dpt.metrics.protocols import Protocol
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import ClassObjective, Outputs, mean_guesses, nearest, to_numpy
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
-from dpt.viz import segmentation_panel
+from dpt.viz import as_palette, segmentation_panel
 
 
 class SegmentationObjective(ClassObjective):
@@ -77,6 +78,14 @@ class SegmentationObjective(ClassObjective):
         found = super().from_data(data, settings)
         return {**found, "class_names": info.class_names, "palette": info.palette}
 
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
+        objective = super().from_output(output, data, protocol)
+        names = objective.metrics.class_names
+        objective.metrics = SegmentationMetrics(len(names), names, boundary=protocol.boundary)
+        objective.notes |= protocol.label_notes()
+        return objective
+
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]
         terms = {"loss_segmentation": self.weight * self.loss(outputs["segmentation"], labels)}
@@ -97,10 +106,11 @@ class SegmentationObjective(ClassObjective):
         """Logits (1, K, h, w) to class ids (1, H, W): the argmax of resized logits, or of resized
         probabilities where the official DPT code is followed (``resize`` is ``bicubic``).
 
-        Ids (1, H, W), from a file of predictions, are returned unchanged.
+        Ids (1, h, w), of a file of predictions or a baseline, are resized by nearest neighbour.
         """
         if not output.is_floating_point():
-            return output
+            same = output.shape[-2:] == torch.Size(size)
+            return output if same else nearest(output, size).long()
         if output.shape[-2:] == torch.Size(size):
             return output.argmax(dim=1)
         scores, full = output.float(), (size[0], size[1])
@@ -129,8 +139,14 @@ class SegmentationObjective(ClassObjective):
             output.class_names or self.metrics.class_names,
         )
 
+    def legend(self) -> list[tuple[str, np.ndarray]]:
+        colors = as_palette(self.palette, self.num_classes)[:, None]
+        others = np.array([[(0, 0, 0)], [(225, 45, 45)]], np.uint8)
+        entries = [*zip(self.metrics.class_names, colors, strict=True)]
+        return [*entries, ("no label", others[0]), ("wrong", others[1])]
+
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
-        """The most frequent class, as one-hot logits."""
+        """The most frequent class, as class ids."""
 
         def one_hot(ids: Tensor) -> Tensor:
             """(1, K, h, w), NaN where ignored."""
@@ -140,4 +156,8 @@ class SegmentationObjective(ClassObjective):
 
         maps = (nearest(self.truth(labels, 0)[0], size).long() for labels in samples)
         shares = mean_guesses((one_hot(ids) for ids in maps), dense=True)
-        return {kind: one_hot(share.argmax(dim=1)) for kind, share in shares.items()}
+        return {kind: share.argmax(dim=1) for kind, share in shares.items()}
+
+    def repeat(self, labels: Batch, fallback: Tensor) -> Tensor:
+        ids = nearest(self.truth(labels, 0)[0], fallback.shape[-2:]).long()
+        return torch.where(ids == IGNORE_INDEX, fallback, ids)
