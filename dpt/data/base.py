@@ -79,6 +79,10 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     def preload(self) -> None:
         """Fills the caches, if there are any, before worker processes are forked."""
 
+    def name(self, index: int) -> str:
+        """What messages call a sample, usually its image's path."""
+        return self[index].get("name", str(index))
+
     def files(self, index: int) -> Files | None:
         """The files of a sample; None if they are unknown or one file holds several samples."""
         return None
