@@ -17,7 +17,7 @@ dpt: Dense Prediction Transformers
 Usage
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
   dpt find-lr data=NAME task=NAME [...]            suggest a learning rate
-  dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint, or predictions on disk
+  dpt evaluate RUN [data=NAME] [...]               score a checkpoint, or predictions on disk
   dpt data check data=NAME [...]                   look for faults in a data set
   dpt data download data=NAME                      download a data set
   dpt data pack data=NAME out=DIR                  write a data set as shards that can be streamed
@@ -64,6 +64,8 @@ def main(command: str | None = None) -> None:
         command, *arguments = arguments
     if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words, as in dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
+    if command == "evaluate":
+        arguments = [_checkpoint(a) for a in arguments]
     if command not in (*COMMANDS, *FILE_COMMANDS):
         names = ", ".join([*COMMANDS, *FILE_COMMANDS])
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
@@ -79,3 +81,9 @@ def main(command: str | None = None) -> None:
     except KeyboardInterrupt:  # training validates first: it handles the signal itself
         print("stopped", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _checkpoint(argument: str) -> str:
+    """``RUN`` of ``dpt evaluate RUN`` as an override; other arguments as they are."""
+    is_path = "=" not in argument and argument[:1] not in ("-", "+", "~", "")
+    return f"checkpoint='{argument}'" if is_path else argument

@@ -458,7 +458,8 @@ def checkpoint(tmp_path_factory):
 
 
 def scored(checkpoint, *overrides):
-    return ("evaluate", f"checkpoint={checkpoint}", "data.num_workers=0", *overrides)
+    data = () if any(o.startswith("data=") for o in overrides) else ("data=scenes",)
+    return ("evaluate", f"checkpoint={checkpoint}", *data, "data.num_workers=0", *overrides)
 
 
 def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):

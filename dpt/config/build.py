@@ -6,13 +6,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
+from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from dpt.config.objects import check_arguments, find, make
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
-from dpt.files import MAX_PIXELS
+from dpt.files import MAX_PIXELS, read_yaml
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
@@ -141,3 +143,31 @@ def _loader(
         skip_broken=settings.on_error == "skip",
         **options,
     )
+
+
+def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` of ``dpt evaluate``: as given, or that of the checkpoint's run.
+
+    Args:
+        cfg: as plain data (``conf/evaluate.yaml``). Keys such as ``data.batch_size`` on the command
+            line change the run's data.
+    """
+    keys = [o.lstrip("+~").partition("=")[0].replace("/", ".") for o in cfg["overrides"]]
+    if "data" in keys:
+        return cfg["data"]
+    path = Path(cfg["checkpoint"] or "").expanduser()
+    folder = path.parent.parent if path.suffix == ".ckpt" else path
+    if not cfg["checkpoint"] or not (folder / "config.yaml").is_file():
+        raise ValueError(
+            "data=NAME must be given: only a run's folder, or a checkpoint inside, tells its data"
+        )
+    run = OmegaConf.create(read_yaml(folder / "config.yaml"))
+    for key in keys:
+        if key.startswith("data."):
+            value = OmegaConf.select(OmegaConf.create(dict(cfg)), key)
+            OmegaConf.update(run, key, value, merge=False, force_add=True)
+    data: Any = OmegaConf.to_container(run, resolve=True)
+    if not isinstance(data, dict) or not isinstance(data.get("data"), dict):
+        raise ValueError(f"{folder / 'config.yaml'}: holds no data: give data=NAME")
+    log.info("data: of the run %s", folder)
+    return data["data"]

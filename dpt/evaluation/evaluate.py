@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import lightning as L
 import torch.distributed as dist
+from pydantic import Field
 from torch import Tensor, nn
 
 from dpt.config import build
+from dpt.config.compose import save_config
 from dpt.config.objects import check_arguments
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.data import read_in_order
-from dpt.evaluation.callbacks import FailedFiles, Panels
+from dpt.evaluation.baselines import named, trivial_scores
+from dpt.evaluation.callbacks import FailedFiles, Panels, spread
 from dpt.evaluation.predictions import Pairs
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
 from dpt.evaluation.scoring import Scorer
@@ -31,6 +35,10 @@ from dpt.validation import validate
 
 log = logging.getLogger("dpt")
 
+EXAMPLES = 4
+"""Images, spread over the data set, that the report shows besides the worst ones."""
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
 
 def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     """Scores ``cfg["checkpoint"]`` or the files in ``cfg["predictions"]`` on one split.
@@ -43,6 +51,14 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     """
     if bool(cfg["checkpoint"]) == bool(cfg["predictions"]):
         raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
+    cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
+    blocks = validate(str | None, cfg["blocks"], "blocks")
+    try:
+        re.compile(blocks or "")
+    except re.error as error:
+        raise ValueError(
+            f"blocks={blocks}: not folder, nor a regular expression: {error}"
+        ) from None
     L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     dataset = build.make_dataset(cfg["data"], cfg["split"])
@@ -53,7 +69,8 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     if dist.is_initialized():
         dist.destroy_process_group()
     if rank == 0:
-        _write(cfg, scorer, {"protocol": protocol.name, **notes})
+        save_config(cfg, Path(cfg["run_dir"]))
+        _write(cfg, scorer, dataset, {"protocol": protocol.name, **notes})
     return scores
 
 
@@ -132,7 +149,7 @@ def _score_checkpoint(
         model.preprocessing,
         [o.target for o in objectives.values()],
     )
-    scorer = Scorer(objectives, model.outputs)
+    scorer = Scorer(objectives, model.outputs, examples=spread(EXAMPLES, len(dataset)))
     trainer = build_trainer(
         **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
         logger=False,
@@ -157,36 +174,56 @@ def _score_files(
     pairs = Pairs(
         dataset,
         Path(cfg["predictions"]).expanduser(),
-        scale=validate(float | None, cfg["predictions_scale"], "predictions_scale"),
+        scale=validate(Scale | None, cfg["predictions_scale"], "predictions_scale"),
         kind=validate(PredictionKind | None, cfg["predictions_kind"], "predictions_kind"),
     )
     objectives = objectives_of(pairs.outputs, dataset, protocol)
-    scorer = Scorer(objectives, pairs.outputs)
+    scorer = Scorer(objectives, pairs.outputs, examples=spread(EXAMPLES, len(dataset)))
     workers = build.loader_settings(cfg["data"]).num_workers
     for outputs, labels in read_in_order(pairs, num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
     return scorer, {"predictions_kind": pairs.kind} if "depth" in objectives else {}
 
 
-def _write(cfg: Mapping[str, Any], scorer: Scorer, notes: Mapping[str, Any]) -> None:
+def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[str, Any]) -> None:
     """Writes the files of an evaluation."""
     folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
-    scores, intervals = scorer.scores(), scorer.intervals()
+    blocks = scorer.blocks(cfg["blocks"])
+    scores, intervals = scorer.scores(), scorer.intervals(blocks)
     objectives = scorer.objectives.values()
-    settings = {"images": len(scorer.rows), **notes}
+    settings = {"images": len(scorer.rows), "blocks": int(blocks.max()) + 1, **notes}
     settings |= {k: v for objective in objectives for k, v in objective.notes.items()}
     low, high = ({k: v[i] for k, v in intervals.items()} for i in (0, 1))
     values = settings | {f"val/{k}": v for k, v in scores.items()}
     values |= {f"ci95_low/{k}": v for k, v in low.items()}
     values |= {f"ci95_high/{k}": v for k, v in high.items()}
-    write_json(folder / "metrics.json", values)
+    write_json(folder / "metrics.json", values)  # first without the slow baselines
     write_per_image(folder / "per_image.csv", scorer)
     write_confusion(folder / "confusion.csv", scorer)
+    rows = _baselines(cfg, scorer, dataset)
+    write_json(folder / "metrics.json", values | named(rows))
     settings = {"scored": source, "split": cfg["split"], **settings}
-    write_report(folder / "report.html", scorer, scores, intervals, settings=settings)
+    baselines = {
+        kind: {k.removeprefix("val/"): v for k, v in row.items()} for kind, row in rows.items()
+    }
+    write_report(
+        folder / "report.html", scorer, scores, intervals, baselines=baselines, settings=settings
+    )
     log_table(
-        {"score": scores, "95 % from": low, "to": high},
+        {**baselines, "95 % from": low, "to": high, "score": scores},
         title=f"{source} on {cfg['split']}, protocol {notes['protocol']}",
         lower_is_better=lower_is_better(objectives),
     )
     log.info("%d images; report: %s", settings["images"], folder / "report.html")
+
+
+def _baselines(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any) -> dict[str, dict[str, float]]:
+    """The scores of baselines, see :func:`trivial_scores`; none without a train split."""
+    settings = build.loader_settings(cfg["data"])
+    size, workers = settings.image_size, settings.num_workers
+    try:
+        train = build.make_dataset(cfg["data"], "train")
+        return trivial_scores(scorer.objectives, train, dataset, size, num_workers=workers)
+    except (ValueError, OSError) as error:
+        log.warning("no baselines, which need the train split: %s", error)
+        return {}
