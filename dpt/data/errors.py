@@ -43,9 +43,9 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     if parent == path:
         return DataError(f"{what} {path} is a folder: {remedy}")
     names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
-    close = difflib.get_close_matches(wanted, names, n=5, cutoff=0.5) or names[:5]
-    found = ", ".join(close) + (", ..." if len(names) > len(close) else "")
-    return DataError(f"{what} {path} does not exist; {parent} holds {found or 'nothing'}: {remedy}")
+    close = difflib.get_close_matches(wanted, names, n=5, cutoff=0.5)
+    found = few([*close, *(name for name in names if name not in close)], 10) or "nothing"
+    return DataError(f"{what} {path} does not exist; {parent} holds {found}: {remedy}")
 
 
 def require(name: str, purpose: str, *, extra: str) -> Any:

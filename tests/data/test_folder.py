@@ -93,6 +93,34 @@ def test_flat_masks_serve_split_images(tmp_path):
     assert stems(segmentation(tmp_path, split="val")) == ["b"]
 
 
+def test_a_table_pairs_files_of_any_name(tmp_path):
+    for i in range(4):
+        write(tmp_path / f"rgb/{i}.png", photo(i))
+        write(tmp_path / f"ids/mask_{9 - i}.png", ids(i % 3))
+    rows = ["image, mask, split", "rgb/0.png, ids/mask_9.png, train", "rgb/1.png,,train",
+            "rgb/2.png,ids/mask_7.png,train", "rgb/3.png,ids/mask_6.png,validation"]  # fmt: skip
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    lists = {"split_files": {"train": "list.csv", "val": "list.csv", "test": "list.csv"}}
+    names = {"split_names": {"val": "validation"}}
+    with pytest.raises(DataError, match=r"list\.csv: 1 images have no labels: .*missing=skip"):
+        segmentation(tmp_path, **lists)
+    assert stems(segmentation(tmp_path, **lists, missing="skip")) == ["0", "2"]
+    dataset = segmentation(tmp_path, **lists, missing="keep")
+    assert stems(dataset) == ["0", "1", "2"]
+    assert [int(dataset[i]["labels"][0, 0]) for i in (0, 2)] == [0, 2]
+    assert "labels" not in dataset[1]
+    assert stems(segmentation(tmp_path, **lists, **names, split="val")) == ["3"]
+    with pytest.raises(DataError, match=r"list\.csv: no image found"):
+        segmentation(tmp_path, **lists, split="test")
+    with pytest.raises(DataError, match=r"list\.csv: no column depth"):
+        segmentation(tmp_path, **lists, depth="d", max_depth=10)
+    (tmp_path / "own.csv").write_text("\n".join(["image,mask", "rgb/3.png,ids/mask_6.png"]))
+    assert stems(segmentation(tmp_path, split_files={"train": "own.csv"})) == ["3"]
+    (tmp_path / "rgb/3.png").unlink()
+    with pytest.raises(DataError, match=r"own\.csv: 1 files of its 1 images do not exist.*3\.png"):
+        segmentation(tmp_path, split_files={"train": "own.csv"})
+
+
 def test_fractions_cover_everything_once_and_are_stable(tmp_path):
     for i in range(50):
         write(tmp_path / f"images/{i}.png", photo())
@@ -219,6 +247,9 @@ def test_faulty_folders(tmp_path):
     (tmp_path / "imges").mkdir()
     with pytest.raises(DataError, match=r"images does not exist; .* holds imges: .*data\.images"):
         segmentation(tmp_path)
+    (tmp_path / "labls").mkdir()
+    with pytest.raises(DataError, match=r"holds imges, labls: .*data\.images"):  # near names first
+        segmentation(tmp_path)
     (tmp_path / "images/train").mkdir(parents=True)
     with pytest.raises(DataError, match=r"no file in .*images/train.*it is empty"):
         segmentation(tmp_path)
@@ -276,6 +307,10 @@ def test_colour_masks(tmp_path):
     dataset = one(tmp_path, np.array(colors, np.uint8)[mask], label_colors=colors, ignore_index=3)
     assert np.array_equal(dataset[0]["labels"], np.where(mask == 3, IGNORE_INDEX, mask))
     assert dataset.info.palette == ((255, 0, 0), (0, 255, 0), (0, 0, 255))
+    mask[0, :3] = mask[1] = 2
+    dataset = one(tmp_path, np.array(colors, np.uint8)[np.where(mask == 2, 2, 0)])
+    with pytest.raises(DataError, match=r"2 colours: .*label_colors=\[\[0,0,255\],\[255,0,0\]\]"):
+        dataset[0]
 
 
 def test_class_options(tmp_path):

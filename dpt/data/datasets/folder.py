@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, read_list, share_out
+from dpt.data.datasets.files import FileDataset, existing, read_list, share_out
 from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
@@ -72,6 +72,8 @@ class FolderDataset(FileDataset):
         )
 
     def list_files(self) -> list[Files]:
+        if self._lists.get(self.split, "").endswith(".csv"):
+            return self._read_table(self.list_file())
         folder, own = self._find(self.images, option="data.images")
         photos = scan(folder, self.images_name, io.IMAGE_SUFFIXES, option="data.images_name")
         if self._lists:
@@ -135,6 +137,30 @@ class FolderDataset(FileDataset):
             )
         return list(dict.fromkeys(known[line] for line in wanted))
 
+    def _read_table(self, path: Path) -> list[Files]:
+        """The samples of a CSV file: paths below the root as ``image``, ``mask`` and ``depth``.
+
+        Rows whose column ``split`` names another split are left out.
+        """
+        used = {"mask": self.labels, "depth": self.depth}
+        kinds = [kind for kind, folder in used.items() if folder is not None]
+        names = (self.split, (self.split_names or {}).get(self.split))
+        files: list[Files] = []
+        rows = io.read_table(path, ["image", *kinds], ["split"], remedy="name the columns so")
+        for _, texts in rows:
+            row = dict(zip(("image", *kinds, "split"), texts, strict=False))
+            if row.get("split", self.split) in names:
+                found = {k: self.folder / text for k, text in row.items() if text}
+                files.append(
+                    Files(self.folder / row["image"], found.get("mask"), found.get("depth"))
+                )
+        bare = {each for each in files if kinds and not (each.labels or each.depth)}
+        if bare and self.missing == "raise":
+            remedy = "complete their lines, or set data.missing=skip (or keep, with a task.teacher)"
+            raise DataError(f"{path}: {len(bare)} images have no labels: {remedy}")
+        files = [each for each in files if self.missing != "skip" or each not in bare]
+        return existing(files, source=path, remedy="check data.root and the columns")
+
     @property
     def _lists(self) -> dict[str, str]:
         return {split: name for split, name in (self.split_files or {}).items() if name}
@@ -158,10 +184,12 @@ class FolderDataset(FileDataset):
         if (folder / on_disk).is_dir():
             return folder / on_disk, True
         others = [name for name in _SPLIT_FOLDERS if (folder / name).is_dir()]
+        known = self.split in (self.split_names or {})
+        name = f"{'' if known else '+'}data.split_names.{self.split}"
         if others:  # using the folder for all splits would mix their files
             raise DataError(
                 f"folder {folder / on_disk} does not exist, but {folder} holds "
-                f"{', '.join(others)}: make it, set data.split_names.{on_disk}={others[-1]}, or "
+                f"{', '.join(others)}: make it, set {name}={others[-1]}, or "
                 f"set {option}={template.rstrip('/')}/{others[0]} to divide it by data.fractions"
             )
         return folder, False

@@ -36,6 +36,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # se
 AGAIN = "copy or download it again"
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_PACKED = np.array([65536, 256, 1], np.int32)  # from R, G and B to one number
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 _HEADER_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 """Pillow's names; some of its other formats start external programs."""
@@ -128,9 +129,9 @@ def read_text(path: str | Path) -> str:
 
 
 def read_table(
-    path: str | Path, columns: Sequence[str], *, remedy: str
+    path: str | Path, columns: Sequence[str], optional: Sequence[str] = (), *, remedy: str
 ) -> Iterator[tuple[str, list[str]]]:
-    """The ``columns`` of each row of a CSV file with a header line.
+    """The ``columns`` of each row of a CSV file with a header line, then the ``optional`` it has.
 
     Yields:
         The row's place for messages, ``FILE: line N``, and its texts; "" where it is too short.
@@ -140,21 +141,39 @@ def read_table(
     if absent := [name for name in columns if name not in header]:
         found = few(header, 6) or "none"
         raise DataError(f"{path}: no column {', '.join(absent)} (it has {found}): {remedy}")
+    columns = [*columns, *(name for name in optional if name in header)]
     for row in rows:
         yield f"{path}: line {rows.line_num}", [(row[name] or "").strip() for name in columns]
+
+
+def label_values(path: str | Path) -> dict[tuple[int, ...], int]:
+    """Pixels of each id ``(i,)``, or of each colour ``(r, g, b)`` of an RGB label file."""
+    labels = _READERS.get(Path(path).suffix.lower(), read_label_picture)(path, None)
+    if labels.ndim == 3 and labels.shape[2] > 1:
+        return _count_colors(labels[..., :3])
+    ids, counts = np.unique(read_labels(path), return_counts=True)
+    return {(i,): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
+
+
+def _count_colors(rgb: np.ndarray) -> dict[tuple[int, ...], int]:
+    codes, counts = np.unique(rgb.astype(np.int32) @ _PACKED, return_counts=True)
+    colors = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).tolist()
+    return dict(zip(map(tuple, colors), counts.tolist(), strict=True))
 
 
 def _ids_of_colors(
     path: str | Path, rgb: np.ndarray, colors: Sequence[Sequence[int]] | None
 ) -> np.ndarray:
     if not colors:
+        found = [list(color) for color in _count_colors(rgb)]
+        shown = str(found).replace(" ", "") if len(found) <= 12 else "[[r,g,b],...]"
         raise DataError(
-            f"{path}: an RGB picture: label files hold one class id per pixel; "
-            "set data.label_colors=[[r,g,b],...], one row for each id, or save ids"
+            f"{path}: an RGB picture of {len(found)} colours: label files hold one class id per "
+            f"pixel; save ids, or set data.label_colors={shown} and the colours of other files, "
+            "one row for each id (dpt data check lists all)"
         )
-    weights = np.array([65536, 256, 1], np.int32)
-    codes = np.asarray(colors, np.int32) @ weights
-    packed = rgb.astype(np.int32) @ weights
+    codes = np.asarray(colors, np.int32) @ _PACKED
+    packed = rgb.astype(np.int32) @ _PACKED
     order = np.argsort(codes)
     ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
     unknown = codes[ids] != packed

@@ -50,7 +50,8 @@ class LabelRule:
         if num_classes is None:
             num_classes = len(class_names) if rows is None else len(rows)
             if num_classes == 0:
-                raise DataError("data.num_classes is needed with data.labels: set it")
+                remedy = "set it (dpt data check proposes it)"
+                raise DataError(f"data.num_classes is needed with data.labels: {remedy}")
         if not 1 <= num_classes <= 255:
             raise DataError(f"data.num_classes={num_classes} must lie in 1..255 (255 is ignored)")
         for option, values in (("label_map", rows), ("class_names", class_names)):
