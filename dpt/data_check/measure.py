@@ -52,6 +52,7 @@ class Depth:
     raw: tuple[float, ...]  # 50 % and 99 % of the measured values in the file's unit *
     beyond: float  # share of the measured pixels that lie beyond max_depth *
     has_last: bool  # whether a valid pixel has the largest value of the file's integer type
+    row_trend: float  # correlation of the rows' mean log depth with the row number; 0 if unknown
     # * without the largest value of the file's integer type
 
 
@@ -108,7 +109,17 @@ def measure_depth(
         raw=_quantiles(levels, (0.5, 0.99)),
         beyond=float((levels > limit).mean()) if levels.size else 0.0,
         has_last=not is_constant and last <= limit and bool((measured == last).any()),
+        row_trend=0.0 if is_constant else _row_trend(depth[:, ::8], valid[:, ::8]),
     )
+
+
+def _row_trend(depth: np.ndarray, valid: np.ndarray) -> float:
+    rows = np.flatnonzero(valid.mean(axis=1) > 0.1)
+    logs = np.log(depth, where=valid, out=np.zeros_like(depth)).sum(axis=1)
+    means = logs[rows] / valid.sum(axis=1)[rows]
+    if len(rows) < 8 or means.std() == 0:
+        return 0.0
+    return float(np.corrcoef(rows, means)[0, 1])
 
 
 def _quantiles(values: np.ndarray, shares: Sequence[float]) -> tuple[float, ...]:

@@ -1,8 +1,11 @@
-"""Whether labels are registered with the photo: how well the edges of both coincide.
+"""Whether labels belong to their photo: how well the edges of both coincide.
 
 The edges of a mask, or the jumps of a depth map, are moved and scaled over the photo's gradient.
 At the right place the gradient below them is strongest. One image says little; the mean over many
 has a sharp peak. If the peak is elsewhere than in the files, labels and photos are not registered.
+
+At that place the edges of a map fit its own photo better than those of other samples
+(:func:`fit_table`). If they do not, labels and photos are not paired rightly.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ REACH = 0.075  # largest shift tried, as a share of the longer side
 SCALES = tuple(round(1 + 0.02 * step, 2) for step in range(-7, 8))
 _JUMP = 0.05  # relative step of depth that counts as an edge
 _FEW_EDGES = 100  # pixels; fewer say nothing
-_MANY_IMAGES = 6
+MANY_IMAGES = 6  # fewer say nothing
 _CLEARLY = 1.15  # ratio of the best score to that of the files
-_AGREEING = 0.75  # share of the images with a better score there
+AGREEING = 0.75  # share of the images with a better score there
 _SMALL_MOVE = 2.0  # pixels at SIDE, at the picture's border: within the method's error
+_CELLS = (96, 128)  # rows and columns of the maps that are compared between samples
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
     """The move that many images agree on; None if the place in the files is (nearly) the best."""
     found = [array for array in scores if array is not None]
     shapes = Counter(array.shape for array in found)  # small photos have a shorter reach
-    if not shapes or max(shapes.values()) < _MANY_IMAGES:
+    if not shapes or max(shapes.values()) < MANY_IMAGES:
         return None
     common = shapes.most_common(1)[0][0]
     stacked = np.stack([array for array in found if array.shape == common]).astype(np.float32)
@@ -95,10 +99,63 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
     scale, dy, dx = SCALES[best[0]], int(best[1]) - reach, int(best[2]) - reach
     side = reach / REACH
     at_border = max(abs(dx), abs(dy)) + abs(scale - 1) * side / 2
-    is_clear = mean[best] >= _CLEARLY * mean[unmoved] and agreeing >= _AGREEING
+    is_clear = mean[best] >= _CLEARLY * mean[unmoved] and agreeing >= AGREEING
     if not is_clear or at_border < _SMALL_MOVE:
         return None
     return Move(scale, dx / side, dy / side, float(mean[best]), float(mean[unmoved]), len(stacked))
+
+
+def edge_densities(image: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
+    """The edges of a photo and of its labels, small enough to keep for a data set.
+
+    Args:
+        image, edges: as in :func:`edge_scores`.
+
+    Returns:
+        uint8 (2, 96, 128): strength of the photo's edges, density of the labels'. None where there
+        are too few.
+    """
+    if np.count_nonzero(edges) < _FEW_EDGES:
+        return None
+    factor = min(1.0, SIDE / max(edges.shape))
+    size = (round(edges.shape[0] * factor), round(edges.shape[1] * factor))
+    maps = (30 * _gradient(image, size), edges.astype(np.float32) * 255)
+    small = [cv2.resize(m, _CELLS[::-1], interpolation=cv2.INTER_AREA) for m in maps]
+    return np.stack(small).clip(0, 255).astype(np.uint8)
+
+
+def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
+    """How well the edges of each map fit those of each photo.
+
+    Args:
+        photos, maps: (N, h, w), from :func:`edge_densities`; N > 2.
+
+    Returns:
+        float32 (N, N): the correlation of map i with photo j, of what is not common to all, minus
+        its mean over the photos of the other samples, in their standard deviations.
+    """
+    photos, maps = _centred(photos), _centred(maps)
+    table = maps @ photos.T
+    others = table[~np.eye(len(table), dtype=bool)].reshape(len(table), -1)
+    return (table - others.mean(1, keepdims=True)) / (others.std(1, keepdims=True) + 1e-6)
+
+
+def _centred(maps: np.ndarray) -> np.ndarray:
+    """(N, h, w) as rows without their common mean, each of mean 0 and length 1."""
+    rows = maps.reshape(len(maps), -1).astype(np.float32)
+    rows -= rows.mean(axis=0)
+    rows -= rows.mean(axis=1, keepdims=True)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+
+
+def moved(edges: np.ndarray, size: tuple[int, int], move: Move | None) -> np.ndarray:
+    """The labels' edges (h, w) of a photo of ``size`` [H, W], after ``move``."""
+    if move is None:
+        return edges
+    rows, columns = edges.shape
+    matrix = cv2.getRotationMatrix2D((columns / 2, rows / 2), 0, move.scale)
+    matrix[:, 2] += np.array([move.dx * columns / size[1], move.dy * rows / size[0]]) * max(size)
+    return cv2.warpAffine(edges, matrix, (columns, rows))
 
 
 def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:

@@ -22,6 +22,7 @@ Picture = tuple[str, np.ndarray]  # a caption and a uint8 RGB picture
 Table = tuple[str, str, list[str], list[list[html.Cell]]]  # heading, note, header, rows
 
 CELL = 256  # width of a cell in a row of pictures, in pixels
+ROWS = 40  # of a table in the terminal
 EPOCHS = 4  # augmented versions that are shown of each sample
 
 
@@ -44,6 +45,24 @@ def text(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
+def tables_text(scans: Sequence[Scan]) -> str:
+    """Sizes, class shares and depth ranges as lines for a terminal."""
+    lines = []
+    for heading, _, header, rows in _tables(scans):
+        cells = [header, *([html.number(cell) for cell in row] for row in rows[:ROWS])]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines += [f"{heading}:"]
+        for first, *rest in cells:
+            others = [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
+            lines.append("  ".join(["", first.ljust(widths[0]), *others]))
+        lines += [f"  ... and {len(rows) - ROWS} more in report.html"] if len(rows) > ROWS else []
+    return "\n".join(lines)
+
+
+def _tables(scans: Sequence[Scan]) -> list[Table]:
+    return [("Samples", "", *_overview(scans)), _sizes(scans), *_classes(scans), *_depth(scans)]
+
+
 def write_page(
     path: Path, title: str, findings: Sequence[Finding], scans: Sequence[Scan], augmented: Augmented
 ) -> None:
@@ -56,7 +75,7 @@ def write_page(
         title=title,
         failed=has_errors(findings),
         summary=summary(findings),
-        overview=_overview(scans),
+        tables=_tables(scans),
         findings=[
             (
                 f,
@@ -65,7 +84,6 @@ def write_page(
             )
             for f in findings
         ],
-        tables=[*_classes(scans), *_depth(scans), _sizes(scans)],
         samples=_sample_rows(scans[0], indices),
         augmented=list(_augmented_rows(augmented, scans[0], indices)),
     )
