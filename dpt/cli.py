@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from dpt.config.compose import MISTAKES, fail, run_configured
-from dpt.plugins import load_plugins
+from dpt.process import end_with_parent, is_first_rank, stoppable
 
 HELP = """\
 dpt: Dense Prediction Transformers
@@ -70,6 +69,17 @@ def main(command: str | None = None) -> None:
         names = ", ".join([*COMMANDS, *FILE_COMMANDS])
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
         raise SystemExit(2)
+    with stoppable():
+        end_with_parent()
+        if command in COMMANDS and is_first_rank() and not any(a[:1] == "-" for a in arguments):
+            print(f"dpt {command}: loading libraries", flush=True)
+        _run(command, arguments)
+
+
+def _run(command: str, arguments: list[str]) -> None:
+    from dpt.config.compose import MISTAKES, fail, run_configured
+    from dpt.plugins import load_plugins
+
     try:
         if command in COMMANDS:
             run_configured(command, COMMANDS[command], arguments)
@@ -78,9 +88,6 @@ def main(command: str | None = None) -> None:
             import_module(f"dpt.commands.{command}").run(arguments)
     except MISTAKES as error:
         fail(str(error))
-    except KeyboardInterrupt:  # training validates first: it handles the signal itself
-        print("stopped", file=sys.stderr)
-        raise SystemExit(130) from None
 
 
 def _checkpoint(argument: str) -> str:

@@ -330,4 +330,4 @@ def test_an_image_uploaded_in_a_browser(server, tmp_path):
         }
         assert [e for e in browser.errors if "400" not in e] == []  # the refused image
     server.send_signal(signal.SIGTERM)
-    assert server.wait(timeout=30) == 0
+    assert server.wait(timeout=30) == 128 + signal.SIGTERM

@@ -10,9 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from dpt.commands import command_parser
-
-STOPPED = 128 + 2
-"""Exit code after Ctrl-C."""
+from dpt.process import Stopped
 
 DETAILS = """\
 Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
@@ -29,7 +27,7 @@ Videos become MP4 files of the formats that are pictures; their colour range cha
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
 input with the scale and offset of its 16-bit PNG: depth = value * scale + offset; and outputs for
 the whole image). Sub-folders are kept. The same command again skips finished inputs. Exit codes:
-0 success, 1 some inputs failed (listed at the end), 130 stopped by Ctrl-C.
+0 success, 1 some inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 
@@ -55,9 +53,9 @@ def run(arguments: list[str]) -> None:
     options = parser.parse_intermixed_args(arguments)
     try:
         failed = _predict(options)
-    except KeyboardInterrupt:
-        print("stopped; the same command continues from here", file=sys.stderr)
-        raise SystemExit(STOPPED) from None
+    except Stopped as reason:
+        reason.message += "; the same command continues from here"
+        raise
     if failed:
         raise SystemExit(1)
 
