@@ -28,7 +28,8 @@ from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.base import lower_is_better, same_size_groups, take
+from dpt.objectives.base import lower_is_better, nonfinite_summary, same_size_groups, take
+from dpt.process import handle_signals
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
 from dpt.validation import validate
@@ -122,6 +123,9 @@ class Evaluation(L.LightningModule):
         )
         return dict(predict(preprocessing.normalize(images)))
 
+    def on_validation_start(self) -> None:
+        handle_signals()  # Lightning's own handler ignores SIGTERM
+
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
         groups = []
         for images, positions in same_size_groups(batch):
@@ -186,12 +190,18 @@ def _score_files(
 
 
 def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[str, Any]) -> None:
-    """Writes the files of an evaluation."""
+    """Writes the files of an evaluation.
+
+    Raises:
+        ValueError: afterwards, if a prediction is not finite.
+    """
     folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
     blocks = scorer.blocks(cfg["blocks"])
     scores, intervals = scorer.scores(), scorer.intervals(blocks)
     objectives = scorer.objectives.values()
-    settings = {"images": len(scorer.rows), "blocks": int(blocks.max()) + 1, **notes}
+    broken = [scorer.nonfinite[index] for index in sorted(scorer.nonfinite)]
+    settings = {"images": len(scorer.rows), "blocks": int(blocks.max()) + 1,
+                "nonfinite_predictions": len(broken), **notes}  # fmt: skip
     settings |= {k: v for objective in objectives for k, v in objective.notes.items()}
     low, high = ({k: v[i] for k, v in intervals.items()} for i in (0, 1))
     values = settings | {f"val/{k}": v for k, v in scores.items()}
@@ -215,6 +225,8 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[
         lower_is_better=lower_is_better(objectives),
     )
     log.info("%d images; report: %s", settings["images"], folder / "report.html")
+    if broken:
+        raise ValueError(f"{nonfinite_summary(broken)}: the scores are not to be relied on")
 
 
 def _baselines(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any) -> dict[str, dict[str, float]]:

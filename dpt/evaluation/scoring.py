@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpt.metrics import confidence_intervals
 from dpt.objectives import Objective
-from dpt.objectives.base import take
+from dpt.objectives.base import nonfinite_names, take
 from dpt.types import Batch, OutputSpec
 from dpt.viz import shrink
 
@@ -45,6 +45,7 @@ class Scorer:
 
     Attributes:
         rows: name and scores of each image by its index, without scores per class and pooled ones.
+        nonfinite: name of each image whose prediction holds NaN or infinity, by its index.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Scorer:
         self.outputs = dict(outputs)
         self.keep = keep
         self.rows: dict[int, tuple[str, dict[str, float]]] = {}
+        self.nonfinite: dict[int, str] = {}
         self.states: dict[int, dict[str, csr_array]] = {}  # [index][objective]: float64 (1, S)
         self.worst: dict[str, list[Picture]] = {k: [] for k, o in objectives.items() if o.dense}
         self.wanted = frozenset(examples)
@@ -74,6 +76,8 @@ class Scorer:
         self, index: int, outputs: Mapping[str, Tensor], labels: Batch, photo: Tensor
     ) -> None:
         name = labels["name"][0]
+        if nonfinite_names(outputs, labels):
+            self.nonfinite[index] = name
         found: dict[str, float] = {}
         self.states[index] = {}
         for key, objective in self.objectives.items():
@@ -115,12 +119,14 @@ class Scorer:
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         parts: list = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, (self.rows, self.states, self.worst, self.examples))
-        for rank, (rows, states, worst, examples) in enumerate(parts):
+        own = (self.rows, self.states, self.worst, self.examples, self.nonfinite)
+        dist.all_gather_object(parts, own)
+        for rank, (rows, states, worst, examples, nonfinite) in enumerate(parts):
             if rank != dist.get_rank():
                 self.rows |= rows
                 self.examples |= examples
                 self.states |= states
+                self.nonfinite |= nonfinite
                 for key, pictures in worst.items():
                     self._keep_worst(key, pictures)
 

@@ -230,6 +230,17 @@ def lower_is_better(objectives: Iterable[Objective]) -> set[str]:
     return {name for objective in objectives for name in objective.metrics.lower_is_better}
 
 
+def nonfinite_names(outputs: Outputs, labels: Batch) -> list[str]:
+    """Names of the images for which an output (B, ...) holds NaN or infinity."""
+    finite = [v.reshape(len(v), -1).isfinite().all(dim=1) for v in outputs.values()]
+    flags = torch.stack(finite).all(dim=0).tolist()
+    return [name for name, flag in zip(labels["name"], flags, strict=True) if not flag]
+
+
+def nonfinite_summary(names: Sequence[str]) -> str:
+    return f"predictions that are not finite (NaN or infinity): {len(names)}, such as {names[0]}"
+
+
 def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
     """The images of an evaluation batch stacked by size, with their positions in the batch."""
     images = batch["image"]

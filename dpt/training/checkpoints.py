@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from pathlib import Path
@@ -14,7 +13,6 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from dpt.atomic import replacing
-from dpt.objectives.base import lower_is_better
 from dpt.training.callbacks import completes_step
 from dpt.types import Batch
 
@@ -102,17 +100,8 @@ class RunCheckpoints(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.sanity_checking:
             return
-        name, scores, best = pl_module.monitor, pl_module.scores, self.best_score
-        if name not in scores:
-            raise ValueError(
-                f"task.monitor={name}: there is no such score; choose from "
-                f"{', '.join(k for k in scores if k.count('/') == 1)}"
-            )
-        score = scores[name]
-        lower = name.removeprefix("val/") in lower_is_better(pl_module.objectives.values())
-        is_better = best is None or math.isnan(best) or (score < best if lower else score > best)
-        if trainer.strategy.broadcast(is_better):
-            self.best_score = score
+        if trainer.strategy.broadcast(pl_module.improves(self.best_score)):
+            self.best_score = pl_module.scores[pl_module.monitor]
             trainer.save_checkpoint(self.best)
         if trainer.should_stop:  # this validation ends the run
             self._save_last(trainer)

@@ -1,8 +1,10 @@
 """Scores of a checkpoint."""
 
 import json
+import re
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from tiny import ON_CPU, call
 
@@ -113,3 +115,18 @@ def test_without_a_train_split_there_are_no_baselines(evaluate, checkpoint, dens
     assert "val/abs_rel" in metrics(run)
     assert "constant/val/abs_rel" not in metrics(run)
     assert "no baselines" in (run / "log.txt").read_text()
+
+
+def test_predictions_that_are_not_finite_are_counted_and_named(
+    evaluate, checkpoint, metrics, tmp_path, capsys
+):
+    """As the smallest depth they would score an abs_rel of 0.9997."""
+    content = torch.load(checkpoint, weights_only=True)
+    name = next(k for k in content["state_dict"] if ".heads.depth." in k)
+    content["state_dict"][name].fill_(torch.nan)
+    torch.save(content, tmp_path / "nan.ckpt")
+    with pytest.raises(SystemExit) as end:
+        evaluate(tmp_path / "run", tmp_path / "nan.ckpt")
+    assert end.value.code == 1
+    assert metrics(tmp_path / "run")["nonfinite_predictions"] == 5
+    assert re.search(r"error: .*not finite.*: 5, such as \S+", capsys.readouterr().err)

@@ -29,13 +29,14 @@ class Trainer:
         torch.save({"global_step": self.global_step, "callbacks": state}, path)
 
 
-def validate(callback, score, *, step, monitor="val/r2"):
+def validate(callback, score, *, step, monitor="val/r2", nonfinite=()):
     """Whether a validation at ``step`` with this score writes the file."""
     trainer = Trainer(callback)
     trainer.global_step = step
     objectives = {"regression": RegressionObjective()}
     task = Task(model=torch.nn.Identity(), objectives=objectives, monitor=monitor)
     task.scores = {"val/r2": score, "val/mae": score}
+    task.nonfinite = list(nonfinite)
     before = callback.best_score
     callback.on_validation_end(trainer, task)
     return callback.best_score is not before
@@ -53,6 +54,15 @@ def test_the_best_is_kept(tmp_path, monitor, kept):
     assert math.isnan(written[0])  # better than none
     assert written[1:] == kept
     assert torch.load(callback.best)["callbacks"]["RunCheckpoints"]["best_score"] == kept[-1]
+
+
+def test_predictions_that_are_not_finite_are_never_the_best(tmp_path):
+    """Their scores may be any number, since metrics replace NaN."""
+    callback = best(tmp_path)
+    assert not validate(callback, 0.9, step=1, nonfinite=["a.png"])
+    assert not callback.best.exists()
+    assert validate(callback, 0.1, step=2)
+    assert not validate(callback, 0.9, step=3, nonfinite=["a.png"])
 
 
 def test_a_metric_that_does_not_exist_is_named(tmp_path):
