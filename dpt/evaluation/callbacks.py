@@ -29,6 +29,7 @@ class Panels(Callback):
         self.folder = Path(folder)
         self.count = count
         self.pictures: dict[int, np.ndarray] = {}
+        self.names: dict[int, str] = {}
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: Any
@@ -52,6 +53,7 @@ class Panels(Callback):
                 ]
                 if rows := [row for row in rows if row is not None]:
                     self.pictures[index] = stack(rows)
+                    self.names[index] = Path(labels["name"][k]).name or f"{index:05d}"
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not self.pictures:
@@ -60,9 +62,14 @@ class Panels(Callback):
             save_png(self.folder / f"{index:05d}.png", picture)
         for logger in trainer.loggers:
             if hasattr(logger, "log_image"):
-                images = [self.pictures[i] for i in sorted(self.pictures)]
-                kinds = ["jpg"] * len(images)
-                logger.log_image("panels/val", images, step=trainer.global_step, file_type=kinds)
+                order = sorted(self.pictures)
+                logger.log_image(
+                    "panels/val",
+                    [self.pictures[i] for i in order],
+                    step=trainer.global_step,
+                    caption=[self.names[i] for i in order],
+                    file_type=["jpg"] * len(order),
+                )
         self.pictures.clear()
 
 

@@ -7,10 +7,12 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from lightning.pytorch.loggers import Logger
+import numpy as np
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from dpt.atomic import write_bytes
@@ -67,6 +69,30 @@ def make_wandb(
     run.define_metric("trainer/global_step")
     run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
     return WandbLogger(experiment=run, save_dir=save_dir, project=project)
+
+
+def make_tensorboard(*, save_dir: str, name: str, version: str) -> Logger:
+    """A TensorBoard logger that also takes pictures.
+
+    Raises:
+        ValueError: the package is not installed.
+    """
+    if find_spec("tensorboard") is None:
+        raise ValueError(
+            "logger=tensorboard needs a package that is not installed: pip install tensorboard, or "
+            "choose logger=csv"
+        )
+    return _TensorBoard(save_dir, name=name, version=version)
+
+
+class _TensorBoard(TensorBoardLogger):
+    @rank_zero_only
+    def log_image(
+        self, key: str, images: list[np.ndarray], step: int, caption: list[str], **_: Any
+    ) -> None:
+        """Logs uint8 images (H, W, 3), as ``WandbLogger.log_image`` does."""
+        for name, image in zip(caption, images, strict=True):
+            self.experiment.add_image(f"{key}/{name}", image, step, dataformats="HWC")
 
 
 def _short(error: Exception) -> str:
