@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,6 +20,17 @@ from dpt.atomic import write_bytes
 T = TypeVar("T")
 
 
+class _Terminal(logging.StreamHandler):
+    """Writes to what ``sys.stdout`` is now: a progress bar replaces it to keep lines apart."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stdout
+
+
 def start_log(folder: Path | None) -> None:
     """Sends the project's log to the terminal, and to ``folder/log.txt`` unless it is None."""
     log = logging.getLogger("dpt")
@@ -27,7 +38,7 @@ def start_log(folder: Path | None) -> None:
     log.setLevel(logging.INFO)
     log.propagate = False
     log.disabled = False  # Hydra disables existing loggers, also before the second run of a process
-    terminal = logging.StreamHandler(sys.stdout)
+    terminal = _Terminal()
     terminal.setFormatter(logging.Formatter("%(message)s"))
     log.addHandler(terminal)
     if folder is not None:
@@ -79,6 +90,23 @@ def log_table(
         better = "lower" if name in lower_is_better else "higher"
         cells = ["-" if v != v else f"{v:.4f}" for v in values]
         table.add_row(f"{metric} ({better} is better)", *cells)
+    _log(table)
+
+
+def log_sweep(results: Mapping[str, Mapping[str, float] | None]) -> None:
+    """Logs a line with up to six scores of each run of a sweep; None: the run failed."""
+    found = [scores for scores in results.values() if scores]
+    names = list(dict.fromkeys(k for scores in found for k in scores if k.count("/") < 2))[:6]
+    table = Table("run", *names, title="Sweep", title_justify="left", box=SIMPLE_HEAD)
+    for run, scores in results.items():
+        cells = (
+            [f"{scores[k]:.4g}" if k in scores else "-" for k in names] if scores else ["failed"]
+        )
+        table.add_row(run, *cells)
+    _log(table)
+
+
+def _log(table: Table) -> None:
     text = StringIO()
     Console(file=text, width=100, color_system=None, force_jupyter=False).print(table)
     logging.getLogger("dpt").info("%s", text.getvalue().rstrip())

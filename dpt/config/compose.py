@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dpt.plugins import load_plugins
+from dpt.process import is_first_rank
 
 MISTAKES = (ValueError, OSError)
 """Errors that a user can correct: the message is printed, the stack trace goes to log.txt only."""
@@ -66,11 +67,21 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     # Hydra accepts the flag only before the overrides
     arguments = sorted(arguments, key=lambda a: a not in SWEEP)
 
+    is_sweep = bool(SWEEP & set(arguments))
+    results: dict[str, dict[str, float] | None] = {}  # of the runs of a sweep; None: failed
+
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config)
     def entry(cfg: Any) -> None:
         sys.argv = typed  # other processes of the same run are started from it
         module, _, name = job.partition(":")
-        _run_job(cfg, getattr(import_module(module), name))
+        scores = None
+        try:
+            scores = _run_job(cfg, getattr(import_module(module), name)) or {}
+        except SystemExit as end:
+            if not results or end.code != 1:  # a mistake in the first run is in all of them
+                raise
+        if is_sweep:
+            results[_label_in_sweep(arguments)] = scores
 
     def printed(arguments: Sequence[str]) -> str:
         sys.argv = [typed[0], *arguments]
@@ -85,6 +96,12 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
             return
         sys.argv = [typed[0], *arguments, *_folder_to_resume(arguments)]
         entry()
+        if any(results.values()):
+            from dpt.run_log import log_sweep
+
+            log_sweep(results)
+        if None in results.values():
+            raise SystemExit(1)
     except (HydraException, OmegaConfBaseException) as error:
         refused = re.search(r"Could not override '([^']+)'", str(error))
         if refused is None:
@@ -119,10 +136,18 @@ def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
     return [f"run_dir='{folder}'"]
 
 
+def _label_in_sweep(arguments: Sequence[str]) -> str:
+    """The number of this run of a sweep, and its settings that the command line does not fix."""
+    from hydra.core.hydra_config import HydraConfig
+
+    cfg = HydraConfig.get()
+    return " ".join([str(cfg.job.num), *(o for o in cfg.overrides.task if o not in arguments)])
+
+
 # --------------------------------------------------------------------------------------- a run
 
 
-def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
+def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
     """One run: its folder, its log, its configuration on disk, then the job.
 
     With ``resume``, the configuration of the run in the folder, if any, is the base. A user's
@@ -150,9 +175,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
     if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device: leave trainer.devices at 1, or start the runs one by one")
     folder = Path(cfg.run_dir)
-    ranks = ("LOCAL_RANK", "RANK", "SLURM_PROCID")  # of Lightning, torchrun, srun
-    is_first_rank = all(os.environ.get(name, "0") == "0" for name in ranks)
-    start_log(folder if is_first_rank else None)
+    start_log(folder if is_first_rank() else None)
     quiet_libraries()
     start, before = time.time(), None
     try:
@@ -161,11 +184,11 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
             before = (folder / "config.yaml").read_bytes()
             cfg = continued(cfg, folder, hydra_cfg.overrides.task)
         values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-        if is_first_rank:
+        if is_first_rank():
             save_config(values, folder)
-        job(values)
+        return job(values)
     except Exception as error:
-        if is_first_rank:
+        if is_first_rank():
             with (folder / "log.txt").open("a", errors="backslashreplace") as file:
                 file.write(traceback.format_exc())
             saved = [p.stat().st_mtime for p in (folder / "checkpoints").glob("*.ckpt")]
