@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback, RichProgressBar, WeightAveraging
 from lightning.pytorch.plugins.environments import SLURMEnvironment
-from torch import nn
+from torch import Tensor, nn
 
+from dpt.process import Stopped, end_now, is_first_rank
 from dpt.training.task import Task
 from dpt.types import Batch
 
@@ -40,6 +41,11 @@ class StepCallback(Callback):
 def completes_step(trainer: L.Trainer, batch_idx: int) -> bool:
     """Whether the optimiser steps after this batch."""
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
+
+
+def between_steps(trainer: L.Trainer) -> bool:
+    """Whether a validation that ends now is not in the middle of accumulated gradients."""
+    return completes_step(trainer, trainer.fit_loop.batch_idx)
 
 
 class Throughput(Callback):
@@ -84,9 +90,77 @@ class ProgressLines(StepCallback):
             log.info("step %d: %s %.4f", trainer.global_step, name, scores[name])
 
 
+class Bar(RichProgressBar):
+    """Lightning's bar without the version of a logger and without a number of epochs."""
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Any:
+        return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        done, total = self.trainer.global_step, self.trainer.estimated_stepping_batches
+        return f"epoch {current_epoch}, from step {done} of {total}"
+
+
 def make_progress() -> Callback:
-    """A progress bar with loss and monitored metric in a terminal, log lines elsewhere."""
-    return RichProgressBar(leave=False) if sys.stdout.isatty() else ProgressLines()
+    """A progress bar in a terminal, log lines elsewhere."""
+    return Bar(leave=False) if sys.stdout.isatty() else ProgressLines()
+
+
+class MovingAverage(WeightAveraging):
+    """An exponential moving average of the weights, which is validated and saved instead of them.
+
+    After n updates the decay is min(decay, (1 + n) / (10 + n)), as in TensorFlow's
+    ``ExponentialMovingAverage``: the first weights of a short run are forgotten.
+
+    Args:
+        decay: the average is over about 1 / (1 - decay) steps.
+        use_buffers: also average BatchNorm's statistics.
+    """
+
+    def __init__(self, *, decay: float = 0.999, use_buffers: bool = True) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"callbacks.ema.decay={decay}: must be at least 0 and below 1")
+
+        def average(mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
+            rate = ((1 + updates) / (10 + updates)).clamp(max=decay)
+            return rate * mean + (1 - rate) * value
+
+        super().__init__(use_buffers=use_buffers, avg_fn=average)
+
+
+class EarlyStopping(Callback):
+    """Ends a run whose monitored score no longer improves.
+
+    Args:
+        patience: validations in a row without a better score; None: the run is never ended.
+    """
+
+    def __init__(self, *, patience: int | None = None) -> None:
+        if patience is not None and patience < 1:
+            raise ValueError(f"callbacks.early_stopping.patience={patience}: must be at least 1")
+        self.patience = patience
+        self.best: float | None = None
+        self.waited = 0
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        if self.patience is None or trainer.sanity_checking:
+            return
+        self.waited += 1
+        if pl_module.improves(self.best):
+            self.best, self.waited = pl_module.scores[pl_module.monitor], 0
+        if self.waited >= self.patience and between_steps(trainer):
+            trainer.should_stop = True
+            if trainer.is_global_zero:
+                log.info(
+                    "stopping early: %s has not improved in %d validations",
+                    pl_module.monitor, self.waited,
+                )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best, self.waited = state_dict["best"], state_dict["waited"]
 
 
 class Freeze(Callback):
@@ -128,45 +202,87 @@ class Freeze(Callback):
 class StopOnSignal(StepCallback):
     """Ctrl-C, SIGTERM and SIGUSR1 stop the run after the current step; a second Ctrl-C at once.
 
-    The run then saves, validates and writes its metrics. SIGUSR1 under SLURM
+    Signals are handled in a ``with`` block around the whole run, so also in the last validation.
+    The run saves, validates and writes its metrics. SIGUSR1 under SLURM
     (``#SBATCH --signal=SIGUSR1@90``) saves, puts the job back into the queue and exits, since the
-    job may have only seconds left. If one rank receives a signal, all ranks stop at the same step.
+    job may have only seconds left. If one rank receives a signal, all ranks stop at the same step:
+    they agree about once a second, since each exchange waits for the device.
+
+    Args:
+        resume: the command that continues the run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, resume: str = "") -> None:
+        self.resume = resume
         self.received: signal.Signals | None = None
+        self.agreed: signal.Signals | None = None  # the same on all ranks
         self.handlers: dict[signal.Signals, Any] = {}
+        self.next_exchange, self.last_step, self.last_time = 0, 0, 0.0
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            self.handlers[number] = signal.signal(number, self._receive)
+    def __enter__(self) -> Self:
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        self.handlers = {number: signal.signal(number, self._receive) for number in numbers}
+        return self
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = signal.Signals(number)
-        log.info("%s: stopping after this step", self.received.name)
-
-    def on_step(self, trainer: L.Trainer, task: Task) -> None:
-        if trainer.world_size > 1:
-            own = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
-            if number := int(trainer.strategy.reduce(own, reduce_op="max")):
-                self.received = signal.Signals(number)
-        if self.received is not None:
-            trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.received == signal.SIGUSR1 and SLURMEnvironment.detect():
-            if trainer.is_global_zero:
-                requeue()
-            raise SystemExit(128 + self.received)
-
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
-    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
-        self.on_train_end(trainer, pl_module)
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            reason = Stopped(number)
+            reason.message += f"; go on from the last checkpoint: {self.resume}"
+            end_now(reason)
+        self.received = self.received or signal.Signals(number)
+        if is_first_rank():
+            log.info(
+                "%s: saving and validating, then stopping; Ctrl-C %sstops at once",
+                self.received.name, "again " if number == signal.SIGINT else "",
+            )  # fmt: skip
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        signal.signal(signal.SIGTERM, self._receive)  # instead of Lightning's, which broadcasts
+        self.next_exchange = self.last_step = trainer.global_step
+        self.last_time = time.monotonic()
+
+    def on_step(self, trainer: L.Trainer, task: Task) -> None:
+        step = trainer.global_step
+        if trainer.world_size > 1 and step < self.next_exchange:
+            return
+        seconds = (time.monotonic() - self.last_time) / max(1, step - self.last_step)
+        slowest = self._agree(trainer, seconds)
+        self.next_exchange = step + max(1, min(100, int(1 / max(slowest, 0.01))))
+        self.last_step, self.last_time = step, time.monotonic()
+        if self.agreed is not None:
+            trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
+
+    def _agree(self, trainer: L.Trainer, seconds: float = 0.0) -> float:
+        """Tells all ranks of a signal; returns the largest ``seconds`` of a step."""
+        number = float(self.received or 0)
+        if trainer.world_size > 1:
+            own = torch.tensor([number, seconds], device=trainer.strategy.root_device)
+            number, seconds = trainer.strategy.reduce(own, reduce_op="max").tolist()
+        if number:  # not self.received: one that comes now is unknown to the others
+            self.agreed = self.received = signal.Signals(int(number))
+        return seconds
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        signal.signal(signal.SIGTERM, self._receive)
+        self._requeue(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._agree(trainer)
+        trainer.should_stop |= self.agreed is not None and between_steps(trainer)
+        self.last_step, self.last_time = trainer.global_step, time.monotonic()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._requeue(trainer)
+
+    def _requeue(self, trainer: L.Trainer) -> None:
+        if self.agreed == signal.SIGUSR1 and SLURMEnvironment.detect():
+            if trainer.is_global_zero:
+                requeue()
+            raise SystemExit(128 + self.agreed)
 
 
 def requeue() -> None:

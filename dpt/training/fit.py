@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 import torch.distributed as dist
 
 from dpt.config import build
@@ -21,7 +23,7 @@ from dpt.data import DataError, EpochSampler
 from dpt.data_check import quick_findings
 from dpt.evaluation.baselines import trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
-from dpt.objectives.base import lower_is_better
+from dpt.objectives.base import lower_is_better, nonfinite_summary
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.resume import RunState, checkpoint_of, step_of, without_weight_files
@@ -68,7 +70,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     # loaders and trainer
     train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
     val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
-    sampler, stop = train_loader.sampler, StopOnSignal()
+    command = "python train.py" if sys.argv[0].endswith("train.py") else "dpt train"
+    sampler, stop = train_loader.sampler, StopOnSignal(resume=f"{command} resume={folder}")
     assert isinstance(sampler, EpochSampler)
     state = RunState(sampler=sampler, batch_size=settings.batch_size)
     # StopOnSignal may save, so it comes after every callback that belongs to a step, such as EMA
@@ -81,39 +84,46 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         log_start(cfg, trainer, task, len(train), len(val))
         if checkpoint is not None:
             log.info("resume: from %s, step %d", checkpoint, step_of(checkpoint))
+        warn_if_busy()
     for logger in trainer.loggers:
         logger.log_hyperparams(dict(cfg))
 
     # training and the last validation
-    try:
-        trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
-        scores = finish(trainer, task, val_loader, folder)
-    except Exception:
-        launcher: Any = trainer.strategy.launcher
-        if launcher is not None:  # the other ranks would wait for this one and hold their GPUs
-            launcher.kill(signal.SIGKILL)
-        raise
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-    # results
-    if not trainer.is_global_zero:
-        return scores
-    if scores:
+    with stop:
+        try:
+            trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
+            scores = finish(trainer, task, val_loader, folder)
+        except Exception:
+            launcher: Any = trainer.strategy.launcher
+            if launcher is not None:  # the other ranks would wait for this one and hold their GPUs
+                launcher.kill(signal.SIGKILL)
+            raise
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if not trainer.is_global_zero:
+            return scores
         notes: dict[str, float | str] = {
             **{k: v for o in objectives.values() for k, v in o.notes.items()},
             "precision": str(trainer.precision),
             "skipped_steps": task.guard.total,
+            "nonfinite_predictions": len(task.nonfinite),
             "ended": f"stopped by {stop.received.name}" if stop.received else "finished",
         }
-        write_json(folder / "metrics.json", {**scores, **notes})  # first without the slow baselines
-        rows = trivial_scores(objectives, train, val, settings.image_size)
+        if scores:
+            write_json(folder / "metrics.json", {**scores, **notes})
+
+    # baselines, which take time that a stopped job may not have
+    if scores:
+        rows = {} if stop.received else trivial_scores(objectives, train, val, settings.image_size)
         baselines = {
             f"{name.replace(' ', '_')}/{metric}": value
             for name, row in rows.items()
             for metric, value in row.items()
         }
         write_json(folder / "metrics.json", {**scores, **baselines, **notes})
+        for logger in trainer.loggers:
+            logger.log_metrics(baselines, step=trainer.global_step)
+            logger.save()
         columns = {**rows, cfg["model"]["name"]: scores}
         lower = lower_is_better(objectives.values())
         log_table(columns, title="Scores on val", lower_is_better=lower)
@@ -123,8 +133,14 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         log.info("panels:      %s", folder / "panels")
     if stop.received is not None:
         log.info("stopped by %s after %d steps", stop.received.name, trainer.global_step)
+        log.info("go on with: %s", stop.resume)
         # Only rank 0 exits non-zero; otherwise the launcher would kill it while it is writing
         raise SystemExit(128 + stop.received)
+    if task.nonfinite:
+        raise ValueError(
+            f"the run has diverged: {nonfinite_summary(task.nonfinite)}. Lower optim.lr; "
+            f"best.ckpt, if there is one, is of an earlier validation"
+        )
     return scores
 
 
@@ -171,13 +187,27 @@ def log_start(
     log.info("each step uses %d images (%s)", images, ", ".join(parts))
 
 
+def warn_if_busy() -> None:
+    """Says so if other programs use the processors that this one has threads for."""
+    threads, cores, load = torch.get_num_threads(), os.cpu_count() or 1, os.getloadavg()[0]
+    if threads > 1 and threads + load > 1.5 * cores:
+        log.warning(
+            "this machine is busy (load %.1f on %d processors), and %d threads of this run wait "
+            "for one another: OMP_NUM_THREADS=1 before the command may make it much faster",
+            load, cores, threads,
+        )  # fmt: skip
+
+
 def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:
     """Validates the final weights if that is not done yet, and saves missing checkpoints."""
     _save_if_missing(trainer, folder / "checkpoints/last.ckpt")
     if task.scored_step != trainer.global_step:
         trainer.should_stop = False
+        if trainer.is_global_zero:
+            log.info("validating the final weights")
         trainer.validate(task, val_loader, verbose=False)
-    _save_if_missing(trainer, folder / "checkpoints/best.ckpt")
+    if not task.nonfinite:
+        _save_if_missing(trainer, folder / "checkpoints/best.ckpt")
     return dict(task.scores)
 
 

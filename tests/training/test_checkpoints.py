@@ -4,7 +4,6 @@ import resource
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from dpt.training import resume
 from dpt.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
@@ -79,7 +78,7 @@ def test_averages_need_whole_weights():
     trainer = {"strategy": "fsdp", "max_steps": 1, "max_epochs": None, "max_time": None,
                "val_check_interval": None, "check_val_every_n_epoch": None, "precision": "32-true",
                "accumulate_grad_batches": 1, "enable_progress_bar": False}  # fmt: skip
-    target = f"{EMAWeightAveraging.__module__}.EMAWeightAveraging"
+    target = "dpt.training.callbacks.MovingAverage"
     cfg = {"trainer": trainer, "logger": {}, "callbacks": {"ema": {"_target_": target}}}
     with pytest.raises(ValueError, match=r"callbacks\.ema needs whole weights"):
         make_trainer(cfg, 1)

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 import dpt
 from dpt.data import DataError, Dataset
 from dpt.data.scenes.dataset import CLASSES
-from dpt.training.fit import CHECKED, check_data
+from dpt.training.fit import CHECKED, check_data, warn_if_busy
 from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
@@ -319,6 +319,10 @@ def test_a_sweep_numbers_its_runs(train, tmp_path):
         assert (folder / "metrics.json").is_file()
         assert (folder / "checkpoints/last.ckpt").is_file()
         assert log_of(folder).count("Scores on val") == 1
+    lines = log_of(folder).partition("Sweep")[2].splitlines()
+    assert "val/mae" in lines[1]
+    assert [line.split()[:2] for line in lines[3:5]] == [["0", "optim.lr=0.01"],
+                                                        ["1", "optim.lr=0.02"]]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------ loggers
@@ -453,3 +457,25 @@ def test_ranks_that_rank_0_starts_do_not_read_files_again(monkeypatch):
     check(1)
     with pytest.raises(DataError, match="broken"):
         check(0)
+
+
+def test_a_run_that_diverges_fails(train, metrics, tmp_path, capsys):
+    """Its weights are huge after the first step: nothing of it is the best."""
+    with pytest.raises(SystemExit) as end:
+        train(tmp_path / "run", "task=depth", "optim.lr=1e30", "schedule=constant",
+              "schedule.warmup=0")  # fmt: skip
+    assert end.value.code == 1
+    assert "error: the run has diverged: predictions that are not" in capsys.readouterr().err
+    assert metrics(tmp_path / "run")["nonfinite_predictions"] == 5
+    assert not (tmp_path / "run/checkpoints/best.ckpt").exists()
+    assert "best.ckpt is not replaced" in log_of(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("threads", "load", "warns"), [(8, 6.0, True), (8, 0.5, False),
+                                                        (1, 20.0, False)])  # fmt: skip
+def test_a_busy_machine_is_told(monkeypatch, caplog, threads, load, warns):
+    monkeypatch.setattr("dpt.training.fit.torch.get_num_threads", lambda: threads)
+    monkeypatch.setattr("dpt.training.fit.os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("dpt.training.fit.os.cpu_count", lambda: 8)
+    warn_if_busy()
+    assert ("OMP_NUM_THREADS=1" in caplog.text) == warns
