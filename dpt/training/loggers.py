@@ -27,7 +27,7 @@ def make_wandb(
     name: str | None = None,
     group: str | None = None,
     tags: Sequence[str] = (),
-) -> Any:
+) -> Logger:
     """A W&B logger, offline unless logged in or ``WANDB_MODE`` is set.
 
     Also offline if the service cannot be reached. ``save_dir`` keeps the run's id, so that a

@@ -220,8 +220,8 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         model=model,
         objectives=objectives,
         teacher=make_teacher(cfg["task"], objectives),
-        optimizer=make(cfg["optim"], "optim"),
-        schedule=make(cfg["schedule"], "schedule"),
+        optimizer=make(cfg["optim"], "optim", Optimizer),
+        schedule=make(cfg["schedule"], "schedule", LRScheduler),
         monitor=cfg["task"]["monitor"],
         max_skipped_steps=validate(int, cfg["max_skipped_steps"], "max_skipped_steps"),
     )
