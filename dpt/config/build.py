@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from omegaconf import OmegaConf
+from pydantic import Field
 from torch.utils.data import DataLoader
 
 from dpt.config.objects import check_arguments, find, make
@@ -58,10 +59,51 @@ class LoaderSettings:
                 )
 
 
+@dataclass(frozen=True)
+class TaskKeys:
+    """The keys of ``task`` that every task has."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "ignore"}
+
+    name: str
+    monitor: str
+    objectives: dict[str, dict[str, Any]]
+
+
+Part = dict[str, Any]
+Named = dict[str, Part | None]
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """The keys of a training run's configuration; what is in a ``Part`` is checked where used."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    task: TaskKeys
+    data: Part
+    model: Part
+    augment: Part
+    optim: Part
+    schedule: Part
+    trainer: Part
+    callbacks: Named
+    logger: Named
+    run_dir: str
+    overrides: list[str]
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    steps: Annotated[int, Field(ge=1, le=10**9)]
+    max_skipped_steps: int
+    resume: str | None
+    overwrite: bool
+    paths: Part = field(default_factory=dict)
+    find: Part = field(default_factory=dict)
+
+
 def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
     values = {k: data[k] for k in LoaderSettings.__dataclass_fields__ if k in data}
-    if values["eval_size"] is None:
-        values["eval_size"] = values["image_size"]
+    if values.get("eval_size") is None:
+        values["eval_size"] = values.get("image_size")
     return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
 
 
@@ -78,10 +120,7 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
             name: partial(make_dataset, part, where=f"{where}.sets.{name}")
             for name, part in node["sets"].items()
         }
-    dataset = make(node, where)
-    if not isinstance(dataset, Dataset):
-        raise ValueError(f"{where}._target_={node['_target_']}: must derive from dpt.data.Dataset")
-    return dataset
+    return make(node, where, Dataset)
 
 
 def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
@@ -94,7 +133,7 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
                 f"task={task['name']} has no task.objectives.{name}: the experiment, or an "
                 f"argument, is for another task"
             )
-        cls: Any = find(node["_target_"], f"task.objectives.{name}")
+        cls: Any = find(node["_target_"], f"task.objectives.{name}", Objective)
         if cls.target and cls.target not in info.targets:
             remedy = "data=scenes has all; data=folder: set data.labels or data.depth"
             if cls.target == "labels":
@@ -105,7 +144,7 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
                 f"{given}. Choose data that has them ({remedy})"
             )
         node = {**node, **cls.from_data(data, node)}
-        objective = objectives[name] = make(node, f"task.objectives.{name}")
+        objective = objectives[name] = make(node, f"task.objectives.{name}", Objective)
         if not isinstance(objective.metrics, SumMetric):
             raise ValueError(
                 f"task.objectives.{name}: its metrics are a {type(objective.metrics).__name__}, "

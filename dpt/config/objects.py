@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
 from typing import Any, get_type_hints
 

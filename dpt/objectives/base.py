@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
@@ -48,6 +49,8 @@ class Objective(nn.Module, ABC):
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"weight={weight} of the {self.head} loss: must be finite, at least 0")
         self.weight = weight
         self.head_options: dict[str, Any] = {}
         self.notes: dict[str, Any] = {}

@@ -46,7 +46,8 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     if str(cfg["trainer"]["devices"]) != "1":
         raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
 
-    L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
+    validate(build.RunKeys, cfg, "")
+    L.seed_everything(cfg["seed"], verbose=False)
     settings = build.loader_settings(cfg["data"])
     train = build.make_dataset(cfg["data"], "train")
     objectives = build.make_objectives(cfg["task"], train)

@@ -40,8 +40,13 @@ def make_optimizer(
         weight_decay: of weight matrices and kernels.
 
     Raises:
-        ValueError: ``layer_decay`` is out of range, or the order of the layers is unknown.
+        ValueError: a setting is out of range, or the order of the layers is unknown.
     """
+    for name, value in {"lr": lr, "encoder_lr": encoder_lr, "weight_decay": weight_decay}.items():
+        if value is not None and not 0 <= value <= 1000:  # more overflows within a few steps
+            raise ValueError(f"optim.{name}={value:g}: must lie in 0..1000")
+    if not all(0 <= share < 1 for share in (momentum, *betas)):
+        raise ValueError(f"optim: {momentum=} and betas={list(betas)} must lie in 0..1, 1 excluded")
     if layer_decay is not None and not 0 < layer_decay <= 1:
         raise ValueError(f"optim.layer_decay={layer_decay}: must lie in 0..1, 0 excluded")
     encoder: Any = model.encoder
@@ -85,9 +90,15 @@ def warmup_then_decay(
         decay: ``poly`` is (1 - t)^power, ``cosine`` is (1 + cos πt) / 2, t from 0 to 1.
         warmup: number of steps (>= 1) or share of ``total_steps`` (< 1).
         final: factor of the full rate at the end.
+
+    Raises:
+        ValueError: a setting is negative, or the run has no step.
     """
-    if warmup < 0 or total_steps < 1:
-        raise ValueError(f"schedule: {warmup=} and {total_steps=} must be positive")
+    if min(warmup, power, final) < 0 or total_steps < 1:
+        raise ValueError(
+            f"schedule: {warmup=}, {power=} and {final=} must be at least 0, and the steps of the "
+            f"run ({total_steps}) at least 1"
+        )
     warmup_steps = int(warmup) if warmup >= 1 else round(warmup * total_steps)
 
     def factor(step: int) -> float:
