@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import StringIO
@@ -31,6 +32,16 @@ class _Terminal(logging.StreamHandler):
         return sys.stdout
 
 
+def without_passwords(text: str) -> str:
+    """``text`` with ``***`` in place of the passwords in addresses, ``https://name:word@host``."""
+    return re.sub(r"(\w://[^\s/:@]*):[^\s/@]+@", r"\1:***@", text)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_passwords(super().format(record))
+
+
 def start_log(folder: Path | None) -> None:
     """Sends the project's log to the terminal, and to ``folder/log.txt`` unless it is None."""
     log = logging.getLogger("dpt")
@@ -39,12 +50,12 @@ def start_log(folder: Path | None) -> None:
     log.propagate = False
     log.disabled = False  # Hydra disables existing loggers, also before the second run of a process
     terminal = _Terminal()
-    terminal.setFormatter(logging.Formatter("%(message)s"))
+    terminal.setFormatter(_Formatter("%(message)s"))
     log.addHandler(terminal)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         file = logging.FileHandler(folder / "log.txt", errors="backslashreplace")
-        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(file)
 
 

@@ -26,6 +26,16 @@ MISTAKES = (ValueError, OSError)
 """Errors that a user can correct: the message is printed, the stack trace goes to log.txt only."""
 
 SWEEP = {"-m", "--multirun"}
+FLAG = re.compile(
+    r"-(h|c|p|r|m|i|cd|cn|cp|sc)|--(help|cfg|resolve|package|run|multirun|info|config-dir"
+    r"|config-name|config-path|hydra-help|shell-completion|version)(=.*)?"
+)
+"""Flags of Hydra."""
+RUN_FILES = ("checkpoints/last.ckpt", "checkpoints/best.ckpt", "metrics.json", "nonfinite.csv",
+             "wandb_id.txt")  # fmt: skip
+"""Files that a training run must not find in its folder, unless it resumes."""
+LOCK_SECONDS = 10
+"""How long to wait for another process: loader workers outlive a killed one for some seconds."""
 
 LESS_MEMORY = (
     "reduce data.batch_size or data.image_size, or set trainer.precision=bf16-mixed, "
@@ -46,7 +56,9 @@ def fail(message: str) -> NoReturn:
     """Prints ``error: message`` as one line and exits with 1."""
     if os.environ.get("DPT_DEBUG"):
         traceback.print_exc()
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    from dpt.run_log import without_passwords
+
+    print(f"error: {without_passwords(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(1)
 
 
@@ -94,6 +106,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
             # files whose names begin with _ are included by other files only
             print(re.sub(r"\b_\w+, ", "", printed(arguments)).rstrip())
             return
+        _check_words(arguments)
         sys.argv = [typed[0], *arguments, *_folder_to_resume(arguments)]
         entry()
         if any(results.values()):
@@ -118,6 +131,14 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         sys.argv = typed
 
 
+def _check_words(arguments: Sequence[str]) -> None:
+    """Raises ValueError for a flag in place of an override."""
+    for word, following in zip(arguments, [*arguments[1:], "VALUE"], strict=True):
+        if word.startswith("-") and not FLAG.fullmatch(word):
+            name, _, value = word.lstrip("-").partition("=")
+            raise ValueError(f"there is no flag {word}; settings are {name}={value or following}")
+
+
 def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
     """The override that sets the folder of the run, or of its checkpoint, in ``resume=``."""
     values = [a.partition("=")[2].strip("\"'") for a in arguments if a.startswith("resume=")]
@@ -129,6 +150,8 @@ def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
         return []
     path = Path(values[-1])
     folder = path.parent.parent if path.suffix == ".ckpt" else path
+    if folder != path and not path.is_file():
+        raise ValueError(f"resume={path}: no such file")
     if not (folder / "config.yaml").is_file():
         raise ValueError(
             f"resume={path}: not a run's folder (it would hold config.yaml and checkpoints/)"
@@ -161,7 +184,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
 
     from dpt.atomic import write_bytes
     from dpt.config.objects import continued
-    from dpt.run_log import start_log
+    from dpt.run_log import start_log, without_passwords
 
     hydra_cfg = HydraConfig.get()
     resume = cfg.get("resume")
@@ -175,13 +198,20 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
     if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device: leave trainer.devices at 1, or start the runs one by one")
     folder = Path(cfg.run_dir)
-    start_log(folder if is_first_rank() else None)
+    lock = _hold(folder) if is_first_rank() else None
+    try:
+        start_log(folder if is_first_rank() else None)
+    except OSError as error:
+        fail(str(error))
     quiet_libraries()
     start, before = time.time(), None
     try:
         load_plugins()
-        if resume and (folder / "config.yaml").is_file():
+        if is_first_rank() and not resume:
+            _refuse_used(folder, cfg)
+        if (folder / "config.yaml").is_file():
             before = (folder / "config.yaml").read_bytes()
+        if resume and before is not None:
             cfg = continued(cfg, folder, hydra_cfg.overrides.task)
         values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if is_first_rank():
@@ -190,7 +220,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
     except Exception as error:
         if is_first_rank():
             with (folder / "log.txt").open("a", errors="backslashreplace") as file:
-                file.write(traceback.format_exc())
+                file.write(without_passwords(traceback.format_exc()))
             saved = [p.stat().st_mtime for p in (folder / "checkpoints").glob("*.ckpt")]
             if before is not None and max(saved, default=0) < start:  # nothing was trained
                 write_bytes(folder / "config.yaml", before)
@@ -204,6 +234,39 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
     finally:
         if "wandb" in sys.modules:
             sys.modules["wandb"].finish()  # else the next job of a sweep would join this run
+        if lock is not None:
+            Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
+
+
+def _hold(folder: Path) -> Any:
+    """A lock that keeps other processes out of a run's folder; exits if one is in it."""
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=LOCK_SECONDS)
+    except Timeout:
+        fail(f"run_dir={folder}: another process is writing to it: wait for it, or give another")
+    return lock
+
+
+def _refuse_used(folder: Path, cfg: Any) -> None:
+    """Raises ValueError if the folder holds a training run that the command would overwrite."""
+    trains = "overwrite" in cfg
+    found = [name for name in RUN_FILES[: 3 if trains else 2] if (folder / name).exists()]
+    if found and not cfg.get("overwrite"):
+        choices = f", resume={folder} to continue it, or overwrite=true" if trains else ""
+        raise ValueError(
+            f"run_dir={folder}: holds a run already ({found[0]}): give another run_dir{choices}"
+        )
+
+
+def remove_run(folder: Path) -> None:
+    """Removes what an earlier run left in the folder, for ``overwrite=true``."""
+    for name in RUN_FILES:
+        (folder / name).unlink(missing_ok=True)
 
 
 def save_config(cfg: Mapping[str, Any], folder: Path) -> None:
@@ -211,8 +274,11 @@ def save_config(cfg: Mapping[str, Any], folder: Path) -> None:
     from omegaconf import OmegaConf
 
     from dpt.atomic import write_bytes
+    from dpt.config.objects import map_strings
+    from dpt.run_log import without_passwords
 
-    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(cfg))).encode())
+    plain = map_strings(cfg, without_passwords)
+    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
 
 
 def quiet_libraries() -> None:
@@ -256,8 +322,11 @@ def _allowed_keys(key: str, config: str) -> str:
 
     from dpt.validation import unknown_key
 
-    node = yaml.safe_load(config)
-    for part in re.split(r"[./]", key.partition("@")[0]):
+    node, parts = yaml.safe_load(config), re.split(r"[./]", key.partition("@")[0])
+    for i, part in enumerate(parts):
+        if isinstance(node, str) and (other := re.fullmatch(r"\$\{([\w.]+)\}", node)):
+            set_here = ".".join([other[1], *parts[i:]])
+            return f"{'.'.join(parts[:i])} is a copy of {other[1]}: set {set_here}"
         if not isinstance(node, dict) or part not in node:
             break
         node = node[part]

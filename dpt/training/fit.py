@@ -14,25 +14,36 @@ from typing import Any
 import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from dpt.config import build
-from dpt.config.compose import save_config
+from dpt.config.compose import remove_run, save_config
 from dpt.config.model import complete, make_model
+from dpt.config.objects import map_strings
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
 from dpt.data_check import quick_findings
 from dpt.evaluation.baselines import trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.objectives.base import lower_is_better, nonfinite_summary
-from dpt.run_log import log_table, write_json
+from dpt.run_log import log_table, without_passwords, write_json
 from dpt.training.callbacks import StopOnSignal
-from dpt.training.resume import RunState, checkpoint_of, step_of, without_weight_files
+from dpt.training.resume import (
+    RunState,
+    checkpoint_of,
+    is_finished,
+    step_of,
+    without_weight_files,
+)
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer
 from dpt.validation import validate
+from dpt.weights.files import reason
 
 log = logging.getLogger("dpt")
 
+BROKEN = (LookupError, TypeError, AttributeError, AssertionError)
+"""Errors of restoring a checkpoint without some of its parts."""
 CHECKED_FILES = 16
 """Files of each split that are read before training starts."""
 CHECKED = "DPT_DATA_CHECKED"
@@ -52,7 +63,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         The final validation metrics, also in ``metrics.json``.
     """
     folder, started = Path(cfg["run_dir"]), time.monotonic()
-    L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
+    validate(build.RunKeys, cfg, "")
+    L.seed_everything(cfg["seed"], verbose=False)
 
     # data, and what is trained on it
     settings = build.loader_settings(cfg["data"])
@@ -62,12 +74,14 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     check_data(train, val, objectives, skips_broken=settings.on_error == "skip")
 
     # the model, new or from the run's checkpoint
-    checkpoint = checkpoint_of(folder) if cfg["resume"] else None
+    checkpoint = checkpoint_of(folder, cfg["resume"]) if cfg["resume"] else None
     parts = cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
     model = make_model(parts, objectives, settings, cfg["overrides"])
     task = make_task(cfg, objectives, model)
 
     # loaders and trainer
+    if cfg["overwrite"] and not cfg["resume"]:
+        rank_zero_only(remove_run)(folder)
     train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
     val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
     command = "python train.py" if sys.argv[0].endswith("train.py") else "dpt train"
@@ -85,19 +99,27 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         if checkpoint is not None:
             log.info("resume: from %s, step %d", checkpoint, step_of(checkpoint))
         warn_if_busy()
+    if checkpoint is not None and is_finished(checkpoint, trainer):
+        trainer.fit_loop.epoch_loop.max_steps = step_of(checkpoint) or 0  # trains no further
+        log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
     for logger in trainer.loggers:
-        logger.log_hyperparams(dict(cfg))
+        logger.log_hyperparams(map_strings(cfg, without_passwords))
 
     # training and the last validation
     with stop:
         try:
             trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
             scores = finish(trainer, task, val_loader, folder)
-        except Exception:
+        except Exception as error:
             launcher: Any = trainer.strategy.launcher
             if launcher is not None:  # the other ranks would wait for this one and hold their GPUs
                 launcher.kill(signal.SIGKILL)
-            raise
+            if checkpoint is None or state.restored or not isinstance(error, BROKEN):
+                raise
+            raise ValueError(
+                f"{checkpoint}: a part is missing or damaged ({reason(error)}): remove it to continue "
+                f"from best.ckpt, or start a new run from its weights: model.weights={checkpoint}"
+            ) from error
         if dist.is_initialized():
             dist.destroy_process_group()
         if not trainer.is_global_zero:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from lightning.pytorch.strategies import FSDPStrategy
 from dpt.data import EpochSampler
 from dpt.training.checkpoints import read_checkpoint
 from dpt.types import Batch
+from dpt.weights.files import reason
 
 log = logging.getLogger("dpt")
 
@@ -35,12 +37,15 @@ class RunState(Callback):
     Args:
         sampler: of the training loader.
         batch_size: of one rank.
+
+    Attributes:
+        restored: whether a checkpoint's content is no longer needed.
     """
 
     def __init__(self, *, sampler: EpochSampler, batch_size: int) -> None:
         self.sampler = sampler
         self.batch_size = batch_size
-        self.resumed = False
+        self.resumed = self.restored = False
         self.random_state: dict[str, Any] | None = None
 
     def on_save_checkpoint(
@@ -58,6 +63,12 @@ class RunState(Callback):
             for scope in ("total", "current"):
                 progress[scope]["ready"] = progress[scope]["processed"]
             progress["is_last_batch"] = False
+        if not trainer.state.finished:
+            # in an epoch; Lightning misses the start of one that follows a resumed last batch
+            done = trainer.current_epoch
+            counts = {"ready": done + 1, "started": done + 1, "processed": done, "completed": done}
+            for scope in ("total", "current"):
+                checkpoint["loops"]["fit_loop"]["epoch_progress"][scope] |= counts
         batches = current["processed"]
         epoch_is_done = batches >= trainer.num_training_batches
         checkpoint[KEY] = {
@@ -127,6 +138,10 @@ class RunState(Callback):
             self.random_state = None
             # the step that loggers see; Lightning may have added 1 when it resumed
             trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+        self.restored = True
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.restored = True
 
 
 def random_state() -> dict[str, Any]:
@@ -150,8 +165,12 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     random.setstate(state["python"])
 
 
-def checkpoint_of(folder: Path) -> Path | None:
+def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
     """The checkpoint to continue from: ``last.ckpt``, or ``best.ckpt`` if that is damaged.
+
+    Args:
+        folder: of the run.
+        resume: as on the command line; a file with the suffix ``.ckpt`` is the checkpoint itself.
 
     Returns:
         None if the run has no checkpoint yet.
@@ -160,15 +179,48 @@ def checkpoint_of(folder: Path) -> Path | None:
         ValueError: no checkpoint can be read.
     """
     paths = [folder / "checkpoints" / name for name in ("last.ckpt", "best.ckpt")]
-    found = [path for path in paths if path.is_file()]
+    found = [p for p in ([Path(resume)] if resume.endswith(".ckpt") else paths) if p.is_file()]
+    faults = []
     for path in found:
-        if step_of(path) is not None:
-            if path != found[0]:
-                log.warning("%s cannot be read: continuing from %s", found[0], path)
+        fault = fault_of(path)
+        if fault is None:
+            if faults:
+                log.warning("%s is damaged (%s): continuing from %s", found[0], faults[0], path)
             return path
+        faults.append(fault)
     if found:
-        raise ValueError(f"{found[0]}: damaged, and there is no other checkpoint: start a new run")
+        raise ValueError(
+            f"{found[0]}: damaged ({faults[0]}), and there is no other checkpoint: start a new run"
+        )
+    log.warning("resume: %s holds no checkpoint: starting from the first step", folder)
     return None
+
+
+def fault_of(path: Path) -> str | None:
+    """What is missing or damaged in a checkpoint; None if it is complete.
+
+    All bytes are compared with the checksums that ``torch.save`` writes and does not read.
+    """
+    values = read_checkpoint(path)
+    if not isinstance(values, dict):
+        return "cannot be read"
+    if absent := [k for k in ("state_dict", "optimizer_states", "loops", KEY) if not values.get(k)]:
+        return f"has no {', '.join(absent)}"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            record = archive.testzip()
+    except Exception as error:  # a damaged archive raises errors of many types
+        return reason(error)
+    return record and f"{record} differs from its checksum"
+
+
+def is_finished(path: Path, trainer: L.Trainer) -> bool:
+    """Whether the run had taken all its steps, or epochs, when it wrote this checkpoint."""
+    values: Any = read_checkpoint(path)
+    return (
+        0 <= trainer.max_steps <= values["global_step"]
+        or 0 <= (trainer.max_epochs or -1) <= values[KEY]["epoch"]
+    )
 
 
 def step_of(path: Path) -> int | None:

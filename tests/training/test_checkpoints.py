@@ -11,7 +11,8 @@ from dpt.training.trainer import make_trainer
 
 
 def checkpoint(step):
-    return {"global_step": step, "state_dict": {"weight": torch.full((1000,), float(step))}}
+    return {"global_step": step, "state_dict": {"weight": torch.full((1000,), float(step))},
+            "optimizer_states": [{}], "loops": {"a": 0}, resume.KEY: {"epoch": 0}}  # fmt: skip
 
 
 def test_a_full_disk_is_said_and_leaves_the_file_before_it(tmp_path):
@@ -47,9 +48,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_best(tmp_path, caplog):
     assert resume.checkpoint_of(run) == last
     last.write_bytes(last.read_bytes()[:2000])
     assert resume.checkpoint_of(run) == run / "checkpoints/best.ckpt"
-    assert "last.ckpt cannot be read" in caplog.text
+    assert "last.ckpt is damaged (cannot be read)" in caplog.text
     (run / "checkpoints/best.ckpt").write_bytes(b"")
-    with pytest.raises(ValueError, match="damaged, and there is no other"):
+    with pytest.raises(ValueError, match=r"damaged \(cannot be read\), and there is no other"):
         resume.checkpoint_of(run)
 
 
