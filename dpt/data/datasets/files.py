@@ -56,6 +56,9 @@ class FileTable:
             None if class_id == NO_CLASS else class_id, None if math.isnan(value) else value,
         )  # fmt: skip
 
+FRACTIONS = {"train": 0.9, "val": 0.1}
+"""Shares of the splits where neither folders nor lists tell them apart."""
+
 
 @dataclass(kw_only=True, eq=False)
 class FileDataset(Dataset):
@@ -221,10 +224,10 @@ def share_out(
 ) -> list[str]:
     """The keys of one split where no folder or list tells the splits apart.
 
-    Keys are ranked by a hash of their name and dealt out in the order of ``fractions`` (None: 0.9
-    to train, 0.1 to val): the same on every machine, and new files hardly move the others.
+    Keys are ranked by a hash of their name and dealt out in the order of ``fractions`` (None:
+    :data:`FRACTIONS`): the same on every machine, and new files hardly move the others.
     """
-    fractions = fractions or {"train": 0.9, "val": 0.1}
+    fractions = fractions or FRACTIONS
     if split not in fractions:
         known = ", ".join(fractions)
         raise DataError(f"split {split} has no folder, list or share in data.fractions ({known})")

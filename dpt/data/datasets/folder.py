@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, read_list, share_out
+from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list, share_out
 from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
@@ -79,6 +79,12 @@ class FolderDataset(FileDataset):
         if self._lists:
             keys = self._select_listed(photos, folder)
         elif own:
+            if self.fractions not in (None, FRACTIONS):
+                raise DataError(
+                    f"data.fractions={dict(self.fractions)} has no effect: {folder} is the "
+                    f"{self.split} split; leave it out, or set data.images (and data.labels, "
+                    f"data.depth) to one folder to divide"
+                )
             keys = list(photos)
         else:
             keys = share_out(photos, split=self.split, fractions=self.fractions)
