@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,21 @@ from dpt.data.errors import DataError
 from dpt.data.formats.io import check_file, check_pixels
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
+# Other formats are lists of further files and addresses, which would be opened or waited for.
+_CONTAINERS = "mov,avi,matroska,mpegts,mpeg,flv,asf"
+os.environ.setdefault(
+    "OPENCV_FFMPEG_CAPTURE_OPTIONS", f"format_whitelist;{_CONTAINERS}|protocol_whitelist;file"
+)
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # a damaged file writes a line a block
 _WHOLE = 0.9
 """Share of the announced frames below which a video counts as damaged: headers often round."""
+
+
+def _require_utf8(path: str | Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{path}: OpenCV takes names of videos in UTF-8 only: rename it") from None
 
 
 class VideoReader:
@@ -28,6 +42,7 @@ class VideoReader:
     """
 
     def __init__(self, path: str | Path) -> None:
+        _require_utf8(path)
         self.path = Path(path)
         check_file(self.path)
         # FFmpeg alone: OpenCV's other readers never return from some damaged files
@@ -39,14 +54,18 @@ class VideoReader:
         height, width = (cv2.CAP_PROP_FRAME_HEIGHT, cv2.CAP_PROP_FRAME_WIDTH)
         check_pixels(path, *(int(self._capture.get(side)) for side in (height, width)))
         fps = self._capture.get(cv2.CAP_PROP_FPS)
-        self.fps = fps if 0 < fps < 1000 else 25.0
+        self.fps = fps if 0.01 <= fps <= 1000 else 25.0
         self.announced = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        count = 0
+        count, shape = 0, None
         try:
             while (read := self._capture.read())[0]:
                 count += 1
+                if read[1].shape != (shape := shape or read[1].shape):
+                    raise DataError(
+                        f"{self.path}: frame {count} has another size than the first: convert it"
+                    )
                 yield cv2.cvtColor(read[1], cv2.COLOR_BGR2RGB, dst=read[1])
         finally:
             self._capture.release()
@@ -65,8 +84,9 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path, *, fps: float) -> None:
+        _require_utf8(path)
         self.path = path
-        self.fps = fps
+        self.fps = round(fps, min(3, int(np.log10(65535 / fps))))  # 16 bits in MPEG-4 part 2
         self.count = 0
         self._writer: cv2.VideoWriter | None = None
 
@@ -76,7 +96,7 @@ class VideoWriter:
             size = (frame.shape[1], frame.shape[0])
             self._writer = cv2.VideoWriter(str(self.path), code, self.fps, size)
             if not self._writer.isOpened():
-                raise OSError(f"{self.path}: this OpenCV cannot write a video of {size} pixels")
+                raise DataError(f"a video of {size[0]}x{size[1]} pixels cannot be written")
         self._writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
         self.count += 1
 
