@@ -1,6 +1,7 @@
 """The demo: its answers, what its server refuses, and the page itself in a browser."""
 
 import base64
+import contextlib
 import http.client
 import io
 import json
@@ -170,7 +171,7 @@ class Client:
     def request(self, method, path, body=None, **headers):
         connection = http.client.HTTPConnection(*self.address, timeout=60)
         try:
-            connection.putrequest(method, path)
+            connection.putrequest(method, path, skip_host="Host" in headers)
             if body is not None:
                 headers = {"Content-Length": str(len(body)), **headers}
             for name, value in headers.items():
@@ -231,6 +232,71 @@ def test_large_uploads_are_refused_before_they_are_read(client):
     assert client.request("POST", "/predict", Content_Length=str(MAX_BYTES + 1))[0] == 413
     assert client.request("POST", "/predict", Transfer_Encoding="chunked")[0] == 411
     assert client.request("POST", "/predict", Content_Length="-1")[0] == 411
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:7860"}, 200),
+        ({"Host": "[::1]:7860", "Origin": "http://[::1]:7860"}, 200),
+        ({"Host": "evil.example:7860"}, 403),  # a name that leads here: DNS rebinding
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": ""}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "["}, 400),
+    ],
+    ids=str,
+)
+def test_other_hosts_and_sites_are_refused(client, headers, status):
+    for method, path in (("GET", "/settings"), ("GET", "/")):
+        found, body = client.request(method, path, **headers)
+        assert found == status
+        assert b"evil" not in body
+
+
+def test_a_slow_visitor_is_cut_off(predictor, monkeypatch):
+    """One that sends a byte now and then, which no limit on silence ends."""
+    monkeypatch.setattr("dpt.demo.server.MAX_SECONDS", 0.2)
+    server = make_server(demo_of(predictor), host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        for start in (b"GET / HTTP/1.1\r\nX: ", HALF):
+            with socket.create_connection(server.server_address, timeout=60) as visitor:
+                visitor.sendall(start)
+                visitor.settimeout(0.05)
+                assert drip(visitor) < 600
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def drip(visitor):
+    """Sends a byte now and then; returns their number when the server has ended the connection."""
+    for count in range(600):
+        with contextlib.suppress(TimeoutError):
+            try:
+                visitor.sendall(b"x")
+                if not visitor.recv(1000):
+                    return count
+            except ConnectionError:
+                return count
+    return 600
+
+
+HALF = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n"
+
+
+def test_connections_have_a_limit(client, monkeypatch):
+    monkeypatch.setattr("dpt.demo.server.MAX_CONNECTIONS", 0)
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+        client.request("GET", "/")
+    monkeypatch.undo()
+    assert client.request("GET", "/")[0] == 200
 
 
 # The command

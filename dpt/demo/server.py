@@ -1,7 +1,8 @@
 """The demo: a page that predicts uploaded images, served by Python's own HTTP server.
 
 The server answers four fixed addresses and opens no file that a visitor names: an upload is decoded
-from a temporary folder, results are kept in memory.
+from a temporary folder, results are kept in memory. Requests for other hosts and from other sites
+are refused, slow ones end after a minute.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import socket
 import tempfile
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
+from threading import Timer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -36,6 +39,9 @@ MAX_PIXELS = 50_000_000
 """Of an image, checked before it is decoded."""
 MAX_BYTES = 30_000_000
 """Of an uploaded file."""
+MAX_SECONDS = 60
+"""For a visitor to send a request, and to take the answer."""
+MAX_CONNECTIONS = 16
 POLICY = (
     "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -83,15 +89,20 @@ class Demo:
         Raises:
             ValueError: it is too large, or not a complete image.
         """
-        with tempfile.TemporaryDirectory(prefix="dpt-demo-") as folder:
-            path = Path(folder, "image")
-            path.write_bytes(data)
-            image = open_image(path, max_pixels=MAX_PIXELS)
-        key = secrets.token_urlsafe(16)
-        with self._lock:  # one image at a time
-            self._results[key] = prediction = self.predictor(image)
+        with self._lock:  # one image at a time, which bounds the memory
+            with tempfile.TemporaryDirectory(prefix="dpt-demo-") as folder:
+                path = Path(folder, "image")
+                path.write_bytes(data)
+                image = open_image(path, max_pixels=MAX_PIXELS)
+            key = secrets.token_urlsafe(16)
+            prediction = self.predictor(image)
+            prediction.require_finite()
+            self._results[key] = prediction
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
+            return self._answer(key, image, prediction)
+
+    def _answer(self, key: str, image: np.ndarray, prediction: Prediction) -> dict[str, Any]:
         return {
             "image": _data_url(image, "jpeg"),
             "note": note(prediction),
@@ -113,7 +124,8 @@ class Demo:
             raise RefusedError(404, f"there is no file {name}")
         if (prediction := self._results.get(key)) is None:
             raise RefusedError(404, "this result is no longer kept: upload the image again")
-        return self.downloads[name].encode(prediction, None, Style())
+        with self._lock:
+            return self.downloads[name].encode(prediction, None, Style())
 
 
 def _data_url(picture: np.ndarray, kind: str) -> str:
@@ -125,10 +137,33 @@ class Handler(BaseHTTPRequestHandler):
     """One request."""
 
     demo: Demo
-    timeout = 60  # seconds without a byte
+    host: str
+    timeout = MAX_SECONDS  # without a byte
+
+    def setup(self) -> None:
+        super().setup()
+        self.deadline = Timer(MAX_SECONDS, self._stop_reading)  # a byte does not postpone it
+        self.deadline.daemon = True
+        self.deadline.start()
+
+    def _stop_reading(self) -> None:
+        with suppress(OSError):  # the visitor has gone
+            self.connection.shutdown(socket.SHUT_RD)
+
+    def finish(self) -> None:
+        self.deadline.cancel()
+        super().finish()
+
+    def _check_host(self) -> None:
+        """Refuses pages of other sites, also those whose name leads here (DNS rebinding)."""
+        address = f"//{self.headers.get('Host', '')}"
+        for url in (address, self.headers.get("Origin", address)):
+            if not is_own(urlsplit(url).hostname or "", self.host):
+                raise RefusedError(403, "the request names another host, or is another site's")
 
     def _respond(self, address: str, query: dict[str, str]) -> Any:
         """The answer: bytes, or data for JSON."""
+        self._check_host()
         if address == "GET /":
             return PAGE.read_bytes()
         if address == "GET /settings":
@@ -142,17 +177,21 @@ class Handler(BaseHTTPRequestHandler):
             raise RefusedError(411, "the request does not state its length")
         if int(length) > MAX_BYTES:
             raise RefusedError(413, f"more than {MAX_BYTES / 1e6:g} MB")
-        return self.demo.predict(self.rfile.read(int(length)))
+        data = self.rfile.read(int(length))
+        self.deadline.cancel()  # predicting may take longer
+        if len(data) < int(length):
+            raise RefusedError(408, "the upload is incomplete")
+        return self.demo.predict(data)
 
     def do_GET(self) -> None:
-        url, status = urlsplit(self.path), 200
+        (path, _, query), status = self.path.partition("?"), 200
         try:
-            body = self._respond(f"{self.command} {url.path}", dict(parse_qsl(url.query)))
+            body = self._respond(f"{self.command} {path}", dict(parse_qsl(query)))
         except RefusedError as error:
             status, body = error.status, {"error": str(error)}
         except ValueError as error:
             status, body = 400, {"error": str(error)}
-        kind = "text/html; charset=utf-8" if url.path == "/" else "application/octet-stream"
+        kind = "text/html; charset=utf-8" if path == "/" else "application/octet-stream"
         if not isinstance(body, bytes):
             kind, body = "application/json", json.dumps(body).encode()
         self.send_response(status)
@@ -182,14 +221,29 @@ def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
+        def verify_request(self, *_: object) -> bool:
+            return threading.active_count() < 2 * MAX_CONNECTIONS  # two threads for each
+
     try:
-        return Server((host, port), type("DemoHandler", (Handler,), {"demo": demo}))
+        return Server((host, port), type("DemoHandler", (Handler,), {"demo": demo, "host": host}))
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(
             f"cannot listen on --host {host} --port {port} ({reason}): choose others, such as "
             "--host 127.0.0.1 --port 0"
         ) from None
+
+
+def is_own(name: str, host: str) -> bool:
+    """Whether a request for the server called ``name`` is for one that listens on ``host``.
+
+    An address, or a name of this computer: no other site can be reached by these.
+    """
+    try:
+        return bool(ip_address(name))
+    except ValueError:
+        own = socket.gethostname().lower()
+        return name in ("localhost", host.lower(), own, f"{own}.local")
 
 
 def is_local(host: str) -> bool:
