@@ -136,14 +136,17 @@ def read_table(
     Yields:
         The row's place for messages, ``FILE: line N``, and its texts; "" where it is too short.
     """
-    rows = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
-    header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
-    if absent := [name for name in columns if name not in header]:
-        found = few(header, 6) or "none"
-        raise DataError(f"{path}: no column {', '.join(absent)} (it has {found}): {remedy}")
-    columns = [*columns, *(name for name in optional if name in header)]
-    for row in rows:
-        yield f"{path}: line {rows.line_num}", [(row[name] or "").strip() for name in columns]
+    text = read_text(path)
+    with _decoding(path, "a table"):
+        rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
+        header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+        if absent := [name for name in columns if name not in header]:
+            found = few(header, 6) or "none"
+            raise DataError(f"{path}: no column {', '.join(absent)} (it has {found}): {remedy}")
+        columns = [*columns, *(name for name in optional if name in header)]
+        for row in rows:
+            where = f"{path}: line {rows.line_num}"
+            yield where, [(row[name] or "").strip() for name in columns]
 
 
 def label_values(path: str | Path) -> dict[tuple[int, ...], int]:
