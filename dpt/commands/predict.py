@@ -49,7 +49,8 @@ def run(arguments: list[str]) -> None:
     add("--flip", action="store_true", help="average with the mirrored image")
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
-    add("--overwrite", action="store_true", help="predict finished inputs again")
+    text = "predict finished inputs again, also with other settings; files of others are kept"
+    add("--overwrite", action="store_true", help=text)
     options = parser.parse_intermixed_args(arguments)
     try:
         failed = _predict(options)
@@ -97,9 +98,14 @@ def _predict(options: argparse.Namespace) -> bool:
     done, failed, start = 0, list[tuple[Source, Exception]](), time.monotonic()
     with disk_errors(options.out):
         folder = OutputFolder(
-            options.out, settings=settings, folders=folders, overwrite=options.overwrite
+            options.out,
+            sources=sources,
+            settings=settings,
+            folders=folders,
+            overwrite=options.overwrite,
         )
         todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]
+        folder.start()
         images = [s for s in todo if not s.is_video]
         finished = predict_images(
             predictor, images, folder, products=products, style=style, workers=workers
@@ -128,7 +134,6 @@ def _predict(options: argparse.Namespace) -> bool:
     if failed:
         print(f"{len(failed)} failed:", file=sys.stderr)
         for source, fault in failed:
-            message = " ".join(str(fault).split())
-            where = "" if str(source.path) in message else f"{source.path}: "
-            print(f"  {where}{message}", file=sys.stderr)
+            name, message = (" ".join(str(text).split()) for text in (source.path, fault))
+            print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
     return bool(failed)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpt.weights.depth_anything import DepthAnything, Dinov2
-from dpt.weights.files import Source, open_source
+from dpt.weights.files import WEIGHTS_FILE, Source, open_source
 from dpt.weights.format import (
     Checkpoint,
     Config,
@@ -119,8 +119,9 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     """
     if to not in WRITABLE:
         raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(WRITABLE)}")
-    if Path(src).resolve() == Path(dst).resolve():
-        raise ValueError(f"{dst}: is the source itself; give another path")
+    source, target = Path(src).resolve(), Path(dst).resolve()
+    if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):
+        raise ValueError(f"{dst}: is the source itself or a part of it; give another path")
     found, checkpoint = _open(src)
     if checkpoint.config.get("calibration") and to != "dpt":
         raise ValueError(
