@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 from dpt.process import end_with_parent, is_first_rank, stoppable
 
@@ -50,6 +51,8 @@ def main(command: str | None = None) -> None:
     Exit codes: 0 success, 1 a mistake in the input, 2 an unknown command, 128 + N stopped by
     signal N.
     """
+    if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:]
     if command is None:
         if not arguments or arguments[0] in ("-h", "--help"):

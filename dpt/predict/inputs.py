@@ -41,8 +41,10 @@ class Source:
 def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     """The images and videos that the inputs name, sorted within each folder, without repetition.
 
-    Names are paths relative to the deepest folder that contains all inputs, so that sub-folders are
-    kept and files of equal name do not collide. Files that differ only in their suffix keep it.
+    Names are paths relative to the deepest folder that contains all input folders, so that
+    sub-folders are kept; an input file elsewhere has its own name. If two files then have one name,
+    all are relative to the deepest folder that contains all inputs. Files that differ only in their
+    suffix keep it.
 
     Args:
         inputs: files, and folders (searched recursively, without hidden files).
@@ -52,7 +54,7 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
         DataError: an input does not exist, is a folder without images, or is the output folder.
     """
     found: dict[Path, None] = {}
-    roots, out = [], _absolute(out)
+    folders, parents, out = list[Path](), list[Path](), _absolute(out)
     for path in map(_absolute, inputs):
         files = [path]
         if path == out and path.is_dir():
@@ -65,10 +67,15 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
             raise DataError(
                 f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
             )
-        roots.append(path if path.is_dir() else path.parent)
+        (folders if path.is_dir() else parents).append(path if path.is_dir() else path.parent)
         found.update(dict.fromkeys(files))
-    root = Path(os.path.commonpath(roots))
-    relative = {path: path.relative_to(root) for path in found}
+    root = Path(os.path.commonpath(folders)) if folders else None
+    relative = {
+        path: path.relative_to(root) if root in path.parents else Path(path.name) for path in found
+    }
+    if len(set(relative.values())) < len(relative):
+        root = Path(os.path.commonpath([*folders, *parents]))
+        relative = {path: path.relative_to(root) for path in found}
     stems = Counter(name.with_suffix("") for name in relative.values())
     names = {
         p: n.with_suffix("") if stems[n.with_suffix("")] == 1 else n for p, n in relative.items()

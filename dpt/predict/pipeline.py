@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 
+from dpt.data.formats.io import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import Source
@@ -22,6 +22,8 @@ from dpt.predict.predictor import Prediction, Predictor, Prepared, batches
 S = TypeVar("S")
 T = TypeVar("T")
 
+PIXELS_PENDING = 2**27
+"""Images that wait to be predicted, or to be written, have at most this many pixels together."""
 STEADINESS = 0.9
 """Weight of the previous colour range in a video: the range follows within about 20 frames."""
 
@@ -48,12 +50,20 @@ def predict_images(
     def prepare(source: Source) -> Prepared:
         return predictor.prepare(source.path, keep_image=keep_image)
 
+    def pixels(source: Source) -> int:
+        with suppress(ValueError):  # reading names the fault
+            height, width = read_size(source.path)
+            return height * width
+        return 0
+
     def save(source: Source, image: Prepared, prediction: Prediction) -> None:
+        prediction.require_finite()
         with folder.files(source, products, facts(prediction)) as paths:
             for product, path in paths.items():
                 path.write_bytes(product.encode(prediction, image.image, style))
 
-    return _predict(predictor, sources, prepare=prepare, save=save, workers=workers)
+    sized = ((source, pixels(source)) for source in sources)
+    return _predict(predictor, sized, prepare=prepare, save=save, workers=workers)
 
 
 def predict_video(
@@ -77,6 +87,7 @@ def predict_video(
 
         def save(_: np.ndarray, frame: Prepared, prediction: Prediction) -> None:
             nonlocal style
+            prediction.require_finite()
             style = next_style(style, prediction)
             for product, writer in writers.items():
                 picture = product.make(product.name, prediction, frame.image, style)
@@ -84,7 +95,8 @@ def predict_video(
                 writer.write(picture)
 
         prepare = partial(predictor.prepare, keep_image=True)
-        for _, error in _predict(predictor, video, prepare=prepare, save=save, workers=1):
+        frames = ((frame, frame.size // 3) for frame in video)
+        for _, error in _predict(predictor, frames, prepare=prepare, save=save, workers=1):
             if error is not None:
                 raise error
             record["frames"] += 1
@@ -105,7 +117,7 @@ def next_style(style: Style, prediction: Prediction) -> Style:
 
 def _predict(
     predictor: Predictor,
-    items: Iterable[S],
+    items: Iterable[tuple[S, int]],
     *,
     prepare: Callable[[S], Prepared],
     save: Callable[[S, Prepared, Prediction], None],
@@ -113,6 +125,7 @@ def _predict(
 ) -> Generator[tuple[S, ValueError | None], None, None]:
     """Predicts items in batches; yields each when it is finished, with the error if it failed.
 
+    Each item comes with its number of pixels, which bounds how many are held at once.
     ``workers`` threads read and resize ahead, and as many encode and write behind. Decoding,
     resizing and compressing release Python's lock, so the network computes at the same time.
     """
@@ -120,36 +133,49 @@ def _predict(
     failed: list[tuple[S, ValueError | None]] = []
 
     def prepared() -> Iterator[tuple[S, Prepared]]:
-        for item, future in _in_threads(readers, ((i, partial(prepare, i)) for i in items), count):
+        tasks = ((item, pixels, partial(prepare, item)) for item, pixels in items)
+        for item, future in _in_threads(readers, tasks, count):
             try:
                 yield item, future.result()
             except ValueError as error:
                 failed.append((item, error))
 
-    def predicted() -> Iterator[tuple[S, Callable[[], None]]]:
+    def predicted() -> Iterator[tuple[S, int, Callable[[], None]]]:
         for batch in batches(prepared(), predictor.batch_size, key=lambda p: p[1].input.shape):
             predictions = predictor.predict([each for _, each in batch])
             for (item, each), prediction in zip(batch, predictions, strict=True):
-                yield item, partial(save, item, each, prediction)
+                height, width = each.size
+                yield item, height * width, partial(save, item, each, prediction)
 
     with _threads(workers) as readers, _threads(workers) as writers:
         for item, future in _in_threads(writers, predicted(), count):
-            future.result()
-            yield item, None
+            try:
+                future.result()
+            except ValueError as error:
+                failed.append((item, error))
+            else:
+                yield item, None
             while failed:
                 yield failed.pop(0)
         yield from failed
 
 
 def _in_threads(
-    pool: ThreadPoolExecutor, tasks: Iterable[tuple[S, Callable[[], T]]], count: int
+    pool: ThreadPoolExecutor, tasks: Iterable[tuple[S, int, Callable[[], T]]], count: int
 ) -> Iterator[tuple[S, Future[T]]]:
-    """Runs tasks in a pool, and yields their futures in order; at most ``count`` are pending."""
-    tasks = iter(tasks)
-    waiting = deque((s, pool.submit(task)) for s, task in islice(tasks, count))
+    """Runs tasks in a pool, and yields their futures in order.
+
+    At most ``count`` are pending, and of more than one at most ``PIXELS_PENDING`` pixels.
+    """
+    waiting: deque[tuple[S, Future[T], int]] = deque()
+    for item, pixels, task in tasks:
+        while waiting and (
+            len(waiting) == count or sum(w[2] for w in waiting) + pixels > PIXELS_PENDING
+        ):
+            yield waiting.popleft()[:2]
+        waiting.append((item, pool.submit(task), pixels))
     while waiting:
-        yield waiting.popleft()
-        waiting.extend((s, pool.submit(task)) for s, task in islice(tasks, 1))
+        yield waiting.popleft()[:2]
 
 
 @contextmanager

@@ -44,10 +44,20 @@ class Prediction:
             classes. Outputs for the whole image: probabilities float32 (C,), or values float32 ()
             or (C,).
         outputs: the declaration of each output.
+        not_finite: names of the outputs for which the network gave NaN or infinity.
     """
 
     arrays: Mapping[str, np.ndarray]
     outputs: Mapping[str, OutputSpec]
+    not_finite: tuple[str, ...] = ()
+
+    def require_finite(self) -> None:
+        """Raises ValueError if the network gave NaN or infinity."""
+        if self.not_finite:
+            raise ValueError(
+                f"the model's {' and '.join(self.not_finite)} holds NaN or infinity: use precision "
+                "fp32, or a checkpoint from before the training diverged"
+            )
 
     def _spec(self, kind: OutputKind, *, dense: bool = True) -> OutputSpec | None:
         found = (s for s in self.outputs.values() if (s.kind, s.dense) == (kind, dense))
@@ -273,6 +283,7 @@ class Predictor:
             found |= predict_tiles(
                 prepared.large, found, window=window, predict=self._run_tiles, outputs=dense
             )
+        not_finite = tuple(name for name in outputs if not found[name].isfinite().all())
         arrays: dict[str, np.ndarray] = {}
         for name, spec in outputs.items():
             values = found[name]
@@ -290,7 +301,7 @@ class Predictor:
                 values = self.calibration.to_metres(values)
             array = np.array(values.cpu().numpy(), order="C")  # a copy: may be part of a batch
             arrays[name] = array.astype(np.uint16) if array.dtype == np.int32 else array
-        return Prediction(arrays, outputs)
+        return Prediction(arrays, outputs, not_finite)
 
 
 def batches(items: Iterable[T], size: int, *, key: Callable[[T], Hashable]) -> Iterator[list[T]]:

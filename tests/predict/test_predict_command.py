@@ -13,6 +13,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from photos import photo_of, save_photo, tiny
 from PIL import Image
 
@@ -27,7 +28,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def files_of(folder):
-    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    """Without the names of what the command has written, a hidden file."""
+    found = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    return {name for name in found if not name.endswith(".written.jsonl")}
 
 
 def records_of(out):
@@ -245,15 +248,54 @@ def test_another_file_of_the_same_name_is_refused(run, checkpoints, tmp_path):
     assert "1 was predicted from" in error_line(err)
 
 
-def test_the_truth_of_a_data_set_is_not_overwritten(run, checkpoints, tmp_path):
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_the_truth_of_a_data_set_is_not_overwritten(run, checkpoints, tmp_path, overwrite):
     photo = save_photo(tmp_path / "images/1.png")
     truth = save_photo(tmp_path / "depth/1.png")
     before = truth.read_bytes()
-    code, _, err = run(checkpoints["metric"], photo.parent, "--out", tmp_path)
-    assert code == 1
-    assert "was not written by dpt predict" in error_line(err)
+    for inputs in (photo.parent, truth.parent):
+        code, _, err = run(checkpoints["metric"], inputs, "--out", tmp_path, *overwrite)
+        assert code == 1
+        assert "depth: exists and was not written by dpt predict" in error_line(err)
     assert truth.read_bytes() == before
+    assert files_of(tmp_path) == {"images/1.png", "depth/1.png"}
     assert run(checkpoints["metric"], photo.parent, "--out", tmp_path / "new")[0] == 0
+
+
+def test_overwrite_replaces_only_what_the_command_wrote(run, checkpoints, tmp_path):
+    out = tmp_path / "out"
+    photo = save_photo(tmp_path / "photos/1.png")
+    command = (checkpoints["metric"], "--out", out, "--overwrite", "--format", "png")
+    assert run(*command, photo)[0] == 0
+    written = (out / "depth/1.png").read_bytes()
+    code, _, err = run(*command, out / "depth")
+    assert (code, "is an input" in error_line(err)) == (1, True)
+    assert (out / "depth/1.png").read_bytes() == written
+
+    truth = save_photo(out / "depth/2.png").read_bytes()  # of another program
+    labels = save_photo(out / "labels/1.png").read_bytes()
+    second = save_photo(tmp_path / "photos/2.png")
+    for options in ((*command, second), (checkpoints["joint"], *command[1:], photo)):
+        code, _, err = run(*options)
+        assert code == 1
+        assert ".png: was not written by dpt predict" in error_line(err)
+    assert records_of(out).keys() == {"1"}
+    assert (out / "depth/2.png").read_bytes() == truth
+    assert (out / "labels/1.png").read_bytes() == labels
+    assert run(*command, photo, "--flip")[0] == 0
+    assert (out / "depth/1.png").read_bytes() != written
+
+
+@pytest.mark.parametrize("name", ["predictions.json", "predictions.jsonl"])
+def test_records_of_another_program_are_kept(run, checkpoints, photos, tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("[1, 2]")
+    for overwrite in ((), ("--overwrite",)):
+        code, _, err = run(checkpoints["metric"], photos, "--out", tmp_path / "out", *overwrite)
+        assert code == 1
+        assert f"{name}: " in error_line(err)
+        assert "was not written by dpt predict" in err
+    assert (tmp_path / "out" / name).read_text() == "[1, 2]"
 
 
 # ------------------------------------------------------------------------------ what goes wrong
@@ -285,6 +327,60 @@ def test_broken_files_are_listed_and_the_others_done(run, checkpoints, photos, t
     code, said, err = run(checkpoints["metric"], photos, "--out", out)
     assert (code, err.splitlines()[0]) == (1, "5 failed:")
     assert "0 images" in said
+
+
+def test_predictions_that_are_not_finite_are_named(run, photos, tmp_path):
+    model = tiny({"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}})
+    with torch.no_grad():
+        for parameter in model.heads["segmentation"].parameters():
+            parameter.fill_(np.nan)
+    model.save_pretrained(tmp_path / "model")
+    clip = save_video(tmp_path / "clip.mp4", 3)
+    for _ in range(2):  # they are never done
+        code, said, err = run(tmp_path / "model", photos, clip, "--out", tmp_path / "out")
+        assert (code, err.splitlines()[0]) == (1, "7 failed:")
+        assert err.count("segmentation holds NaN or infinity") == 7
+        assert "0 images" in said
+    assert files_of(tmp_path / "out") == {"predictions.json", "predictions.jsonl"}
+
+
+def test_large_images_wait_for_one_another(run, checkpoints, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("dpt.predict.pipeline.PIXELS_PENDING", 0)
+    assert run(checkpoints["metric"], photos, "--out", tmp_path / "out")[0] == 0
+    assert len(records_of(tmp_path / "out")) == 6
+
+
+def test_names_that_are_not_utf8_or_have_two_lines(checkpoints, tmp_path):
+    photos, out = tmp_path / "photos", os.fsdecode(os.fsencode(tmp_path) + b"/out\xff")
+    save_photo(photos / "two\nlines.png")
+    save_photo(photos / os.fsdecode(b"latin\xe9.png"))
+    (photos / os.fsdecode(b"bad\xe9.png")).write_bytes(b"no picture")
+    save_video(tmp_path / "clip.mp4", 2).rename(photos / os.fsdecode(b"clip\xe9.mp4"))
+    done = subprocess.run(
+        [sys.executable, "-m", "dpt", "predict", checkpoints["metric"], photos, "--out", out],
+        cwd=ROOT, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    said, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == 1
+    assert "2 images in" in said
+    assert r"out\udcff" in said
+    assert [r"bad\udce9.png" in err, r"clip\udce9.mp4: " in err] == [True, True]
+    assert err.count("\n") == 3, err
+    assert set(records_of(Path(out))) == {"two\nlines", os.fsdecode(b"latin\xe9")}
+
+
+def test_a_runs_folder_is_a_checkpoint(run, joint, photos, tmp_path):
+    state = {f"model.{k}": v for k, v in joint.state_dict().items()}
+    content = {"dpt_config": joint.config.to_dict(), "state_dict": state}
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/config.yaml").write_text("seed: 0")
+    code, _, err = run(tmp_path / "run", photos, "--out", tmp_path / "out")
+    assert (code, "nor checkpoints/best.ckpt or checkpoints/last.ckpt" in err) == (1, True)
+    torch.save(content, tmp_path / "run/checkpoints/last.ckpt")
+    assert run(tmp_path / "run", photos, "--out", tmp_path / "out")[0] == 0
+    (tmp_path / "run/checkpoints/best.ckpt").write_bytes(b"damaged")  # the best one is taken
+    code, _, err = run(tmp_path / "run", photos, "--out", tmp_path / "out")
+    assert (code, "best.ckpt: damaged" in error_line(err)) == (1, True)
 
 
 @pytest.mark.parametrize(
