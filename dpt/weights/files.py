@@ -20,6 +20,7 @@ from dpt.files import parse_json, read_bytes
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+RUN_FILES = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 WRAPPERS = ("teacher", "model_ema", "encoder", "model", "state_dict", "model_state_dict")
 
@@ -74,13 +75,19 @@ class Source:
 def open_source(path: str | Path) -> Source:
     """Reads a file, or a folder with ``config.json`` and weights (one file or shards).
 
+    Of a run's folder it reads ``checkpoints/best.ckpt``, or ``last.ckpt`` if there is no best one.
     A file that is missing, damaged, or would execute code is a ValueError.
     """
     path = Path(path)
+    if not (path / CONFIG_FILE).is_file():  # a run's folder
+        path = next((p for n in RUN_FILES if (p := path / n).is_file()), path)
     if not path.is_dir():
         return Source(path, {}, {}, read_tensors(path))
     if not (path / CONFIG_FILE).is_file():
-        raise ValueError(f"{path}: no {CONFIG_FILE} in this folder; a saved model has one")
+        raise ValueError(
+            f"{path}: this folder holds neither {CONFIG_FILE}, as a saved model's does, nor "
+            f"{' or '.join(RUN_FILES)}, as a run's does"
+        )
     config = read_json(path / CONFIG_FILE)
     processor = next((read_json(path / n) for n in PROCESSOR_FILES if (path / n).is_file()), {})
     for name in (WEIGHTS_FILE, "pytorch_model.bin"):
