@@ -142,7 +142,7 @@ class OutputSpec:
 ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]
 Interpolation = Literal["bilinear", "cubic", "bilinear_antialias", "cubic_antialias", "area"]
 
-MAX_ELONGATION = 32
+MAX_ELONGATION = 16
 """Largest ratio of an input's pixels to the usual number. For an image of 32 × 10,000 pixels the
 network's input would be 384 × 120,000."""
 

@@ -84,6 +84,13 @@ def test_missing_split_folder_does_not_fall_back_to_the_other_splits_files(tmp_p
         segmentation(tmp_path, split="val")
 
 
+def test_a_missing_folder_is_told_with_all_others_closest_first(tmp_path):
+    write(tmp_path / "images/train/a.png", photo())
+    (tmp_path / "masks").mkdir()
+    with pytest.raises(DataError, match=r"labels does not exist; .* holds images, masks: check"):
+        segmentation(tmp_path, labels="labels")
+
+
 def test_flat_masks_serve_split_images(tmp_path):
     write(tmp_path / "images/train/a.png", photo())
     write(tmp_path / "images/val/b.png", photo())
