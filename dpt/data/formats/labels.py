@@ -95,7 +95,7 @@ class LabelRule:
 def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
     if isinstance(label_map, str):
         ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", label_map)
-        first, last = map(int, ends.groups()) if ends else (0, 0)
+        first, last = [int(end) for end in ends.groups()] if ends else [0, 0]
         if not first < last:
             raise DataError(
                 f"data.label_map={label_map}: must be a range of ids such as 1-150, or a list of "

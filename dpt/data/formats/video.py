@@ -45,14 +45,14 @@ class VideoReader:
         _require_utf8(path)
         self.path = Path(path)
         check_file(self.path)
-        # FFmpeg alone: OpenCV's other readers never return from some damaged files
+        # FFmpeg alone: OpenCV would go on to cameras and numbered sequences of pictures
         self._capture = cv2.VideoCapture(str(self.path.absolute()), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise DataError(
                 f"{path}: not a video that can be decoded, or damaged: copy or download it again"
             )
-        height, width = (cv2.CAP_PROP_FRAME_HEIGHT, cv2.CAP_PROP_FRAME_WIDTH)
-        check_pixels(path, *(int(self._capture.get(side)) for side in (height, width)))
+        height = self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
+        check_pixels(path, int(height), int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH)))
         fps = self._capture.get(cv2.CAP_PROP_FPS)
         self.fps = fps if 0.01 <= fps <= 1000 else 25.0
         self.announced = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
