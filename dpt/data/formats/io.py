@@ -434,13 +434,15 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
     import scipy.io  # slow to import
 
     with _decoding(path, "a MATLAB file"):
-        file = io.BytesIO(read_bytes(path))
-        known = {n: (shape, kind) for n, shape, kind in scipy.io.whosmat(file) if kind != "sparse"}
+        content = io.BytesIO(read_bytes(path))
+        known = {
+            n: (shape, kind) for n, shape, kind in scipy.io.whosmat(content) if kind != "sparse"
+        }
         if key not in known:
             numbers = ("double", "single", "logical", "int", "uint")
             key = _choose(path, [n for n, (_, k) in known.items() if k.startswith(numbers)], key)
         _check_array(path, known[key][0], np.dtype(np.float64))
-        found = scipy.io.loadmat(file, variable_names=[key])[key]
+        found = scipy.io.loadmat(content, variable_names=[key])[key]
     return found if index is None else found[..., index]
 
 
