@@ -43,7 +43,7 @@ _TOO_NEAR = 0.02  # metres: cameras do not focus below
 _NEAR = 0.25  # metres: an implausible typical depth
 _MANY_BEYOND = 0.1  # of the measured pixels
 _MORE_BITS = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
-_VARIED, _CLEARER = 1.0, 1.0  # nats: entropy of a mask's class shares, gain of another numbering
+_VARIED, _CLEARER = 1.0, 0.5  # nats: entropy of a mask's class shares, gain of another numbering
 _RISING = 0.5  # correlation of depth and row
 _FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
 _NOUNS = {"labels": "masks", "depth": "depth maps"}
@@ -274,13 +274,15 @@ def class_shift(scan: Scan) -> Iterator[Finding]:
         total.update(class_counts(other)["pixels"][1])
     if len(ids) < 4 or not scan.masks or not any(total[i] for i in ids):
         return
-    usual = np.array([total[i] for i in ids]) / sum(total[i] for i in ids)
     counts = np.array([[labels.counts.get(i, 0) for i in ids] for _, labels in scan.masks])
+    usual = np.array([total[i] for i in ids]) - (0 if scan.earlier else counts)  # of other masks
+    usual = np.broadcast_to(usual / np.maximum(usual.sum(-1, keepdims=True), 1), counts.shape)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     varied = -(shares * np.log(np.maximum(shares, 1e-9))).sum(axis=1) > _VARIED
     # cross-entropies with the usual shares
     too_low, as_it_is, too_high = (
-        -shares @ np.log(np.maximum(np.roll(usual, step), 1e-4)) for step in (-1, 0, 1)
+        -(shares * np.log(np.maximum(np.roll(usual, step, axis=1), 1e-4))).sum(axis=1)
+        for step in (-1, 0, 1)
     )
     shifted = varied & (as_it_is - np.minimum(too_low, too_high) > _CLEARER)
     flags = [(record, bool(flag)) for (record, _), flag in zip(scan.masks, shifted, strict=True)]
