@@ -117,8 +117,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
             if checkpoint is None or state.restored or not isinstance(error, BROKEN):
                 raise
             raise ValueError(
-                f"{checkpoint}: a part is missing or damaged ({reason(error)}): remove it to continue "
-                f"from best.ckpt, or start a new run from its weights: model.weights={checkpoint}"
+                f"{checkpoint}: a part is missing or damaged ({reason(error)}): remove it to "
+                f"continue from best.ckpt, or start anew with model.weights={checkpoint}"
             ) from error
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -56,6 +56,7 @@ class FileTable:
             None if class_id == NO_CLASS else class_id, None if math.isnan(value) else value,
         )  # fmt: skip
 
+
 FRACTIONS = {"train": 0.9, "val": 0.1}
 """Shares of the splits where neither folders nor lists tell them apart."""
 
