@@ -59,17 +59,15 @@ def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 OutputResize = Literal["bilinear_aligned", "bilinear", "bicubic"]
-"""How dense outputs get another size: as in DPT's decoder (:func:`upsample`), as in mmsegmentation
-(:func:`resize`), or as in the official DPT code (bicubic, without aligned corners)."""
+"""How dense outputs get another size: as in DPT's decoder, as in mmsegmentation, or as in the
+official DPT code. Only the first aligns the corners."""
 
 
 def resize_output(maps: Tensor, size: tuple[int, int], rule: OutputResize) -> Tensor:
     """Maps (B, C, h, w) at ``size``: (B, C, H, W)."""
-    if rule == "bilinear_aligned":
+    if rule == "bilinear_aligned" or same_size(maps.shape[-2:], size):
         return upsample(maps, size)
-    if rule == "bilinear" or same_size(maps.shape[-2:], size):
-        return resize(maps, size)
-    return F.interpolate(maps, size=size, mode="bicubic", align_corners=False)
+    return F.interpolate(maps, size=size, mode=rule, align_corners=False)
 
 
 # --- Recomputation in the backward pass
@@ -87,8 +85,8 @@ def recompute(
 ) -> Tensor:
     """``function(*inputs)``, keeping only ``inputs`` and captured tensors for backward.
 
-    A linear layer or a convolution at the end of ``function`` is not computed again. Where
-    ``save_memory`` says so, everything is kept.
+    A linear layer or a convolution at the end of ``function`` is not computed again. Without
+    ``save_memory`` everything is kept.
 
     Args:
         function: takes ``inputs``.

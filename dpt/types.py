@@ -6,7 +6,7 @@ Data flows one way: file -> sample -> batch -> tokens -> maps -> output -> loss,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, isfinite
+from math import ceil, isfinite
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
@@ -197,10 +197,10 @@ class Preprocessing:
 
         def to_multiple(length: float, target: int) -> int:
             count = round(length / self.multiple_of)
-            if self.resize == "lower_bound" and count * self.multiple_of < target:
-                count = ceil(length / self.multiple_of)
-            if self.resize == "upper_bound" and count * self.multiple_of > target:
-                count = floor(length / self.multiple_of)
+            if self.resize == "lower_bound":
+                count = max(count, ceil(target / self.multiple_of))
+            if self.resize == "upper_bound":
+                count = min(count, target // self.multiple_of)
             return max(1, count) * self.multiple_of
 
         if scale is None:

@@ -5,7 +5,7 @@ Every picture and panel is uint8 (H, W, 3) RGB. Black is kept for invalid and ig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from colorsys import hsv_to_rgb
 from functools import cache
 from pathlib import Path
@@ -22,8 +22,6 @@ _CELL_WIDTH = 240  # smaller pictures are upsampled to this width at least
 _MAX_ERROR = 0.5  # relative depth error of the last colour
 _CAPTION_HEIGHT = 20
 _TEXT_SIZE = 0.42
-BAR_HEIGHT = 36
-"""Height of a colour bar in pixels."""
 _GAP = 4
 _PAPER = 24  # gray level behind captions and between cells
 
@@ -252,30 +250,18 @@ def class_legend(
 ) -> np.ndarray:
     """Colours and names of the classes in ``ids``, the most frequent first, in up to three rows."""
     count = len(palette)
-    names = [names[k] if k < len(names) else f"class {k}" for k in range(count)]
-    sizes = [34 + _text_width(name) for name in names]
-    rows = min(3, 1 + max(row for _, row, _ in _placed(range(count), sizes, width)))
-    strip = np.full((_CAPTION_HEIGHT * rows, width, 3), _PAPER, np.uint8)
+    names = [*names, *(f"class {k}" for k in range(len(names), count))]
+    entry = min(_CELL_WIDTH, width, 34 + max(map(_text_width, names)))
+    columns = width // entry
+    strip = np.full((_CAPTION_HEIGHT * min(3, -(-count // columns)), width, 3), _PAPER, np.uint8)
     pixels = np.bincount(ids[ids < count].ravel(), minlength=count)
-    order = np.argsort(-pixels, kind="stable")[: np.count_nonzero(pixels)].tolist()
-    for k, row, x in _placed(order, sizes, width):
-        if row < rows:
-            y = _CAPTION_HEIGHT * row
-            strip[y + 4 : y + 16, x + 4 : x + 16] = palette[k]
-            _write(strip, names[k], (x + 20, y + 14))
+    order = np.argsort(-pixels, kind="stable")[: np.count_nonzero(pixels)]
+    for i, k in enumerate(order[: 3 * columns].tolist()):
+        x, y = entry * (i % columns), _CAPTION_HEIGHT * (i // columns)
+        place = strip[y : y + _CAPTION_HEIGHT, x : x + entry]
+        place[4:16, 4:16] = palette[k]
+        _write(place, names[k], (20, 14))
     return strip
-
-
-def _placed(
-    order: Sequence[int], sizes: Sequence[int], width: int
-) -> Iterator[tuple[int, int, int]]:
-    """(entry, row, left edge) of entries that fill rows of ``width`` pixels."""
-    row = x = 0
-    for k in order:
-        if x and x + sizes[k] > width:
-            row, x = row + 1, 0
-        yield k, row, x
-        x += sizes[k]
 
 
 def color_bar(
@@ -284,12 +270,12 @@ def color_bar(
     """The colours from ``low`` to ``high`` above their values, or if ``inverse`` above 1/value."""
     values = np.linspace(low, high, 5 if width > 1.5 * _CELL_WIDTH else 2)
     ticks = [f"{1 / max(v, 1e-6) if inverse else v:.3g}" for v in values]
-    bar = np.full((BAR_HEIGHT, width, 3), _PAPER, np.uint8)
+    bar = np.full((36, width, 3), _PAPER, np.uint8)
     left = 4 + _text_width(ticks[0]) // 2
-    right = width - 8 - max(_text_width(unit), _text_width(ticks[-1]) // 2)
+    right = max(left + 1, width - 8 - max(_text_width(unit), _text_width(ticks[-1]) // 2))
     bar[5:17, left:right] = color_table(colormap)[np.linspace(0, 255, right - left).astype(int)]
     for x, text in zip(np.linspace(left, right, len(ticks)), ticks, strict=True):
-        _write(bar, text, (int(x) - _text_width(text) // 2, BAR_HEIGHT - 6))
+        _write(bar, text, (int(x) - _text_width(text) // 2, 30))
     return _write(bar, unit, (right + 4, 15))
 
 
@@ -322,10 +308,9 @@ def depth_panel(
     mean = f"mean {error[truth_valid].mean():.3f}" if known else "no truth"
     cells = side_by_side([image, *maps], ("image", "truth", "prediction", f"|error|/truth, {mean}"))
     cell = cells.shape[1] // 4
-    depth = color_bar("inferno", low, high, unit="m", width=2 * cell, inverse=True)
-    bars = (depth, color_bar("spectral", 0.0, _MAX_ERROR, width=cell))
-    margin = np.full((BAR_HEIGHT, cell, 3), _PAPER, np.uint8)
-    return stack([cells, np.concatenate([margin, *bars], axis=1)])
+    metres = color_bar("inferno", low, high, unit="m", width=3 * cell, inverse=True)
+    shares = color_bar("spectral", 0.0, _MAX_ERROR, width=cell)
+    return stack([cells, np.concatenate([metres, shares], axis=1)])
 
 
 def segmentation_panel(

@@ -183,9 +183,9 @@ class TimmConfig(EncoderConfig):
         return {k: v for k, v in vars(self).items() if k not in own}
 
     def build(self) -> Encoder:
-        for key, value in self.arguments.items():  # which build blocks, windows, tables
+        for key, value in self.arguments.items():  # timm may make a list of that length
             if re.search(r"(?<![\w.])\d{5}", str(value)):
-                raise ValueError(f"model.encoder.{key}={value}: must be below 10000")
+                raise ValueError(f"model.encoder.{key}={value}: numbers must be below 10000")
         encoder = TimmEncoder(self)
         self.out_indices = tuple(encoder.out_indices)
         return encoder
@@ -284,10 +284,12 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
     """The timm model, made to take any image size where its family has a switch for that."""
     import timm
 
+    # timm refuses what `arguments` gives a second time: no configuration fetches or reads weights
+    fixed = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
     switches: list[dict[str, Any]] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
     for switch in switches:
         try:
-            return timm.create_model(name, pretrained=False, num_classes=0, **arguments, **switch)
+            return timm.create_model(name, **fixed, **arguments, **switch)
         except TypeError as error:  # that family has no such argument
             if not any(key in str(error) for key in switch):
                 raise ValueError(f"timm's {name} refused {arguments}: {error}") from error

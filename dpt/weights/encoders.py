@@ -22,7 +22,7 @@ from dpt.nn import Beit, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
 from dpt.weights.files import from_hub, open_source, reason
-from dpt.weights.format import Config, Tensors, few, list_faults
+from dpt.weights.format import Config, Tensors, few, list_faults, naming
 from dpt.weights.formats import FORMATS, Native
 
 Grid = tuple[int, int]
@@ -182,7 +182,8 @@ def _read(name: str) -> tuple[State, Grid | None]:
     for candidate in FORMATS:
         if candidate.recognises(source):
             checkpoint = candidate.read(source)
-            return _encoder_tensors(checkpoint.tensors), _saved_grid(checkpoint.config)
+            with naming(source.path):
+                return _encoder_tensors(checkpoint.tensors), _saved_grid(checkpoint.config)
     return tensors, None
 
 

@@ -8,6 +8,7 @@ holds. The first row that matches a name applies.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from abc import ABC, abstractmethod
@@ -21,6 +22,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpt.model_config import ModelConfig
 from dpt.nn import DPT
@@ -31,6 +33,8 @@ Tensors = Mapping[str, Tensor]
 Table = Sequence[tuple[str, str]]
 Keys = Mapping[str, tuple[str, Any]]
 """For each of our options, the key in another format's config and the default there."""
+MAX_TENSORS = 20_000
+"""Most tensors of a model in a file. The largest known models have a tenth of them."""
 
 
 @dataclass(frozen=True)
@@ -211,9 +215,19 @@ def to_theirs(state: Tensors, table: Table, deepest_unit: str) -> dict[str, Tens
 def resolve(config: Config) -> tuple[Config, Tensors]:
     """A configuration with every option, and its tensors without values; nothing is allocated."""
     full = ModelConfig.from_dict(config)
-    with torch.device("meta"):
-        encoder, decoder, heads = full.build()
-        model = DPT(encoder=encoder, decoder=decoder, heads=heads)
+    count = itertools.count()
+
+    def limit(*_: object) -> None:
+        if next(count) == MAX_TENSORS:
+            raise ValueError(f"more than {MAX_TENSORS} tensors: check the number of blocks")
+
+    hook = register_module_parameter_registration_hook(limit)
+    try:
+        with torch.device("meta"):
+            encoder, decoder, heads = full.build()
+            model = DPT(encoder=encoder, decoder=decoder, heads=heads)
+    finally:
+        hook.remove()
     return full.to_dict(), model.state_dict()
 
 

@@ -325,6 +325,8 @@ def change(folder, **values):
         ({"patch_size": [16, 8]}, r"patch_size=\[16, 8\]"),
         ({"fusion_hidden_size": 32}, "does not fit.*decoder.layer_rn.0.weight"),
         ({"num_hidden_layers": 4}, "out_indices"),
+        ({"backbone_out_indices": []}, "its configuration describes no model"),
+        ({"hidden_size": 0}, "its configuration describes no model"),
         ({"model_type": "glpn"}, "found model_type 'glpn'"),
     ],
 )
