@@ -66,8 +66,11 @@ def main(command: str | None = None) -> None:
         command, *arguments = arguments
     if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words, as in dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
-    if command == "evaluate":
-        arguments = [_checkpoint(a) for a in arguments]
+    if command == "evaluate" and arguments:
+        if arguments[0][:1] != "-" and "=" not in arguments[0]:
+            arguments[0] = f"checkpoint='{arguments[0]}'"
+        if not any(a.startswith("data=") for a in arguments):  # the run's data may have other keys
+            arguments = [f"++{a}" if a.startswith("data.") else a for a in arguments]
     if command not in (*COMMANDS, *FILE_COMMANDS):
         names = ", ".join([*COMMANDS, *FILE_COMMANDS])
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
@@ -91,9 +94,3 @@ def _run(command: str, arguments: list[str]) -> None:
             import_module(f"dpt.commands.{command}").run(arguments)
     except MISTAKES as error:
         fail(str(error))
-
-
-def _checkpoint(argument: str) -> str:
-    """``RUN`` of ``dpt evaluate RUN`` as an override; other arguments as they are."""
-    is_path = "=" not in argument and argument[:1] not in ("-", "+", "~", "")
-    return f"checkpoint='{argument}'" if is_path else argument

@@ -77,6 +77,15 @@ def read_yaml(path: str | Path) -> str:
         raise ValueError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
 
 
+def config_dir() -> Path:
+    """The configuration files: the repository's in an editable install, else the package's own."""
+    package = Path(__file__).parent
+    for folder in (package.parent / "conf", package / "conf"):
+        if (folder / "train.yaml").is_file():
+            return folder
+    raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
+
+
 def printable(text: str | Path) -> str:
     """A path, or a text with paths, as UTF-8 can store it: other bytes become ``\\udcNN``."""
     return str(text).encode(errors="backslashreplace").decode()

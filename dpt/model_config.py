@@ -11,11 +11,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dpt.files import config_dir
 from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, Encoder, EncoderConfig, Head, HeadConfig
 from dpt.types import Calibration, Preprocessing
 from dpt.validation import to_plain, unknown_key, validate
@@ -118,19 +118,10 @@ def _choose(table: Mapping[str, Any], name: Any, where: str) -> Any:
 # --- Models by name
 
 
-def conf_dir() -> Path:
-    """The configuration files: the repository's in an editable install, else the package's own."""
-    package = Path(__file__).parent
-    for folder in (package.parent / "conf", package / "conf"):
-        if (folder / "train.yaml").is_file():
-            return folder
-    raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
-
-
 @cache
 def _tables() -> dict[str, Plain]:
     """Encoder and decoder settings of each named model."""
-    folder, tables = conf_dir() / "model", {}
+    folder, tables = config_dir() / "model", {}
     for file in sorted(folder.glob("[!_]*.yaml")):
         values = yaml.safe_load(file.read_text())
         (encoder,) = (d["override encoder"] for d in values["defaults"] if "override encoder" in d)

@@ -174,15 +174,15 @@ WRONG_VALUES = [
     (["optim._target_=os.system"], ["optim._target_", "os.system", "dpt."]),
     (["optim"], ["optim"]),
     (["trainer.accumulate_grad_batches=0"], ["trainer.accumulate_grad_batches=0", "1.."]),
-    (["trainer.precision=transformer-engine"], ["trainer: ", "transformer-engine"]),
+    (["trainer.precision=transformer-engine"], ["trainer: ", "transformer"]),
     (["~steps"], ["steps must be given"]),
     (["+stps=5"], ["there is no stps. Did you mean steps?"]),
-    (["--steps", "10"], ["no flag --steps", "steps=10"]),
+    (["--steps", "10"], ["no flag --steps", "steps=VALUE"]),
     (["optim.lr=nan"], ["optim.lr=nan", "finite"]),
     (["data.batch_size=true"], ["data.batch_size=true: must be a number"]),
     (["data.image_size=192"], ["data.image_size=192", "such as [192, 192]"]),
     (["task.objectives.segmentation.loss.class_weights=[1]"],
-     ["copy of task.segmentation_loss: set task.segmentation_loss.class_weights"]),
+     ["task.objectives.segmentation.loss is a copy: set class_weights at the original"]),
 ]  # fmt: skip
 MORE_WRONG_VALUES = [
     (["optim.lr=null"], ["optim.lr", "None", "number"]),
@@ -274,9 +274,7 @@ def test_wrong_values(mistake, arguments, says):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_an_accelerator_that_is_not_there(mistake):
     message = mistake("train", *SHORT, "trainer.accelerator=gpu")
-    assert (
-        "trainer: No supported gpu backend found! Set trainer.accelerator=auto, or cpu" in message
-    )
+    assert "trainer: No supported gpu backend found! Set trainer.accelerator=auto" in message
 
 
 @pytest.mark.slow

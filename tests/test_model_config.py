@@ -10,7 +10,8 @@ import torch
 import yaml
 
 import dpt
-from dpt.model_config import ModelConfig, conf_dir, make_config, model_dict
+from dpt.files import config_dir
+from dpt.model_config import ModelConfig, make_config, model_dict
 from dpt.nn import ENCODERS, HEADS
 
 
@@ -153,7 +154,7 @@ def test_mistakes_are_answered_in_one_line(arguments, message):
 
 
 def test_the_tables_of_the_files_name_models_after_the_files():
-    for file in (conf_dir() / "model").glob("dpt_*.yaml"):
+    for file in (config_dir() / "model").glob("dpt_*.yaml"):
         assert yaml.safe_load(file.read_text())["name"] == file.stem
 
 

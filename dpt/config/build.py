@@ -13,9 +13,8 @@ from omegaconf import OmegaConf
 from pydantic import Field
 from torch.utils.data import DataLoader
 
-from dpt.config.objects import check_arguments, find, make
+from dpt.config.objects import check_arguments, find, keys_of, make, read_run, with_values
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
-from dpt.files import MAX_PIXELS, read_yaml
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
@@ -34,29 +33,20 @@ LABEL_NAMES = {
 }
 
 
+Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.files.MAX_PIXELS
+Part = dict[str, Any]
+Named = dict[str, Part | None]
+
+
 @dataclass(frozen=True)
 class LoaderSettings:
     """How samples are batched; the part of ``data`` that every data set shares."""
 
-    image_size: tuple[int, int]
-    eval_size: tuple[int, int]
-    batch_size: int
-    num_workers: int
+    image_size: tuple[Side, Side]
+    eval_size: tuple[Side, Side]
+    batch_size: Annotated[int, Field(ge=1, le=10**6)]
+    num_workers: Annotated[int, Field(ge=0, le=1000)]
     on_error: Literal["raise", "skip"] = "raise"
-
-    def __post_init__(self) -> None:
-        if min(self.image_size + self.eval_size) < 1 or self.batch_size < 1 or self.num_workers < 0:
-            raise ValueError(
-                f"data: image_size={list(self.image_size)}, eval_size={list(self.eval_size)} and "
-                f"batch_size={self.batch_size} must be positive, num_workers={self.num_workers} "
-                f"at least 0"
-            )
-        for key, (height, width) in {"image": self.image_size, "eval": self.eval_size}.items():
-            if height * width > MAX_PIXELS:
-                raise ValueError(
-                    f"data.{key}_size=[{height},{width}]: has more than {MAX_PIXELS} pixels, the "
-                    "largest picture that is read"
-                )
 
 
 @dataclass(frozen=True)
@@ -68,10 +58,6 @@ class TaskKeys:
     name: str
     monitor: str
     objectives: dict[str, dict[str, Any]]
-
-
-Part = dict[str, Any]
-Named = dict[str, Part | None]
 
 
 @dataclass(frozen=True)
@@ -191,7 +177,7 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
         cfg: as plain data (``conf/evaluate.yaml``). Keys such as ``data.batch_size`` on the command
             line change the run's data.
     """
-    keys = [o.lstrip("+~").partition("=")[0].replace("/", ".") for o in cfg["overrides"]]
+    keys = keys_of(cfg["overrides"])
     if "data" in keys:
         return cfg["data"]
     path = Path(cfg["checkpoint"] or "").expanduser()
@@ -200,13 +186,9 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             "data=NAME must be given: only a run's folder, or a checkpoint inside, tells its data"
         )
-    run = OmegaConf.create(read_yaml(folder / "config.yaml"))
-    for key in keys:
-        if key.startswith("data."):
-            value = OmegaConf.select(OmegaConf.create(dict(cfg)), key)
-            OmegaConf.update(run, key, value, merge=False, force_add=True)
-    data: Any = OmegaConf.to_container(run, resolve=True)
-    if not isinstance(data, dict) or not isinstance(data.get("data"), dict):
+    changed = (key for key in keys if key.startswith("data."))
+    run: Any = with_values(read_run(folder), OmegaConf.create(dict(cfg)), changed)
+    if not OmegaConf.is_dict(run.get("data")):
         raise ValueError(f"{folder / 'config.yaml'}: holds no data: give data=NAME")
     log.info("data: of the run %s", folder)
-    return data["data"]
+    return OmegaConf.to_container(run)["data"]

@@ -19,6 +19,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dpt.files import config_dir
 from dpt.plugins import load_plugins
 from dpt.process import is_first_rank
 
@@ -26,14 +27,11 @@ MISTAKES = (ValueError, OSError)
 """Errors that a user can correct: the message is printed, the stack trace goes to log.txt only."""
 
 SWEEP = {"-m", "--multirun"}
-FLAG = re.compile(
-    r"-(h|c|p|r|m|i|cd|cn|cp|sc)|--(help|cfg|resolve|package|run|multirun|info|config-dir"
-    r"|config-name|config-path|hydra-help|shell-completion|version)(=.*)?"
-)
-"""Flags of Hydra."""
-RUN_FILES = ("checkpoints/last.ckpt", "checkpoints/best.ckpt", "metrics.json", "nonfinite.csv",
-             "wandb_id.txt")  # fmt: skip
-"""Files that a training run must not find in its folder, unless it resumes."""
+FLAGS = {
+    *SWEEP, "-h", "--help", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
+    "-cd", "--config-dir", "-sc", "--shell-completion",
+}  # fmt: skip
+"""Flags of Hydra that mean something here."""
 LOCK_SECONDS = 10
 """How long to wait for another process: loader workers outlive a killed one for some seconds."""
 
@@ -41,15 +39,6 @@ LESS_MEMORY = (
     "reduce data.batch_size or data.image_size, or set trainer.precision=bf16-mixed, "
     "model.checkpoint_activations=true, or trainer.accumulate_grad_batches=N for the same step"
 )
-
-
-def config_dir() -> Path:
-    """The configuration files: the repository's in an editable install, else the package's own."""
-    package = Path(__file__).parents[1]
-    for folder in (package.parent / "conf", package / "conf"):
-        if (folder / "train.yaml").is_file():
-            return folder
-    raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
 
 
 def fail(message: str) -> NoReturn:
@@ -71,6 +60,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         arguments: Hydra overrides and flags.
     """
     import hydra
+    from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -79,64 +69,45 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     # Hydra accepts the flag only before the overrides
     arguments = sorted(arguments, key=lambda a: a not in SWEEP)
 
-    is_sweep = bool(SWEEP & set(arguments))
-    results: dict[str, dict[str, float] | None] = {}  # of the runs of a sweep; None: failed
+    results: dict[str, dict[str, float] | None] = {}  # of each run of a sweep; None: failed
 
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config)
     def entry(cfg: Any) -> None:
         sys.argv = typed  # other processes of the same run are started from it
         module, _, name = job.partition(":")
-        scores = None
+        hydra_cfg = HydraConfig.get()
+        changed = (o for o in hydra_cfg.overrides.task if o not in arguments)
+        run = " ".join([str(hydra_cfg.job.get("num", 0)), *changed])
         try:
-            scores = _run_job(cfg, getattr(import_module(module), name)) or {}
+            results[run] = _run_job(cfg, getattr(import_module(module), name)) or {}
         except SystemExit as end:
             if not results or end.code != 1:  # a mistake in the first run is in all of them
                 raise
-        if is_sweep:
-            results[_label_in_sweep(arguments)] = scores
-
-    def printed(arguments: Sequence[str]) -> str:
-        sys.argv = [typed[0], *arguments]
-        with redirect_stdout(StringIO()) as text, suppress(SystemExit):
-            entry()
-        return text.getvalue()
+            results[run] = None
 
     try:
         if {"-h", "--help"} & set(arguments):
+            sys.argv = [typed[0], *arguments]
+            with redirect_stdout(StringIO()) as text, suppress(SystemExit):
+                entry()
             # files whose names begin with _ are included by other files only
-            print(re.sub(r"\b_\w+, ", "", printed(arguments)).rstrip())
+            print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
             return
-        _check_words(arguments)
+        for flag in (a.partition("=")[0] for a in arguments if a.startswith("-")):
+            if flag not in FLAGS:
+                raise ValueError(f"there is no flag {flag}: write {flag.lstrip('-')}=VALUE")
         sys.argv = [typed[0], *arguments, *_folder_to_resume(arguments)]
         entry()
-        if any(results.values()):
+        if SWEEP & set(arguments) and any(results.values()):
             from dpt.run_log import log_sweep
 
             log_sweep(results)
         if None in results.values():
             raise SystemExit(1)
     except (HydraException, OmegaConfBaseException) as error:
-        refused = re.search(r"Could not override '([^']+)'", str(error))
-        if refused is None:
-            raise ValueError(_explain(error)) from error
-        folders = ((config_dir() / a.partition("=")[0]).is_dir() for a in arguments)
-        kept = [  # flags, and choices of files
-            a
-            for a, is_group in zip(arguments, folders, strict=True)
-            if a not in SWEEP and (a[0] == "-" or "=" not in a or is_group)
-        ]
-        config = printed([*kept, "--cfg", "job"])
-        raise ValueError(_allowed_keys(refused[1], config)) from error
+        raise ValueError(_explain(error)) from error
     finally:
         sys.argv = typed
-
-
-def _check_words(arguments: Sequence[str]) -> None:
-    """Raises ValueError for a flag in place of an override."""
-    for word, following in zip(arguments, [*arguments[1:], "VALUE"], strict=True):
-        if word.startswith("-") and not FLAG.fullmatch(word):
-            name, _, value = word.lstrip("-").partition("=")
-            raise ValueError(f"there is no flag {word}; settings are {name}={value or following}")
 
 
 def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
@@ -159,14 +130,6 @@ def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
     return [f"run_dir='{folder}'"]
 
 
-def _label_in_sweep(arguments: Sequence[str]) -> str:
-    """The number of this run of a sweep, and its settings that the command line does not fix."""
-    from hydra.core.hydra_config import HydraConfig
-
-    cfg = HydraConfig.get()
-    return " ".join([str(cfg.job.num), *(o for o in cfg.overrides.task if o not in arguments)])
-
-
 # --------------------------------------------------------------------------------------- a run
 
 
@@ -176,6 +139,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
     With ``resume``, the configuration of the run in the folder, if any, is the base. A user's
     mistake ends the process here: Hydra would print a line of its own about an exception.
     """
+    from filelock import FileLock, Timeout
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
     from omegaconf import OmegaConf
@@ -198,9 +162,13 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
     if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device: leave trainer.devices at 1, or start the runs one by one")
     folder = Path(cfg.run_dir)
-    lock = _hold(folder) if is_first_rank() else None
+    lock = FileLock(folder / ".lock")
     try:
+        if is_first_rank():
+            lock.acquire(timeout=LOCK_SECONDS)
         start_log(folder if is_first_rank() else None)
+    except Timeout:
+        fail(f"run_dir={folder}: another process is writing to it: wait for it, or give another")
     except OSError as error:
         fail(str(error))
     quiet_libraries()
@@ -234,39 +202,22 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
     finally:
         if "wandb" in sys.modules:
             sys.modules["wandb"].finish()  # else the next job of a sweep would join this run
-        if lock is not None:
-            Path(lock.lock_file).unlink(missing_ok=True)
-            lock.release()
-
-
-def _hold(folder: Path) -> Any:
-    """A lock that keeps other processes out of a run's folder; exits if one is in it."""
-    from filelock import FileLock, Timeout
-
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=LOCK_SECONDS)
-    except Timeout:
-        fail(f"run_dir={folder}: another process is writing to it: wait for it, or give another")
-    return lock
+        lock.release()
 
 
 def _refuse_used(folder: Path, cfg: Any) -> None:
     """Raises ValueError if the folder holds a training run that the command would overwrite."""
-    trains = "overwrite" in cfg
-    found = [name for name in RUN_FILES[: 3 if trains else 2] if (folder / name).exists()]
-    if found and not cfg.get("overwrite"):
+    if any(folder.glob("checkpoints/*.ckpt")) and not cfg.get("overwrite"):
+        trains = "overwrite" in cfg
         choices = f", resume={folder} to continue it, or overwrite=true" if trains else ""
-        raise ValueError(
-            f"run_dir={folder}: holds a run already ({found[0]}): give another run_dir{choices}"
-        )
+        raise ValueError(f"run_dir={folder} holds a run already: give another run_dir{choices}")
 
 
 def remove_run(folder: Path) -> None:
     """Removes what an earlier run left in the folder, for ``overwrite=true``."""
-    for name in RUN_FILES:
-        (folder / name).unlink(missing_ok=True)
+    names = ("metrics.json", "nonfinite.csv", "wandb_id.txt")
+    for path in (*folder.glob("checkpoints/*.ckpt"), *(folder / name for name in names)):
+        path.unlink(missing_ok=True)
 
 
 def save_config(cfg: Mapping[str, Any], folder: Path) -> None:
@@ -304,7 +255,11 @@ def quiet_libraries() -> None:
 
 def _explain(error: Exception) -> str:
     """A configuration error as one line that says what is allowed."""
-    text = str(error)
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+
+    text, cause = str(error), error.__cause__
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return _allowed_keys(cause)
     group = re.search(r"Could not find '([^']+)'.*?Available options in '[^']*':(.*)", text, re.S)
     if group:
         names = group[2].partition("Config search path")[0].split()
@@ -316,18 +271,17 @@ def _explain(error: Exception) -> str:
     return text.split("\n")[0] if missing else text
 
 
-def _allowed_keys(key: str, config: str) -> str:
-    """A message with the keys beside the misspelt part of ``key``; ``config`` is YAML."""
-    import yaml
+def _allowed_keys(error: Any) -> str:
+    """A message with the keys beside the misspelt one that OmegaConf did not find."""
+    from omegaconf import DictConfig
 
     from dpt.validation import unknown_key
 
-    node, parts = yaml.safe_load(config), re.split(r"[./]", key.partition("@")[0])
-    for i, part in enumerate(parts):
-        if isinstance(node, str) and (other := re.fullmatch(r"\$\{([\w.]+)\}", node)):
-            set_here = ".".join([other[1], *parts[i:]])
-            return f"{'.'.join(parts[:i])} is a copy of {other[1]}: set {set_here}"
-        if not isinstance(node, dict) or part not in node:
-            break
-        node = node[part]
-    return unknown_key(key, part, list(node) if isinstance(node, dict) else [])
+    node, parts = error.parent_node, str(error.key).split("/")
+    if isinstance(node, DictConfig) and not node:
+        copy = error.full_key.rpartition(".")[0]
+        return f"{copy} is a copy: set {parts[0]} at the original, which --cfg job shows"
+    while len(parts) > 1 and parts[0] in node:  # a group inside of a group
+        node = node[parts.pop(0)]
+    allowed = [str(k) for k in node if k != "hydra"] if isinstance(node, DictConfig) else []
+    return unknown_key(error.full_key, parts[0], allowed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -109,7 +109,8 @@ def find(path: Any, where: str, *bases: type) -> Callable[..., Any]:
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        source = target.__init__ if inspect.isclass(target) else target
+        return get_type_hints(source, include_extras=True)
     except NameError:  # hints of a library that exist for type checkers only
         return {}
 
@@ -153,25 +154,10 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
         overrides: of the command line. A recipe (``experiment``, ``debug``) replaces the old
             configuration, because it sets keys of every group.
     """
-    path = folder / "config.yaml"
-    text = read_yaml(path)
-    try:
-        old: Any = OmegaConf.create(text)
-    except (YAMLError, OmegaConfBaseException) as error:  # tags, keys that occur twice, dates
-        raise ValueError(f"{path}: {error}") from error
-    if not isinstance(old, DictConfig) or not old or "${" in text:
-        raise ValueError(f"{path}: not the configuration of a run, with every value written out")
+    path, old, keys = folder / "config.yaml", read_run(folder), keys_of(overrides)
     if absent := [str(key) for key in cfg if key not in old]:
         raise ValueError(f"{path}: incomplete, has no {', '.join(absent)}: restore it from a copy")
-    keys = [o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides]
-    keys = [k.replace("/", ".") for k in keys if k not in ("resume", "run_dir")]
-    if {"experiment", "debug"} & set(keys):
-        new = cfg.copy()
-    else:
-        new = old.copy()
-        for key in keys:
-            value = OmegaConf.select(cfg, key)
-            OmegaConf.update(new, key, value, merge=False, force_add=True)
+    new = cfg.copy() if {"experiment", "debug"} & keys else with_values(old, cfg, keys)
     before = str(OmegaConf.select(old, "run_dir") or folder)
     values: Any = OmegaConf.to_container(new, resolve=True)
 
@@ -188,6 +174,33 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
         if not line.startswith("resume:"):
             log.info("resume: changes %s", line)
     return OmegaConf.create(values)
+
+
+def read_run(folder: Path) -> DictConfig:
+    """The configuration of the run in ``folder``; ValueError if its file is damaged."""
+    path = folder / "config.yaml"
+    text = read_yaml(path)
+    try:
+        found = OmegaConf.create(text)
+    except (YAMLError, OmegaConfBaseException) as error:  # tags, keys that occur twice, dates
+        raise ValueError(f"{path}: {error}") from error
+    if not isinstance(found, DictConfig) or not found or "${" in text:
+        raise ValueError(f"{path}: not the configuration of a run, with every value written out")
+    return found
+
+
+def keys_of(overrides: Sequence[str]) -> set[str]:
+    """The keys that ``overrides``, of a command line, set."""
+    keys = {o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides}
+    return {key.replace("/", ".") for key in keys}
+
+
+def with_values(base: DictConfig, other: Any, keys: Iterable[str]) -> DictConfig:
+    """A copy of ``base`` with the values that ``other`` has for ``keys``."""
+    new = base.copy()
+    for key in sorted(keys):  # a group before what is in it
+        OmegaConf.update(new, key, OmegaConf.select(other, key), merge=False, force_add=True)
+    return new
 
 
 def map_strings(values: Any, change: Callable[[str], str]) -> Any:

@@ -69,8 +69,7 @@ def build_trainer(**arguments: Any) -> L.Trainer:
     try:
         return L.Trainer(**arguments)
     except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
-        lacks = "backend found" in str(error)  # which names no remedy
-        remedy = " Set trainer.accelerator=auto, or cpu" if lacks else ""
+        remedy = " Set trainer.accelerator=auto" if "backend found" in str(error) else ""
         raise ValueError(f"trainer: {error}{remedy}") from error
 
 
