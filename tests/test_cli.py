@@ -123,6 +123,13 @@ def test_the_configuration_can_be_printed_without_a_run(run, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_tab_completion(run, monkeypatch):
+    line = "python train.py model=dpt_b"
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    assert run("train", "-sc", "query=bash")[1].split() == ["model=dpt_base"]
+
+
 def test_a_users_own_configuration_files(run, tmp_path):
     (tmp_path / "mine/optim").mkdir(parents=True)
     (tmp_path / "mine/optim/slow.yaml").write_text("_target_: dpt.training.optim.sgd\nlr: 0.25\n")
@@ -226,7 +233,8 @@ MORE_WRONG_VALUES = [
     (["trainer.max_steps=12345678901234567890123"], ["trainer.max_steps=1234567890123"]),
     (["trainer.max_epochs=12345678901234567890123"], ["trainer.max_epochs=1234567890123"]),
     (["seed=-1"], ["seed=-1", "greater than or equal to 0"]),
-    (["~task.objectives"], ["task.objectives must be given"]),
+    (["~task.objectives"], ["task.objectives=None", "dictionary"]),
+    (["~task.monitor"], ["task.monitor"]),
     (["~trainer.max_steps", "trainer.devices=lots"], ["trainer: ", "devices"]),
     (["~optim"], ["optim must be given"]),
     (["optim=null"], ["optim must be given"]),

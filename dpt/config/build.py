@@ -18,6 +18,7 @@ from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
+from dpt.validation import validate
 
 log = logging.getLogger("dpt")
 
@@ -50,23 +51,12 @@ class LoaderSettings:
 
 
 @dataclass(frozen=True)
-class TaskKeys:
-    """The keys of ``task`` that every task has."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "ignore"}
-
-    name: str
-    monitor: str
-    objectives: dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
 class RunKeys:
     """The keys of a training run's configuration; what is in a ``Part`` is checked where used."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    task: TaskKeys
+    task: Part
     data: Part
     model: Part
     augment: Part
@@ -113,7 +103,8 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
     """What each head learns; class counts and the depth range come from the data where unset."""
     info: DatasetInfo = data.info
     objectives = {}
-    for name, node in task["objectives"].items():
+    nodes = validate(dict[str, Part], task.get("objectives"), "task.objectives")
+    for name, node in nodes.items():
         if "_target_" not in node:  # keys that an experiment sets for its own task
             raise ValueError(
                 f"task={task['name']} has no task.objectives.{name}: the experiment, or an "

@@ -222,6 +222,6 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         teacher=make_teacher(cfg["task"], objectives),
         optimizer=make(cfg["optim"], "optim", Optimizer),
         schedule=make(cfg["schedule"], "schedule", LRScheduler),
-        monitor=cfg["task"]["monitor"],
+        monitor=cfg["task"].get("monitor", ""),
         max_skipped_steps=validate(int, cfg["max_skipped_steps"], "max_skipped_steps"),
     )
