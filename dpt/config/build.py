@@ -103,8 +103,9 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
     """What each head learns; class counts and the depth range come from the data where unset."""
     info: DatasetInfo = data.info
     objectives = {}
-    nodes = validate(dict[str, Part], task.get("objectives"), "task.objectives")
-    for name, node in nodes.items():
+    for key, kind in {"name": str, "objectives": dict[str, Part]}.items():
+        validate(kind, task.get(key), f"task.{key}")
+    for name, node in task["objectives"].items():
         if "_target_" not in node:  # keys that an experiment sets for its own task
             raise ValueError(
                 f"task={task['name']} has no task.objectives.{name}: the experiment, or an "
