@@ -5,6 +5,7 @@ A user's mistake gives one message and a non-zero exit code, never a stack trace
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from io import TextIOWrapper
@@ -76,7 +77,8 @@ def main(command: str | None = None) -> None:
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
         raise SystemExit(2)
     with stoppable():
-        end_with_parent()
+        if os.environ.get("LOCAL_RANK", "0") != "0":  # started by Lightning's first rank
+            end_with_parent()
         if command in COMMANDS and is_first_rank() and not any(a[:1] == "-" for a in arguments):
             print(f"dpt {command}: loading libraries", flush=True)
         _run(command, arguments)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +21,26 @@ _MAX_YAML = 1 << 20
 _MAX_LEVELS = 50  # of mappings and lists in a YAML file
 
 
-def file_size(path: str | Path, *, limit: int | None = None) -> int:
-    """Bytes of a regular file, or of the one that a link leads to.
+def open_file(path: str | Path, *, limit: int | None = None) -> BufferedReader:
+    """A regular file, or the one that a link leads to, for reading.
 
     Raises:
         ValueError: it is a folder, a FIFO, a socket or a device, or has more than ``limit`` bytes.
-        OSError: it does not exist, or its folder cannot be read.
+        OSError: it does not exist or cannot be opened.
     """
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         kind = "folder" if stat.S_ISDIR(found.st_mode) else "FIFO, a socket or a device"
         raise ValueError(f"{path}: is a {kind}, not a file: check the path")
     if limit is not None and found.st_size > limit:
-        raise ValueError(
-            f"{path}: has {found.st_size} bytes, at most {limit} are read: check that it is the "
-            "right file"
-        )
-    return found.st_size
+        raise ValueError(f"{path}: has more than {limit} bytes: check that it is the right file")
+    return open(path, "rb")
 
 
 def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
-    """The content of a file; errors as :func:`file_size`."""
-    file_size(path, limit=limit)
-    return Path(path).read_bytes()
+    """The content of a file; errors as :func:`open_file`."""
+    with open_file(path, limit=limit) as file:
+        return file.read()
 
 
 def parse_json(text: str | bytes, source: str | Path) -> Any:
@@ -69,9 +67,8 @@ def read_yaml(path: str | Path) -> str:
         for event in yaml.parse(text):
             level += isinstance(event, yaml.CollectionStartEvent)
             level -= isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent) or level > _MAX_LEVELS:
-                fault = "is nested too deep" if level > _MAX_LEVELS else "holds an alias (*name)"
-                raise ValueError(f"{path}: {fault}: write its values out")
+            if level > _MAX_LEVELS or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"{path}: nested too deep, or holds an alias: write values out")
         return text.decode("utf-8-sig")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None

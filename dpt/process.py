@@ -42,8 +42,6 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except Stopped as reason:
-        if sys.platform != "win32":
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise an error for each
         kill_children()
         report(reason)
         raise
@@ -88,16 +86,19 @@ def report(reason: Stopped) -> None:
 
 
 def kill_children() -> None:
-    """Kills the processes that ``multiprocessing`` has started here, such as loader workers."""
+    """Kills the daemon processes of ``multiprocessing``, such as loader workers."""
     if "multiprocessing" not in sys.modules:
         return
     import multiprocessing
 
+    if sys.platform != "win32":
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise an error for each
     for child in multiprocessing.active_children():
-        child.kill()
+        if child.daemon:
+            child.kill()
 
 
 def end_with_parent() -> None:
-    """A rank that Lightning's first rank started is killed when that one ends (Linux)."""
-    if os.environ.get("LOCAL_RANK", "0") != "0" and sys.platform == "linux":
+    """This process is killed when the one that started it ends (Linux)."""
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

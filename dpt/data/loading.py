@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import atexit
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
@@ -20,6 +18,7 @@ from torch.utils.data import DataLoader
 from dpt.data.base import Augmented, Dataset, Transform
 from dpt.data.errors import DataError
 from dpt.data.samplers import EpochSampler
+from dpt.process import end_with_parent, kill_children
 from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, Sample, Target
 
 T = TypeVar("T")
@@ -133,42 +132,26 @@ def make_loader(
 
 
 def read_in_order(
-    items: torch.utils.data.Dataset[T],
-    *,
-    num_workers: int,
-    order: Sequence[int] | None = None,
+    items: torch.utils.data.Dataset[T], order: Sequence[int] | None = None, *, num_workers: int
 ) -> Iterable[T]:
     """The items at ``order`` (None: all), one by one, read by ``num_workers`` processes."""
     return DataLoader(
-        items,
-        batch_size=None,
-        sampler=order,
-        num_workers=num_workers,
-        worker_init_fn=init_worker,
+        items, batch_size=None, sampler=order, num_workers=num_workers, worker_init_fn=init_worker
     )
 
 
 def init_worker(worker_id: int) -> None:
-    """One thread per worker, and an end that only the process that started it decides on.
+    """One thread per worker; signals to stop, which all processes of a job get, are ignored.
 
-    Signals to stop, which a terminal or a scheduler sends to all processes of a job, are left to
-    that process. On Linux a SIGTERM from it ends the worker, as does its own end; elsewhere every
-    SIGTERM does.
+    The process that started a worker ends it, by its own end at the latest.
     """
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform != "win32":
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for the thread to receive
-        threading.Thread(target=_obey_parent, daemon=True).start()
+    end_with_parent()
 
 
-def _obey_parent() -> None:
-    parent, above = multiprocessing.parent_process(), os.getppid()  # differ under "forkserver"
-    assert parent is not None
-    while os.getppid() == above:
-        received = signal.sigtimedwait({signal.SIGTERM}, 1.0)
-        if received is not None and received.si_pid == parent.pid:
-            break
-    os._exit(0)
+atexit.register(kill_children)  # Python itself would send SIGTERM and wait

@@ -69,7 +69,7 @@ def test_the_pixels_are_counted_before_they_are_decoded(tmp_path, color_type, si
     path = tmp_path / "bomb.png"
     path.write_bytes(png(*size, color_type=color_type))
     for read in (io.read_image, io.read_labels, io.read_raw_depth, io.read_size):
-        with pytest.raises(DataError, match=r"bomb\.png: has .* pixels, at most 175 million"):
+        with pytest.raises(DataError, match=r"bomb\.png: has more than 175 million pixels"):
             read(path)
 
 
@@ -81,7 +81,7 @@ def test_one_limit_holds_for_every_format(tmp_path, monkeypatch, suffix):
         io.read_raw_depth(path)
     monkeypatch.setattr(io, "MAX_PIXELS", 599)
     monkeypatch.setattr(io, "MAX_BYTES", 1199)
-    with pytest.raises(DataError, match=rf"a\{suffix}: h.*, at most .* read: cut or shrink it"):
+    with pytest.raises(DataError, match=rf"a\{suffix}: .* more than .*, the limit: cut or"):
         io.read_raw_depth(path)
 
 
@@ -90,7 +90,7 @@ def test_the_limit_holds_for_videos(tmp_path, monkeypatch):
     writer.write(np.zeros((20, 30, 3), np.uint8))
     writer.close()
     monkeypatch.setattr(io, "MAX_PIXELS", 599)
-    with pytest.raises(DataError, match=r"a\.mp4: has 30x20 pixels, at most"):
+    with pytest.raises(DataError, match=r"a\.mp4: has more than 0\.000599 million pixels"):
         VideoReader(tmp_path / "a.mp4")
 
 
@@ -100,7 +100,7 @@ def test_hdf5_that_declares_more_than_it_holds(tmp_path):
         file.create_dataset("frames", (2, 5, 5), np.uint8, maxshape=(None,) * 3,
                             chunks=(2, 40_000, 40_000))  # fmt: skip
     for key, index in {"depth": None, "frames": 0}.items():
-        with pytest.raises(DataError, match=r"a\.h5: holds an array of .*, at most"):
+        with pytest.raises(DataError, match=r"a\.h5: .* takes more than 1400 MB"):
             io.read_hdf5(tmp_path / "a.h5", key, index=index)
 
 
@@ -176,5 +176,5 @@ def test_a_shard_of_huge_labels_or_deep_json():
     parts = encode_sample(sample)
     for change in ({"labels.png": png(30_000, 30_000, color_type=0)}, {"json": b"[" * 100_000},
                    {"json": b'{"a":' * 100_000}):  # fmt: skip
-        with pytest.raises(DataError, match=r"^s\.(labels\.png: has .* pixels|json: missing)"):
+        with pytest.raises(DataError, match=r"^s\.(labels\.png: has more than|json: missing)"):
             decode_sample(parts | change, source="s")

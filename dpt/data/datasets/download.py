@@ -28,8 +28,6 @@ PAUSE = 1.0
 """Seconds before the second request; doubled after each further failure."""
 TIMEOUT = 30.0
 """Seconds without data after which a connection counts as interrupted."""
-SPARE = 1 << 30
-"""Bytes that a file of unknown size leaves free on the disk."""
 _MEGABYTE = 1 << 20
 _ALGORITHMS = ("sha256", "sha1", "md5")
 
@@ -40,7 +38,7 @@ def fetch(
     *,
     checksum: str | None = None,
     size: int | None = None,
-    most: int | None = None,
+    limit: int | None = None,
     remedy: str | None = None,
     quiet: bool = False,
 ) -> Path:
@@ -54,7 +52,7 @@ def fetch(
         target: the file to write; its folder is created.
         checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. None checks the length only.
         size: size of the file in bytes, if known.
-        most: largest size that is accepted; None takes ``size``, or what the disk has to spare.
+        limit: largest size that is accepted; None takes ``size``, or 90 % of the free space.
         remedy: what to do if the server refuses; None suggests fetching the file by hand.
         quiet: show no progress.
 
@@ -66,15 +64,15 @@ def fetch(
         return target
     part = target.with_name(f"{target.name}.part")
     remedy = remedy or f"fetch the file by hand and save it as {target}"
-    most = most or size
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
+        limit = limit or size or int(0.9 * shutil.disk_usage(part.parent).free)
         with part.open("ab" if checksum else "wb") as file:
             if url.startswith(("http://", "https://")):
                 resume = checksum is not None
-                _copy_http(url, file, most=most, resume=resume, remedy=remedy, quiet=quiet)
+                _copy_http(url, file, limit, resume=resume, remedy=remedy, quiet=quiet)
             else:
-                _copy_fsspec(url, file, most=most, remedy=remedy)
+                _copy_fsspec(url, file, limit, remedy=remedy)
     except DataError:
         if part.stat().st_size == 0:
             part.unlink()
@@ -114,27 +112,23 @@ def verify(
         raise DataError(f"{path}: its {algorithm} is {digest}, expected {expected}: {remedy}")
 
 
-def _append(file: BinaryIO, blocks: Iterable[bytes], *, url: str, most: int | None) -> None:
-    """Writes blocks as long as the file may grow."""
-    folder = Path(file.name).parent
+def _append(file: BinaryIO, blocks: Iterable[bytes], limit: int) -> None:
     for block in blocks:
         file.write(block)
-        full = most is None and shutil.disk_usage(folder).free < SPARE
-        if full or (most is not None and file.tell() > most):
-            reason = f"at most {most} were expected: check the address"
-            if full:
-                reason = f"less than {SPARE / 1e9:.1f} GB would be left: make room in {folder}"
-            message = f"{url}: stopped after {file.tell()} bytes, {reason}"
+        if file.tell() > limit:
             _clear(file)
-            raise DataError(message)
+            raise DataError(
+                f"{file.name}: stopped at {limit} bytes, the size expected or 90 % of the free "
+                "space: check the address, or free some space"
+            )
 
 
-def _copy_fsspec(url: str, file: BinaryIO, *, most: int | None, remedy: str) -> None:
+def _copy_fsspec(url: str, file: BinaryIO, limit: int, *, remedy: str) -> None:
     """Appends the rest of a file that fsspec can read."""
     try:
         with fsspec.open(url, "rb") as source:
             source.seek(file.tell())
-            _append(file, iter(partial(source.read, _MEGABYTE), b""), url=url, most=most)
+            _append(file, iter(partial(source.read, _MEGABYTE), b""), limit)
     except DataError:
         raise
     except Exception as error:  # every file system has its own exceptions
@@ -142,11 +136,11 @@ def _copy_fsspec(url: str, file: BinaryIO, *, most: int | None, remedy: str) -> 
 
 
 def _copy_http(
-    url: str, file: BinaryIO, *, most: int | None, resume: bool, remedy: str, quiet: bool
+    url: str, file: BinaryIO, limit: int, *, resume: bool, remedy: str, quiet: bool
 ) -> None:
     """Sends requests until the file is complete."""
     furthest, failures = file.tell(), 0
-    while reason := _request(url, file, most=most, remedy=remedy, quiet=quiet):
+    while reason := _request(url, file, limit, remedy=remedy, quiet=quiet):
         done = file.tell()
         failures = 0 if done > furthest else failures + 1
         furthest = max(furthest, done)
@@ -160,7 +154,7 @@ def _copy_http(
         time.sleep(PAUSE * 2**failures)
 
 
-def _request(url: str, file: BinaryIO, *, most: int | None, remedy: str, quiet: bool) -> str:
+def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) -> str:
     """Appends the rest of a file; returns what interrupted it, "" if it is complete."""
     headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
     if start := file.tell():
@@ -169,7 +163,7 @@ def _request(url: str, file: BinaryIO, *, most: int | None, remedy: str, quiet: 
         with urlopen(Request(url, headers=headers), timeout=TIMEOUT) as response:
             if response.status != 206:  # the server sends the whole file
                 _clear(file)
-            return _receive(response, file, url=url, most=most, quiet=quiet)
+            return _receive(response, file, limit, quiet=quiet)
     except HTTPError as error:
         reason = f"the server answers {error.code} {error.reason}"
         if error.code == 416:  # nothing lies after ``start``
@@ -181,9 +175,7 @@ def _request(url: str, file: BinaryIO, *, most: int | None, remedy: str, quiet: 
         return str(error) or type(error).__name__
 
 
-def _receive(
-    response: http.client.HTTPResponse, file: BinaryIO, *, url: str, most: int | None, quiet: bool
-) -> str:
+def _receive(response: http.client.HTTPResponse, file: BinaryIO, limit: int, *, quiet: bool) -> str:
     length = int(response.headers["Content-Length"] or 0)  # 0 if the server does not state it
     total = file.tell() + length
     folder = Path(file.name).parent
@@ -195,7 +187,7 @@ def _receive(
     blocks: Iterable[bytes] = iter(partial(response.read, _MEGABYTE), b"")
     if length and not quiet:
         blocks = tracked(blocks, -(-length // _MEGABYTE), title=f"{Path(file.name).stem} (MB)")
-    _append(file, blocks, url=url, most=most)
+    _append(file, blocks, limit)
     done = file.tell()
     return f"the connection ended at {done} of {total} bytes" if length and done != total else ""
 

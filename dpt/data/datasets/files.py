@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,41 +19,28 @@ from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
 from dpt.files import printable
-from dpt.types import NO_CLASS, DatasetInfo, Sample
+from dpt.types import DatasetInfo, Sample
 
 
 class FileTable:
-    """The ``Files`` of many samples, in a few arrays.
+    """The ``Files`` of many samples, pickled into one array.
 
-    Worker processes share their memory. Python objects would be copied into each of them page by
+    Worker processes share its memory. Python objects would be copied into each of them page by
     page, because reading an object writes its count of references.
     """
 
     def __init__(self, files: Iterable[Files]) -> None:
-        paths: list[bytes] = []
-        class_ids: list[int] = []
-        values: list[float] = []
-        for image, labels, depth, class_id, value in files:
-            paths += [os.fsencode(path or "") for path in (image, labels, depth)]
-            class_ids.append(NO_CLASS if class_id is None else class_id)
-            values.append(math.nan if value is None else value)
-        self._text = b"".join(paths)
-        self._ends = np.cumsum([0, *map(len, paths)])
-        self._class_ids, self._values = np.array(class_ids, int), np.array(values, float)
+        rows = [pickle.dumps(each) for each in files]
+        self._rows = np.frombuffer(b"".join(rows), np.uint8)
+        self._ends = np.cumsum([0, *map(len, rows)])
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._ends) - 1
 
     def __getitem__(self, index: int) -> Files:
         index = range(len(self))[index]
-        ends = self._ends[3 * index : 3 * index + 4].tolist()
-        names = [os.fsdecode(self._text[a:b]) for a, b in pairwise(ends)]
-        labels, depth = (Path(name) if name else None for name in names[1:])
-        class_id, value = int(self._class_ids[index]), float(self._values[index])
-        return Files(
-            Path(names[0]), labels, depth,
-            None if class_id == NO_CLASS else class_id, None if math.isnan(value) else value,
-        )  # fmt: skip
+        files: Files = pickle.loads(self._rows[self._ends[index] : self._ends[index + 1]])
+        return files
 
 
 FRACTIONS = {"train": 0.9, "val": 0.1}

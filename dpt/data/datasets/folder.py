@@ -81,9 +81,8 @@ class FolderDataset(FileDataset):
         elif own:
             if self.fractions not in (None, FRACTIONS):
                 raise DataError(
-                    f"data.fractions={dict(self.fractions)} has no effect: {folder} is the "
-                    f"{self.split} split; leave it out, or set data.images (and data.labels, "
-                    f"data.depth) to one folder to divide"
+                    f"data.fractions has no effect: {folder} is the split {self.split}: leave it "
+                    "out, or set data.images, labels and depth to folders to divide"
                 )
             keys = list(photos)
         else:
@@ -144,28 +143,23 @@ class FolderDataset(FileDataset):
         return list(dict.fromkeys(known[line] for line in wanted))
 
     def _read_table(self, path: Path) -> list[Files]:
-        """The samples of a CSV file: paths below the root as ``image``, ``mask`` and ``depth``.
-
-        Rows whose column ``split`` names another split are left out.
-        """
-        used = {"mask": self.labels, "depth": self.depth}
-        kinds = [kind for kind, folder in used.items() if folder is not None]
+        """The split's rows of a CSV table of paths below the root."""
+        kinds = [k for k, used in {"mask": self.labels, "depth": self.depth}.items() if used]
         names = (self.split, (self.split_names or {}).get(self.split))
         files: list[Files] = []
-        rows = io.read_table(path, ["image", *kinds], ["split"], remedy="name the columns so")
-        for _, texts in rows:
-            row = dict(zip(("image", *kinds, "split"), texts, strict=False))
-            if row.get("split", self.split) in names:
-                found = {k: self.folder / text for k, text in row.items() if text}
-                files.append(
-                    Files(self.folder / row["image"], found.get("mask"), found.get("depth"))
+        rows = io.read_table(path, ["split", "image", *kinds], remedy="name the columns so")
+        for place, (split, image, *texts) in rows:
+            maps = {k: self.folder / text for k, text in zip(kinds, texts, strict=True) if text}
+            is_bare = bool(kinds) and not maps
+            if split not in names or (is_bare and self.missing == "skip"):
+                continue
+            if is_bare and self.missing == "raise":
+                remedy = (
+                    "complete the line, or set data.missing=skip (or keep, with a task.teacher)"
                 )
-        bare = {each for each in files if kinds and not (each.labels or each.depth)}
-        if bare and self.missing == "raise":
-            remedy = "complete their lines, or set data.missing=skip (or keep, with a task.teacher)"
-            raise DataError(f"{path}: {len(bare)} images have no labels: {remedy}")
-        files = [each for each in files if self.missing != "skip" or each not in bare]
-        return existing(files, source=path, remedy="check data.root and the columns")
+                raise DataError(f"{place} has no {' and no '.join(kinds)}: {remedy}")
+            files.append(Files(self.folder / image, maps.get("mask"), maps.get("depth")))
+        return existing(files, source=path, remedy="check data.root and the table")
 
     @property
     def _lists(self) -> dict[str, str]:

@@ -7,10 +7,10 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
@@ -21,8 +21,6 @@ from dpt import files
 from dpt.data.errors import DataError, few, missing_path, require
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.files import MAX_BYTES, MAX_PIXELS
-
-T = TypeVar("T")
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".npz", ".h5", ".hdf5",
@@ -105,13 +103,19 @@ def read_labels(path: str | Path, *, colors: Sequence[Sequence[int]] | None = No
         colors: an RGB row for each id, for RGB files. A colour for "unlabelled" goes after the
             last class; its row number is the ignore index.
     """
-    labels = _READERS.get(Path(path).suffix.lower(), read_label_picture)(path, None)
+    labels = _read_stored_labels(path)
+    return labels if labels.ndim == 2 else _ids_of_colors(path, labels, colors)
+
+
+def _read_stored_labels(path: str | Path) -> np.ndarray:
+    """Integers (H, W), or colours uint8 (H, W, 3)."""
+    labels: np.ndarray = _READERS.get(Path(path).suffix.lower(), read_label_picture)(path, None)
     if labels.dtype == bool:
         labels = labels.astype(np.uint8)
     if labels.ndim == 3 and labels.shape[2] == 1:
         labels = labels[..., 0]
     if labels.ndim == 3 and labels.shape[2] in (3, 4) and labels.dtype == np.uint8:
-        return _ids_of_colors(path, labels[..., :3], colors)
+        return labels[..., :3]
     if labels.ndim != 2 or labels.dtype.kind not in "ui":
         raise DataError(
             f"{path}: found {labels.dtype} {labels.shape}: label files hold one whole-number "
@@ -129,32 +133,29 @@ def read_text(path: str | Path) -> str:
 
 
 def read_table(
-    path: str | Path, columns: Sequence[str], optional: Sequence[str] = (), *, remedy: str
+    path: str | Path, columns: Sequence[str], *, remedy: str
 ) -> Iterator[tuple[str, list[str]]]:
-    """The ``columns`` of each row of a CSV file with a header line, then the ``optional`` it has.
+    """The ``columns`` of each row of a CSV file with a header line.
 
     Yields:
         The row's place for messages, ``FILE: line N``, and its texts; "" where it is too short.
     """
-    text = read_text(path)
     with _decoding(path, "a table"):
-        rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
+        rows = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
         header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
         if absent := [name for name in columns if name not in header]:
             found = few(header, 6) or "none"
             raise DataError(f"{path}: no column {', '.join(absent)} (it has {found}): {remedy}")
-        columns = [*columns, *(name for name in optional if name in header)]
         for row in rows:
-            where = f"{path}: line {rows.line_num}"
-            yield where, [(row[name] or "").strip() for name in columns]
+            yield f"{path}: line {rows.line_num}", [(row[name] or "").strip() for name in columns]
 
 
 def label_values(path: str | Path) -> dict[tuple[int, ...], int]:
     """Pixels of each id ``(i,)``, or of each colour ``(r, g, b)`` of an RGB label file."""
-    labels = _READERS.get(Path(path).suffix.lower(), read_label_picture)(path, None)
-    if labels.ndim == 3 and labels.shape[2] > 1:
-        return _count_colors(labels[..., :3])
-    ids, counts = np.unique(read_labels(path), return_counts=True)
+    labels = _read_stored_labels(path)
+    if labels.ndim == 3:
+        return _count_colors(labels)
+    ids, counts = np.unique(labels, return_counts=True)
     return {(i,): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
 
 
@@ -192,46 +193,43 @@ def _ids_of_colors(
 # ------------------------------------------------------------------------ files and decoders
 
 
-def check_file(path: str | Path) -> None:
-    """DataError unless this is a regular file, not a FIFO or a device, that is not empty."""
-    _opened(path, files.file_size)
-
-
-def read_bytes(path: str | Path) -> bytes:
-    return _opened(path, files.read_bytes)
-
-
-def _opened(path: str | Path, read: Callable[[str | Path], T]) -> T:
+def open_file(path: str | Path, *, limit: int | None = None) -> io.BufferedReader:
+    """As :func:`dpt.files.open_file`, but a DataError if the file is empty or cannot be opened."""
     try:
-        if content := read(path):
-            return content
+        file = files.open_file(path, limit=limit)
     except (FileNotFoundError, NotADirectoryError):
         raise missing_path(Path(path), what="file", remedy="check the path") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}): check permissions") from None
     except ValueError as error:
         raise DataError(str(error)) from None
-    raise DataError(f"{path}: the file is empty: {AGAIN}")
+    if not file.peek(1):
+        raise DataError(f"{path}: the file is empty: {AGAIN}")
+    return file
+
+
+def check_file(path: str | Path) -> None:
+    """For libraries that open a file themselves; errors as :func:`open_file`."""
+    open_file(path).close()
+
+
+def read_bytes(path: str | Path) -> bytes:
+    with open_file(path, limit=MAX_BYTES) as file:
+        return file.read()
 
 
 def check_pixels(path: str | Path, height: int, width: int) -> None:
     """DataError if a picture or map is larger than ``MAX_PIXELS``."""
     if height * width > MAX_PIXELS:
-        raise _too_large(path, f"{width}x{height}")
+        most = f"{MAX_PIXELS / 1e6:g} million"
+        raise DataError(f"{path}: has more than {most} pixels, the limit: cut or shrink it")
 
 
-def _too_large(path: str | Path, size: str) -> DataError:
-    most = f"{MAX_PIXELS // 10**6} million"
-    return DataError(f"{path}: has {size} pixels, at most {most} are read: cut or shrink it")
-
-
-def _check_array(path: str | Path, shape: Sequence[int], dtype: np.dtype) -> None:
+def _check_array(path: str | Path, shape: Sequence[int], dtype: Any) -> None:
     """DataError if an array in a file is larger than ``MAX_BYTES``."""
-    if math.prod(shape) * dtype.itemsize > MAX_BYTES:
-        raise DataError(
-            f"{path}: holds an array of {dtype} {tuple(shape)}, at most {MAX_BYTES} bytes are "
-            "read: cut or shrink it"
-        )
+    if math.prod(shape) * np.dtype(dtype).itemsize > MAX_BYTES:
+        found, most = f"{dtype} {tuple(shape)}", f"{MAX_BYTES / 1e6:g} MB"
+        raise DataError(f"{path}: {found} takes more than {most}, the limit: cut or shrink it")
 
 
 @contextmanager
@@ -252,8 +250,8 @@ def _decoding(path: str | Path, kind: str) -> Iterator[None]:
 def exif_orientation(path: str | Path) -> int:
     """EXIF orientation, 1 (upright, or no such tag) to 8, without decoding pixels."""
     try:
-        check_file(path)
-        with Image.open(path, formats=(*_HEADER_FORMATS, "TIFF")) as picture:
+        with open_file(path) as file:
+            picture = Image.open(file, formats=(*_HEADER_FORMATS, "TIFF"))
             return int(picture.getexif().get(0x0112, 1))
     except (OSError, SyntaxError, ValueError, TypeError):
         return 1
@@ -261,8 +259,7 @@ def exif_orientation(path: str | Path) -> int:
 
 def read_size(path: str | Path) -> tuple[int, int]:
     """(H, W) of a photo as it is stored, without decoding pixels."""
-    check_file(path)
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return _stored_size(path, file)
 
 
@@ -278,8 +275,8 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
         else:
             with Image.open(file, formats=_HEADER_FORMATS) as picture:
                 height, width = picture.height, picture.width
-    except Image.DecompressionBombError:  # which does not tell the size
-        raise _too_large(path, "too many") from None
+    except Image.DecompressionBombError:  # far above MAX_PIXELS
+        height, width = MAX_PIXELS, 2
     except Exception:  # of many kinds, for damaged files
         raise DataError(f"{path}: not a picture that can be decoded, or damaged: {AGAIN}") from None
     check_pixels(path, height, width)
@@ -358,7 +355,7 @@ def read_numpy(
         if isinstance(loaded, np.ndarray):
             return loaded
         for member in loaded.zip.infolist():
-            _check_array(path, (member.file_size,), np.dtype(np.uint8))
+            _check_array(path, (member.file_size,), np.uint8)
         name = loaded.files[0] if key is None else _choose(path, loaded.files, key)
         return np.asarray(loaded[name])  # bytes, if it is no array
 
@@ -369,10 +366,11 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
     check_file(path)
     with _decoding(path, "an EXR file"):
         for part in library.File(str(path), header_only=True).parts:
-            (left, top), (right, bottom) = part.header["dataWindow"]
-            check_pixels(path, int(bottom) - int(top) + 1, int(right) - int(left) + 1)
-    with _decoding(path, "an EXR file"), library.File(str(path), separate_channels=True) as file:
-        channels = {name: c.pixels for name, c in file.channels().items()}
+            first, last = part.header["dataWindow"]
+            size = (last - first + 1).tolist()
+            _check_array(path, (*size, len(part.header["channels"])), np.float32)
+        with library.File(str(path), separate_channels=True) as file:
+            channels = {name: c.pixels for name, c in file.channels().items()}
     names = [name for name in channels if name.rpartition(".")[2] == "Z"] or list(channels)
     if key is None and len({channels[name].tobytes() for name in names}) == 1:  # grey RGB
         return channels[names[0]]
@@ -382,21 +380,20 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
 def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
     """A data set of an HDF5 file, or its entry ``index`` along the first axis.
 
-    An entry that is a reference, as MATLAB stores the fields of its structs, is followed. Links,
-    external storage and virtual data sets are not: they can name any other file.
+    An entry that is a reference, as MATLAB stores the fields of its structs, is followed. Other
+    files are never read.
     """
     h5py = require("h5py", f"{path}: reading it", extra="datasets")
-    check_file(path)
-    # without a lock: nothing is written, and network file systems often refuse it
-    with _decoding(path, "an HDF5 file"), h5py.File(path, "r", locking=False) as file:
-        if key is None or not _is_inside(file, key, h5py):
+    # given an open file, HDF5 resolves external links in that file, and locks nothing
+    with _decoding(path, "an HDF5 file"), open_file(path) as raw, h5py.File(raw, "r") as file:
+        if key is None or key not in file:
             names: list[str] = []
 
             def visit(name: str, item: Any) -> None:
                 if isinstance(item, h5py.Dataset) and item.ndim >= 2 and item.dtype.kind in "uif":
                     names.append(name)
 
-            file.visititems(visit)  # which follows no links
+            file.visititems(visit)
             key = _choose(path, names, key)
         found = file[key]
         if h5py.check_ref_dtype(found.dtype) is not None and index is not None:
@@ -408,26 +405,13 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
         return found[()] if index is None else found[index]
 
 
-def _is_inside(file: Any, key: str, h5py: Any) -> bool:
-    """Whether an HDF5 file has a data set ``key``, reached without soft and external links."""
-    node = file
-    for part in key.strip("/").split("/"):
-        if not (isinstance(node, h5py.Group) and node.id.links.exists(part.encode())):
-            return False
-        if node.id.links.get_info(part.encode()).type != h5py.h5l.TYPE_HARD:
-            return False
-        node = node[part]
-    return isinstance(node, h5py.Dataset)
-
-
 def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
     """A variable of a MATLAB file as MATLAB shows it, or its entry ``index`` along the last axis.
 
     Version 7.3 is HDF5, with the axes in reverse, of which only the entry is read; older versions
     are read by SciPy.
     """
-    check_file(path)
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         start = file.read(520)
     if _HDF5_START in (start[:8], start[512:]):  # MATLAB writes 512 bytes of text before it
         return read_hdf5(path, key, index=index).T
@@ -435,14 +419,14 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
 
     with _decoding(path, "a MATLAB file"):
         content = io.BytesIO(read_bytes(path))
-        known = {
-            n: (shape, kind) for n, shape, kind in scipy.io.whosmat(content) if kind != "sparse"
+        shapes = {
+            name: shape
+            for name, shape, kind in scipy.io.whosmat(content)
+            if name == key or kind.startswith(("double", "single", "logical", "int", "uint"))
         }
-        if key not in known:
-            numbers = ("double", "single", "logical", "int", "uint")
-            key = _choose(path, [n for n, (_, k) in known.items() if k.startswith(numbers)], key)
-        _check_array(path, known[key][0], np.dtype(np.float64))
-        found = scipy.io.loadmat(content, variable_names=[key])[key]
+        key = _choose(path, list(shapes), key)
+        _check_array(path, shapes[key], np.float64)
+        found = np.asarray(scipy.io.loadmat(content, variable_names=[key])[key])
     return found if index is None else found[..., index]
 
 

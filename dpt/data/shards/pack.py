@@ -64,8 +64,8 @@ def pack_split(
     if target.exists():
         raise DataError(f"{target}: the split is already packed: choose another out, or remove it")
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
-    encoder = _Encoder(dataset, skip_broken)
-    encoded = read_in_order(encoder, num_workers=num_workers, order=[int(index) for index in order])
+    indices = [int(index) for index in order]
+    encoded = read_in_order(_Encoder(dataset, skip_broken), indices, num_workers=num_workers)
 
     def readable() -> Iterator[tuple[str, dict[str, bytes]]]:
         for key, parts in tracked(encoded, len(dataset), title=f"packing {split}"):

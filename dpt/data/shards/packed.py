@@ -30,7 +30,6 @@ from dpt.types import DatasetInfo, Sample
 MAX_SAMPLES = 10**8
 """Of a split: their order in an epoch takes some bytes of memory for each."""
 _MAX_INDEX = 1 << 26
-_LEAST = 2048  # bytes of a sample in a tar file: two files of a header and a block each
 _REMEDY = "check data.root, and that all files that dpt data pack wrote were copied there"
 
 Table = list[tuple[str, dict[str, tuple[int, int]]]]
@@ -45,10 +44,6 @@ class Shard:
     samples: Annotated[int, Field(ge=1)]
     size: Annotated[int, Field(ge=1)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-    def __post_init__(self) -> None:
-        if self.samples * _LEAST > self.size:
-            raise ValueError(f"{self.samples} samples do not fit into {self.size} bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +127,7 @@ class PackedDataset(Dataset):
             path = self.folder / f"{split}.json"
             if self.is_remote:
                 path = Path(folder) / path.name
-                fetch(source, path, most=_MAX_INDEX, remedy=_REMEDY, quiet=True)
+                fetch(source, path, limit=_MAX_INDEX, remedy=_REMEDY, quiet=True)
             elif not path.is_file():
                 remedy = f"check data.root, or pack the split: dpt data pack data=... split={split}"
                 raise missing_path(path, what="index", remedy=remedy)
