@@ -47,10 +47,8 @@ def parse_json(text: str | bytes, source: str | Path) -> Any:
     """Plain data from JSON; a ValueError that names ``source`` if it is none or nested too deep."""
     try:
         return json.loads(text)
-    except RecursionError:
-        raise ValueError(f"{source}: not usable JSON (nested too deep)") from None
-    except ValueError as error:
-        raise ValueError(f"{source}: not valid JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{source}: not usable JSON ({error})") from None
 
 
 def read_yaml(path: str | Path) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import sys
 import zipfile
 import zlib
 
@@ -127,12 +128,31 @@ def test_hdf5_reads_no_other_file(tmp_path):
     assert np.array_equal(io.read_raw_depth(tmp_path / "a.h5", key="own"), MAP)
 
 
-def test_a_text_in_a_npz(tmp_path):
+def test_a_text_in_a_npz_and_in_hdf5(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
         file.writestr("a.txt", "text")
     for read in (io.read_raw_depth, io.read_labels):
         with pytest.raises(DataError, match=r"a\.npz: "):
             read(tmp_path / "a.npz")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["depth"] = "text"
+    with pytest.raises(DataError, match=r"a\.h5: depth must be numbers"):
+        io.read_raw_depth(tmp_path / "a.h5", key="depth")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_file_that_opens_but_cannot_be_read():
+    with pytest.raises(DataError, match="/proc/self/mem: cannot be read"):
+        io.read_image("/proc/self/mem")
+
+
+def test_a_large_comment_is_no_fault_of_a_picture(tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 5, 3), np.uint8))
+    data = (tmp_path / "a.png").read_bytes()
+    comment = chunk(b"zTXt", b"comment\0\0" + zlib.compress(bytes(2_000_000)))
+    (tmp_path / "a.png").write_bytes(data[:33] + comment + data[33:])
+    assert io.read_image(tmp_path / "a.png").shape == (4, 5, 3)
+    assert io.read_size(tmp_path / "a.png") == (4, 5)
 
 
 @pytest.mark.parametrize("label_map", ["1-999999999", "1-" + "9" * 5000, "0-65535"])

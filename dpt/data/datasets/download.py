@@ -66,8 +66,9 @@ def fetch(
     remedy = remedy or f"fetch the file by hand and save it as {target}"
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
-        limit = limit or size or int(0.9 * shutil.disk_usage(part.parent).free)
         with part.open("ab" if checksum else "wb") as file:
+            free = shutil.disk_usage(part.parent).free
+            limit = limit or size or file.tell() + int(0.9 * free)
             if url.startswith(("http://", "https://")):
                 resume = checksum is not None
                 _copy_http(url, file, limit, resume=resume, remedy=remedy, quiet=quiet)

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import struct
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")
 
 # Every failure is raised with the file's name; OpenCV's own lines would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # see MAX_PIXELS
+warnings.filterwarnings("ignore", module="PIL")  # of large or damaged pictures
 
 AGAIN = "copy or download it again"
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
@@ -193,24 +194,26 @@ def _ids_of_colors(
 # ------------------------------------------------------------------------ files and decoders
 
 
-def open_file(path: str | Path, *, limit: int | None = None) -> io.BufferedReader:
-    """As :func:`dpt.files.open_file`, but a DataError if the file is empty or cannot be opened."""
+@contextmanager
+def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[io.BufferedReader]:
+    """As :func:`dpt.files.open_file`; DataError if the file is empty or cannot be read."""
     try:
-        file = files.open_file(path, limit=limit)
+        with files.open_file(path, limit=limit) as file:
+            if not file.peek(1):
+                raise DataError(f"{path}: the file is empty: {AGAIN}")
+            yield file
     except (FileNotFoundError, NotADirectoryError):
         raise missing_path(Path(path), what="file", remedy="check the path") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}): check permissions") from None
     except ValueError as error:
         raise DataError(str(error)) from None
-    if not file.peek(1):
-        raise DataError(f"{path}: the file is empty: {AGAIN}")
-    return file
 
 
 def check_file(path: str | Path) -> None:
     """For libraries that open a file themselves; errors as :func:`open_file`."""
-    open_file(path).close()
+    with open_file(path):
+        pass
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -266,9 +269,11 @@ def read_size(path: str | Path) -> tuple[int, int]:
 def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
     """(H, W) by a file's header; DataError if it has too many pixels."""
     try:
-        if (start := file.read(8))[:2] in (b"II", b"MM"):  # Pillow does not open every TIFF
-            start += file.read(8) if start[2] == 43 else b""
-            tags = ImageFileDirectory_v2(start)
+        start = file.read(24)
+        if start.startswith(_PNG_START):
+            width, height = struct.unpack(">II", start[16:])
+        elif start[:2] in (b"II", b"MM"):  # Pillow does not open every TIFF
+            tags = ImageFileDirectory_v2(start[: 16 if start[2] == 43 else 8])
             file.seek(tags.next)
             tags.load(file)
             height, width = int(tags[IMAGELENGTH]), int(tags[IMAGEWIDTH])
@@ -385,7 +390,7 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
     """
     h5py = require("h5py", f"{path}: reading it", extra="datasets")
     # given an open file, HDF5 resolves external links in that file, and locks nothing
-    with _decoding(path, "an HDF5 file"), open_file(path) as raw, h5py.File(raw, "r") as file:
+    with open_file(path) as raw, _decoding(path, "an HDF5 file"), h5py.File(raw, "r") as file:
         if key is None or key not in file:
             names: list[str] = []
 
@@ -402,7 +407,7 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
             raise DataError(f"{path}: {key} is stored in other files: copy it into this one")
         for shape in (found.shape if index is None else found.shape[1:], found.chunks or ()):
             _check_array(path, shape, found.dtype)
-        return found[()] if index is None else found[index]
+        return np.asarray(found[()] if index is None else found[index])
 
 
 def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
