@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Timer
+from threading import Timer, current_thread, main_thread
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -91,7 +91,7 @@ def kill_children() -> None:
         return
     import multiprocessing
 
-    if sys.platform != "win32":
+    if sys.platform != "win32" and current_thread() is main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise an error for each
     for child in multiprocessing.active_children():
         if child.daemon:
