@@ -1,9 +1,9 @@
 """The output folder: its settings, which inputs are finished, and writing of their files.
 
-``predictions.json`` holds the settings of all files. ``predictions.jsonl`` gets a line for each
-finished input, after its files: a killed run leaves at worst files without a line, which the next
-run writes again. ``.written.jsonl`` gets the names of an input's files before they are placed:
-other files are not this command's, and are never replaced.
+``predictions.json`` holds the settings of all files, and the names of the sub-folders that were
+empty when they were first written to: only in these is anything replaced. ``predictions.jsonl``
+gets a line for each finished input, after its files: a killed run leaves at worst files without a
+line, which the next run writes again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from dpt.predict.outputs import Product
 
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
-WRITTEN_FILE = ".written.jsonl"
 
 
 @contextmanager
@@ -67,20 +66,19 @@ class OutputFolder:
             raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
         self._settings = json.loads(json.dumps(settings))  # as it will be read back
         self._records: list[dict[str, Any]] = []
+        own = list[str]()
         if os.path.lexists(known := path / SETTINGS_FILE):
-            _check_settings(known, self._settings, overwrite=overwrite)
+            own = _check_settings(known, self._settings, overwrite=overwrite)
             self._records = [] if overwrite else _read_records(self._journal)
-        else:  # files from elsewhere, such as a data set's labels
-            for taken in (self._journal, *(path / name for name in folders)):
-                if any(taken.iterdir()) if taken.is_dir() else os.path.lexists(taken):
-                    raise ValueError(
-                        f"{taken}: exists and was not written by dpt predict (there is no "
-                        f"{SETTINGS_FILE}): choose another --out"
-                    )
-        self._inputs = {source.path.resolve() for source in sources}
-        self._written = {
-            n for r in _read_records(path / WRITTEN_FILE) for n in map(str, r["files"])
-        }
+        names = (*folders, RECORDS_FILE)
+        for taken in (path / name for name in names if name not in own):  # a data set's labels
+            if any(taken.iterdir()) if taken.is_dir() else os.path.lexists(taken):
+                raise ValueError(
+                    f"{taken}: exists and was not written by dpt predict: choose another --out"
+                )
+        self._settings["written"] = sorted({*own, *names})
+        inputs, root = (source.path.resolve() for source in sources), path.resolve()
+        self._inputs = {file for file in inputs if file.is_relative_to(root)}
         self._sources = {record["name"]: record["source"] for record in self._records}
 
     def start(self) -> None:
@@ -95,16 +93,14 @@ class OutputFolder:
 
         Raises:
             ValueError: they exist, but were made from another file of the same name; or they would
-                replace an input, or a file that this command did not write.
+                replace an input.
         """
         places = [self._file(source, p) for p in products]
+        for place in places if self._inputs else ():
+            if place.resolve() in self._inputs:
+                raise ValueError(f"{place}: is an input, not replaced: choose another --out")
         earlier = self._sources.get(source.name)
         if earlier is None or not all(place.is_file() for place in places):
-            for place in filter(os.path.lexists, places):
-                is_input = place.resolve() in self._inputs
-                if is_input or self._name(place) not in self._written:
-                    what = "is an input" if is_input else "was not written by dpt predict"
-                    raise ValueError(f"{place}: {what} and is not replaced: choose another --out")
             return False
         if earlier != str(source.path):
             raise ValueError(
@@ -122,31 +118,24 @@ class OutputFolder:
         ``facts`` is plain data for the record; the block may add to it.
         """
         places = {p: self._file(source, p) for p in products}
-        record = {"name": source.name, "source": str(source.path)}
-        files = {"files": [self._name(file) for file in places.values()]}
         with ExitStack() as stack:
             yield {p: stack.enter_context(replacing(f)) for p, f in places.items()}
-            self._append(self.path / WRITTEN_FILE, record | files)
-        self._append(self._journal, {**record, **facts, **files})
-
-    def _append(self, path: Path, record: Mapping[str, Any]) -> None:
-        with self._lock, path.open("a", encoding="utf-8") as file:
+        names = [file.relative_to(self.path).as_posix() for file in places.values()]
+        record = {"name": source.name, "source": str(source.path), **facts, "files": names}
+        with self._lock, self._journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-
-    def _name(self, file: Path) -> str:
-        return file.relative_to(self.path).as_posix()
 
     def _file(self, source: Source, product: Product) -> Path:
         return self.path / product.folder / f"{source.name}{product.suffix}"
 
 
-def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -> None:
+def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -> list[str]:
+    """The names of what ``dpt predict`` has written in the folder."""
     try:
         found = dict(parse_json(read_bytes(path), path))
-    except (OSError, ValueError, TypeError):
-        found = {}
-    if not found.keys() >= wanted.keys():
-        raise ValueError(f"{path}: was not written by dpt predict: choose another --out")
+        own = list(map(str, found["written"]))
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{path}: was not written by dpt predict: choose another --out") from None
     changed = [k for k in wanted if k != "checkpoint" and found.get(k) != wanted[k]]
     if changed and not overwrite:
         what = f"with {changed[0]}={found.get(changed[0])}, and now it is {wanted[changed[0]]}"
@@ -156,9 +145,7 @@ def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -
             f"{path.parent}: was written {what}: choose another --out, or give --overwrite to "
             "predict everything again"
         )
-
-
-_RECORD = {"name": str, "source": str, "files": list}
+    return own
 
 
 def _read_records(path: Path) -> list[dict[str, Any]]:
@@ -167,8 +154,7 @@ def _read_records(path: Path) -> list[dict[str, Any]]:
     for line in read_bytes(path).splitlines() if path.is_file() else ():
         try:
             record = parse_json(line, path)
-            if all(isinstance(record[k], t) for k, t in _RECORD.items()):
-                records.append(record)
+            records.append(record | {k: str(record[k]) for k in ("name", "source")})
         except (ValueError, KeyError, TypeError):
             continue
     return records
