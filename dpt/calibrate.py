@@ -215,12 +215,8 @@ def calibrate(model: DPT, known: Sequence[Known]) -> Report:
             "check --depth-scale (1 for metres, 0.001 for millimetres), or the column depth_m"
         )
     for each in known:
-        image = each.read_image()
-        try:
-            found = predictor(image)
-            found.require_finite()
-        except ValueError as error:
-            raise ValueError(f"{each.image}: {error}") from None
+        found = predictor(each.read_image())
+        found.require_finite()
         assert found.depth is not None
         parts.append(each.sample(found.depth))
     prediction = np.concatenate(parts).astype(np.float64)
@@ -262,19 +258,18 @@ def fit(
             where the known values increase.
     """
     with_shift = space == "inverse_depth"
-    usable = np.isfinite(prediction) & np.isfinite(depth) & (depth > 0)
+    usable = np.isfinite(prediction) & (depth > 0) & (depth < inf)
     if usable.sum() < MIN_POINTS:
         raise ValueError(f"{usable.sum()} points of known depth: at least {MIN_POINTS} are needed")
     known, x = depth[usable], prediction[usable]
     target = 1 / known if space == "inverse_depth" else known
     columns = [x, np.ones(len(known))] if with_shift else [x]
     rows = np.stack(columns, axis=1) / target[:, None]
-    agrees = np.ones(len(known), bool)
     if with_shift and np.ptp(x) <= 1e-9 * np.abs(x).max():
         raise ValueError("the model predicts one value at all points, which determines no fit")
-    if len(known) < ROBUST_POINTS:
-        solution = np.linalg.lstsq(rows, np.ones(len(known)), rcond=None)[0]
-    else:
+    agrees = np.ones(len(known), bool)
+    solution = np.linalg.lstsq(rows, np.ones(len(known)), rcond=None)[0]
+    if len(known) >= ROBUST_POINTS:
         solution, agrees = _fit_without_outliers(rows, x, target)
     near, far = np.quantile(known[agrees], [0.05, 0.95])
     if with_shift and far < MIN_SPREAD * near:

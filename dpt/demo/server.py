@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -25,9 +25,9 @@ from urllib.parse import parse_qsl, urlsplit
 import cv2
 import numpy as np
 
-from dpt.demo.views import legend, note, open_image
+from dpt.data.formats.io import read_image, read_size
 from dpt.predict import Prediction, Predictor
-from dpt.predict.outputs import Style, all_products, paint
+from dpt.predict.outputs import Style, all_products, explain, facts, paint
 from dpt.viz import shrink
 
 PAGE = Path(__file__).with_name("page.html")
@@ -40,7 +40,7 @@ MAX_PIXELS = 50_000_000
 MAX_BYTES = 30_000_000
 """Of an uploaded file."""
 MAX_SECONDS = 60
-"""For a visitor to send a request, and to take the answer."""
+"""For a visitor to send a request, and again to take the answer."""
 MAX_CONNECTIONS = 16
 POLICY = (
     "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
@@ -94,29 +94,27 @@ class Demo:
                 path = Path(folder, "image")
                 path.write_bytes(data)
                 image = open_image(path, max_pixels=MAX_PIXELS)
-            key = secrets.token_urlsafe(16)
             prediction = self.predictor(image)
             prediction.require_finite()
+            key = secrets.token_urlsafe(16)
             self._results[key] = prediction
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
-            return self._answer(key, image, prediction)
-
-    def _answer(self, key: str, image: np.ndarray, prediction: Prediction) -> dict[str, Any]:
-        return {
-            "image": _data_url(image, "jpeg"),
-            "note": note(prediction),
-            "outputs": [
-                {
-                    "name": name,
-                    "picture": _data_url(paint(name, prediction, image, Style()), "png"),
-                    "legend": legend(name, prediction),
-                }
-                for name, spec in self.outputs.items()
-                if spec.dense
-            ],
-            "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
-        }
+            notes = (f"{name}: {value}" for name, value in facts(prediction).items())
+            return {
+                "image": _data_url(image, "jpeg"),
+                "note": "\n".join(notes),
+                "outputs": [
+                    {
+                        "name": name,
+                        "picture": _data_url(paint(name, prediction, image, Style()), "png"),
+                        "legend": _data_url(explain(name, prediction, Style(), width=500), "png"),
+                    }
+                    for name, spec in self.outputs.items()
+                    if spec.dense
+                ],
+                "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
+            }
 
     def file(self, key: str, name: str) -> bytes:
         """A file for download, at the image's own size."""
@@ -128,7 +126,28 @@ class Demo:
             return self.downloads[name].encode(prediction, None, Style())
 
 
+def open_image(path: Path, *, max_pixels: int) -> np.ndarray:
+    """uint8 (H, W, 3) RGB, upright. The size is read from the header before decoding.
+
+    Raises:
+        ValueError: more than ``max_pixels``, or not a complete image; the message names no folder.
+    """
+    try:
+        height, width = read_size(path)
+        if height * width > max_pixels:
+            raise ValueError(
+                f"{path.name}: {width} x {height} = {width * height:,} pixels, but at most "
+                f"{max_pixels:,} are allowed: shrink it"
+            )
+        return read_image(path, exif=True)
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(path), path.name)) from None
+
+
 def _data_url(picture: np.ndarray, kind: str) -> str:
+    """Of a picture with pixels; others have no legend."""
+    if not picture.size:
+        return ""
     data = cv2.imencode(f".{kind}", cv2.cvtColor(shrink(picture, VIEW_WIDTH), cv2.COLOR_RGB2BGR))[1]
     return f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
 
@@ -140,30 +159,30 @@ class Handler(BaseHTTPRequestHandler):
     host: str
     timeout = MAX_SECONDS  # without a byte
 
-    def setup(self) -> None:
-        super().setup()
-        self.deadline = Timer(MAX_SECONDS, self._stop_reading)  # a byte does not postpone it
-        self.deadline.daemon = True
-        self.deadline.start()
+    def handle(self) -> None:
+        deadline = Timer(MAX_SECONDS, self._stop_reading)  # also if a byte comes now and then
+        deadline.daemon = True
+        deadline.start()
+        with suppress(ConnectionError):  # the visitor has gone
+            super().handle()
+        deadline.cancel()
 
     def _stop_reading(self) -> None:
         with suppress(OSError):  # the visitor has gone
             self.connection.shutdown(socket.SHUT_RD)
 
-    def finish(self) -> None:
-        self.deadline.cancel()
-        super().finish()
-
-    def _check_host(self) -> None:
+    def _check_site(self) -> None:
         """Refuses pages of other sites, also those whose name leads here (DNS rebinding)."""
-        address = f"//{self.headers.get('Host', '')}"
-        for url in (address, self.headers.get("Origin", address)):
-            if not is_own(urlsplit(url).hostname or "", self.host):
-                raise RefusedError(403, "the request names another host, or is another site's")
+        host = self.headers.get("Host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        if name != self.host.lower() and address_of(name) is None:
+            raise RefusedError(403, "unknown name: open the page by its address, or give --host")
+        if urlsplit(self.headers.get("Origin", f"//{host}")).netloc != host:
+            raise RefusedError(403, "another site's page asks for this")
 
     def _respond(self, address: str, query: dict[str, str]) -> Any:
         """The answer: bytes, or data for JSON."""
-        self._check_host()
+        self._check_site()
         if address == "GET /":
             return PAGE.read_bytes()
         if address == "GET /settings":
@@ -177,11 +196,7 @@ class Handler(BaseHTTPRequestHandler):
             raise RefusedError(411, "the request does not state its length")
         if int(length) > MAX_BYTES:
             raise RefusedError(413, f"more than {MAX_BYTES / 1e6:g} MB")
-        data = self.rfile.read(int(length))
-        self.deadline.cancel()  # predicting may take longer
-        if len(data) < int(length):
-            raise RefusedError(408, "the upload is incomplete")
-        return self.demo.predict(data)
+        return self.demo.predict(self.rfile.read(int(length)))
 
     def do_GET(self) -> None:
         (path, _, query), status = self.path.partition("?"), 200
@@ -234,21 +249,14 @@ def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
         ) from None
 
 
-def is_own(name: str, host: str) -> bool:
-    """Whether a request for the server called ``name`` is for one that listens on ``host``.
-
-    An address, or a name of this computer: no other site can be reached by these.
-    """
-    try:
-        return bool(ip_address(name))
-    except ValueError:
-        own = socket.gethostname().lower()
-        return name in ("localhost", host.lower(), own, f"{own}.local")
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """The IP address that a host is named by; None for other names."""
+    with suppress(ValueError):
+        return ip_address("127.0.0.1" if host == "localhost" else host)
+    return None
 
 
 def is_local(host: str) -> bool:
     """Whether only this computer can connect to the address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = address_of(host)
+    return address is not None and address.is_loopback

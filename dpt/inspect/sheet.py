@@ -33,13 +33,15 @@ def inspection_sheet(
         uint8 (H', W', 3) RGB.
 
     Raises:
-        ValueError: there is no such patch, or the encoder has no attention maps.
+        ValueError: there is no such patch, the encoder has no attention maps, or an output is NaN
+            or infinite.
     """
     predictor, photo = Predictor(model), as_rgb(image)
     pixels = torch.from_numpy(predictor.prepare(photo).input).permute(2, 0, 1)[None]
     device = next(model.parameters()).device
     images = model.pad(model.preprocessing.normalize(pixels.to(device)))[0]
     prediction, shape = predictor(photo), images.shape[-2:]
+    prediction.require_finite()
     attention, caption = [], "image"
     if has_attention(model) or patch is not None:
         grid = patch_grid(model, images)

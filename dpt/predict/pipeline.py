@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import groupby, islice
 from typing import TypeVar
 
 import numpy as np
@@ -22,8 +24,8 @@ from dpt.predict.predictor import Prediction, Predictor, Prepared, batches
 S = TypeVar("S")
 T = TypeVar("T")
 
-PIXELS_PENDING = 2**27
-"""Images that wait to be predicted, or to be written, have at most this many pixels together."""
+LARGE = 2**25
+"""Pixels of an image above which it is predicted alone, which bounds the memory."""
 STEADINESS = 0.9
 """Weight of the previous colour range in a video: the range follows within about 20 frames."""
 
@@ -50,11 +52,10 @@ def predict_images(
     def prepare(source: Source) -> Prepared:
         return predictor.prepare(source.path, keep_image=keep_image)
 
-    def pixels(source: Source) -> int:
-        with suppress(ValueError):  # reading names the fault
-            height, width = read_size(source.path)
-            return height * width
-        return 0
+    def group_of(source: Source) -> Source | None:
+        with suppress(ValueError):  # reading it will name the fault
+            return source if math.prod(read_size(source.path)) > LARGE else None
+        return None
 
     def save(source: Source, image: Prepared, prediction: Prediction) -> None:
         prediction.require_finite()
@@ -62,8 +63,8 @@ def predict_images(
             for product, path in paths.items():
                 path.write_bytes(product.encode(prediction, image.image, style))
 
-    sized = ((source, pixels(source)) for source in sources)
-    return _predict(predictor, sized, prepare=prepare, save=save, workers=workers)
+    for _, group in groupby(sources, group_of):
+        yield from _predict(predictor, group, prepare=prepare, save=save, workers=workers)
 
 
 def predict_video(
@@ -95,8 +96,7 @@ def predict_video(
                 writer.write(picture)
 
         prepare = partial(predictor.prepare, keep_image=True)
-        frames = ((frame, frame.size // 3) for frame in video)
-        for _, error in _predict(predictor, frames, prepare=prepare, save=save, workers=1):
+        for _, error in _predict(predictor, video, prepare=prepare, save=save, workers=1):
             if error is not None:
                 raise error
             record["frames"] += 1
@@ -117,7 +117,7 @@ def next_style(style: Style, prediction: Prediction) -> Style:
 
 def _predict(
     predictor: Predictor,
-    items: Iterable[tuple[S, int]],
+    items: Iterable[S],
     *,
     prepare: Callable[[S], Prepared],
     save: Callable[[S, Prepared, Prediction], None],
@@ -125,7 +125,6 @@ def _predict(
 ) -> Generator[tuple[S, ValueError | None], None, None]:
     """Predicts items in batches; yields each when it is finished, with the error if it failed.
 
-    Each item comes with its number of pixels, which bounds how many are held at once.
     ``workers`` threads read and resize ahead, and as many encode and write behind. Decoding,
     resizing and compressing release Python's lock, so the network computes at the same time.
     """
@@ -133,49 +132,39 @@ def _predict(
     failed: list[tuple[S, ValueError | None]] = []
 
     def prepared() -> Iterator[tuple[S, Prepared]]:
-        tasks = ((item, pixels, partial(prepare, item)) for item, pixels in items)
-        for item, future in _in_threads(readers, tasks, count):
+        for item, future in _in_threads(readers, ((i, partial(prepare, i)) for i in items), count):
             try:
                 yield item, future.result()
             except ValueError as error:
                 failed.append((item, error))
 
-    def predicted() -> Iterator[tuple[S, int, Callable[[], None]]]:
+    def predicted() -> Iterator[tuple[S, Callable[[], None]]]:
         for batch in batches(prepared(), predictor.batch_size, key=lambda p: p[1].input.shape):
             predictions = predictor.predict([each for _, each in batch])
             for (item, each), prediction in zip(batch, predictions, strict=True):
-                height, width = each.size
-                yield item, height * width, partial(save, item, each, prediction)
+                yield item, partial(save, item, each, prediction)
 
     with _threads(workers) as readers, _threads(workers) as writers:
         for item, future in _in_threads(writers, predicted(), count):
             try:
                 future.result()
-            except ValueError as error:
-                failed.append((item, error))
-            else:
                 yield item, None
+            except ValueError as error:
+                yield item, error
             while failed:
                 yield failed.pop(0)
         yield from failed
 
 
 def _in_threads(
-    pool: ThreadPoolExecutor, tasks: Iterable[tuple[S, int, Callable[[], T]]], count: int
+    pool: ThreadPoolExecutor, tasks: Iterable[tuple[S, Callable[[], T]]], count: int
 ) -> Iterator[tuple[S, Future[T]]]:
-    """Runs tasks in a pool, and yields their futures in order.
-
-    At most ``count`` are pending, and of more than one at most ``PIXELS_PENDING`` pixels.
-    """
-    waiting: deque[tuple[S, Future[T], int]] = deque()
-    for item, pixels, task in tasks:
-        while waiting and (
-            len(waiting) == count or sum(w[2] for w in waiting) + pixels > PIXELS_PENDING
-        ):
-            yield waiting.popleft()[:2]
-        waiting.append((item, pool.submit(task), pixels))
+    """Runs tasks in a pool, and yields their futures in order; at most ``count`` are pending."""
+    tasks = iter(tasks)
+    waiting = deque((s, pool.submit(task)) for s, task in islice(tasks, count))
     while waiting:
-        yield waiting.popleft()[:2]
+        yield waiting.popleft()
+        waiting.extend((s, pool.submit(task)) for s, task in islice(tasks, 1))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from PIL import Image
 
 import dpt
 from dpt.data import read_depth, read_labels
+from dpt.predict.folder import OutputFolder
 from dpt.predict.outputs import Style, depth_coding, encode_depth
 from dpt.predict.pipeline import STEADINESS, next_style
 from dpt.types import OutputSpec
@@ -342,10 +343,26 @@ def test_predictions_that_are_not_finite_are_named(run, photos, tmp_path):
     assert files_of(tmp_path / "out") == {"predictions.json", "predictions.jsonl"}
 
 
-def test_large_images_wait_for_one_another(run, checkpoints, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("dpt.predict.pipeline.PIXELS_PENDING", 0)
-    assert run(checkpoints["metric"], photos, "--out", tmp_path / "out")[0] == 0
+def test_large_images_are_predicted_one_by_one(run, checkpoints, photos, tmp_path, monkeypatch):
+    held, most = set(), []
+    prepare, save = dpt.Predictor.prepare, OutputFolder.files
+
+    def count(self, path, **options):
+        held.add(path)
+        most.append(len(held))
+        return prepare(self, path, **options)
+
+    def release(self, source, *others):
+        held.remove(source.path)
+        return save(self, source, *others)
+
+    monkeypatch.setattr("dpt.predict.pipeline.LARGE", 0)
+    monkeypatch.setattr("dpt.Predictor.prepare", count)
+    monkeypatch.setattr("dpt.predict.folder.OutputFolder.files", release)
+    command = (checkpoints["metric"], photos, "--out", tmp_path / "out", "--batch-size", "4")
+    assert run(*command)[0] == 0
     assert len(records_of(tmp_path / "out")) == 6
+    assert max(most) == 1
 
 
 def test_names_that_are_not_utf8_or_have_two_lines(checkpoints, tmp_path):
