@@ -25,7 +25,7 @@ from browser import open_browser
 import dpt
 from dpt.commands import demo as command
 from dpt.data import read_depth, read_image, read_labels
-from dpt.demo.server import MAX_BYTES, Demo, is_local, make_server
+from dpt.demo.server import MAX_BYTES, Demo, is_local, make_server, note
 from dpt.predict import Prediction, Predictor
 from dpt.types import OutputSpec
 
@@ -84,7 +84,7 @@ def test_an_image_is_answered_with_pictures_and_files_of_its_own_size(predictor,
     assert [output["name"] for output in answer["outputs"]] == ["depth", "segmentation"]
     for picture in (answer["image"], *(output["picture"] for output in answer["outputs"])):
         assert decoded(picture).shape == read_image(path).shape
-    assert "depth: {'scale': 0.001, 'offset': 0.0, 'unit': 'metres'}" in answer["note"]
+    assert answer["note"] == "depth as 16-bit PNG: depth = value × 0.001 + 0"
     assert all(decoded(output["legend"]).std() > 20 for output in answer["outputs"])
 
     expected = predictor(path)
@@ -128,6 +128,14 @@ def test_bad_images_are_refused_in_one_line_without_the_folder(predictor, conten
         demo_of(predictor).predict(content)
     assert "dpt-demo-" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_outputs_for_the_whole_image_are_noted():
+    scene = OutputSpec("scene", "logits", 2, dense=False, class_names=("a", "<i>"))
+    whole = note(Prediction({"scene": np.array([0.2, 0.8])}, {"scene": scene}))
+    assert "<i>" in whole  # the page shows it as text
+    assert "0.8" in whole
+    assert note(Prediction({}, {})) == ""
 
 
 # What the server lets in
@@ -349,7 +357,7 @@ def test_an_image_uploaded_in_a_browser(server, tmp_path):
         for name in ("depth", "segmentation"):
             script = SIZES.replace("NAME", name)
             browser.wait(f"{script} == '320,240 320,240'")
-        assert "metres" in browser.run("document.querySelector('#note').innerText")
+        assert "16-bit" in browser.run("document.querySelector('#note').innerText")
         names = browser.run(
             "[...document.querySelectorAll('#files a')].map(a => a.download).join()"
         )

@@ -27,7 +27,7 @@ import numpy as np
 
 from dpt.data.formats.io import read_image, read_size
 from dpt.predict import Prediction, Predictor
-from dpt.predict.outputs import Style, all_products, explain, facts, paint
+from dpt.predict.outputs import Style, all_products, depth_coding, explain, image_facts, paint
 from dpt.viz import shrink
 
 PAGE = Path(__file__).with_name("page.html")
@@ -100,10 +100,9 @@ class Demo:
             self._results[key] = prediction
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
-            notes = (f"{name}: {value}" for name, value in facts(prediction).items())
             return {
                 "image": _data_url(image, "jpeg"),
-                "note": "\n".join(notes),
+                "note": note(prediction),
                 "outputs": [
                     {
                         "name": name,
@@ -142,6 +141,15 @@ def open_image(path: Path, *, max_pixels: int) -> np.ndarray:
         return read_image(path, exif=True)
     except ValueError as error:
         raise ValueError(str(error).replace(str(path), path.name)) from None
+
+
+def note(prediction: Prediction) -> str:
+    """The outputs for the whole image, and what a 16-bit PNG of depth holds: a line for each."""
+    lines = [f"{name}: {value}" for name, value in image_facts(prediction).items()]
+    for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
+        scale, offset = depth_coding(prediction, name)
+        lines.append(f"{name} as 16-bit PNG: depth = value × {scale:.6g} + {offset:.6g}")
+    return "\n".join(lines)
 
 
 def _data_url(picture: np.ndarray, kind: str) -> str:

@@ -86,5 +86,5 @@ def test_a_size_that_cannot_be_written(tmp_path):
 def test_names_that_opencv_does_not_take(tmp_path):
     path = tmp_path / os.fsdecode(b"\xe9.mp4")
     for work in (VideoReader, partial(VideoWriter, fps=8.0)):
-        with pytest.raises(DataError, match="in UTF-8 only: rename it"):
+        with pytest.raises(DataError, match="must be UTF-8: rename it"):
             work(path)

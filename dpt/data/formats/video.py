@@ -14,10 +14,10 @@ from dpt.data.errors import DataError
 from dpt.data.formats.io import check_file, check_pixels
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
-# Other formats are lists of further files and addresses, which would be opened or waited for.
-_CONTAINERS = "mov,avi,matroska,mpegts,mpeg,flv,asf"
+# Containers only: FFmpeg's other formats are lists of further files and addresses, which it opens.
 os.environ.setdefault(
-    "OPENCV_FFMPEG_CAPTURE_OPTIONS", f"format_whitelist;{_CONTAINERS}|protocol_whitelist;file"
+    "OPENCV_FFMPEG_CAPTURE_OPTIONS",
+    "format_whitelist;mov,avi,matroska,mpegts,mpeg,flv,asf|protocol_whitelist;file",
 )
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # a damaged file writes a line a block
 _WHOLE = 0.9
@@ -28,7 +28,8 @@ def _require_utf8(path: str | Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise DataError(f"{path}: OpenCV takes names of videos in UTF-8 only: rename it") from None
+        # OpenCV would end the process
+        raise DataError(f"{path}: names of videos must be UTF-8: rename it") from None
 
 
 class VideoReader:
