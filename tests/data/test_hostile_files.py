@@ -82,7 +82,7 @@ def test_one_limit_holds_for_every_format(tmp_path, monkeypatch, suffix):
         io.read_raw_depth(path)
     monkeypatch.setattr(io, "MAX_PIXELS", 599)
     monkeypatch.setattr(io, "MAX_BYTES", 1199)
-    with pytest.raises(DataError, match=rf"a\{suffix}: .* more than .*, the limit: cut or"):
+    with pytest.raises(DataError, match=rf"a\{suffix}: .* more than"):
         io.read_raw_depth(path)
 
 
@@ -123,7 +123,7 @@ def test_hdf5_reads_no_other_file(tmp_path):
         file["own"] = MAP
     keys = ("outside", "group/outside/depth", "blocks", "soft", "stored", "virtual")
     for key in keys:
-        with pytest.raises(DataError, match=r"a\.h5: (holds no|.* is stored in other files)"):
+        with pytest.raises(DataError, match=r"a\.h5: (cannot be read|.* is stored in other files)"):
             io.read_raw_depth(tmp_path / "a.h5", key=key)
     assert np.array_equal(io.read_raw_depth(tmp_path / "a.h5", key="own"), MAP)
 
