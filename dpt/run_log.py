@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,9 +90,7 @@ def log_table(
         title: of the table.
         lower_is_better: names of the metrics that are better if lower, without ``val/``.
     """
-    table = Table("metric", title=title, title_justify="left", box=SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(name, justify="right")
+    rows = []
     for metric in list(columns.values())[-1]:
         name = metric.removeprefix("val/")
         if "/" in name:
@@ -100,24 +98,32 @@ def log_table(
         values = [column.get(metric, float("nan")) for column in columns.values()]
         better = "lower" if name in lower_is_better else "higher"
         cells = ["-" if v != v else f"{v:.4f}" for v in values]
-        table.add_row(f"{metric} ({better} is better)", *cells)
-    _log(table)
+        rows.append([f"{metric} ({better} is better)", *cells])
+    log_rows(title, ["metric", *columns], rows)
 
 
 def log_sweep(results: Mapping[str, Mapping[str, float] | None]) -> None:
     """Logs a line with up to six scores of each run of a sweep; None: the run failed."""
     found = [scores for scores in results.values() if scores]
     names = list(dict.fromkeys(k for scores in found for k in scores if k.count("/") < 2))[:6]
-    table = Table("run", *names, title="Sweep", title_justify="left", box=SIMPLE_HEAD)
+    rows = []
     for run, scores in results.items():
         cells = (
             [f"{scores[k]:.4g}" if k in scores else "-" for k in names] if scores else ["failed"]
         )
-        table.add_row(run, *cells)
-    _log(table)
+        rows.append([run, *cells])
+    log_rows("Sweep", ["run", *names], rows)
 
 
-def _log(table: Table) -> None:
+def log_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Logs a table; all columns but the first are aligned to the right."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for index, name in enumerate(header):
+        table.add_column(name, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*row)
     text = StringIO()
-    Console(file=text, width=100, color_system=None, force_jupyter=False).print(table)
+    # names may hold brackets, which are no markup
+    console = Console(file=text, width=100, color_system=None, force_jupyter=False, markup=False)
+    console.print(table)
     logging.getLogger("dpt").info("%s", text.getvalue().rstrip())

@@ -54,8 +54,7 @@ def check_data(cfg: Mapping[str, Any]) -> None:
         title = f"Data check of {data.get('root', data['_target_'])}"
         page = folder / "report.html"
         report.write_page(page, title, findings, scans, cast(Any, loader.dataset))
-    if scans:
-        log.info("%s", report.tables_text(scans))
+        report.log_tables(scans)
     log.info("%s", report.text(findings))
     count, seconds = sum(len(each.records) for each in scans), time.monotonic() - started
     log.info("%d samples read in %.1f s: %s", count, seconds, report.summary(findings))
@@ -84,16 +83,15 @@ def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Fin
             continue
         size, missing = settings.image_size, data.get("missing", "raise")
         records = read_records(dataset, title=f"reading {split}", num_workers=settings.num_workers)
-        scans.append(Scan(split, dataset, records, size, missing))
-    for scan in scans:
-        scan.splits.extend(scans)
-        found = [finding for function in CHECKS for finding in function(scan)]
+        done = Scan(split, dataset, records, size, missing, tuple(scans))
+        found = [finding for function in CHECKS for finding in function(done)]
         if not has_errors(found):
             try:  # stops at the first fault, so it is of use only where no check has found one
-                scan.dataset.validate()
+                dataset.validate()
             except DataError as error:
-                found.append(scan.finding("error", "refused", str(error)))
+                found.append(done.finding("error", "refused", str(error)))
         findings += found
+        scans.append(done)
     return sorted(findings, key=lambda f: SEVERITIES.index(f.severity)), scans
 
 

@@ -20,7 +20,6 @@ from dpt.data_check.registration import (
     Move,
     find_move,
     fit_table,
-    moved,
 )
 from dpt.data_check.scan import Finding, Record, Scan, Severity
 from dpt.types import IGNORE_INDEX
@@ -43,17 +42,21 @@ _TOO_NEAR = 0.02  # metres: cameras do not focus below
 _NEAR = 0.25  # metres: an implausible typical depth
 _MANY_BEYOND = 0.1  # of the measured pixels
 _MORE_BITS = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
-_VARIED, _CLEARER = 1.0, 0.5  # nats: entropy of a mask's class shares, gain of another numbering
-_RISING = 0.5  # correlation of depth and row
+_DIFFERENT = 0.2  # share of the pixels
 _FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
 _NOUNS = {"labels": "masks", "depth": "depth maps"}
-_FLIPS: dict[str, tuple[slice, ...]] = {
-    "left to right": np.s_[:, :, ::-1],
-    "upside down": np.s_[:, ::-1],
-    "by 180 degrees": np.s_[:, ::-1, ::-1],
+_AS_THEY_ARE = "as they are"
+_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of maps (N, h, w)
+    _AS_THEY_ARE: lambda maps: maps,
+    "flipped left to right": lambda maps: maps[:, :, ::-1],
+    "flipped upside down": lambda maps: maps[:, ::-1],
+    "turned by 180 degrees": lambda maps: maps[:, ::-1, ::-1],
+    "given to the previous sample": lambda maps: np.roll(maps, -1, axis=0),
+    "given to the next sample": lambda maps: np.roll(maps, 1, axis=0),
 }
 # fits of fit_table, in standard deviations. CamVid and 7-Scenes: a map fits its own photo by 2 to 8
-_NO_FIT, _FIT, _CLEARLY_BETTER, _NOT_BY_CHANCE = 1.0, 1.5, 2.5, 3.5
+_NO_FIT, _FIT, _CLEARLY_BETTER, _NOT_BY_CHANCE = 1.0, 2.0, 2.5, 3.5
+_BETTER = 1.2  # ratio of fits
 
 
 def plural(count: int, noun: str) -> str:
@@ -138,7 +141,7 @@ def registration(scan: Scan) -> Iterator[Finding]:
         move = find_move(record.edge_scores.get(kind) for record in scan.records)
         wrong = list(_pairing(scan, kind, move))
         yield from wrong
-        if move and not any(finding.code != f"{kind}_swapped" for finding in wrong):
+        if move and not any(finding.code == f"{kind}_unpaired" for finding in wrong):
             dx, dy = move.pixels(scan.photos[0][1].size)
             message = (
                 f"edges of the {_NOUNS[kind]} fit those of the photos best after scaling by "
@@ -159,38 +162,27 @@ def _pairing(scan: Scan, kind: MapKind, move: Move | None) -> Iterator[Finding]:
         return
     records, noun = [record for record, _ in found.values()], _NOUNS[kind]
     photos = np.stack([record.edges[kind][0] for record in records])
-    maps = np.stack([moved(r.edges[kind][1], size, move) for r, size in found.values()])
-    table = fit_table(photos, maps)
-    own, best, typical = table.diagonal(), table.max(axis=1), np.median(table.diagonal())
-    wrong = np.flatnonzero((own < _NO_FIT) & (best > own + _CLEARLY_BETTER))
-    examples = [f"{records[i].name}: fits {records[table[i].argmax()].name}" for i in wrong]
-    severity: Severity = "error"
+    edges = [(record.edges[kind][1], size) for record, size in found.values()]
+    maps = np.stack([move.apply(each, size) if move else each for each, size in edges])
+    tables = {how: fit_table(photos, change(maps)) for how, change in _CHANGES.items()}
+    fits = {how: float(np.median(table.diagonal())) for how, table in tables.items()}
+    best, typical = max(fits, key=lambda how: fits[how]), fits[_AS_THEY_ARE]
+    table = tables[_AS_THEY_ARE]
+    own, highest = table.diagonal(), table.max(axis=1)
     remedy = "check the names, or the lists, by which files are paired"
-    step = max((1, -1), key=lambda k: np.median(table.diagonal(k)))
-    if np.median(table.diagonal(step)) > max(_FIT, 1.1 * typical):
-        where = "next" if step == 1 else "previous"
-        code, message = "shifted", f"{noun} fit the {where} photo better than their own"
-    elif typical > _NO_FIT:
-        if not examples:
-            return
-        code, severity, records = "swapped", "warning", [records[i] for i in wrong]
-        message = f"{len(wrong)} of {len(own)} {noun} fit the photo of another sample better"
-    elif flip := _flip(photos, maps):
-        code, message = "flipped", f"{noun} fit their photos only when flipped {flip}"
-        examples, remedy = [], "flip these files, or the photos, and save them again"
-    else:
-        code, severity = "unpaired", "error" if np.median(best) > _NOT_BY_CHANCE else "warning"
-        message = f"{noun} fit their own photos no better than those of other samples"
-        remedy += ", and that photos and labels were cropped alike"
-    message += f" (by their edges, over {len(own)} samples)"
-    yield scan.finding(severity, f"{kind}_{code}", message, remedy, records, examples)
-
-
-def _flip(photos: np.ndarray, maps: np.ndarray) -> str:
-    """How the maps must be flipped to fit their photos."""
-    fits = {how: np.median(fit_table(photos, maps[to]).diagonal()) for how, to in _FLIPS.items()}
-    best = max(fits, key=lambda how: fits[how])
-    return best if fits[best] > _FIT else ""
+    basis = f"(by their edges, over {len(own)} samples)"
+    if fits[best] > max(_FIT, _BETTER * typical):
+        message = f"{noun} fit their photos best when {best} {basis}"
+        yield scan.finding("error", f"{kind}_unpaired", message, remedy, records, ())
+    elif typical < _NO_FIT:
+        severity: Severity = "error" if np.median(highest) > _NOT_BY_CHANCE else "warning"
+        message = f"{noun} fit their own photos no better than those of other samples {basis}"
+        yield scan.finding(severity, f"{kind}_unpaired", message, remedy, records, ())
+    elif wrong := np.flatnonzero((own < _NO_FIT) & (highest > own + _CLEARLY_BETTER)).tolist():
+        message = f"{len(wrong)} of {len(own)} {noun} fit other photos than their own {basis}"
+        examples = [f"{records[i].name}: fits {records[table[i].argmax()].name}" for i in wrong]
+        records = [records[i] for i in wrong]
+        yield scan.finding("warning", f"{kind}_swapped", message, remedy, records, examples)
 
 
 # --- class masks and image-level labels ---------------------------------------------------------
@@ -210,7 +202,7 @@ def ids_outside(scan: Scan) -> Iterator[Finding]:
     """Ids that are neither a class nor ignored, or that seem to count from 1."""
     wrong = [(record, labels.outside) for record, labels in scan.masks if labels.outside]
     records = [record for record, _ in wrong]
-    examples = [f"{record.name}: {listed(values)}" for record, values in wrong]
+    examples = [f"{record.name}: {_listed(values)}" for record, values in wrong]
     rule, count = scan.dataset.label_rule, scan.dataset.info.num_classes
     if shift := _shift(scan):
         remedy = f"set data.label_map=1-{count} (id 1 becomes the first class, 0 is ignored)"
@@ -218,7 +210,7 @@ def ids_outside(scan: Scan) -> Iterator[Finding]:
         yield scan.finding(shift[0], "off_by_one", shift[1], remedy, records, examples)
     elif wrong:
         message = f"{plural(len(records), 'mask')} with class ids outside 0..{count - 1}: "
-        message += listed({value for _, values in wrong for value in values})
+        message += _listed({value for _, values in wrong for value in values})
         remedy = "set data.num_classes, or data.ignore_index for values that mean unlabelled"
         yield scan.finding("error", "label_outside", message, remedy, records, examples)
 
@@ -233,7 +225,7 @@ def _shift(scan: Scan) -> tuple[Severity, str] | None:
         return None
     from_one = {*range(1, count + 1), *(value + 1 for value in ignored)}
     if outside and outside <= from_one and 0 not in present:
-        text = f"id 0 never occurs, but {listed(outside)} does: ids seem to count from 1"
+        text = f"id 0 never occurs, but {_listed(outside)} does: ids seem to count from 1"
         return "error", text
     if outside == {count} and not counts[IGNORE_INDEX]:
         return "error", (
@@ -241,70 +233,48 @@ def _shift(scan: Scan) -> tuple[Severity, str] | None:
             f"classes count from 1 (if {count} means unlabelled instead, set "
             f"data.ignore_index={count})"
         )
-    counted = [class_counts(other)["pixels"][1] for other in scan.splits or [scan]]
-    seen = {i for each in counted for i in each} - {IGNORE_INDEX}
-    if not outside and seen == set(range(1, count)):
+    present |= class_counts(scan.first)["pixels"][1].keys() - {IGNORE_INDEX}
+    if not outside and present == set(range(1, count)):
         return "warning", f"id 0 ({names[0]}) never occurs, all others do: ids may count from 1"
     return None
 
 
-def listed(values: Iterable[int]) -> str:
+def _listed(values: Iterable[int]) -> str:
     return few([str(value) for value in sorted(values)], 12)
 
 
 def absent_classes(scan: Scan) -> Iterator[Finding]:
     """Classes without a pixel, or without an image."""
-    for kind, (names, counts) in class_counts(scan).items():
+    for names, counts in class_counts(scan).values():
         absent = [name for i, name in enumerate(names) if not counts[i]]
         if counts and absent:
             severity: Severity = "warning" if scan.split == "train" else "note"
             message = f"{len(absent)} of {len(names)} classes never occur"
             remedy = "check data.num_classes and the split: they cannot be trained or scored"
-            if kind == "pixels" and _last_id(counts) + len(absent) + 1 == len(
-                names
-            ):  # the last ones
-                remedy = f"set data.num_classes={_last_id(counts) + 1}, or check the split"
             yield scan.finding(severity, "class_absent", message, remedy, examples=absent)
-
-
-def class_shift(scan: Scan) -> Iterator[Finding]:
-    """Masks with the class shares of the others, or of earlier splits, only after a shift by 1."""
-    ids, total = range(scan.dataset.info.num_classes), Counter[int]()
-    for other in scan.earlier or [scan]:
-        total.update(class_counts(other)["pixels"][1])
-    if len(ids) < 4 or not scan.masks or not any(total[i] for i in ids):
-        return
-    counts = np.array([[labels.counts.get(i, 0) for i in ids] for _, labels in scan.masks])
-    usual = np.array([total[i] for i in ids]) - (0 if scan.earlier else counts)  # of other masks
-    usual = np.broadcast_to(usual / np.maximum(usual.sum(-1, keepdims=True), 1), counts.shape)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    varied = -(shares * np.log(np.maximum(shares, 1e-9))).sum(axis=1) > _VARIED
-    # cross-entropies with the usual shares
-    too_low, as_it_is, too_high = (
-        -(shares * np.log(np.maximum(np.roll(usual, step, axis=1), 1e-4))).sum(axis=1)
-        for step in (-1, 0, 1)
-    )
-    shifted = varied & (as_it_is - np.minimum(too_low, too_high) > _CLEARER)
-    flags = [(record, bool(flag)) for (record, _), flag in zip(scan.masks, shifted, strict=True)]
-    what = "masks have the usual shares of the classes only if all their ids are moved by 1"
-    remedy = "check that ids count from the same number in every mask"
-    yield from scan.affected(flags, "class_shift", what, remedy)
-
-
-def _last_id(counts: Counter[int]) -> int:
-    return max(counts.keys() - {IGNORE_INDEX}, default=-1)
 
 
 def too_many_classes(scan: Scan) -> Iterator[Finding]:
     """The last third of the classes without a pixel, in a few samples."""
     names, counts = class_counts(scan)["pixels"]
-    used = _last_id(counts) + 1
-    if len(names) > 2 and 3 * used <= 2 * len(names) and used:
-        message = (
-            f"{len(scan.masks)} masks hold class ids up to {used - 1}, of {len(names)} classes"
-        )
+    used = 1 + max(counts.keys() - {IGNORE_INDEX}, default=len(names))
+    if len(names) > 2 and 3 * used <= 2 * len(names):
+        message = f"ids of {len(names)} classes end at {used - 1} in {len(scan.masks)} masks"
         remedy = f"set data.num_classes={used} if there are no others (dpt data check reads all)"
         yield scan.finding("warning", "classes_unused", message, remedy)
+
+
+def class_shift(scan: Scan) -> Iterator[Finding]:
+    """Class shares like those of the first split only after a shift of all ids by 1."""
+    ids, splits = range(scan.dataset.info.num_classes), (scan.first, scan)
+    counts = [np.array([class_counts(each)["pixels"][1][i] for i in ids]) for each in splits]
+    usual, shares = (each / max(1, each.sum()) for each in counts)
+    # share of the pixels whose class would have to change
+    as_it_is, *shifted = (np.abs(shares - np.roll(usual, step)).sum() / 2 for step in (0, 1, -1))
+    if as_it_is > _DIFFERENT and min(shifted) < as_it_is / 2:
+        message = f"ids moved by 1 would give the class shares of {scan.first.split}"
+        remedy = "check that ids count from the same number in every split"
+        yield scan.finding("error", "class_shift", message, remedy)
 
 
 def empty_masks(scan: Scan) -> Iterator[Finding]:
@@ -336,7 +306,7 @@ def interpolated_masks(scan: Scan) -> Iterator[Finding]:
 
 
 def unit(scan: Scan) -> Iterator[Finding]:
-    """Implausible typical depths, with the unit that makes those of every split plausible."""
+    """Implausible typical depths, with the unit that would make them plausible."""
     if (found := _typical(scan)) is None:
         return
     rule, max_depth = scan.depth_rule, scan.dataset.info.max_depth
@@ -355,9 +325,8 @@ def unit(scan: Scan) -> Iterator[Finding]:
     if rule is not None:
         message += f" ({found[0]:.4g} in the files, times data.depth_scale={scale:g})"
         remedy = "check data.depth_scale and data.max_depth"
-        every = [each for other in scan.splits or [scan] if (each := _typical(other))]
-        low, high = min(each[0] for each in every), max(each[1] for each in every)
-        better = likely_scale(low, high, max_depth=max_depth, scale=scale)
+        typical, high = _typical(scan.first) or found  # so that all splits get the same hint
+        better = likely_scale(typical, high, max_depth=max_depth, scale=scale)
         if 2 * sum(depth.dtype == "uint8" for _, depth in scan.maps) > len(scan.maps):
             message, remedy = f"{message}; the files have 8 bits", _MORE_BITS
         elif better is not None:
@@ -418,34 +387,33 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
 
 def deviating_maps(scan: Scan) -> Iterator[Finding]:
     """Maps whose typical depth is far from that of the others."""
-    maps = [each for other in scan.splits or [scan] for each in other.maps]
-    logs = {record: log(depth.raw[0]) for record, depth in maps if depth.raw[0] > 0}
-    if len(logs) >= MANY_IMAGES and not _unit_is_wrong(scan):
+    logs = {record: log(depth.raw[0]) for record, depth in scan.maps if depth.raw[0] > 0}
+    if len(logs) >= MANY_IMAGES:
         middle = median(logs.values())
         limit = max(log(_FAR_OFF), 6 * median(abs(each - middle) for each in logs.values()))
-        far = [(r, abs(logs.get(r, middle) - middle) > limit) for r, _ in scan.maps]
+        far = [(record, abs(each - middle) > limit) for record, each in logs.items()]
         what = f"depth maps are typically over {exp(limit):.2g} times nearer or farther than others"
         remedy = "check the unit of these files, and that they belong to this data set"
-        yield from scan.affected(far, "depth_outlier", what, remedy)
+        yield from scan.affected(far, "depth_outlier", what, remedy, "warning")
 
 
 def inverse_maps(scan: Scan) -> Iterator[Finding]:
-    """Maps whose values grow downwards, though what is low in a picture is mostly near."""
-    rising = [record for record, depth in scan.maps if depth.row_trend > _RISING]
-    if len(scan.maps) >= MANY_IMAGES and len(rising) > AGREEING * len(scan.maps):
-        message = f"values grow towards the lower edge in {len(rising)} of {len(scan.maps)} depth "
-        message += "maps, as disparity and inverse depth do"
+    """Maps whose lower half is farther, though what is low in a picture is mostly near."""
+    grows = [(record, depth.grows_down) for record, depth in scan.maps]
+    if len(grows) >= MANY_IMAGES and sum(flag for _, flag in grows) > AGREEING * len(grows):
+        what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
         remedy = "convert disparity to depth: metres = focal length x baseline / disparity"
-        yield scan.finding("warning", "depth_inverse", message, remedy, rising)
+        yield from scan.affected(grows, "depth_inverse", what, remedy, "warning")
 
 
 Check = Callable[[Scan], Iterable[Finding]]
 """Judges the measurements of a split. Gives nothing where what it judges is absent."""
-_QUICK: tuple[Check, ...] = (ids_outside, interpolated_masks, unit, unusual_maps)
-QUICK_CHECKS: tuple[Check, ...] = (*_QUICK, too_many_classes)
-"""Made at the start of every training run, on a few samples and without photos."""
+QUICK_CHECKS: tuple[Check, ...] = (
+    *(ids_outside, too_many_classes, interpolated_masks, unit, unusual_maps),
+)
+"""Made at the start of every training run too, on a few samples and without photos."""
 CHECKS: tuple[Check, ...] = (
     *(refused_samples, files_without_partner, duplicates, unusual_photos, registration),
     *(absent_classes, class_shift, empty_masks, empty_maps, deviating_maps, inverse_maps),
-    *_QUICK,
+    *QUICK_CHECKS,
 )

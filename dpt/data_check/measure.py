@@ -14,6 +14,7 @@ from dpt.types import IGNORE_INDEX
 
 _QUANTILE_PIXELS = 20_000  # quantiles are taken from about so many pixels
 _FEW_TRIPLES = 200  # fewer say nothing
+_FARTHER = 1.1  # ratio of typical depths
 _ORDERED = 0.75  # share of ordered triples in interpolated masks; by chance a third
 
 
@@ -52,7 +53,7 @@ class Depth:
     raw: tuple[float, ...]  # 50 % and 99 % of the measured values in the file's unit *
     beyond: float  # share of the measured pixels that lie beyond max_depth *
     has_last: bool  # whether a valid pixel has the largest value of the file's integer type
-    row_trend: float  # correlation of the rows' mean log depth with the row number; 0 if unknown
+    grows_down: bool  # whether the lower half is typically farther than the upper half
     # * without the largest value of the file's integer type
 
 
@@ -100,6 +101,8 @@ def measure_depth(
     is_constant = bool(metres.size >= 100 and metres.min() == metres.max())
     last = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else np.inf
     levels = measured[measured < last]
+    halves = zip(np.array_split(depth, 2), np.array_split(valid, 2), strict=True)
+    (upper,), (lower,) = (_quantiles(half[known], (0.5,)) for half, known in halves)
     return Depth(
         valid=metres.size / depth.size,
         quantiles=_quantiles(metres, (0.01, 0.5, 0.99)),
@@ -109,17 +112,8 @@ def measure_depth(
         raw=_quantiles(levels, (0.5, 0.99)),
         beyond=float((levels > limit).mean()) if levels.size else 0.0,
         has_last=not is_constant and last <= limit and bool((measured == last).any()),
-        row_trend=0.0 if is_constant else _row_trend(depth[:, ::8], valid[:, ::8]),
+        grows_down=lower > _FARTHER * upper > 0,
     )
-
-
-def _row_trend(depth: np.ndarray, valid: np.ndarray) -> float:
-    rows = np.flatnonzero(valid.mean(axis=1) > 0.1)
-    logs = np.log(depth, where=valid, out=np.zeros_like(depth)).sum(axis=1)
-    means = logs[rows] / valid.sum(axis=1)[rows]
-    if len(rows) < 8 or means.std() == 0:
-        return 0.0
-    return float(np.corrcoef(rows, means)[0, 1])
 
 
 def _quantiles(values: np.ndarray, shares: Sequence[float]) -> tuple[float, ...]:

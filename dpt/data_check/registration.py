@@ -27,7 +27,7 @@ SIDE = 320  # longer side in pixels at which photos are compared; larger ones ar
 REACH = 0.075  # largest shift tried, as a share of the longer side
 SCALES = tuple(round(1 + 0.02 * step, 2) for step in range(-7, 8))
 _JUMP = 0.05  # relative step of depth that counts as an edge
-_FEW_EDGES = 100  # pixels; fewer say nothing
+FEW_EDGES = 100  # pixels; fewer say nothing
 MANY_IMAGES = 6  # fewer say nothing
 _CLEARLY = 1.15  # ratio of the best score to that of the files
 AGREEING = 0.75  # share of the images with a better score there
@@ -50,8 +50,16 @@ class Move:
         """(dx, dy) for photos of ``size`` [h, w]."""
         return round(self.dx * max(size)), round(self.dy * max(size))
 
+    def apply(self, edges: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        """Edges (h, w) of labels for a photo of ``size`` [H, W], registered with it."""
+        rows, columns = edges.shape
+        matrix = cv2.getRotationMatrix2D((columns / 2, rows / 2), 0, self.scale)
+        matrix[0, 2] += self.dx * max(size) * columns / size[1]
+        matrix[1, 2] += self.dy * max(size) * rows / size[0]
+        return cv2.warpAffine(edges.astype(np.float32), matrix, (columns, rows))
 
-def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
+
+def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """The mean photo gradient below the labels' edges for every scale and shift tried.
 
     Args:
@@ -60,13 +68,9 @@ def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
 
     Returns:
         float16 (len(SCALES), 2r+1, 2r+1): scale, shift downwards, shift to the right; r is
-        ``REACH`` of the longer side. In units of the photo's mean gradient: 1 is chance. None
-        where there are too few edges.
+        ``REACH`` of the longer side. In units of the photo's mean gradient: 1 is chance.
     """
-    if np.count_nonzero(edges) < _FEW_EDGES:
-        return None
-    factor = min(1.0, SIDE / max(edges.shape))
-    size = (round(edges.shape[0] * factor), round(edges.shape[1] * factor))
+    factor, size = _compared_size(edges)
     reach = round(REACH * max(size))
     # chance outside the photo
     gradient = np.pad(_gradient(image, size), reach, constant_values=1.0)
@@ -105,23 +109,18 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
     return Move(scale, dx / side, dy / side, float(mean[best]), float(mean[unmoved]), len(stacked))
 
 
-def edge_densities(image: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
+def edge_densities(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """The edges of a photo and of its labels, small enough to keep for a data set.
 
     Args:
         image, edges: as in :func:`edge_scores`.
 
     Returns:
-        uint8 (2, 96, 128): strength of the photo's edges, density of the labels'. None where there
-        are too few.
+        float16 (2, 96, 128): strength of the photo's edges, density of the labels'.
     """
-    if np.count_nonzero(edges) < _FEW_EDGES:
-        return None
-    factor = min(1.0, SIDE / max(edges.shape))
-    size = (round(edges.shape[0] * factor), round(edges.shape[1] * factor))
-    maps = (30 * _gradient(image, size), edges.astype(np.float32) * 255)
+    maps = _gradient(image, _compared_size(edges)[1]), edges.astype(np.float32)
     small = [cv2.resize(m, _CELLS[::-1], interpolation=cv2.INTER_AREA) for m in maps]
-    return np.stack(small).clip(0, 255).astype(np.uint8)
+    return np.stack(small).astype(np.float16)
 
 
 def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
@@ -132,30 +131,15 @@ def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
 
     Returns:
         float32 (N, N): the correlation of map i with photo j, of what is not common to all, minus
-        its mean over the photos of the other samples, in their standard deviations.
+        its mean over the photos of the other samples, in units of their standard deviation.
     """
-    photos, maps = _centred(photos), _centred(maps)
-    table = maps @ photos.T
+    photos, maps = (
+        (each - each.mean(axis=0, dtype=np.float32)).reshape(len(each), -1)
+        for each in (photos, maps)
+    )
+    table = maps @ (photos / (photos.std(axis=1, keepdims=True) + 1e-6)).T
     others = table[~np.eye(len(table), dtype=bool)].reshape(len(table), -1)
     return (table - others.mean(1, keepdims=True)) / (others.std(1, keepdims=True) + 1e-6)
-
-
-def _centred(maps: np.ndarray) -> np.ndarray:
-    """(N, h, w) as rows without their common mean, each of mean 0 and length 1."""
-    rows = maps.reshape(len(maps), -1).astype(np.float32)
-    rows -= rows.mean(axis=0)
-    rows -= rows.mean(axis=1, keepdims=True)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
-
-
-def moved(edges: np.ndarray, size: tuple[int, int], move: Move | None) -> np.ndarray:
-    """The labels' edges (h, w) of a photo of ``size`` [H, W], after ``move``."""
-    if move is None:
-        return edges
-    rows, columns = edges.shape
-    matrix = cv2.getRotationMatrix2D((columns / 2, rows / 2), 0, move.scale)
-    matrix[:, 2] += np.array([move.dx * columns / size[1], move.dy * rows / size[0]]) * max(size)
-    return cv2.warpAffine(edges, matrix, (columns, rows))
 
 
 def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
@@ -169,6 +153,12 @@ def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
     edges[:, 1:] |= (np.abs(np.diff(values, axis=1)) > step) & known[:, 1:] & known[:, :-1]
     edges[1:] |= (np.abs(np.diff(values, axis=0)) > step) & known[1:] & known[:-1]
     return edges
+
+
+def _compared_size(edges: np.ndarray) -> tuple[float, tuple[int, int]]:
+    """The factor by which photos are downsampled for the comparison, and their (H, W) then."""
+    factor = min(1.0, SIDE / max(edges.shape))
+    return factor, (round(edges.shape[0] * factor), round(edges.shape[1] * factor))
 
 
 def _gradient(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -15,6 +15,7 @@ from dpt.data.base import Augmented
 from dpt.data.resize import resize_image
 from dpt.data_check.checks import class_counts, plural
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, read, shorten
+from dpt.run_log import log_rows
 from dpt.types import IGNORE_INDEX, Sample
 from dpt.viz import colorize_depth, colorize_labels, overlay
 
@@ -45,18 +46,12 @@ def text(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def tables_text(scans: Sequence[Scan]) -> str:
-    """Sizes, class shares and depth ranges as lines for a terminal."""
-    lines = []
+def log_tables(scans: Sequence[Scan]) -> None:
+    """Logs sizes, class shares and depth ranges."""
     for heading, _, header, rows in _tables(scans):
-        cells = [header, *([html.number(cell) for cell in row] for row in rows[:ROWS])]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines += [f"{heading}:"]
-        for first, *rest in cells:
-            others = [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
-            lines.append("  ".join(["", first.ljust(widths[0]), *others]))
-        lines += [f"  ... and {len(rows) - ROWS} more in report.html"] if len(rows) > ROWS else []
-    return "\n".join(lines)
+        cells = [[html.number(cell) for cell in row] for row in rows[:ROWS]]
+        rest = f" (the first {ROWS} of {len(rows)}, see report.html)" if len(rows) > ROWS else ""
+        log_rows(heading + rest, header, cells)
 
 
 def _tables(scans: Sequence[Scan]) -> list[Table]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -25,6 +24,7 @@ from dpt.data_check.measure import (
     measure_photo,
 )
 from dpt.data_check.registration import (
+    FEW_EDGES,
     MAP_KINDS,
     MapKind,
     edge_densities,
@@ -36,7 +36,7 @@ from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX, Sample
 
 ALIGNED = 32  # samples of a split, evenly spread, that registration is judged by
-COMPARED = 1024  # samples whose maps are compared with the photos of the others
+COMPARED = 1024  # samples at most whose maps are compared with the photos of the others
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -78,8 +78,8 @@ class Record:
     labels: Labels | None = None
     depth: Depth | None = None
     class_id: int | None = None
-    edge_scores: dict[MapKind, np.ndarray | None] = field(default_factory=dict)
-    edges: dict[MapKind, np.ndarray] = field(default_factory=dict)
+    edge_scores: dict[MapKind, np.ndarray] = field(default_factory=dict)
+    edges: dict[MapKind, np.ndarray] = field(default_factory=dict)  # of photo and map
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +91,12 @@ class Scan:
     records: Sequence[Record]
     image_size: tuple[int, int] = (0, 0)  # (H, W) of training crops
     missing: str = "raise"  # or "skip": what training does with photos without labels
-    splits: list[Scan] = field(default_factory=list)  # all, in the order of reading; [] if one
+    earlier: tuple[Scan, ...] = ()  # the splits that were read before
 
     @property
-    def earlier(self) -> list[Scan]:
-        """The splits that were read before."""
-        return list(takewhile(lambda other: other is not self, self.splits))
+    def first(self) -> Scan:
+        """The split that was read first, usually train."""
+        return self.earlier[0] if self.earlier else self
 
     @property
     def photos(self) -> list[tuple[Record, Photo]]:
@@ -172,11 +172,8 @@ class Scanner(torch.utils.data.Dataset[Record]):
     def __init__(self, dataset: Dataset, *, complete: bool) -> None:
         self.dataset = dataset
         self.complete = complete
-        self.aligned, compared = (
-            set(np.linspace(0, len(dataset) - 1, min(len(dataset), most)).astype(int).tolist())
-            for most in (ALIGNED, COMPARED)
-        )
-        self.chosen = self.aligned | compared
+        self.aligned = np.linspace(0, len(dataset) - 1, min(len(dataset), ALIGNED)).astype(int)
+        self.step = 1 + len(dataset) // COMPARED
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -195,13 +192,15 @@ class Scanner(torch.utils.data.Dataset[Record]):
         if "depth" in sample:
             rule, raw = self.dataset.depth_rule, reading.depth
             record.depth = measure_depth(sample["depth"], sample["valid"], raw=raw, rule=rule)
-        if self.complete and not reading.faults and index in self.chosen:
+        if self.complete and not reading.faults:
             for kind in [kind for kind in MAP_KINDS if kind in sample]:
                 edges = edge_map(sample, kind)
+                if np.count_nonzero(edges) < FEW_EDGES:
+                    continue
+                if index % self.step == 0:
+                    record.edges[kind] = edge_densities(sample["image"], edges)
                 if index in self.aligned:
                     record.edge_scores[kind] = edge_scores(sample["image"], edges)
-                if (found := edge_densities(sample["image"], edges)) is not None:
-                    record.edges[kind] = found
         return record
 
 

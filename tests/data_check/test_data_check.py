@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import cv2
@@ -230,9 +231,9 @@ def reordered(folder: Path, order) -> None:
 PAIRINGS = {  # the code without the kind, its severity, what the finding says
     "right": None,
     "shuffled": ("unpaired", None, "no better than those of other samples"),
-    "next": ("shifted", "error", "the previous photo better"),
+    "next": ("unpaired", "error", "when given to the previous sample"),
     "swapped": ("swapped", "warning", "2 of 24"),
-    "mirrored": ("flipped", "error", "flipped left to right"),
+    "mirrored": ("unpaired", "error", "when flipped left to right"),
 }
 
 
@@ -287,19 +288,13 @@ def test_a_shuffled_set_is_an_error(shared_data, tmp_path, name, labels):
     assert found[f"{kind}_unpaired"].severity == "error"
 
 
-@pytest.mark.parametrize(
-    ("split", "which", "severity"),
-    [("val", slice(None), "error"), ("train", slice(3, 4), "warning")],
-)
-def test_masks_shifted_by_one_class(camvid, split, which, severity):
-    wrong = files(camvid, "masks", split)[which]
-    for path in wrong:
+def test_masks_of_one_split_shifted_by_one_class(camvid):
+    for path in files(camvid, "masks", "val"):
         mask = load(path)
         save(path, np.where(mask == 11, mask, (mask + 1) % 11).astype(np.uint8))
     found = diagnose(camvid, *CAMVID)
     assert found.keys() - HARMLESS == {"class_shift"}
-    assert (found["class_shift"].split, found["class_shift"].severity) == (split, severity)
-    assert {Path(n).name for n in found["class_shift"].examples} == {path.name for path in wrong}
+    assert (found["class_shift"].split, found["class_shift"].severity) == ("val", "error")
 
 
 @pytest.mark.slow
@@ -500,7 +495,7 @@ def test_settings_of_an_unknown_folder_are_proposed(data_check, camvid, tmp_path
     folder = ("data=folder", f"data.root={camvid}", "data.labels=masks", "data.num_workers=0")
     assert data_check(tmp_path / "run", *folder) == 0
     note = next(f for f in report(tmp_path / "run") if f["code"] == "proposal")
-    assert pasted(note["remedy"]) == ["data.num_classes=12", "data.ignore_index=[255]"]
+    assert pasted(note["remedy"]) == ["data.num_classes=12", "data.ignore_index=255"]
     assert "data.ignore_index" in note["remedy"].partition(";")[2]  # 11 may mean unlabelled
     weights = note["remedy"].partition("class_weights=")[2].partition(";")[0]
     assert len(json.loads(weights)) == 12
@@ -522,21 +517,21 @@ def test_colours_and_range_of_an_unknown_folder_are_proposed(camvid, rgbd, tmp_p
     found = diagnose(rgbd, "data=folder", f"data.root={rgbd}", "data.depth=depth",
                      "data.invalid_depth=[0,65535]")  # fmt: skip
     assert passes(found)
-    assert "data.max_depth is not given" in found["proposal"].message
+    assert pasted(found["proposal"].remedy) == ["data.max_depth=100.0"]
 
 
 @pytest.mark.parametrize(
     ("ids", "settings"),
     [
-        ((0, 1, 2, 255), {"num_classes": 3, "ignore_index": [255]}),
-        ((0, 1, 3, 254), {"num_classes": 4, "ignore_index": [254, 255]}),
-        ((1, 2, 3), {"label_map": [1, 2, 3]}),
+        ((0, 1, 2, 255), {"num_classes": 3, "ignore_index": 255}),
+        ((0, 1, 3), {"num_classes": 4, "ignore_index": 255}),
+        ((1, 2, 3, 255), {"label_map": [1, 2, 3]}),
         ((0, 255), {"label_map": [0, 255]}),
         ((7, 8, 11, 26), {"label_map": [7, 8, 11, 26]}),
     ],
 )
 def test_classes_of_ids(ids, settings):
-    assert class_settings(ids) == settings
+    assert class_settings(Counter((i,) for i in ids))[0] == settings
 
 
 def test_a_mistake_in_the_configuration_is_no_finding(data_check, tmp_path, capsys):
