@@ -9,16 +9,17 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Timer, current_thread, main_thread
+from queue import SimpleQueue
+from threading import Thread
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 10.0
 """Seconds that a stopped command has to remove its temporary files."""
-
-_guards: list[Timer] = []
+_received: SimpleQueue[int] = SimpleQueue()  # its put() may be called in a signal handler
 _RANKS = ("LOCAL_RANK", "RANK", "SLURM_PROCID")  # of Lightning, torchrun, srun
 
 
@@ -36,20 +37,25 @@ def is_first_rank() -> bool:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the block by :class:`Stopped`, and its child processes with it."""
+    """Ctrl-C and SIGTERM raise :class:`Stopped` in the block, and then end the process."""
     before = [signal.getsignal(number) for number in SIGNALS]
+    Thread(target=_limit_time, daemon=True).start()
     handle_signals()
     try:
         yield
     except Stopped as reason:
-        kill_children()
-        report(reason)
-        raise
+        end_now(reason)
     finally:
         for number, handler in zip(SIGNALS, before, strict=True):
             signal.signal(number, handler)
-        while _guards:
-            _guards.pop().cancel()
+        _received.put(0)
+
+
+def _limit_time() -> None:
+    """Ends a stopped process if a library hangs or drops the exception."""
+    if number := _received.get():
+        time.sleep(PATIENCE)
+        end_now(Stopped(number))
 
 
 def handle_signals() -> None:
@@ -62,40 +68,24 @@ def handle_signals() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    for each in SIGNALS:  # SIGTERM may come twice: timeout(1) sends it to the process and its group
-        signal.signal(each, signal.SIG_IGN)
+    # SIGTERM may come twice: timeout(1) sends it to the process and to its group
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, lambda *_: end_now(Stopped(number)))
-    guard = Timer(PATIENCE, end_now, [Stopped(number)])  # if a library hangs or drops the exception
-    guard.daemon = True
-    guard.start()
-    _guards.append(guard)
+    _received.put(number)
     raise Stopped(number)
 
 
 def end_now(reason: Stopped) -> None:
-    """Ends the process without any clean-up, and its child processes."""
-    report(reason)
-    kill_children()
-    os._exit(int(reason.code or 0))
+    """Ends the process; the first rank prints why.
 
-
-def report(reason: Stopped) -> None:
-    """Prints why the command ends, once for all ranks."""
-    if is_first_rank():
-        print(reason.message, file=sys.stderr, flush=True)
-
-
-def kill_children() -> None:
-    """Kills the daemon processes of ``multiprocessing``, such as loader workers."""
-    if "multiprocessing" not in sys.modules:
-        return
-    import multiprocessing
-
-    if sys.platform != "win32" and current_thread() is main_thread():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise an error for each
-    for child in multiprocessing.active_children():
-        if child.daemon:
-            child.kill()
+    Python's own clean-up is left out: it may wait for ever for a loader's worker.
+    """
+    try:
+        if is_first_rank():
+            print(reason.message, file=sys.stderr, flush=True)
+        sys.stdout.flush()
+    finally:
+        os._exit(int(reason.code or 0))
 
 
 def end_with_parent() -> None:

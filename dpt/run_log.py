@@ -7,9 +7,10 @@ import logging
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -17,19 +18,17 @@ from rich.progress import track
 from rich.table import Table
 
 from dpt.atomic import write_bytes
+from dpt.process import is_first_rank
 
 T = TypeVar("T")
 
 
-class _Terminal(logging.StreamHandler):
-    """Writes to what ``sys.stdout`` is now: a progress bar replaces it to keep lines apart."""
+class _Terminal(logging.Handler):
+    """Prints to what ``sys.stdout`` is now: a progress bar replaces it to keep lines apart."""
 
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> Any:
-        return sys.stdout
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, RuntimeError):  # a pipe without a reader, a signal while printing
+            print(self.format(record), flush=True)
 
 
 def without_passwords(text: str) -> str:
@@ -46,7 +45,7 @@ def start_log(folder: Path | None) -> None:
     """Sends the project's log to the terminal, and to ``folder/log.txt`` unless it is None."""
     log = logging.getLogger("dpt")
     log.handlers.clear()
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.INFO if is_first_rank() else logging.WARNING)
     log.propagate = False
     log.disabled = False  # Hydra disables existing loggers, also before the second run of a process
     terminal = _Terminal()
@@ -104,14 +103,12 @@ def log_table(
 
 def log_sweep(results: Mapping[str, Mapping[str, float] | None]) -> None:
     """Logs a line with up to six scores of each run of a sweep; None: the run failed."""
-    found = [scores for scores in results.values() if scores]
-    names = list(dict.fromkeys(k for scores in found for k in scores if k.count("/") < 2))[:6]
+    scored = {run: scores or {} for run, scores in results.items()}
+    names = list(dict.fromkeys(k for v in scored.values() for k in v if k.count("/") < 2))[:6]
     rows = []
-    for run, scores in results.items():
-        cells = (
-            [f"{scores[k]:.4g}" if k in scores else "-" for k in names] if scores else ["failed"]
-        )
-        rows.append([run, *cells])
+    for run, scores in scored.items():
+        cells = [f"{scores[k]:.4g}" if k in scores else "-" for k in names]
+        rows.append([run, *(cells if scores else ["failed"])])
     log_rows("Sweep", ["run", *names], rows)
 
 

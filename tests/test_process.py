@@ -4,34 +4,51 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
 from dpt import process
-from dpt.process import Stopped, stoppable
 
 ROOT = Path(__file__).parents[1]
 CHECK = ("data", "check", "data=scenes", "split=train", "data.train.length=1000000",
          "data.num_workers=2")  # fmt: skip
 
 
-def test_a_signal_ends_the_block_and_leaves_the_handlers(capsys):
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Stopped) as end, stoppable():
+def stopped(body, **environment):
+    """Exit code and error output of a process that runs ``body`` in the block."""
+    code = "import os, signal, time\nfrom dpt import process\nwith process.stoppable():\n"
+    command = [sys.executable, "-c", code + textwrap.indent(textwrap.dedent(body), "    ")]
+    options = {"capture_output": True, "text": True, "cwd": ROOT, "timeout": 60}
+    done = subprocess.run(command, env={**os.environ, **environment}, **options)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(("rank", "line"), [("0", "stopped by SIGTERM\n"), ("1", "")])
+def test_a_signal_ends_the_process_and_the_first_rank_says_so(rank, line):
+    body = "os.kill(os.getpid(), signal.SIGTERM)"
+    assert stopped(body, LOCAL_RANK=rank) == (143, line)
+
+
+def test_a_dropped_exception_does_not_keep_the_process():
+    body = """
+    process.PATIENCE = 0.5
+    try:
         os.kill(os.getpid(), signal.SIGTERM)
-    assert end.value.code == 143
-    assert capsys.readouterr().err == "stopped by SIGTERM\n"
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert not process._guards
+    except SystemExit:
+        pass
+    time.sleep(100)
+    """
+    assert stopped(body) == (143, "stopped by SIGTERM\n")
 
 
-def test_only_the_first_rank_reports(monkeypatch, capsys):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(Stopped), stoppable():
-        os.kill(os.getpid(), signal.SIGINT)
-    assert capsys.readouterr().err == ""
+def test_the_handlers_from_before_the_block_are_restored():
+    before = [signal.getsignal(number) for number in process.SIGNALS]
+    with process.stoppable():
+        assert signal.getsignal(signal.SIGINT) == process._stop
+    assert [signal.getsignal(number) for number in process.SIGNALS] == before
 
 
 @pytest.fixture
@@ -87,7 +104,7 @@ def ends(process, *numbers, code, group=False):
 def test_a_check_with_workers(start, tmp_path):
     check = start(*CHECK, f"run_dir={tmp_path}")
     until(check, lambda: len(descendants(check.pid)) >= 2)
-    time.sleep(1)  # Python drops what is raised in the middle of a fork; the guard then takes 10 s
+    time.sleep(1)  # Python drops what is raised in the middle of a fork; it then takes 10 s
     assert ends(check, signal.SIGTERM, code=143) == "stopped by SIGTERM"
 
 
@@ -157,19 +174,3 @@ def test_sigterm_in_the_last_validation(start, tmp_path):
     _, err = run.communicate(timeout=120)
     assert (run.returncode, err) == (143, "")
     assert "stopped by SIGTERM" in (tmp_path / "metrics.json").read_text()
-
-
-def test_a_dropped_exception_does_not_keep_the_process():
-    code = """if True:
-        import os, signal, time
-        from dpt import process
-        process.PATIENCE = 0.5
-        with process.stoppable():
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-            except SystemExit:
-                pass
-            time.sleep(100)
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM\n")

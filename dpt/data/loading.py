@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader
 from dpt.data.base import Augmented, Dataset, Transform
 from dpt.data.errors import DataError
 from dpt.data.samplers import EpochSampler
-from dpt.process import end_with_parent, kill_children
+from dpt.process import end_with_parent
 from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, Sample, Target
 
 T = TypeVar("T")
@@ -154,4 +155,11 @@ def init_worker(worker_id: int) -> None:
     end_with_parent()
 
 
-atexit.register(kill_children)  # Python itself would send SIGTERM and wait
+@atexit.register
+def _kill_workers() -> None:
+    """At exit ``multiprocessing`` sends SIGTERM, which workers ignore, and waits for them."""
+    if sys.platform != "win32":
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises an error
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()

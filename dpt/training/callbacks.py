@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import Callback, RichProgressBar, WeightAveragi
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch import Tensor, nn
 
-from dpt.process import Stopped, end_now, is_first_rank
+from dpt.process import Stopped, end_now
 from dpt.training.task import Task
 from dpt.types import Batch
 
@@ -41,11 +41,6 @@ class StepCallback(Callback):
 def completes_step(trainer: L.Trainer, batch_idx: int) -> bool:
     """Whether the optimiser steps after this batch."""
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
-
-
-def between_steps(trainer: L.Trainer) -> bool:
-    """Whether a validation that ends now is not in the middle of accumulated gradients."""
-    return completes_step(trainer, trainer.fit_loop.batch_idx)
 
 
 class Throughput(Callback):
@@ -78,7 +73,7 @@ class ProgressLines(StepCallback):
     def on_step(self, trainer: L.Trainer, task: Task) -> None:
         total = trainer.estimated_stepping_batches  # inf where max_time alone ends the run
         every = max(1, int(total) // 20) if total != float("inf") else 50
-        if trainer.is_global_zero and trainer.global_step % every == 0:
+        if trainer.global_step % every == 0:
             shown = ("train/loss", "train/images_per_s")
             values = {k: float(v) for k, v in trainer.callback_metrics.items() if k in shown}
             text = ", ".join(f"{k.removeprefix('train/')} {v:.4g}" for k, v in values.items())
@@ -86,7 +81,7 @@ class ProgressLines(StepCallback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         name, scores = pl_module.monitor, pl_module.scores
-        if trainer.is_global_zero and name in scores:
+        if name in scores:
             log.info("step %d: %s %.4f", trainer.global_step, name, scores[name])
 
 
@@ -148,13 +143,10 @@ class EarlyStopping(Callback):
         self.waited += 1
         if pl_module.improves(self.best):
             self.best, self.waited = pl_module.scores[pl_module.monitor], 0
-        if self.waited >= self.patience and between_steps(trainer):
+        if self.waited >= self.patience:
             trainer.should_stop = True
-            if trainer.is_global_zero:
-                log.info(
-                    "stopping early: %s has not improved in %d validations",
-                    pl_module.monitor, self.waited,
-                )  # fmt: skip
+            name = pl_module.monitor
+            log.info("stopping early: %s has not improved in %d validations", name, self.waited)
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}
@@ -190,9 +182,8 @@ class Freeze(Callback):
                 f"{', '.join(known)}, and modules inside of them"
             )
         self.modules = [modules[name].requires_grad_(False) for name in self.parts]
-        if trainer.is_global_zero:
-            count = sum(p.numel() for module in self.modules for p in module.parameters())
-            log.info("frozen: %s (%.1f M parameters)", ", ".join(self.parts), count / 1e6)
+        count = sum(p.numel() for module in self.modules for p in module.parameters())
+        log.info("frozen: %s (%.1f M parameters)", ", ".join(self.parts), count / 1e6)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         for module in self.modules:
@@ -206,7 +197,7 @@ class StopOnSignal(StepCallback):
     The run saves, validates and writes its metrics. SIGUSR1 under SLURM
     (``#SBATCH --signal=SIGUSR1@90``) saves, puts the job back into the queue and exits, since the
     job may have only seconds left. If one rank receives a signal, all ranks stop at the same step:
-    they agree about once a second, since each exchange waits for the device.
+    they ask one another about once a second, since each exchange waits for the device.
 
     Args:
         resume: the command that continues the run.
@@ -217,7 +208,7 @@ class StopOnSignal(StepCallback):
         self.received: signal.Signals | None = None
         self.agreed: signal.Signals | None = None  # the same on all ranks
         self.handlers: dict[signal.Signals, Any] = {}
-        self.next_exchange, self.last_step, self.last_time = 0, 0, 0.0
+        self.every, self.asked = 1, 0.0  # steps between two exchanges, time of the latest
 
     def __enter__(self) -> Self:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -234,36 +225,32 @@ class StopOnSignal(StepCallback):
             reason.message += f"; go on from the last checkpoint: {self.resume}"
             end_now(reason)
         self.received = self.received or signal.Signals(number)
-        if is_first_rank():
-            log.info(
-                "%s: saving and validating, then stopping; Ctrl-C %sstops at once",
-                self.received.name, "again " if number == signal.SIGINT else "",
-            )  # fmt: skip
+        again = "again " if number == signal.SIGINT else ""
+        log.info(
+            "%s: saving and validating, then stopping; Ctrl-C %sstops at once",
+            self.received.name, again,
+        )  # fmt: skip
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         signal.signal(signal.SIGTERM, self._receive)  # instead of Lightning's, which broadcasts
-        self.next_exchange = self.last_step = trainer.global_step
-        self.last_time = time.monotonic()
+        self.asked = time.monotonic()
 
     def on_step(self, trainer: L.Trainer, task: Task) -> None:
-        step = trainer.global_step
-        if trainer.world_size > 1 and step < self.next_exchange:
-            return
-        seconds = (time.monotonic() - self.last_time) / max(1, step - self.last_step)
-        slowest = self._agree(trainer, seconds)
-        self.next_exchange = step + max(1, min(100, int(1 / max(slowest, 0.01))))
-        self.last_step, self.last_time = step, time.monotonic()
-        if self.agreed is not None:
-            trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
+        if trainer.world_size == 1 or trainer.global_step % self.every == 0:
+            now = time.monotonic()
+            slowest = self._agree(trainer, now - self.asked)
+            self.every = min(64, 2 * self.every) if slowest < 1 else max(1, self.every // 2)
+            self.asked = now
 
     def _agree(self, trainer: L.Trainer, seconds: float = 0.0) -> float:
-        """Tells all ranks of a signal; returns the largest ``seconds`` of a step."""
+        """Stops the run if a rank has received a signal; returns the largest ``seconds``."""
         number = float(self.received or 0)
         if trainer.world_size > 1:
             own = torch.tensor([number, seconds], device=trainer.strategy.root_device)
             number, seconds = trainer.strategy.reduce(own, reduce_op="max").tolist()
         if number:  # not self.received: one that comes now is unknown to the others
             self.agreed = self.received = signal.Signals(int(number))
+            trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
         return seconds
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -272,8 +259,6 @@ class StopOnSignal(StepCallback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._agree(trainer)
-        trainer.should_stop |= self.agreed is not None and between_steps(trainer)
-        self.last_step, self.last_time = trainer.global_step, time.monotonic()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._requeue(trainer)

@@ -87,14 +87,8 @@ class RunCheckpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        if not completes_step(trainer, batch_idx):
-            # no checkpoint holds gradients: a stop, such as that of max_time, waits for the step
-            self.should_stop |= trainer.should_stop
-            trainer.should_stop = False
-            return
-        trainer.should_stop |= self.should_stop
         # not in on_train_end, where Lightning counts an interrupted epoch as completed
-        if is_last_step(trainer):
+        if self._is_between_steps(trainer, batch_idx) and is_last_step(trainer):
             self._save_last(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
@@ -103,8 +97,18 @@ class RunCheckpoints(Checkpoint):
         if trainer.strategy.broadcast(pl_module.improves(self.best_score)):
             self.best_score = pl_module.scores[pl_module.monitor]
             trainer.save_checkpoint(self.best)
-        if trainer.should_stop:  # this validation ends the run
-            self._save_last(trainer)
+        if self._is_between_steps(trainer, trainer.fit_loop.batch_idx) and trainer.should_stop:
+            self._save_last(trainer)  # this validation ends the run
+
+    def _is_between_steps(self, trainer: L.Trainer, batch_idx: int) -> bool:
+        """Whether no gradients are being accumulated, which no checkpoint holds.
+
+        A stop, such as that of ``max_time``, waits for the step.
+        """
+        self.should_stop |= trainer.should_stop
+        complete = completes_step(trainer, batch_idx)
+        trainer.should_stop = complete and self.should_stop
+        return complete
 
     def _is_due(self, trainer: L.Trainer) -> bool:
         step = trainer.global_step

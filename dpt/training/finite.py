@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import torch
@@ -20,16 +20,10 @@ from torch.optim import Adam, Optimizer
 log = logging.getLogger("dpt")
 
 
+Batches = Sequence[tuple[Tensor, Sequence[str]]]
+"""Loss and names of the samples of each batch of a step."""
 CHECK_EVERY = 10
-"""Steps between two looks at the results of a fused optimiser."""
-
-
-class Step(NamedTuple):
-    """An optimiser step whose result has not been looked at."""
-
-    number: int
-    norm: Tensor
-    batches: Sequence[tuple[Tensor, Sequence[str]]]
+"""Steps after which the results of a fused optimiser are fetched."""
 
 
 class StepGuard:
@@ -53,7 +47,7 @@ class StepGuard:
         self.total = 0
         self.in_a_row = 0
         self.batches: list[tuple[Tensor, Sequence[str]]] = []
-        self.steps: list[Step] = []
+        self.steps: list[tuple[int, Tensor, Batches]] = []  # whose results are not fetched
         self.keep_statistics()
 
     def keep_statistics(self) -> None:
@@ -107,41 +101,38 @@ class StepGuard:
             clip_grad_value_(parameters, limit)
         elif limit and not sharded:
             clip_grads_with_norm_(parameters, limit, norm)
-        step, self.batches = Step(trainer.global_step, norm, self.batches), []
+        step, self.batches = (trainer.global_step, norm, self.batches), []
         if scaler is None and isinstance(optimizer, Adam) and optimizer.defaults["fused"]:
             # as torch.amp.GradScaler tells it: step() then changes nothing where this is 1
             optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
             self.steps.append(step)
             if len(self.steps) >= min(CHECK_EVERY, self.limit):
-                self.look(trainer)
+                self.fetch(trainer)
         # float16's scaler skips steps that overflow, and halves its scale, which helps down to 1
         elif finite or scaler is None or scaler.get_scale() < 1:
             if not finite:
                 optimizer.zero_grad()  # sets gradients to None, so that the step changes nothing
             self.steps.append(step)
-            self.look(trainer)
+            self.fetch(trainer)
         return norm
 
-    def look(self, trainer: L.Trainer) -> None:
+    def fetch(self, trainer: L.Trainer) -> None:
         """Fetches the results of the latest steps, and reports those that were skipped.
 
         Raises:
             ValueError: too many steps in a row were skipped.
         """
+        if not self.steps:
+            return
         steps, self.steps = self.steps, []
-        for step, norm in zip(steps, torch.stack([s.norm for s in steps]).tolist(), strict=True):
+        norms = torch.stack([norm for _, norm, _ in steps]).tolist()
+        for norm, (number, _, batches) in zip(norms, steps, strict=True):
             if math.isfinite(norm):
                 self.in_a_row = 0
             else:
-                self._skipped(trainer, step.number, norm, step.batches)
+                self._report(trainer, number, norm, batches)
 
-    def _skipped(
-        self,
-        trainer: L.Trainer,
-        step: int,
-        norm: float,
-        batches: Sequence[tuple[Tensor, Sequence[str]]],
-    ) -> None:
+    def _report(self, trainer: L.Trainer, step: int, norm: float, batches: Batches) -> None:
         self.total += 1
         self.in_a_row += 1
         path = Path(trainer.default_root_dir) / "nonfinite.csv"

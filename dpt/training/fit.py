@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import lightning as L
 import torch
 import torch.distributed as dist
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from dpt.config import build
 from dpt.config.compose import remove_run, save_config
@@ -23,9 +21,10 @@ from dpt.config.objects import map_strings
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
 from dpt.data_check import quick_findings
-from dpt.evaluation.baselines import trivial_scores
+from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.objectives.base import lower_is_better, nonfinite_summary
+from dpt.process import is_first_rank
 from dpt.run_log import log_table, without_passwords, write_json
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.resume import (
@@ -38,16 +37,11 @@ from dpt.training.resume import (
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer
 from dpt.validation import validate
-from dpt.weights.files import reason
 
 log = logging.getLogger("dpt")
 
-BROKEN = (LookupError, TypeError, AttributeError, AssertionError)
-"""Errors of restoring a checkpoint without some of its parts."""
 CHECKED_FILES = 16
 """Files of each split that are read before training starts."""
-CHECKED = "DPT_DATA_CHECKED"
-"""Variable in the environment of the ranks that this process starts, for which it has checked."""
 
 
 def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
@@ -80,12 +74,11 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     task = make_task(cfg, objectives, model)
 
     # loaders and trainer
-    if cfg["overwrite"] and not cfg["resume"]:
-        rank_zero_only(remove_run)(folder)
+    if cfg["overwrite"] and not cfg["resume"] and is_first_rank():
+        remove_run(folder)
     train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
     val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
-    command = "python train.py" if sys.argv[0].endswith("train.py") else "dpt train"
-    sampler, stop = train_loader.sampler, StopOnSignal(resume=f"{command} resume={folder}")
+    sampler, stop = train_loader.sampler, StopOnSignal(resume=f"dpt train resume={folder}")
     assert isinstance(sampler, EpochSampler)
     state = RunState(sampler=sampler, batch_size=settings.batch_size)
     # StopOnSignal may save, so it comes after every callback that belongs to a step, such as EMA
@@ -93,15 +86,16 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     require_batches(trainer, len(train), settings.batch_size)
     require_images(trainer, len(val))
     cfg = {**cfg, "model": complete(parts, model)}
+    log_start(cfg, trainer, task, len(train), len(val))
     if trainer.is_global_zero:
         save_config(cfg, folder)
-        log_start(cfg, trainer, task, len(train), len(val))
-        if checkpoint is not None:
-            log.info("resume: from %s, step %d", checkpoint, step_of(checkpoint))
         warn_if_busy()
-    if checkpoint is not None and is_finished(checkpoint, trainer):
-        trainer.fit_loop.epoch_loop.max_steps = step_of(checkpoint) or 0  # trains no further
-        log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
+    if checkpoint is not None:
+        step = step_of(checkpoint) or 0
+        log.info("resume: from %s, step %d", checkpoint, step)
+        if is_finished(checkpoint, trainer):
+            trainer.fit_loop.epoch_loop.max_steps = step  # trains no further
+            log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
     for logger in trainer.loggers:
         logger.log_hyperparams(map_strings(cfg, without_passwords))
 
@@ -110,16 +104,11 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         try:
             trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
             scores = finish(trainer, task, val_loader, folder)
-        except Exception as error:
+        except Exception:
             launcher: Any = trainer.strategy.launcher
             if launcher is not None:  # the other ranks would wait for this one and hold their GPUs
                 launcher.kill(signal.SIGKILL)
-            if checkpoint is None or state.restored or not isinstance(error, BROKEN):
-                raise
-            raise ValueError(
-                f"{checkpoint}: a part is missing or damaged ({reason(error)}): remove it to "
-                f"continue from best.ckpt, or start anew with model.weights={checkpoint}"
-            ) from error
+            raise
         if dist.is_initialized():
             dist.destroy_process_group()
         if not trainer.is_global_zero:
@@ -136,16 +125,14 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
 
     # baselines, which take time that a stopped job may not have
     if scores:
-        rows = {} if stop.received else trivial_scores(objectives, train, val, settings.image_size)
-        baselines = {
-            f"{name.replace(' ', '_')}/{metric}": value
-            for name, row in rows.items()
-            for metric, value in row.items()
-        }
-        write_json(folder / "metrics.json", {**scores, **baselines, **notes})
-        for logger in trainer.loggers:
-            logger.log_metrics(baselines, step=trainer.global_step)
-            logger.save()
+        rows: dict[str, dict[str, float]] = {}
+        if stop.received is None:
+            workers, size = settings.num_workers, settings.image_size
+            rows = trivial_scores(objectives, train, val, size, num_workers=workers)
+            write_json(folder / "metrics.json", {**scores, **named(rows), **notes})
+            for logger in trainer.loggers:
+                logger.log_metrics(named(rows), step=trainer.global_step)
+                logger.save()
         columns = {**rows, cfg["model"]["name"]: scores}
         lower = lower_is_better(objectives.values())
         log_table(columns, title="Scores on val", lower_is_better=lower)
@@ -172,7 +159,7 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], *, skips_bro
     Raises:
         ValueError: a file that training would fail on; only a warning if ``skips_broken``.
     """
-    if os.environ.get("LOCAL_RANK", "0") != "0" and CHECKED in os.environ:
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # what starts such ranks ends them, srun does not
         return
     for name, objective in objectives.items():
         if objective.target and objective.target not in val.info.targets:
@@ -188,7 +175,6 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], *, skips_bro
             remarks = [str(error)]
         for remark in remarks:
             log.warning("%s", remark)
-    os.environ[CHECKED] = "1"
 
 
 def log_start(
@@ -225,8 +211,7 @@ def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dic
     _save_if_missing(trainer, folder / "checkpoints/last.ckpt")
     if task.scored_step != trainer.global_step:
         trainer.should_stop = False
-        if trainer.is_global_zero:
-            log.info("validating the final weights")
+        log.info("validating the final weights")
         trainer.validate(task, val_loader, verbose=False)
     if not task.nonfinite:
         _save_if_missing(trainer, folder / "checkpoints/best.ckpt")

@@ -25,6 +25,13 @@ from dpt.weights.files import reason
 log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
+PARTS = (
+    "state_dict", "skipped_steps", "optimizer_states/0/state", "optimizer_states/0/param_groups",
+    "loops/fit_loop/epoch_progress/current", "loops/fit_loop/epoch_loop.batch_progress/current",
+    *(f"{KEY}/{name}" for name in ("epoch", "batches", "batch_size", "world_size", "samples")),
+    *(f"{KEY}/ranks/0/{name}" for name in ("torch", "cuda", "numpy", "python")),
+)  # fmt: skip
+"""What a checkpoint must hold: keys, and places in lists, from the outermost on."""
 
 
 class RunState(Callback):
@@ -37,15 +44,12 @@ class RunState(Callback):
     Args:
         sampler: of the training loader.
         batch_size: of one rank.
-
-    Attributes:
-        restored: whether a checkpoint's content is no longer needed.
     """
 
     def __init__(self, *, sampler: EpochSampler, batch_size: int) -> None:
         self.sampler = sampler
         self.batch_size = batch_size
-        self.resumed = self.restored = False
+        self.resumed = False
         self.random_state: dict[str, Any] | None = None
 
     def on_save_checkpoint(
@@ -138,10 +142,6 @@ class RunState(Callback):
             self.random_state = None
             # the step that loggers see; Lightning may have added 1 when it resumed
             trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
-        self.restored = True
-
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.restored = True
 
 
 def random_state() -> dict[str, Any]:
@@ -202,10 +202,15 @@ def fault_of(path: Path) -> str | None:
     All bytes are compared with the checksums that ``torch.save`` writes and does not read.
     """
     values = read_checkpoint(path)
-    if not isinstance(values, dict):
+    if values is None:
         return "cannot be read"
-    if absent := [k for k in ("state_dict", "optimizer_states", "loops", KEY) if not values.get(k)]:
-        return f"has no {', '.join(absent)}"
+    for part in PARTS:
+        inner: Any = values
+        try:
+            for key in part.split("/"):
+                inner = inner[int(key) if key.isdigit() else key]
+        except (LookupError, TypeError):
+            return f"has no {part}"
     try:
         with zipfile.ZipFile(path) as archive:
             record = archive.testzip()

@@ -88,8 +88,7 @@ class Task(L.LightningModule):
         self.guard.keep_statistics()
 
     def on_train_end(self) -> None:
-        if self.guard.steps:
-            self.guard.look(self.trainer)
+        self.guard.fetch(self.trainer)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         inputs, batch = self._prepare(batch, step=self.global_step)
@@ -191,8 +190,7 @@ class Task(L.LightningModule):
         return self.schedule_factory(optimizer, total_steps=total_steps)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.guard.steps:
-            self.guard.look(self.trainer)
+        self.guard.fetch(self.trainer)
         checkpoint[CONFIG_KEY] = self.model.config.to_dict()
         checkpoint["skipped_steps"] = [self.guard.total, self.guard.in_a_row]
 

@@ -16,7 +16,10 @@ from dpt.training.task import Task
 class Trainer:
     """What the callback asks of a trainer."""
 
-    sanity_checking = should_stop = False
+    sanity_checking = should_stop = is_last_batch = False
+    accumulate_grad_batches = 1
+    fit_loop = SimpleNamespace(batch_idx=0)
+    max_epochs, max_steps, loggers = None, -1, ()
     strategy = SimpleNamespace(broadcast=lambda value: value)
 
     def __init__(self, callback):
@@ -63,6 +66,20 @@ def test_predictions_that_are_not_finite_are_never_the_best(tmp_path):
     assert not callback.best.exists()
     assert validate(callback, 0.1, step=2)
     assert not validate(callback, 0.9, step=3, nonfinite=["a.png"])
+
+
+def test_a_stop_during_validation_waits_for_the_step(tmp_path):
+    """No checkpoint holds gradients that are being accumulated."""
+    callback = best(tmp_path)
+    trainer = Trainer(callback)
+    trainer.accumulate_grad_batches, trainer.global_step, trainer.should_stop = 2, 1, True
+    task = SimpleNamespace(improves=lambda score: False)
+    callback.on_validation_end(trainer, task)
+    assert not trainer.should_stop
+    assert not callback.last.exists()
+    callback.on_train_batch_end(trainer, task, None, {}, 1)
+    assert trainer.should_stop
+    assert callback.last.exists()
 
 
 def test_a_metric_that_does_not_exist_is_named(tmp_path):

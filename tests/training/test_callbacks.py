@@ -35,8 +35,8 @@ def test_pictures_are_spread_over_the_data_set(count, length, expected):
 
 def fake_trainer(**values):
     usual = {"world_size": 1, "global_step": 3, "should_stop": False, "is_last_batch": False,
-             "accumulate_grad_batches": 1, "is_global_zero": True, "sanity_checking": False,
-             "fit_loop": SimpleNamespace(batch_idx=0)}  # fmt: skip
+             "accumulate_grad_batches": 1, "is_global_zero": True,
+             "sanity_checking": False}  # fmt: skip
     return SimpleNamespace(**usual | values)
 
 
@@ -81,12 +81,9 @@ def test_sigterm_may_come_twice(stop):
 
 
 def test_a_signal_during_validation_makes_it_the_last(stop):
-    trainer = fake_trainer(accumulate_grad_batches=2)
+    trainer = fake_trainer()
     stop.on_validation_start(trainer, None)
     os.kill(os.getpid(), signal.SIGTERM)
-    stop.on_validation_end(trainer, None)
-    assert not trainer.should_stop  # gradients are being accumulated
-    trainer.fit_loop.batch_idx = 1
     stop.on_validation_end(trainer, None)
     assert trainer.should_stop
 
@@ -118,26 +115,22 @@ def test_ranks_stop_together(stop):
     assert stop.received == signal.SIGUSR1
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(0.05, 6), (3.0, 100)])
-def test_ranks_ask_one_another_about_once_a_second(stop, monkeypatch, seconds, expected):
+@pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.01, 5, 8), (0.1, 10, 16),
+                                                         (3.0, 98, 100)])  # fmt: skip
+def test_ranks_ask_one_another_about_once_a_second(stop, monkeypatch, seconds, fewest, most):
     """Each time they wait for the device and for the slowest rank."""
-    clock = iter(seconds * i for i in range(1, 1000))
-    monkeypatch.setattr("dpt.training.callbacks.time.monotonic", lambda: clock_now[0])
-    clock_now = [0.0]
-    asked = []
-
-    def reduce(values, reduce_op):
-        asked.append(values)
-        return values
-
-    strategy = SimpleNamespace(reduce=reduce, root_device=torch.device("cpu"))
+    now, asked = [0.0], []
+    monkeypatch.setattr("dpt.training.callbacks.time.monotonic", lambda: now[0])
+    strategy = SimpleNamespace(
+        reduce=lambda values, reduce_op: asked.append(now[0]) or values,
+        root_device=torch.device("cpu"),
+    )
     stop.on_train_start(fake_trainer(global_step=0), None)
     for step in range(1, 101):
-        clock_now[0] = next(clock)
+        now[0] = seconds * step
         trainer = fake_trainer(world_size=2, strategy=strategy, global_step=step)
         stop.on_train_batch_end(trainer, None, None, {}, 0)
-    assert len(asked) <= expected + 1
-    assert len(asked) >= expected - 1
+    assert fewest <= len(asked) <= most
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -51,13 +51,13 @@ def test_such_a_step_moves_nothing_and_is_written_down(task, tmp_path, factor):
     assert all(torch.equal(v, weights[k]) for k, v in task.model.state_dict().items())
     for i, state in optimizer.state_dict()["state"].items():
         assert all(torch.equal(v, moments[i][k]) for k, v in state.items())
-    task.guard.look(task.trainer)
+    task.guard.fetch(task.trainer)
     rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
     assert [row["sample"] for row in rows] == NAMES
     assert {row["step"] for row in rows} == {"3"}
     step(task, optimizer)
     assert any(not torch.equal(v, weights[k]) for k, v in task.model.state_dict().items())
-    task.guard.look(task.trainer)
+    task.guard.fetch(task.trainer)
     assert (task.guard.total, task.guard.in_a_row) == (1, 0)
 
 
