@@ -26,9 +26,9 @@ _RANKS = ("LOCAL_RANK", "RANK", "SLURM_PROCID")  # of Lightning, torchrun, srun
 class Stopped(SystemExit):
     """Raised by a signal: code 128 + N, and a line for the user."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, remark: str = "") -> None:
         super().__init__(128 + number)
-        self.message = f"stopped by {signal.Signals(number).name}"
+        self.message = f"stopped by {signal.Signals(number).name}{remark}"
 
 
 def is_first_rank() -> bool:

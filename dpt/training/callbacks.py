@@ -106,10 +106,6 @@ class MovingAverage(WeightAveraging):
 
     After n updates the decay is min(decay, (1 + n) / (10 + n)), as in TensorFlow's
     ``ExponentialMovingAverage``: the first weights of a short run are forgotten.
-
-    Args:
-        decay: the average is over about 1 / (1 - decay) steps.
-        use_buffers: also average BatchNorm's statistics.
     """
 
     def __init__(self, *, decay: float = 0.999, use_buffers: bool = True) -> None:
@@ -138,14 +134,13 @@ class EarlyStopping(Callback):
         self.waited = 0
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        if self.patience is None or trainer.sanity_checking:
+        if trainer.sanity_checking:
             return
-        self.waited += 1
+        name, self.waited = pl_module.monitor, self.waited + 1
         if pl_module.improves(self.best):
-            self.best, self.waited = pl_module.scores[pl_module.monitor], 0
-        if self.waited >= self.patience:
+            self.best, self.waited = pl_module.scores[name], 0
+        if self.waited == self.patience:
             trainer.should_stop = True
-            name = pl_module.monitor
             log.info("stopping early: %s has not improved in %d validations", name, self.waited)
 
     def state_dict(self) -> dict[str, Any]:
@@ -221,9 +216,7 @@ class StopOnSignal(StepCallback):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
-            reason = Stopped(number)
-            reason.message += f"; go on from the last checkpoint: {self.resume}"
-            end_now(reason)
+            end_now(Stopped(number, f"; go on from the last checkpoint: {self.resume}"))
         self.received = self.received or signal.Signals(number)
         again = "again " if number == signal.SIGINT else ""
         log.info(

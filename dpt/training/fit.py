@@ -27,13 +27,7 @@ from dpt.objectives.base import lower_is_better, nonfinite_summary
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, without_passwords, write_json
 from dpt.training.callbacks import StopOnSignal
-from dpt.training.resume import (
-    RunState,
-    checkpoint_of,
-    is_finished,
-    step_of,
-    without_weight_files,
-)
+from dpt.training.resume import RunState, checkpoint_of, step_of, without_weight_files
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer
 from dpt.validation import validate
@@ -91,11 +85,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         save_config(cfg, folder)
         warn_if_busy()
     if checkpoint is not None:
-        step = step_of(checkpoint) or 0
-        log.info("resume: from %s, step %d", checkpoint, step)
-        if is_finished(checkpoint, trainer):
-            trainer.fit_loop.epoch_loop.max_steps = step  # trains no further
-            log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
+        log.info("resume: from %s, step %d", checkpoint, step_of(checkpoint))
     for logger in trainer.loggers:
         logger.log_hyperparams(map_strings(cfg, without_passwords))
 
@@ -127,7 +117,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     if scores:
         rows: dict[str, dict[str, float]] = {}
         if stop.received is None:
-            workers, size = settings.num_workers, settings.image_size
+            size, workers = settings.image_size, settings.num_workers
             rows = trivial_scores(objectives, train, val, size, num_workers=workers)
             write_json(folder / "metrics.json", {**scores, **named(rows), **notes})
             for logger in trainer.loggers:
@@ -199,11 +189,8 @@ def warn_if_busy() -> None:
     """Says so if other programs use the processors that this one has threads for."""
     threads, cores, load = torch.get_num_threads(), os.cpu_count() or 1, os.getloadavg()[0]
     if threads > 1 and threads + load > 1.5 * cores:
-        log.warning(
-            "this machine is busy (load %.1f on %d processors), and %d threads of this run wait "
-            "for one another: OMP_NUM_THREADS=1 before the command may make it much faster",
-            load, cores, threads,
-        )  # fmt: skip
+        remedy = "OMP_NUM_THREADS=1 before the command may make this run much faster"
+        log.warning("this machine is busy (load %.1f on %d processors): %s", load, cores, remedy)
 
 
 def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:

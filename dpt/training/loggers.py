@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,21 +70,9 @@ def make_wandb(
     return WandbLogger(experiment=run, save_dir=save_dir, project=project)
 
 
-def make_tensorboard(*, save_dir: str, name: str, version: str) -> Logger:
-    """A TensorBoard logger that also takes pictures.
+class TensorBoard(TensorBoardLogger):
+    """Lightning's logger, which also takes pictures."""
 
-    Raises:
-        ValueError: the package is not installed.
-    """
-    if find_spec("tensorboard") is None:
-        raise ValueError(
-            "logger=tensorboard needs a package that is not installed: pip install tensorboard, or "
-            "choose logger=csv"
-        )
-    return _TensorBoard(save_dir, name=name, version=version)
-
-
-class _TensorBoard(TensorBoardLogger):
     @rank_zero_only
     def log_image(
         self, key: str, images: list[np.ndarray], step: int, caption: list[str], **_: Any

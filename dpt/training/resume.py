@@ -25,12 +25,8 @@ from dpt.weights.files import reason
 log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
-PARTS = (
-    "state_dict", "skipped_steps", "optimizer_states/0/state", "optimizer_states/0/param_groups",
-    "loops/fit_loop/epoch_progress/current", "loops/fit_loop/epoch_loop.batch_progress/current",
-    *(f"{KEY}/{name}" for name in ("epoch", "batches", "batch_size", "world_size", "samples")),
-    *(f"{KEY}/ranks/0/{name}" for name in ("torch", "cuda", "numpy", "python")),
-)  # fmt: skip
+PARTS = ("state_dict", "skipped_steps", "loops/fit_loop/epoch_progress", f"{KEY}/ranks/0/torch",
+         "optimizer_states/0/param_groups")  # fmt: skip
 """What a checkpoint must hold: keys, and places in lists, from the outermost on."""
 
 
@@ -111,6 +107,10 @@ class RunState(Callback):
                     "optim.layer_decay and callbacks.freeze.parts, or start a new run from its "
                     "weights: model.weights=RUN/checkpoints/last.ckpt"
                 )
+        step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
+        if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:
+            trainer.fit_loop.epoch_loop.max_steps = step  # trains no further
+            log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
         checkpoint["lr_schedulers"] = []  # see on_train_start
         # set here, because Lightning creates the loader's iterator before it sets the epoch
         self.sampler.set_epoch(state["epoch"])
@@ -201,31 +201,21 @@ def fault_of(path: Path) -> str | None:
 
     All bytes are compared with the checksums that ``torch.save`` writes and does not read.
     """
-    values = read_checkpoint(path)
-    if values is None:
+    if (values := read_checkpoint(path)) is None:
         return "cannot be read"
-    for part in PARTS:
-        inner: Any = values
-        try:
+    try:
+        for part in PARTS:
+            inner: Any = values
             for key in part.split("/"):
                 inner = inner[int(key) if key.isdigit() else key]
-        except (LookupError, TypeError):
-            return f"has no {part}"
+    except (LookupError, TypeError):
+        return f"has no {part}"
     try:
         with zipfile.ZipFile(path) as archive:
             record = archive.testzip()
     except Exception as error:  # a damaged archive raises errors of many types
         return reason(error)
     return record and f"{record} differs from its checksum"
-
-
-def is_finished(path: Path, trainer: L.Trainer) -> bool:
-    """Whether the run had taken all its steps, or epochs, when it wrote this checkpoint."""
-    values: Any = read_checkpoint(path)
-    return (
-        0 <= trainer.max_steps <= values["global_step"]
-        or 0 <= (trainer.max_epochs or -1) <= values[KEY]["epoch"]
-    )
 
 
 def step_of(path: Path) -> int | None:

@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, Logger
 
-from dpt.training import loggers
-from dpt.training.loggers import make_tensorboard, make_wandb, never_fatal
+from dpt.config.objects import make
+from dpt.training.loggers import TensorBoard, make_wandb, never_fatal
 
 
 class Unreachable(CSVLogger):
@@ -87,16 +87,18 @@ def test_a_key_that_cannot_be_checked_leaves_the_run_offline(tmp_path):
 
 
 def test_tensorboard_that_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setattr(loggers, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="pip install tensorboard, or choose logger=csv"):
-        make_tensorboard(save_dir=str(tmp_path), name="", version="")
+    for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
+        monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
+    node = {"_target_": "dpt.training.loggers.TensorBoard", "save_dir": str(tmp_path)}
+    with pytest.raises(ValueError, match=r"logger\.tensorboard: Neither `tensorboard`.*install"):
+        make(node, "logger.tensorboard", Logger)
 
 
 def test_tensorboard_takes_pictures(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    logger = make_tensorboard(save_dir=str(tmp_path), name="", version="")
+    logger = TensorBoard(save_dir=str(tmp_path), name="", version="")
     pictures = [np.zeros((8, 12, 3), np.uint8)] * 2
     logger.log_image("panels/val", pictures, step=3, caption=["a.png", "b.png"], file_type=["jpg"])
     logger.finalize("success")
