@@ -119,8 +119,9 @@ def log_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -
         table.add_column(name, justify="right" if index else "left")
     for row in rows:
         table.add_row(*row)
-    text = StringIO()
+    text, log = StringIO(), logging.getLogger("dpt")
     # names may hold brackets, which are no markup
     console = Console(file=text, width=100, color_system=None, force_jupyter=False, markup=False)
     console.print(table)
-    logging.getLogger("dpt").info("%s", text.getvalue().rstrip())
+    log.disabled = False  # Hydra disables existing loggers, also at the end of a sweep
+    log.info("%s", text.getvalue().rstrip())
