@@ -254,7 +254,8 @@ def class_legend(
     entry = min(_CELL_WIDTH, width, 34 + max(map(_text_width, names)))
     columns = width // entry
     strip = np.full((_CAPTION_HEIGHT * min(3, -(-count // columns)), width, 3), _PAPER, np.uint8)
-    pixels = np.bincount(ids[ids < count].ravel(), minlength=count)
+    counts = [np.bincount(row[row < count], minlength=count) for row in ids]  # 64 bits a pixel
+    pixels = np.sum(counts, axis=0)
     order = np.argsort(-pixels, kind="stable")[: np.count_nonzero(pixels)]
     for i, k in enumerate(order[: 3 * columns].tolist()):
         x, y = entry * (i % columns), _CAPTION_HEIGHT * (i // columns)

@@ -65,13 +65,12 @@ class OutputFolder:
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
         self._settings = json.loads(json.dumps(settings))  # as it will be read back
-        self._records: list[dict[str, Any]] = []
-        own = list[str]()
+        own, self._records = list[str](), list[dict[str, Any]]()
         if os.path.lexists(known := path / SETTINGS_FILE):
             own = _check_settings(known, self._settings, overwrite=overwrite)
             self._records = [] if overwrite else _read_records(self._journal)
         names = (*folders, RECORDS_FILE)
-        for taken in (path / name for name in names if name not in own):  # a data set's labels
+        for taken in (path / name for name in names if name not in own):  # e.g. a data set's labels
             if any(taken.iterdir()) if taken.is_dir() else os.path.lexists(taken):
                 raise ValueError(
                     f"{taken}: exists and was not written by dpt predict: choose another --out"

@@ -25,10 +25,10 @@ _WHOLE = 0.9
 
 
 def _require_utf8(path: str | Path) -> None:
+    """DataError for a name in another encoding, for which OpenCV would end the process."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        # OpenCV would end the process
         raise DataError(f"{path}: names of videos must be UTF-8: rename it") from None
 
 
