@@ -66,6 +66,7 @@ def _predict(options: argparse.Namespace) -> bool:
     import cv2
 
     from dpt.data.formats.video import VideoReader
+    from dpt.files import printable
     from dpt.model import DPT
     from dpt.predict.folder import OutputFolder, disk_errors
     from dpt.predict.inputs import Source, find_sources
@@ -134,6 +135,6 @@ def _predict(options: argparse.Namespace) -> bool:
     if failed:
         print(f"{len(failed)} failed:", file=sys.stderr)
         for source, fault in failed:
-            name, message = (" ".join(str(text).split()) for text in (source.path, fault))
+            name, message = (" ".join(printable(t).split()) for t in (source.path, str(fault)))
             print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
     return bool(failed)

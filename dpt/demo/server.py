@@ -18,7 +18,6 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from threading import Timer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -168,7 +167,9 @@ class Handler(BaseHTTPRequestHandler):
     timeout = MAX_SECONDS  # without a byte
 
     def handle(self) -> None:
-        deadline = Timer(MAX_SECONDS, self._stop_reading)  # also if a byte comes now and then
+        deadline = threading.Timer(
+            MAX_SECONDS, self._stop_reading
+        )  # also if a byte comes now and then
         deadline.daemon = True
         deadline.start()
         with suppress(ConnectionError):  # the visitor has gone

@@ -381,6 +381,7 @@ def test_names_that_are_not_utf8_or_have_two_lines(checkpoints, tmp_path):
     assert r"out\udcff" in said
     assert [r"bad\udce9.png" in err, r"clip\udce9.mp4: " in err] == [True, True]
     assert err.count("\n") == 3, err
+    assert err.count(r"bad\udce9.png") == 1
     assert set(records_of(Path(out))) == {"two\nlines", os.fsdecode(b"latin\xe9")}
 
 
