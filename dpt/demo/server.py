@@ -167,9 +167,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = MAX_SECONDS  # without a byte
 
     def handle(self) -> None:
-        deadline = threading.Timer(
-            MAX_SECONDS, self._stop_reading
-        )  # also if a byte comes now and then
+        deadline = threading.Timer(MAX_SECONDS, self._stop_reading)  # also if bytes trickle in
         deadline.daemon = True
         deadline.start()
         with suppress(ConnectionError):  # the visitor has gone
