@@ -1,7 +1,7 @@
 """Reports as one HTML file that needs no network: Jinja2 templates with embedded pictures.
 
 The templates are in ``dpt/templates``. ``report.html`` holds the macros ``page``, ``table``,
-``bar`` and ``figures``; each report has a template of its own that imports them.
+``bars`` and ``figures``; each report has a template of its own that imports them.
 """
 
 from __future__ import annotations
@@ -44,13 +44,7 @@ def number(value: Cell) -> str:
         return "-"
     if isinstance(value, (str, Integral)):
         return str(value)
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
-
-
-def gradient(colors: np.ndarray) -> str:
-    """Colours, uint8 (n, 3) RGB, as a CSS background: one colour, or a range from left to right."""
-    stops = [f"rgb({r},{g},{b})" for r, g, b in colors[:: max(1, len(colors) // 16)].tolist()]
-    return stops[0] if len(stops) == 1 else f"linear-gradient(90deg,{','.join(stops)})"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 @cache
@@ -64,6 +58,6 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "data_uri": data_uri, "gradient": gradient}
+    environment.filters |= {"number": number, "data_uri": data_uri}
     environment.tests["finite"] = math.isfinite
     return environment

@@ -28,8 +28,10 @@ class Panels(Callback):
     def __init__(self, *, folder: str, count: int = 8) -> None:
         self.folder = Path(folder)
         self.count = count
-        self.pictures: dict[int, np.ndarray] = {}
-        self.names: dict[int, str] = {}
+        self.pictures: dict[int, tuple[str, np.ndarray]] = {}  # of the last validation, with names
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.pictures.clear()
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: Any
@@ -52,25 +54,23 @@ class Panels(Callback):
                     for objective in pl_module.objectives.values()
                 ]
                 if rows := [row for row in rows if row is not None]:
-                    self.pictures[index] = stack(rows)
-                    self.names[index] = Path(labels["name"][k]).name or f"{index:05d}"
+                    self.pictures[index] = labels["name"][k] or str(index), stack(rows)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not self.pictures:
             return
-        for index, picture in self.pictures.items():
+        for index, (_, picture) in self.pictures.items():
             save_png(self.folder / f"{index:05d}.png", picture)
+        names, images = zip(*(shown for _, shown in sorted(self.pictures.items())), strict=True)
         for logger in trainer.loggers:
             if hasattr(logger, "log_image"):
-                order = sorted(self.pictures)
                 logger.log_image(
                     "panels/val",
-                    [self.pictures[i] for i in order],
+                    list(images),
                     step=trainer.global_step,
-                    caption=[self.names[i] for i in order],
-                    file_type=["jpg"] * len(order),
+                    caption=[Path(name).name for name in names],
+                    file_type=["jpg"] * len(images),
                 )
-        self.pictures.clear()
 
 
 def spread(count: int, length: int) -> set[int]:

@@ -20,10 +20,10 @@ from dpt.config.objects import check_arguments
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.data import read_in_order
 from dpt.evaluation.baselines import named, trivial_scores
-from dpt.evaluation.callbacks import FailedFiles, Panels, spread
+from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.predictions import Pairs
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
-from dpt.evaluation.scoring import Scorer
+from dpt.evaluation.scoring import PICTURE_WIDTH, Scorer
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
@@ -33,11 +33,10 @@ from dpt.process import handle_signals
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
 from dpt.validation import validate
+from dpt.viz import shrink
 
 log = logging.getLogger("dpt")
 
-EXAMPLES = 4
-"""Images, spread over the data set, that the report shows besides the worst ones."""
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -53,13 +52,10 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     if bool(cfg["checkpoint"]) == bool(cfg["predictions"]):
         raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
     cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
-    blocks = validate(str | None, cfg["blocks"], "blocks")
     try:
-        re.compile(blocks or "")
+        re.compile(validate(str | None, cfg["blocks"], "blocks") or "")
     except re.error as error:
-        raise ValueError(
-            f"blocks={blocks}: not folder, nor a regular expression: {error}"
-        ) from None
+        raise ValueError(f"blocks={cfg['blocks']}: is no regular expression: {error}") from None
     L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     dataset = build.make_dataset(cfg["data"], cfg["split"])
@@ -159,15 +155,18 @@ def _score_checkpoint(
         model.preprocessing,
         [o.target for o in objectives.values()],
     )
-    scorer = Scorer(objectives, model.outputs, examples=spread(EXAMPLES, len(dataset)))
+    scorer = Scorer(objectives, model.outputs)
+    panels = Panels(folder=str(Path(cfg["run_dir"]) / "panels"))
     trainer = build_trainer(
         **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
         logger=False,
-        callbacks=[FailedFiles(), Panels(folder=str(Path(cfg["run_dir"]) / "panels"))],
+        callbacks=[FailedFiles(), panels],
     )
     require_images(trainer, len(dataset))
     task = Evaluation(model=model, protocol=protocol, scorer=scorer)
     trainer.validate(task, loader, verbose=False)
+    pictures = [picture for _, picture in sorted(panels.pictures.items())]
+    scorer.examples = [(name, shrink(rgb, PICTURE_WIDTH)) for name, rgb in pictures]
     height, width = model.preprocessing.image_size
     rule = model.preprocessing.resize.replace("_", " ")
     return scorer, {
@@ -188,7 +187,7 @@ def _score_files(
         kind=validate(PredictionKind | None, cfg["predictions_kind"], "predictions_kind"),
     )
     objectives = objectives_of(pairs.outputs, dataset, protocol)
-    scorer = Scorer(objectives, pairs.outputs, examples=spread(EXAMPLES, len(dataset)))
+    scorer = Scorer(objectives, pairs.outputs)
     workers = build.loader_settings(cfg["data"]).num_workers
     for outputs, labels in read_in_order(pairs, num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
@@ -206,8 +205,8 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[
     scores, intervals = scorer.scores(), scorer.intervals(blocks)
     objectives = scorer.objectives.values()
     broken = [scorer.nonfinite[index] for index in sorted(scorer.nonfinite)]
-    settings = {"images": len(scorer.rows), "blocks": int(blocks.max()) + 1,
-                "nonfinite_predictions": len(broken), **notes}  # fmt: skip
+    settings = {"images": len(scorer.rows), "blocks": int(blocks.max()) + 1, **notes}
+    settings |= {"nonfinite_predictions": len(broken)}
     settings |= {k: v for objective in objectives for k, v in objective.notes.items()}
     low, high = ({k: v[i] for k, v in intervals.items()} for i in (0, 1))
     values = settings | {f"val/{k}": v for k, v in scores.items()}

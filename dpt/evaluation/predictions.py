@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import filecmp
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -47,12 +46,13 @@ def read_manifest(
         try:
             record = parse_json(line, path)
             depth, files = record.get("depth"), [folder / name for name in record["files"]]
-            sources |= dict.fromkeys(files, Path(record.get("source", "")))
+            sources |= dict.fromkeys(files, Path(record["source"]))
+            if depth:
+                units.add(depth["unit"])
+                code = float(depth["scale"]), float(depth["offset"])
+                coding |= {file: code for file in files if file.suffix == ".png"}
         except (ValueError, KeyError, AttributeError, TypeError):
             continue  # cut short by a crash
-        if depth:
-            units.add(depth["unit"])
-            coding |= {f: (depth["scale"], depth["offset"]) for f in files if f.suffix == ".png"}
     if not units:
         return coding, None, sources
     return coding, "metric" if units <= {"m", "metres"} else "relative", sources
@@ -61,79 +61,63 @@ def read_manifest(
 class PredictionFolder:
     """The file of each sample in a folder with predictions of one target.
 
-    A sample is known by the path of its image relative to the folder that holds all images of the
-    split: ``frankfurt/7.png``. Its file has this whole path, with any suffix: ``frankfurt/7.npy``;
-    or, with more folders of the image's path in front, ``val/frankfurt/7.npy``, if the predictions
-    are of several splits. The same number of folders is in front of all. A sample inside a larger
-    file, ``nyu.mat#12``, has a file of that number: ``12.png``, ``0012.png``.
+    A file belongs to the sample whose name ends with the file's path in ``folder``, without
+    suffixes: ``7.npy`` or ``val/b/7.npy`` to ``images/val/b/7.png``. Where several samples are
+    called ``7``, their folders are needed too. A sample inside a larger file, ``nyu.mat#12``, has a
+    file of that number: ``12.png``, ``0012.png``.
 
     Args:
         folder: predictions=DIR, or one of its sub-folders in ``FOLDERS``.
         target: ``depth`` or ``labels``.
         names: of the samples, usually the paths of their images.
-
-    Raises:
-        DataError: no sample has a file, or some have two.
     """
 
     def __init__(self, folder: Path, *, target: Target, names: Sequence[str]) -> None:
-        self.folder = folder
-        files: dict[PurePath, list[Path]] = {}
+        self.folder, self.names = folder, names
+        self.files: dict[tuple[str, ...], list[Path]] = {}
         for path in sorted(folder.rglob("*")):
-            place = path.relative_to(folder).with_suffix("")
-            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            place = path.relative_to(folder)
+            hidden = any(part.startswith(".") for part in place.parts)
             if path.suffix.lower() in SUFFIXES[target] and not hidden:
-                files.setdefault(place, []).append(path)
-                if place.name.isdecimal():  # of nyu.mat#12
-                    files.setdefault(place.with_name(f"#{int(place.name)}"), []).append(path)
-        if not files:
+                self.files.setdefault(_parts(place), []).append(path)
+        if not self.files:
             raise DataError(
                 f"predictions={folder}: no file with a suffix of {' '.join(SUFFIXES[target])}"
             )
-        self.names = list(names)
-        root = PurePath(os.path.commonpath([PurePath(name).parent for name in names]))
-        own = [_path_of(PurePath(name).relative_to(root)) for name in names]
-        fronts = [PurePath(*root.parts[k:]) for k in range(len(root.parts), -1, -1)]
-        found = {front: [_files_of(files, front / path) for path in own] for front in fronts}
-        ranked = sorted(fronts, key=lambda f: sum(map(bool, found[f])), reverse=True)
-        counts = [sum(map(bool, found[front])) for front in ranked]
-        self.paths, self.expected = found[ranked[0]], [ranked[0] / path for path in own]
-        if not counts[0]:
-            forms = " or ".join(_shown(front / own[0]) for front in fronts[:2])
-            raise DataError(
-                f"predictions={folder}: no file has the name of an image of this split: "
-                f"{self.names[0]} would have {forms}"
-            )
-        twice = next((paths for paths in self.paths if len(paths) > 1), None)
-        if twice is None and len(counts) > 1 and counts[0] == counts[1]:
-            k = next(i for i, paths in enumerate(self.paths) if paths)
-            twice = [*self.paths[k], *(p for paths in found[ranked[1]] for p in paths)]
-        if twice is not None:
-            raise DataError(f"{twice[0]} and {twice[1]} are predictions of one image: remove one")
+        self.samples = [_parts(PurePath(name)) for name in names]
+        lengths = range(1, max(map(len, self.samples)) + 1)
+        distinct = len(set(self.samples))
+        # the fewest parts by which the samples differ
+        self.shortest = next(n for n in lengths if len({s[-n:] for s in self.samples}) == distinct)
+
+    def candidates(self, index: int) -> list[Path]:
+        """The files with the name of a sample."""
+        sample = self.samples[index]
+        ends = (sample[-n:] for n in range(self.shortest, len(sample) + 1))
+        return [path for end in ends for path in self.files.get(end, ())]
 
     def __getitem__(self, index: int) -> Path:
-        if not self.paths[index]:
-            missing = sum(not paths for paths in self.paths)
+        """The only file of a sample; DataError without one or with several."""
+        found = self.candidates(index)
+        if not found:
+            missing = sum(not self.candidates(k) for k in range(len(self.samples)))
+            end = "/".join(self.samples[index][-self.shortest :])
             raise DataError(
-                f"{self.names[index]}: no file {_shown(self.expected[index])} in {self.folder} "
-                f"({missing} of {len(self.paths)} images have none)"
+                f"{self.names[index]}: no file {end}.* in {self.folder} "
+                f"({missing} of {len(self.samples)} images have none)"
             )
-        return self.paths[index][0]
+        if len(found) > 1:
+            raise DataError(f"{found[0]} and {found[1]} are predictions of one image: remove one")
+        return found[0]
 
 
-def _path_of(name: PurePath) -> PurePath:
-    """``nyu.mat#0012`` as ``#12``; other names as they are."""
-    number = re.search(r"#(\d+)$", name.name)
-    return name.with_name(f"#{int(number[1])}") if number else name
-
-
-def _shown(path: PurePath) -> str:
-    return str(path.with_suffix(".*")).replace("#", "")
-
-
-def _files_of(files: Mapping[PurePath, list[Path]], place: PurePath) -> list[Path]:
-    # dpt predict keeps the suffix of images that differ in nothing else
-    return files.get(place.with_suffix("")) or files.get(place) or []
+def _parts(path: PurePath) -> tuple[str, ...]:
+    """Folders and name, without suffixes; numbers, also of ``nyu.mat#0012``, without zeros."""
+    number = re.search(r"#(\d+)$", path.name)
+    stem = number[1] if number else path.stem
+    if PurePath(stem).suffix.lower() in io.IMAGE_SUFFIXES:  # 7.jpg.npy
+        stem = PurePath(stem).stem
+    return *path.parent.parts, str(int(stem)) if stem.isdecimal() else stem
 
 
 def find_folders(

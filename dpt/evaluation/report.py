@@ -46,48 +46,44 @@ def write_report(
     scores: Mapping[str, float],
     intervals: Intervals,
     *,
+    baselines: Mapping[str, Mapping[str, float]],
     settings: Mapping[str, Any],
-    baselines: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Writes an HTML page: headline scores, pictures, all scores beside those of ``baselines`` (by
-    kind), classes, and ``settings``, which say what was scored and how."""
-    lower, rows = lower_is_better(scorer.objectives.values()), baselines or {}
+    """Writes an HTML page; ``settings`` say what was scored and how.
 
-    def headline(key: str) -> dict[str, Any]:
-        name = scorer.sorted_by(key)
-        known = {kind: row[name] for kind, row in rows.items() if name in row}
-        best = (min if name in lower else max)(known, key=lambda kind: known[kind], default=None)
-        value = scores[name]
-        beaten = best is None or (value < known[best] if name in lower else value > known[best])
-        return {"name": name, "value": value, "interval": intervals[name], "beaten": beaten,
-                "better": "lower" if name in lower else "higher",
-                "baseline": best and (best, known[best])}  # fmt: skip
+    ``baselines`` are scores of predictors that understand nothing, by their kind and name.
+    """
+    lower = lower_is_better(scorer.objectives.values())
 
-    def gallery(key: str) -> dict[str, Any]:
-        examples = [p for (k, _), p in sorted(scorer.examples.items()) if k == key]
-        titled = [("Examples", examples), (f"Worst images by {scorer.sorted_by(key)}",
-                                           scorer.worst[key])]  # fmt: skip
-        return {"legend": scorer.objectives[key].legend(),
-                "figures": [(t, [(p.caption, p.rgb) for p in pictures])
-                            for t, pictures in titled if pictures]}  # fmt: skip
+    def headline(name: str) -> tuple[Any, ...]:
+        """A score, its interval, and by baseline its score and whether it is worse."""
+        sign, score = -1 if name in lower else 1, scores[name]
+        others = [(kind, row[name]) for kind, row in baselines.items() if name in row]
+        return name, score, *intervals[name], [(*o, sign * score > sign * o[1]) for o in others]
 
     html.write_report(
         path,
         "evaluation.html",
         settings=list(settings.items()),
-        headlines=[headline(key) for key in scorer.objectives],
-        kinds=list(rows),
+        headlines=[headline(scorer.sorted_by(key)) for key in scorer.objectives],
+        columns=["metric", "score", "95 % from", "to", "better", *baselines],
         scores=[
             (
-                name, value, *intervals[name], "lower" if name in lower else "higher",
-                *(row.get(name) for row in rows.values()),
+                *(name, value, *intervals[name], "lower" if name in lower else "higher"),
+                *(row.get(name) for row in baselines.values()),
             )
             for name, value in scores.items()
             if "/" not in name
         ],
         classes=[_classes(*found, scores, intervals) for found in confusions(scorer)],
-        galleries=[gallery(key) for key in scorer.worst],
-    )  # fmt: skip
+        galleries=[
+            ("Examples", scorer.examples),
+            *(
+                (f"Worst images by {scorer.sorted_by(key)}", [(p.caption, p.rgb) for p in pictures])
+                for key, pictures in scorer.worst.items()
+            ),
+        ],
+    )
 
 
 def _classes(
@@ -100,6 +96,7 @@ def _classes(
     np.fill_diagonal(wrong[:, : len(names)], 0)
     largest = np.argsort(wrong, axis=None)[::-1][:CONFUSIONS]
     return {
+        "iou": {name: scores[f"iou/{name}"] for name in names},
         "rows": [
             (name, share, scores[f"iou/{name}"], *intervals[f"iou/{name}"], accuracy)
             for name, share, accuracy in zip(names, truth / total, recall, strict=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Collection, Mapping
-from pathlib import PurePath
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +17,6 @@ from dpt.objectives import Objective
 from dpt.objectives.base import nonfinite_names, take
 from dpt.types import Batch, OutputSpec
 from dpt.viz import shrink
-
-log = logging.getLogger("dpt")
 
 PICTURE_WIDTH = 1400
 """Largest width of a row of pictures, in pixels."""
@@ -41,11 +37,12 @@ class Scorer:
         objectives: by name.
         outputs: declarations of the heads' outputs.
         keep: number of the worst images that are drawn, for each dense head.
-        examples: indices of other images that are drawn.
 
     Attributes:
         rows: name and scores of each image by its index, without scores per class and pooled ones.
         nonfinite: name of each image whose prediction holds NaN or infinity, by its index.
+        worst: pictures of the worst images of each dense head.
+        examples: captions and pictures, uint8 RGB, of other images, for the report.
     """
 
     def __init__(
@@ -54,7 +51,6 @@ class Scorer:
         outputs: Mapping[str, OutputSpec],
         *,
         keep: int = 4,
-        examples: Collection[int] = (),
     ) -> None:
         self.objectives = dict(objectives)
         self.outputs = dict(outputs)
@@ -63,8 +59,7 @@ class Scorer:
         self.nonfinite: dict[int, str] = {}
         self.states: dict[int, dict[str, csr_array]] = {}  # [index][objective]: float64 (1, S)
         self.worst: dict[str, list[Picture]] = {k: [] for k, o in objectives.items() if o.dense}
-        self.wanted = frozenset(examples)
-        self.examples: dict[tuple[str, int], Picture] = {}
+        self.examples: list[tuple[str, np.ndarray]] = []
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
         """Scores B images: ``outputs`` of each head, ``photos`` uint8 (B, 3, H, W)."""
@@ -93,16 +88,12 @@ class Scorer:
                 continue
             pictures, (measure, score) = self.worst[key], next(iter(scores.items()))
             rank = (-score if measure in metric.lower_is_better else score), index
-            is_bad = len(pictures) < self.keep or rank < pictures[-1].rank
-            if score == score and (is_bad or index in self.wanted):
+            if score == score and (len(pictures) < self.keep or rank < pictures[-1].rank):
                 rgb = photo.permute(1, 2, 0).cpu().numpy()
                 row = objective.panel(rgb, outputs, labels, self.outputs[objective.head])
                 assert row is not None, "a dense objective has panels"
                 caption = f"{name}: {measure} {score:.3g}"
-                picture = Picture(rank, caption, shrink(row, PICTURE_WIDTH))
-                self._keep_worst(key, [picture])
-                if index in self.wanted:
-                    self.examples[key, index] = picture
+                self._keep_worst(key, [Picture(rank, caption, shrink(row, PICTURE_WIDTH))])
         self.rows[index] = name, found
 
     def _keep_worst(self, key: str, pictures: list[Picture]) -> None:
@@ -119,12 +110,10 @@ class Scorer:
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         parts: list = [None] * dist.get_world_size()
-        own = (self.rows, self.states, self.worst, self.examples, self.nonfinite)
-        dist.all_gather_object(parts, own)
-        for rank, (rows, states, worst, examples, nonfinite) in enumerate(parts):
+        dist.all_gather_object(parts, (self.rows, self.states, self.worst, self.nonfinite))
+        for rank, (rows, states, worst, nonfinite) in enumerate(parts):
             if rank != dist.get_rank():
                 self.rows |= rows
-                self.examples |= examples
                 self.states |= states
                 self.nonfinite |= nonfinite
                 for key, pictures in worst.items():
@@ -153,32 +142,25 @@ class Scorer:
         """The number of each image's block, int (N,), in the order of the data set.
 
         Args:
-            rule: None: every image is a block. ``folder``: images of one folder are. Otherwise a
-                regular expression, whose match in an image's name is the name of its block; images
-                without a match are blocks of their own.
+            rule: a regular expression: images in whose names it matches the same text are a block,
+                those without a match are blocks of their own; ``folder``: images of one folder are
+                a block; None: each image is.
         """
         names = [name for _, (name, _) in sorted(self.rows.items())]
         if rule is None:
             return np.arange(len(names))
-        if rule == "folder":
-            keys = [str(PurePath(name).parent) for name in names]
-        else:
-            found = [re.search(rule, name) for name in names]
-            keys = [match[0] if match else name for name, match in zip(names, found, strict=True)]
-            if None in found:
-                log.warning(
-                    "blocks=%s matches nothing in %d of %d names, such as %s: each is a block",
-                    rule, found.count(None), len(names), names[found.index(None)],
-                )  # fmt: skip
+        pattern = ".*/" if rule == "folder" else rule
+        found = [(re.search(pattern, name), name) for name in names]
+        keys = [match[0] if match else name for match, name in found]
         return np.unique(keys, return_inverse=True)[1]
 
-    def intervals(self, blocks: np.ndarray | None = None) -> dict[str, tuple[float, float]]:
-        """95 % confidence intervals of the scores; ``blocks`` of images are resampled together."""
-        found: dict[str, tuple[float, float]] = {}
-        for key, objective in self.objectives.items():
-            vectors = self.vectors(key)
-            if blocks is not None:
-                places = blocks, np.arange(len(blocks))
-                vectors = csr_array((np.ones(len(blocks)), places)) @ vectors
-            found |= confidence_intervals(objective.metrics, vectors)
-        return found
+    def intervals(self, blocks: np.ndarray) -> dict[str, tuple[float, float]]:
+        """95 % confidence intervals of the scores; images of one block are resampled together."""
+        sums = csr_array((np.ones(len(blocks)), (blocks, np.arange(len(blocks)))))
+        return {
+            name: interval
+            for key, objective in self.objectives.items()
+            for name, interval in confidence_intervals(
+                objective.metrics, sums @ self.vectors(key)
+            ).items()
+        }

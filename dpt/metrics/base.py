@@ -51,7 +51,7 @@ class SumMetric(Metric):
         """The states by name, from a vector as :meth:`vector` returns it."""
         shapes = [getattr(self, name).shape for name in self._defaults]
         pieces = vector.split([shape.numel() for shape in shapes])
-        views = [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+        views = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
         return dict(zip(self._defaults, views, strict=True))
 
     def scores_of(self, vector: Tensor) -> dict[str, float]:
@@ -60,24 +60,12 @@ class SumMetric(Metric):
         Args:
             vector: (S,), of one image, of the sum over all images or over a resample of them.
         """
-        return {key: float(value) for key, value in self._scores(vector).items()}
-
-    def scores_of_many(self, vectors: Tensor) -> dict[str, np.ndarray]:
-        """:meth:`scores_of` of each row of ``vectors`` (R, S), as arrays (R,)."""
-        try:
-            found = torch.vmap(self._scores)(vectors)
-            return {key: value.double().numpy() for key, value in found.items()}
-        except (RuntimeError, TypeError, ValueError):  # a ``compute`` with Python's own numbers
-            rows = [self.scores_of(vector) for vector in vectors]
-            return {key: np.array([row[key] for row in rows]) for key in rows[0]}
-
-    def _scores(self, vector: Tensor) -> dict[str, Tensor]:
         before = {name: getattr(self, name) for name in self._defaults}
         try:
             for name, state in self.states_of(vector).items():
                 setattr(self, name, state)
             # the class's own method: torchmetrics wraps the instance's (cache, synchronisation)
-            return type(self).compute(self)
+            return {key: float(value) for key, value in type(self).compute(self).items()}
         finally:
             for name, state in before.items():
                 setattr(self, name, state)
@@ -97,18 +85,13 @@ class SumMetric(Metric):
         return super()._apply(move, exclude_state)
 
 
-VALUES_AT_ONCE = 2**21
-"""State values of resamples that are scored together: 16 MB in float64."""
-
-
 def confidence_intervals(
     metric: SumMetric, vectors: Any, *, resamples: int = 1000, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
     """95 % intervals of every score, by percentile bootstrap over images (Efron 1979).
 
     Each resample draws as many images as there are, with replacement, and scores their sum. The
-    frames of a video are not independent images: to resample whole videos, pass the sums over the
-    images of each (a block bootstrap).
+    frames of a video are not independent images: pass the sums over each video (block bootstrap).
 
     Args:
         metric: the metric of the vectors.
@@ -123,18 +106,14 @@ def confidence_intervals(
     """
     count, columns = vectors.shape[0], vectors.T
     random = np.random.default_rng(seed)
-    values: dict[str, list[np.ndarray]] = {}
-    step = max(1, VALUES_AT_ONCE // len(metric.vector()))
-    for start in range(0, resamples, step):
-        draws = [random.integers(0, count, count) for _ in range(min(step, resamples - start))]
-        times = np.stack([np.bincount(drawn, minlength=count) for drawn in draws], axis=1)
-        sums = torch.from_numpy(np.ascontiguousarray((columns @ times).T, np.float64))
-        for name, found in metric.scores_of_many(sums).items():
-            values.setdefault(name, []).append(found)
+    values: dict[str, list[float]] = {}
+    for _ in range(resamples):
+        times = np.bincount(random.integers(0, count, count), minlength=count)
+        for name, value in metric.scores_of(torch.from_numpy(columns @ times)).items():
+            values.setdefault(name, []).append(value)
     intervals = {}
-    for name, parts in values.items():
-        found = np.concatenate(parts)
-        known = found[np.isfinite(found)]
+    for name, found in values.items():
+        known = np.array(found)[np.isfinite(found)]
         enough = count > 1 and 2 * len(known) >= resamples
         low, high = np.quantile(known, [0.025, 0.975]) if enough else (np.nan, np.nan)
         intervals[name] = float(low), float(high)

@@ -44,8 +44,6 @@ class Protocol:
             Depth Anything V2; ``bilinear``, without aligned corners, as in mmsegmentation;
             ``bicubic``, without aligned corners, and of probabilities in place of logits, as in the
             official DPT code.
-        boundary: width of boundaries as a share of the diagonal (0.02 in Cheng et al. 2021); adds
-            the official boundary IoU, see :func:`dpt.metrics.boundary_counts`.
         flip, scales, window, stride: test-time augmentation, see :func:`dpt.nn.tta.augmented`.
     """
 
@@ -56,7 +54,6 @@ class Protocol:
     alignment: Literal["none", "median", "scale_shift"] | None = None
     space: Literal["inverse_depth"] | None = None
     resize: OutputResize = "bilinear_aligned"
-    boundary: float | None = None
     flip: bool = False
     scales: tuple[float, ...] = (1.0,)
     window: tuple[int, int] | None = None
@@ -68,10 +65,6 @@ class Protocol:
             raise ValueError(
                 f"0 < min_depth < max_depth is needed, got min_depth={self.min_depth}, "
                 f"max_depth={limit}"
-            )
-        if self.boundary is not None and not 0 < self.boundary < 1:
-            raise ValueError(
-                f"boundary={self.boundary}: must be a share of the diagonal, such as 0.02"
             )
         crop = self.crop
         if not isinstance(crop, str) and not (0 <= crop[0] < crop[1] and 0 <= crop[2] < crop[3]):
@@ -114,10 +107,6 @@ class Protocol:
     def depth_notes(self) -> dict[str, Any]:
         """How depth is scored, as ``protocol/<key>`` for ``metrics.json``."""
         return self._notes("min_depth", "max_depth", "crop", "alignment", "space")
-
-    def label_notes(self) -> dict[str, Any]:
-        """How classes are scored, as ``protocol/<key>`` for ``metrics.json``."""
-        return self._notes("boundary")
 
     def view_notes(self) -> dict[str, Any]:
         """How the model is run, as ``protocol/<key>`` for ``metrics.json``."""

@@ -38,7 +38,6 @@ class Objective(nn.Module, ABC):
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
         head_options: arguments of the head in the model's configuration, set in ``__init__``.
-        notes: facts about how the scores were computed, for ``metrics.json``.
     """
 
     head: ClassVar[str]
@@ -53,7 +52,6 @@ class Objective(nn.Module, ABC):
             raise ValueError(f"weight={weight} of the {self.head} loss: must be finite, at least 0")
         self.weight = weight
         self.head_options: dict[str, Any] = {}
-        self.notes: dict[str, Any] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -69,6 +67,11 @@ class Objective(nn.Module, ABC):
     def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
         """The objective that scores an output of a trained model on a data set."""
         return cls(**cls.from_data(data, {}))
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Facts about how the scores were computed, for ``metrics.json``."""
+        return {}
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """Changes normalised images (B, 3, H, W), or adds labels; ``step`` is 0 in evaluation."""
@@ -138,11 +141,6 @@ class Objective(nn.Module, ABC):
         prediction = self.predict(outputs[self.head], truth.shape[-2:])
         return output_panel(photo, to_numpy(truth[0]), to_numpy(prediction[0]), output)
 
-    def legend(self) -> list[tuple[str, np.ndarray]]:
-        """What the colours of :meth:`panel` mean: a text and its colours, uint8 (n, 3) RGB; one
-        row for a single colour, several for a range."""
-        return []
-
     def masked_truth(self, labels: Batch) -> Tensor:
         """The target of one image with a batch axis, NaN outside its mask."""
         target, *mask = self.truth(labels, 0)
@@ -159,14 +157,6 @@ class Objective(nn.Module, ABC):
         if self.dense:
             targets = (nearest(target, size) for target in targets)
         return mean_guesses(targets, dense=self.dense)
-
-    def repeat(self, labels: Batch, fallback: Tensor) -> Tensor:
-        """The prediction (1, ...), as :meth:`predict` returns it, that repeats another image's
-        labels, and ``fallback``, of the same shape, where these are unknown."""
-        truth = self.masked_truth(labels)
-        if self.dense:
-            truth = nearest(truth, fallback.shape[-2:])
-        return torch.where(truth.isnan(), fallback, truth)
 
 
 class ClassObjective(Objective):
@@ -218,9 +208,9 @@ def mean_guesses(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]
     return {"constant": overall.expand_as(by_place), "per position": by_place}
 
 
-def nearest(maps: Tensor, size: Sequence[int]) -> Tensor:
+def nearest(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Maps (1, [C], h, w) at ``size`` by nearest neighbour, as float."""
-    flat, size = maps.float().flatten(0, -3)[None], (size[0], size[1])
+    flat = maps.float().flatten(0, -3)[None]
     return F.interpolate(flat, size=size, mode="nearest-exact").view(*maps.shape[:-2], *size)
 
 

@@ -18,7 +18,7 @@ from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.objectives.base import Objective, Outputs, nearest, to_numpy
 from dpt.types import Batch, OutputSpec
-from dpt.viz import color_table, depth_panel
+from dpt.viz import depth_panel
 
 log = logging.getLogger("dpt")
 
@@ -61,7 +61,6 @@ class DepthObjective(Objective):
             self.head_options |= {"max_depth": max_depth, "activation": "sigmoid"}
         self.loss = loss or default_loss(kind=kind)
         self.metrics = DepthMetrics(prediction_kind=kind, min_depth=min_depth, max_depth=max_depth)
-        self.notes = self.metrics.protocol.depth_notes()
 
     @classmethod
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,8 +80,11 @@ class DepthObjective(Objective):
         objective.metrics = DepthMetrics(
             replace(protocol, max_depth=max_depth), prediction_kind=kind, all_pooled=True
         )
-        objective.notes = objective.metrics.protocol.depth_notes()
         return objective
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        return self.metrics.protocol.depth_notes()
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         depth = batch["depth"]
@@ -114,11 +116,6 @@ class DepthObjective(Objective):
         metres, counted = self.metrics.in_metres(prediction, truth, valid)
         return depth_panel(photo, *(to_numpy(maps[0]) for maps in (truth, counted, metres)))
 
-    def legend(self) -> list[tuple[str, np.ndarray]]:
-        far_to_near, error = color_table("inferno"), color_table("spectral")
-        return [("far to near", far_to_near), ("no error to error of half the depth", error),
-                ("no truth, or not scored", np.zeros((1, 3), np.uint8))]  # fmt: skip
-
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
         """The median in place of the mean."""
         maps = torch.cat([nearest(self.masked_truth(labels), size) for labels in samples])
@@ -127,8 +124,3 @@ class DepthObjective(Objective):
         if self.kind == "relative":
             overall, by_place = overall.reciprocal(), by_place.reciprocal()
         return {"constant": overall.expand_as(by_place), "per position": by_place}
-
-    def repeat(self, labels: Batch, fallback: Tensor) -> Tensor:
-        depth = nearest(self.masked_truth(labels), fallback.shape[-2:])
-        values = depth.reciprocal() if self.kind == "relative" else depth
-        return torch.where(values.isnan(), fallback, values)

@@ -64,11 +64,6 @@ class ClassificationObjective(ClassObjective):
         targets = (F.one_hot(i[i != NO_CLASS], self.num_classes).float() for i in ids)
         return mean_guesses((t for t in targets if len(t)), dense=False)
 
-    def repeat(self, labels: Batch, fallback: Tensor) -> Tensor:
-        known = labels["class_id"] != NO_CLASS
-        ids = torch.where(known, labels["class_id"], 0)
-        return torch.where(known[:, None], F.one_hot(ids, self.num_classes).float(), fallback)
-
 
 class RegressionObjective(Objective):
     """Trains ``outputs["regression"]``, one number (B,), by squared error.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from dpt.functional import FEW_CLASSES, chunked_argmax, resize_output, upsample
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
-from dpt.metrics.protocols import Protocol
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import ClassObjective, Outputs, mean_guesses, nearest, to_numpy
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
-from dpt.viz import as_palette, segmentation_panel
+from dpt.viz import segmentation_panel
 
 
 class SegmentationObjective(ClassObjective):
@@ -78,14 +77,6 @@ class SegmentationObjective(ClassObjective):
         found = super().from_data(data, settings)
         return {**found, "class_names": info.class_names, "palette": info.palette}
 
-    @classmethod
-    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
-        objective = super().from_output(output, data, protocol)
-        names = objective.metrics.class_names
-        objective.metrics = SegmentationMetrics(len(names), names, boundary=protocol.boundary)
-        objective.notes |= protocol.label_notes()
-        return objective
-
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]
         terms = {"loss_segmentation": self.weight * self.loss(outputs["segmentation"], labels)}
@@ -108,20 +99,20 @@ class SegmentationObjective(ClassObjective):
 
         Ids (1, h, w), of a file of predictions or a baseline, are resized by nearest neighbour.
         """
-        if not output.is_floating_point():
-            same = output.shape[-2:] == torch.Size(size)
-            return output if same else nearest(output, size).long()
+        full = (size[0], size[1])
         if output.shape[-2:] == torch.Size(size):
-            return output.argmax(dim=1)
-        scores, full = output.float(), (size[0], size[1])
+            return output.argmax(dim=1) if output.is_floating_point() else output
+        if not output.is_floating_point():
+            return nearest(output, full).long()
         if self.resize == "bilinear_aligned":
-            return chunked_argmax(scores, full)
-        scores = scores.softmax(dim=1) if self.resize == "bicubic" else scores
-        parts = scores.split(FEW_CLASSES, dim=1)  # bounds the memory
-        best, ids = resize_output(parts[0], full, self.resize).max(dim=1)
-        for k, part in enumerate(parts[1:], 1):
-            score, found = resize_output(part, full, self.resize).max(dim=1)
-            ids = torch.where(score > best, found + k * FEW_CLASSES, ids)
+            return chunked_argmax(output.float(), full)
+        scores = output.float().softmax(dim=1) if self.resize == "bicubic" else output.float()
+        best = scores.new_full((len(scores), *full), -torch.inf)
+        ids = torch.zeros_like(best, dtype=torch.long)
+        for first in range(0, scores.shape[1], FEW_CLASSES):  # all at once take much memory
+            part = resize_output(scores[:, first : first + FEW_CLASSES], full, self.resize)
+            score, found = part.max(dim=1)
+            ids = torch.where(score > best, first + found, ids)
             best = torch.maximum(score, best)
         return ids
 
@@ -139,12 +130,6 @@ class SegmentationObjective(ClassObjective):
             output.class_names or self.metrics.class_names,
         )
 
-    def legend(self) -> list[tuple[str, np.ndarray]]:
-        colors = as_palette(self.palette, self.num_classes)[:, None]
-        others = np.array([[(0, 0, 0)], [(225, 45, 45)]], np.uint8)
-        entries = [*zip(self.metrics.class_names, colors, strict=True)]
-        return [*entries, ("no label", others[0]), ("wrong", others[1])]
-
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
         """The most frequent class, as class ids."""
 
@@ -157,7 +142,3 @@ class SegmentationObjective(ClassObjective):
         maps = (nearest(self.truth(labels, 0)[0], size).long() for labels in samples)
         shares = mean_guesses((one_hot(ids) for ids in maps), dense=True)
         return {kind: share.argmax(dim=1) for kind, share in shares.items()}
-
-    def repeat(self, labels: Batch, fallback: Tensor) -> Tensor:
-        ids = nearest(self.truth(labels, 0)[0], fallback.shape[-2:]).long()
-        return torch.where(ids == IGNORE_INDEX, fallback, ids)

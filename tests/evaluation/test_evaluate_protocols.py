@@ -135,14 +135,13 @@ def test_the_report_is_one_whole_page(plain_run):
     page = Page()
     page.feed(text)
     assert page.open == []
-    assert page.seen.count("img") == 16  # four examples and four of the worst, by each of two heads
+    assert page.seen.count("img") == 5 + 8  # examples, and four of the worst by each of two heads
     headings = ("Examples", "Worst images by abs_rel", "Worst images by miou", "Scores", "Classes",
                 "Largest confusions", "Settings")  # fmt: skip
     assert [text.index(f">{heading}<") for heading in headings] == sorted(
         text.index(f">{heading}<") for heading in headings
     )
-    for words in ("nearest photo", "far to near", "no label", "0.001"):  # baselines, legends
-        assert words in text
+    assert "better than nearest photo" in text
     assert not re.search(r">-?0\.[1-9]\d{3,}<", text)  # three digits
 
 
@@ -166,7 +165,10 @@ def report_of(objectives, outputs, labels, tmp_path):
     scorer = Scorer(objectives, specs, keep=2)
     labels |= {"index": torch.arange(3), "name": ["<a>", "b", "c"]}
     scorer.add(outputs, labels, torch.zeros(3, 3, 8, 9, dtype=torch.uint8))
-    write_report(tmp_path / "report.html", scorer, scorer.scores(), scorer.intervals(), settings={})
+    intervals = scorer.intervals(scorer.blocks(None))
+    write_report(
+        tmp_path / "report.html", scorer, scorer.scores(), intervals, baselines={}, settings={}
+    )
     text = (tmp_path / "report.html").read_text()
     page = Page()
     page.feed(text)
@@ -371,31 +373,35 @@ VAL = ["val/a/1.png", "val/b/1.png"]
 
 @pytest.mark.parametrize("front", ["", "val/", "images/val/"])
 def test_predictions_have_the_whole_relative_paths_of_their_images(tmp_path, front):
-    others = ("train/a/1.npy",) if front else ()  # of another split, with the same names
-    names = [f"{front}a/1.npy", f"{front}b/1.npy", *others]
+    names = [f"{front}a/1.npy", f"{front}b/1.npy", "train/a/1.npy"]
     folder = prediction_folder(tmp_path, names, VAL)
     assert folder[0] == tmp_path / names[0]
     assert folder[1] == tmp_path / names[1]
 
 
+def test_folders_may_be_left_out_where_names_differ(tmp_path):
+    samples = ["val/a/a_1.png", "val/b/b_1.png"]
+    folder = prediction_folder(tmp_path, ["a_1.npy", "b_1.png.npy"], samples)
+    assert [folder[k].name for k in (0, 1)] == ["a_1.npy", "b_1.png.npy"]
+
+
 def test_another_file_is_not_taken_where_one_is_missing(tmp_path):
     folder = prediction_folder(tmp_path, ["val/a/1.npy", "train/b/1.npy", "val/1.npy"], VAL)
-    says = r"/data/images/val/b/1\.png: no file val/b/1\.\* in .*\(1 of 2 images have none\)"
+    says = r"/data/images/val/b/1\.png: no file b/1\.\* in .*\(1 of 2 images have none\)"
     with pytest.raises(ValueError, match=says):
         folder[1]
 
 
 def test_predictions_of_another_split_or_without_folders_are_no_predictions(tmp_path):
-    says = r"no file has the name of an image of this split: .*val/a/1\.png would have a/1\.\* or "
-    with pytest.raises(ValueError, match=says + r"val/a/1\.\*"):
-        prediction_folder(tmp_path, ["train/a/1.npy", "train/b/1.npy", "1.npy"], VAL)
+    folder = prediction_folder(tmp_path, ["train/a/1.npy", "train/b/1.npy", "1.npy"], VAL)
+    with pytest.raises(ValueError, match=r"no file a/1\.\* in .*\(2 of 2 images have none\)"):
+        folder[0]
 
 
-def test_two_predictions_of_one_image_are_an_error(tmp_path):
+@pytest.mark.parametrize("names", [["2.npy", "val/2.npy"], ["2.npy", "2.png"]])
+def test_two_predictions_of_one_image_are_an_error(tmp_path, names):
     with pytest.raises(ValueError, match="are predictions of one image: remove one"):
-        prediction_folder(tmp_path, ["2.npy", "val/2.npy"], ["val/2.png"])
-    with pytest.raises(ValueError, match="are predictions of one image: remove one"):
-        prediction_folder(tmp_path / "other", ["2.npy", "2.png"], ["val/2.png"])
+        prediction_folder(tmp_path, names, ["val/2.png"])[0]
 
 
 def test_samples_of_one_file_have_files_of_their_numbers(tmp_path):
@@ -498,11 +504,10 @@ def test_intervals_resample_blocks():
     assert np.isnan(scorer.intervals(scorer.blocks("data"))["accuracy"]).all()  # one block
 
 
-def test_names_without_a_match_are_blocks_of_their_own(caplog):
-    blocks = scorer_of(["/data/a_1.png", "/data/a_2.png", "/data/3.png"]).blocks("[a-z]_")
-    assert len(set(blocks.tolist())) == 2
-    assert "matches nothing in 1 of 3 names, such as /data/3.png" in caplog.text
+def test_names_without_a_match_are_blocks_of_their_own():
+    blocks = scorer_of([f"/data/{k}.png" for k in ("a_1", "a_2", "3", "4")]).blocks("[a-z]_")
+    assert len(set(blocks.tolist())) == 3
 
 
 def test_a_wrong_rule_of_blocks_is_refused_before_scoring(mistake, files):
-    assert "blocks=(: neither folder nor a pattern" in mistake(files, "blocks='('")
+    assert "blocks=(: is no regular expression" in mistake(files, "blocks='('")

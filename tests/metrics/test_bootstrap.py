@@ -107,25 +107,3 @@ def test_no_interval_of_one_image_or_of_what_hardly_occurs():
     found = confidence_intervals(metric, vectors_of(metric, many))
     assert found["iou/0"] == (1, 1)
     assert all(math.isnan(bound) for bound in found["iou/2"])
-
-
-def test_a_metric_with_numbers_of_python_has_intervals_too():
-    class Plain(RegressionMetrics):
-        def compute(self):
-            return {"mae": float(self.sums[1] / self.sums[0])}
-
-    errors = np.random.default_rng(0).normal(size=30)
-    images = [(torch.tensor([e]), torch.zeros(1)) for e in errors]
-    vectors = vectors_of(RegressionMetrics(), images)
-    expected = confidence_intervals(RegressionMetrics(), vectors)["mae"]
-    assert confidence_intervals(Plain(), vectors)["mae"] == pytest.approx(expected)
-
-
-def test_many_classes_are_scored_as_few_at_a_time(monkeypatch):
-    random = torch.Generator().manual_seed(0)
-    pairs = [torch.randint(5, (2, 8, 9), generator=random) for _ in range(12)]
-    metric = SegmentationMetrics(5)
-    vectors = vectors_of(metric, [tuple(pair) for pair in pairs])
-    expected = confidence_intervals(metric, vectors)
-    monkeypatch.setattr("dpt.metrics.base.VALUES_AT_ONCE", 100)  # three resamples
-    assert confidence_intervals(metric, vectors) == expected
