@@ -56,7 +56,7 @@ def trivial_scores(
         return {}
     size = min(size[0], LARGEST[0]), min(size[1], LARGEST[1])
     available = train.available_indices
-    indices = [available[place] for place in sorted(spread(TRAIN_SAMPLES, len(available)))]
+    indices = [int(available[place]) for place in sorted(spread(TRAIN_SAMPLES, len(available)))]
     photos = [*_read(train, indices, num_workers, "baselines, train", size=size)]
     predictors = [_Predictors(objective, photos, size) for objective in labelled]
     for photo in _read(val, range(len(val)), num_workers, "baselines, val"):
@@ -92,38 +92,22 @@ class _Predictors:
         self.guesses = self.objective.baselines(self.photos, size) if self.photos else {}
         kinds = [*self.guesses, NEAREST] if self.guesses else []
         self.scored = {kind: deepcopy(self.objective) for kind in kinds}
-        self.resized: dict[tuple[str, torch.Size], Tensor] = {}
 
     def update(self, photo: Batch) -> None:
         """Scores the predictors on a photo of ``val``."""
-        if self.objective.target not in photo:
-            return
-        truth = self.objective.truth(photo, 0)
-        size = truth[0].shape[-2:]
-        for kind, scored in self.scored.items():
-            if kind == NEAREST:
-                prediction = self.objective.predict(self.nearest(photo), size)
-            else:
-                prediction = self.resize(kind, size)
-            scored.metrics.update(prediction, *truth)
-
-    def resize(self, kind: str, size: torch.Size) -> Tensor:
-        """A guess at the size of labels; the last one of each size is kept."""
-        if (kind, size) not in self.resized:
-            if len(self.resized) > 16:
-                self.resized.clear()
-            self.resized[kind, size] = self.objective.predict(self.guesses[kind], size)
-        return self.resized[kind, size]
+        if self.objective.target in photo:
+            for kind, scored in self.scored.items():
+                guess = self.nearest(photo) if kind == NEAREST else self.guesses[kind]
+                scored.update({scored.head: guess}, photo)
 
     def nearest(self, photo: Batch) -> Tensor:
         """The labels of the most similar training photo that is not ``photo`` itself."""
         distance = np.square(self.thumbnails - _thumbnail(photo)).sum(1)
-        is_own = [
-            bool(other["name"][0]) and other["name"] == photo["name"] for other in self.photos
-        ]
+        own = photo["name"][0]
+        is_own = [own != "" and other["name"][0] == own for other in self.photos]
         found = self.photos[int(np.where(is_own, np.inf, distance).argmin())]
         *_, guess = self.objective.baselines([found], self.size).values()
-        if self.objective.dense:  # elsewhere as all photos
+        if self.objective.dense:  # where it has no label, as all photos
             *_, usual = self.guesses.values()
             guess = torch.where(self.objective.masked_truth(found).isnan(), usual, guess)
         return guess

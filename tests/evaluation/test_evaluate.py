@@ -123,10 +123,10 @@ def test_predictions_that_are_not_finite_are_counted_and_named(
     """As the smallest depth they would score an abs_rel of 0.9997."""
     content = torch.load(checkpoint, weights_only=True)
     name = next(k for k in content["state_dict"] if ".heads.depth." in k)
-    content["state_dict"][name].fill_(torch.nan)
-    torch.save(content, tmp_path / "nan.ckpt")
+    content["state_dict"][name].fill_(3e38)  # whose sums are infinite
+    torch.save(content, tmp_path / "large.ckpt")
     with pytest.raises(SystemExit) as end:
-        evaluate(tmp_path / "run", tmp_path / "nan.ckpt")
+        evaluate(tmp_path / "run", tmp_path / "large.ckpt")
     assert end.value.code == 1
     assert metrics(tmp_path / "run")["nonfinite_predictions"] == 5
     assert re.search(r"error: .*not finite.*: 5, such as \S+", capsys.readouterr().err)

@@ -107,7 +107,10 @@ def test_it_is_scored_drawn_and_reported(objective, tmp_path):
     assert lower_is_better([objective]) == {"difference"}
     write_per_image(tmp_path / "per_image.csv", scorer)
     assert "b,2,48" in (tmp_path / "per_image.csv").read_text()
-    write_report(tmp_path / "report.html", scorer, scorer.scores(), scorer.intervals(), settings={})
+    intervals = scorer.intervals(scorer.blocks(None))
+    write_report(
+        tmp_path / "report.html", scorer, scorer.scores(), intervals, baselines={}, settings={}
+    )
     page = (tmp_path / "report.html").read_text()
     assert page.index("b: difference 2") < page.index("c: difference 1")
 
