@@ -47,7 +47,7 @@ def _refuse_bools(value: Any, found: Any, where: str) -> None:
     if isinstance(value, Mapping):
         parts = found if isinstance(found, Mapping) else vars(found)
         for key in value.keys() & parts.keys():
-            _refuse_bools(value[key], parts[key], f"{where}.{key}")
+            _refuse_bools(value[key], parts[key], f"{where}.{key}".lstrip("."))
     elif isinstance(value, list | tuple) and isinstance(found, list | tuple):
         for i, pair in enumerate(zip(value, found, strict=False)):
             _refuse_bools(*pair, f"{where}.{i}")

@@ -62,6 +62,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
@@ -76,10 +77,11 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         sys.argv = typed  # other processes of the same run are started from it
         module, _, name = job.partition(":")
         hydra_cfg = HydraConfig.get()
-        changed = (o for o in hydra_cfg.overrides.task if o not in arguments)
+        overrides: Any = OmegaConf.to_container(hydra_cfg.overrides.task)  # may hold ${...}
+        changed = (o for o in overrides if o not in arguments)
         run = " ".join([str(hydra_cfg.job.get("num", 0)), *changed])
         try:
-            results[run] = _run_job(cfg, getattr(import_module(module), name)) or {}
+            results[run] = _run_job(cfg, getattr(import_module(module), name), overrides) or {}
         except SystemExit as end:
             if not results or end.code != 1:  # a mistake in the first run is in all of them
                 raise
@@ -133,7 +135,7 @@ def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
 # --------------------------------------------------------------------------------------- a run
 
 
-def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
+def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str]) -> Any:
     """One run: its folder, its log, its configuration on disk, then the job.
 
     With ``resume``, the configuration of the run in the folder, if any, is the base. A user's
@@ -157,7 +159,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
         fail("resume=auto needs run_dir=DIR, the folder of the run to continue or to start")
     OmegaConf.update(cfg, "run_dir", hydra_cfg.runtime.output_dir)
     if "overrides" in cfg:
-        OmegaConf.update(cfg, "overrides", list(hydra_cfg.overrides.task))
+        OmegaConf.update(cfg, "overrides", overrides)
     devices = OmegaConf.select(cfg, "trainer.devices", default=1)
     if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device: leave trainer.devices at 1, or start the runs one by one")
@@ -180,7 +182,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> Any:
         if (folder / "config.yaml").is_file():
             before = (folder / "config.yaml").read_bytes()
         if resume and before is not None:
-            cfg = continued(cfg, folder, hydra_cfg.overrides.task)
+            cfg = continued(cfg, folder, overrides)
         values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if is_first_rank():
             save_config(values, folder)

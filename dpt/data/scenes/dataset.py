@@ -65,8 +65,8 @@ class ScenesDataset(Dataset):
             raise ValueError(f"scenes: split={split!r}: choose from {', '.join(SPLITS)}")
         if len(size) != 2 or min(size) < 16:
             raise ValueError(f"scenes: size={size!r}: must be [H, W] with both at least 16")
-        if length < 1 or seed < 0:
-            raise ValueError(f"scenes: length={length} must be above 0, seed={seed} not below 0")
+        if not 1 <= length <= 10**8 or seed < 0:
+            raise ValueError(f"scenes: length={length} must be 1..10**8, seed={seed} not below 0")
         self.split, self.length, self.seed = split, length, seed
         self.size = (size[0], size[1])
 
