@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -79,6 +80,11 @@ def config_dir() -> Path:
         if (folder / "train.yaml").is_file():
             return folder
     raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
+
+
+def without_passwords(text: str) -> str:
+    """``text`` with ``***`` in place of the passwords in addresses, ``https://name:word@host``."""
+    return re.sub(r"(\w://[^\s/:@]*):[^\s/]+@", r"\1:***@", text)
 
 
 def printable(text: str | Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from dpt.atomic import write_bytes
+from dpt.files import without_passwords
 from dpt.process import is_first_rank
 
 T = TypeVar("T")
@@ -29,11 +29,6 @@ class _Terminal(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, RuntimeError):  # a pipe without a reader, a signal while printing
             print(self.format(record), flush=True)
-
-
-def without_passwords(text: str) -> str:
-    """``text`` with ``***`` in place of the passwords in addresses, ``https://name:word@host``."""
-    return re.sub(r"(\w://[^\s/:@]*):[^\s/@]+@", r"\1:***@", text)
 
 
 class _Formatter(logging.Formatter):

@@ -19,7 +19,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dpt.files import config_dir
+from dpt.files import config_dir, without_passwords
 from dpt.plugins import load_plugins
 from dpt.process import is_first_rank
 
@@ -45,8 +45,6 @@ def fail(message: str) -> NoReturn:
     """Prints ``error: message`` as one line and exits with 1."""
     if os.environ.get("DPT_DEBUG"):
         traceback.print_exc()
-    from dpt.run_log import without_passwords
-
     print(f"error: {without_passwords(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(1)
 
@@ -150,7 +148,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str
 
     from dpt.atomic import write_bytes
     from dpt.config.objects import continued
-    from dpt.run_log import start_log, without_passwords
+    from dpt.run_log import start_log
 
     hydra_cfg = HydraConfig.get()
     resume = cfg.get("resume")
@@ -228,7 +226,6 @@ def save_config(cfg: Mapping[str, Any], folder: Path) -> None:
 
     from dpt.atomic import write_bytes
     from dpt.config.objects import map_strings
-    from dpt.run_log import without_passwords
 
     plain = map_strings(cfg, without_passwords)
     write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)).encode())

@@ -23,9 +23,10 @@ from dpt.data import DataError, EpochSampler
 from dpt.data_check import quick_findings
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
+from dpt.files import without_passwords
 from dpt.objectives.base import lower_is_better, nonfinite_summary
 from dpt.process import is_first_rank
-from dpt.run_log import log_table, without_passwords, write_json
+from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.resume import RunState, checkpoint_of, step_of, without_weight_files
 from dpt.training.task import Task, make_task
