@@ -138,15 +138,13 @@ def train_loader(
     values = check_arguments(
         TrainTransform, {"image_size": settings.image_size, **augment}, "augment"
     )
-    transform = TrainTransform(**values)
-    return _loader(dataset, transform, settings, targets, training=True, seed=seed)
+    return _loader(dataset, TrainTransform(**values), settings, targets, training=True, seed=seed)
 
 
 def eval_loader(
     dataset: Any, settings: LoaderSettings, preprocessing: Preprocessing, targets: Any
 ) -> DataLoader:
-    transform = EvalTransform(preprocessing)
-    return _loader(dataset, transform, settings, targets, training=False, seed=0)
+    return _loader(dataset, EvalTransform(preprocessing), settings, targets, training=False, seed=0)
 
 
 def _loader(
@@ -184,4 +182,5 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
     if not OmegaConf.is_dict(run.get("data")):
         raise ValueError(f"{folder / 'config.yaml'}: holds no data: give data=NAME")
     log.info("data: of the run %s", folder)
-    return OmegaConf.to_container(run)["data"]
+    values: Any = OmegaConf.to_container(run.data)
+    return values

@@ -74,7 +74,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     def entry(cfg: Any) -> None:
         sys.argv = typed  # other processes of the same run are started from it
         module, _, name = job.partition(":")
-        hydra_cfg = HydraConfig.get()
+        hydra_cfg: Any = HydraConfig.get()
         overrides: Any = OmegaConf.to_container(hydra_cfg.overrides.task)  # may hold ${...}
         changed = (o for o in overrides if o not in arguments)
         run = " ".join([str(hydra_cfg.job.get("num", 0)), *changed])

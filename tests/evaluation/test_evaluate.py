@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -77,12 +78,15 @@ def test_heads_without_labels_are_left_out(evaluate, checkpoint, metrics, dense_
 @pytest.mark.parametrize("form", ["{run}", "checkpoint={run}/checkpoints/last.ckpt"])
 def test_a_run_is_evaluated_on_its_own_data(form, train, dense_data, scores, tmp_path):
     run = train(tmp_path / "run", "task=segmentation", *dense_data, "trainer.max_steps=1")
-    call("evaluate", form.format(run=run), f"run_dir={tmp_path / 'found'}", *ON_CPU,
-         "data.batch_size=1")  # fmt: skip
-    assert close(scores(tmp_path / "found"), scores(run))
-    cfg = OmegaConf.load(tmp_path / "found/config.yaml")
-    assert cfg.data.root == OmegaConf.load(run / "config.yaml").data.root
-    assert cfg.data.batch_size == 1  # keys on the command line change the run's
+    root = OmegaConf.load(run / "config.yaml").data.root
+    found, keys = tmp_path / "found", ["data.batch_size=1"]  # these change the run's
+    if form != "{run}":
+        root = str(shutil.copytree(root, tmp_path / "moved"))
+        keys.append(f"data.root={root}")
+    call("evaluate", form.format(run=run), f"run_dir={found}", *ON_CPU, *keys)
+    assert close(scores(found), scores(run))
+    data = OmegaConf.load(found / "config.yaml").data
+    assert (data.root, data.batch_size) == (root, 1)
 
 
 def test_without_a_run_the_data_must_be_named(checkpoint, tmp_path, capsys):
