@@ -66,8 +66,8 @@ def checkpoint_of(folder, name="last"):
 def test_the_folder_is_complete(kind, run):
     files = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
     pictures = {f for f in files if f.startswith("panels/")}
-    assert files - pictures == {"config.yaml", "log.txt", "metrics.json", "checkpoints/last.ckpt",
-                                "checkpoints/best.ckpt"}  # fmt: skip
+    assert files - pictures == {"config.yaml", "log.txt", "metrics.json", ".lock",
+                                "checkpoints/last.ckpt", "checkpoints/best.ckpt"}  # fmt: skip
     wanted = {f"panels/{i:05d}.png" for i in range(5)} if RUNS[kind][3] else set()
     assert pictures == wanted
     assert "Scores on val" in log_of(run)
@@ -321,8 +321,8 @@ def test_a_sweep_numbers_its_runs(train, tmp_path):
         assert (folder / "checkpoints/last.ckpt").is_file()
         assert log_of(folder).count("Scores on val") == 1
     lines = log_of(folder).partition("Sweep")[2].splitlines()
-    assert "val/mae" in lines[1]
-    assert [line.split()[:2] for line in lines[3:5]] == [["0", "optim.lr=0.01"],
+    assert "val/mae" in lines[2]
+    assert [line.split()[:2] for line in lines[4:6]] == [["0", "optim.lr=0.01"],
                                                         ["1", "optim.lr=0.02"]]  # fmt: skip
 
 
