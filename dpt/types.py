@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpt.files import MAX_PIXELS
+
 IGNORE_INDEX = 255
 """The label of pixels that no class claims, in memory. Files may use another: readers map it."""
 
@@ -173,12 +175,14 @@ class Preprocessing:
     interpolation: Interpolation = "cubic"
 
     def __post_init__(self) -> None:
-        if min(self.image_size) < 1:
+        height, width = self.image_size
+        if min(height, width) < 1 or height * width > MAX_PIXELS:
             raise ValueError(
-                f"preprocessing.image_size={self.image_size}: must be [H, W] in pixels"
+                f"preprocessing.image_size={[height, width]}: must be [H, W] in pixels, of at most "
+                f"{MAX_PIXELS} pixels"
             )
-        if self.multiple_of < 1:
-            raise ValueError(f"preprocessing.multiple_of={self.multiple_of}: must be at least 1")
+        if not 1 <= self.multiple_of <= 1000:
+            raise ValueError(f"preprocessing.multiple_of={self.multiple_of}: must be 1 to 1000")
         if not all(map(isfinite, self.mean)):
             raise ValueError(f"preprocessing.mean={list(self.mean)}: must be finite")
         if not all(isfinite(s) and s > 0 for s in self.std):
@@ -209,8 +213,10 @@ class Preprocessing:
 
     def bounded_size(self, height: int, width: int, name: Any) -> tuple[int, int]:
         """:meth:`input_size`; ValueError with the image's ``name`` if it would be far too large."""
-        size, usual = self.input_size(height, width), self.image_size
-        if self.resize != "none" and size[0] * size[1] > MAX_ELONGATION * usual[0] * usual[1]:
+        size, most = self.input_size(height, width), MAX_PIXELS
+        if self.resize != "none":
+            most = min(most, MAX_ELONGATION * self.image_size[0] * self.image_size[1])
+        if size[0] * size[1] > most:
             raise ValueError(
                 f"{name}: {width}x{height} pixels are too elongated, the network's input would "
                 f"have {size[1]}x{size[0]}: crop it"

@@ -142,7 +142,8 @@ def test_an_encoder_of_another_kind_replaces_the_tables():
         ({"reassemble_channels": [8, -8, 8, 8]}, r"reassemble_channels\.1=-8: must be greater"),
         ({"heads": {"depth": {"min_depth": math.nan}}}, r"depth\.min_depth=nan: must be a finite"),
         ({"preprocessing": {"std": [0, 0, 0]}}, r"preprocessing\.std=\[0\.0, .*above 0"),
-        ({"preprocessing": {"multiple_of": 0}}, r"preprocessing\.multiple_of=0: .*at least 1"),
+        ({"preprocessing": {"multiple_of": 0}}, r"preprocessing\.multiple_of=0: must be 1 to"),
+        ({"preprocessing": {"image_size": [10**5, 10**5]}}, r"image_size=\[100000, .*at most"),
         ({"decoder": {"scales": [3.5, 2, 1, 0.5]}}, "resample scale 3.5"),
     ],
 )

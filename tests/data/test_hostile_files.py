@@ -161,10 +161,11 @@ def test_a_range_of_ids_is_bounded(label_map):
         LabelRule(label_map=label_map)
 
 
-def test_a_photo_that_is_too_elongated_for_the_network():
-    sample = {"image": np.zeros((50_000, 1, 3), np.uint8), "name": "strip.png"}
-    with pytest.raises(DataError, match=r"strip\.png: 1x50000 pixels are too elongated"):
-        EvalTransform(Preprocessing())(sample)
+@pytest.mark.parametrize("settings", [{}, {"resize": "none", "multiple_of": 1000}], ids=str)
+def test_a_photo_that_is_too_elongated_for_the_network(settings):
+    sample = {"image": np.zeros((200_000, 1, 3), np.uint8), "name": "strip.png"}
+    with pytest.raises(DataError, match=r"strip\.png: 1x200000 pixels are too elongated"):
+        EvalTransform(Preprocessing(**settings))(sample)
 
 
 NAMES = [b"caf\xe9", b"line\nbreak", "ü".encode()]
