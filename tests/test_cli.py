@@ -545,7 +545,7 @@ def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
     assert "image_size" in mistake(*scored(checkpoint, "image_size=big"))
     labels = ("data=folder", f"data.root={folder}", "data.labels=masks", "data.num_classes=5")
     message = mistake(*scored(checkpoint, *labels, "protocol=kitti_garg"))
-    assert "protocol=kitti_garg sets max_depth, crop, which are for depth" in message
+    assert "protocol=kitti_garg says how depth is scored, but only segmentation is" in message
     damaged = tmp_path / "damaged.ckpt"
     torch.save({"state_dict": {"a": torch.zeros(1000)}}, damaged)
     assert "of no known format" in mistake(*scored(damaged))

@@ -92,11 +92,11 @@ def objectives_of(
             f"nothing to score: the checkpoint predicts {', '.join(outputs)}, "
             f"the data gives {given}"
         )
-    unused = protocol.depth_settings()
-    if unused and all(objective.target != "depth" for objective in objectives.values()):
+    is_for_depth = protocol.depth_notes() != Protocol().depth_notes()
+    if is_for_depth and all(objective.target != "depth" for objective in objectives.values()):
         raise ValueError(
-            f"protocol={protocol.name} sets {', '.join(unused)}, which are for depth, but only "
-            f"{', '.join(objectives)} is scored: choose another, such as whole or slide"
+            f"protocol={protocol.name} says how depth is scored, but only {', '.join(objectives)} "
+            "is: choose another, such as whole or slide"
         )
     return objectives
 

@@ -99,11 +99,6 @@ class Protocol:
             )
         return crop
 
-    def depth_settings(self) -> list[str]:
-        """The settings of how depth is scored that differ from their defaults."""
-        keys = ("min_depth", "max_depth", "crop", "alignment", "space")
-        return [key for key in keys if getattr(self, key) != getattr(Protocol, key)]
-
     def depth_notes(self) -> dict[str, Any]:
         """How depth is scored, as ``protocol/<key>`` for ``metrics.json``."""
         return self._notes("min_depth", "max_depth", "crop", "alignment", "space")
