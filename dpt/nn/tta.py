@@ -49,8 +49,9 @@ def augmented(
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
         model = partial(slide, model, specs, window=window, stride=stride)
     if tuple(scales) != (1.0,):
-        options = {"scales": scales, "multiple_of": multiple_of, "resize": resize}
-        model = partial(multi_scale, model, specs, **options)
+        model = partial(
+            multi_scale, model, specs, scales=scales, multiple_of=multiple_of, resize=resize
+        )
     if flip:  # last, so that all logits are resized before any are averaged
         model = partial(flipped_mean, model, specs)
     return model
