@@ -19,7 +19,7 @@ from dpt.types import IGNORE_INDEX
 Values = Counter[tuple[int, ...]]
 """Pixels of each id ``(i,)`` and of each colour ``(r, g, b)`` of mask files."""
 
-_CLASSES = ("num_classes", "label_map", "class_names", "label_colors")
+_CLASSES = ("num_classes", "label_map", "class_names")
 _MOST = 256  # values of masks: 255 classes, and one that means unlabelled
 _METRES = 100.0  # valid depth while data.max_depth is unknown
 
@@ -38,7 +38,7 @@ def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, A
         hint += "; ids that mean unlabelled are no classes: see data.ignore_index"
     if not settings:
         return {}, []
-    message = f"not given, and proposed by what the files hold: data.{', data.'.join(settings)}"
+    message = f"not given, so proposed: data.{', data.'.join(settings)}"
     pasted = [f"data.{key}={value}" for key, value in settings.items()]
     remedy = f"set {' '.join(pasted)}{hint}".replace(", ", ",")
     return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
@@ -66,16 +66,19 @@ def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> Values:
 
 def class_settings(values: Values) -> tuple[dict[str, Any], list[int]]:
     """The settings that make classes of the values in mask files, and the pixels of each class."""
-    if colors := [list(key) for key, _ in values.most_common() if len(key) == 3]:
-        settings: dict[str, Any] = {"num_classes": len(colors), "label_colors": colors}
-        return settings, [values[tuple(color)] for color in colors]
-    ids = sorted(key[0] for key in values)
+    ids = sorted(key[0] for key in values if len(key) == 1)
     found = [i for i in ids if i != IGNORE_INDEX]
-    if len(found) > 1 and found[0] == 0 and found[-1] < 2 * len(found):
-        settings = {"num_classes": found[-1] + 1, "ignore_index": IGNORE_INDEX}
-        return settings, [values[i,] for i in range(found[-1] + 1)]
-    classes = found if len(found) > 1 else ids  # such as masks of 0 and 255
-    return {"label_map": classes}, [values[i,] for i in classes]
+    keys: list[tuple[int, ...]]
+    if len(ids) < len(values):
+        keys = [key for key, _ in values.most_common() if len(key) == 3]
+        settings = {"num_classes": len(keys), "label_colors": [list(key) for key in keys]}
+    elif len(found) > 1 and found[0] == 0 and found[-1] < 2 * len(found):
+        keys = [(i,) for i in range(found[-1] + 1)]
+        settings = {"num_classes": len(keys), "ignore_index": IGNORE_INDEX}
+    else:  # a class for each id; 255 too where only one other id occurs
+        keys = [(i,) for i in (found if len(found) > 1 else ids)]
+        settings = {"label_map": [i for (i,) in keys]}
+    return settings, [values[key] for key in keys]
 
 
 def class_weights(counts: Sequence[int]) -> list[float]:
