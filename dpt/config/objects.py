@@ -68,7 +68,7 @@ def make(node: Any, where: str, *bases: type) -> Any:
     arguments = check_arguments(target, arguments, where, is_partial=is_partial)
     try:
         return partial(target, **arguments) if is_partial else target(**arguments)
-    except (MisconfigurationException, ImportError) as error:  # of Lightning
+    except (MisconfigurationException, ImportError, TypeError) as error:  # of libraries
         raise ValueError(f"{where}: {error}") from error
 
 
@@ -87,9 +87,10 @@ def find(path: Any, where: str, *bases: type) -> Callable[..., Any]:
     whose declared return type is such a class; ValueError if it is neither."""
     own = tuple(f"{name}." for name in plugin_names())
     allowed = tuple(dict.fromkeys(package for base in bases for package in SLOTS[base]))
-    wrong = f"{where}._target_={path if isinstance(path, str) else repr(path)}"
+    wrong = f"{where}._target_={str(path)[:200]}"
     places = f"{' or '.join(allowed)} or in a module of yours that {VARIABLE} names"
-    if not isinstance(path, str) or not path.startswith((*allowed, *own)) or "._" in path:
+    is_name = isinstance(path, str) and len(path) < 200 and "._" not in path
+    if not is_name or not path.startswith((*allowed, *own)):
         raise ValueError(f"{wrong}: must be in {places}")
     module, _, name = path.rpartition(".")
     try:

@@ -45,10 +45,12 @@ ATTACKS = [
     "dpt.losses.depth.nn",
     "dpt.data.Dataset",
     "builtins.exec",
+    "torch.nn." + "a." * 100_000,
+    {"dpt.losses.SILogLoss": 1},
 ]
 
 
-@pytest.mark.parametrize("target", ATTACKS)
+@pytest.mark.parametrize("target", ATTACKS, ids=lambda t: str(t)[:80])
 def test_other_code_is_refused_everywhere(target):
     for base in SLOTS:
         with pytest.raises(ValueError, match=r"^x\._target_=.*: (must be|not found)") as error:
@@ -159,6 +161,12 @@ def test_a_nested_object_is_of_the_declared_type(own_module):
     wrong = {"_target_": "lightning.pytorch.callbacks.Timer"}
     with pytest.raises(ValueError, match=r"x\.part=.*must be an instance of Module"):
         make({"_target_": f"{own_module}.Mine", "part": wrong}, "x", nn.Module)
+
+
+def test_a_value_that_the_class_refuses():
+    node = {"_target_": "lightning.pytorch.callbacks.Timer", "duration": {"lots": 1}}
+    with pytest.raises(ValueError, match=r"^x: 'lots' is an invalid keyword"):
+        make(node, "x", Callback)
 
 
 @pytest.mark.parametrize("value", [5, None, "dpt.losses.SILogLoss", []])
