@@ -69,6 +69,7 @@ def class_settings(values: Values) -> tuple[dict[str, Any], list[int]]:
     ids = sorted(key[0] for key in values if len(key) == 1)
     found = [i for i in ids if i != IGNORE_INDEX]
     keys: list[tuple[int, ...]]
+    settings: dict[str, Any]
     if len(ids) < len(values):
         keys = [key for key, _ in values.most_common() if len(key) == 3]
         settings = {"num_classes": len(keys), "label_colors": [list(key) for key in keys]}
