@@ -136,7 +136,7 @@ class StepGuard:
         self.total += 1
         self.in_a_row += 1
         path = Path(trainer.default_root_dir) / "nonfinite.csv"
-        with path.open("a", newline="") as file:
+        with path.open("a", newline="", errors="backslashreplace") as file:
             rows = csv.writer(file)
             if file.tell() == 0:
                 rows.writerow(["step", "rank", "loss", "gradient_norm", "sample"])

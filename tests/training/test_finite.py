@@ -111,14 +111,17 @@ def test_an_infinite_statistic_skips_the_step(tmp_path, monkeypatch):
 
 
 def test_every_batch_of_an_accumulated_step_is_written_down(task, tmp_path):
-    """The fault may lie in the first of them, which the gradient does not tell."""
+    """The fault may lie in the first of them, which the gradient does not tell.
+
+    One name is not UTF-8.
+    """
     optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
     for i, factor in enumerate((float("nan"), 1.0)):
-        loss = task.training_step({**batch_of(2), "name": [f"{i}a", f"{i}b"]}, i) * factor
+        loss = task.training_step({**batch_of(2), "name": [f"{i}a", f"{i}\udcff"]}, i) * factor
         loss.backward()
     task.configure_gradient_clipping(optimizer, 1.0, "norm")
     rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
-    assert [row["sample"] for row in rows] == ["0a", "0b", "1a", "1b"]
+    assert [row["sample"] for row in rows] == ["0a", "0\\udcff", "1a", "1\\udcff"]
     step(task, optimizer, factor=float("nan"))  # the next one knows nothing of them
     assert len(list(csv.DictReader((tmp_path / "nonfinite.csv").open()))) == 4 + len(NAMES)
 
