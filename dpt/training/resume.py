@@ -180,7 +180,7 @@ def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
     """
     paths = [folder / "checkpoints" / name for name in ("last.ckpt", "best.ckpt")]
     found = [p for p in ([Path(resume)] if resume.endswith(".ckpt") else paths) if p.is_file()]
-    faults = []
+    faults: list[str] = []
     for path in found:
         fault = fault_of(path)
         if fault is None:
