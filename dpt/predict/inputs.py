@@ -71,7 +71,7 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
         found.update(dict.fromkeys(files))
     root = Path(os.path.commonpath(folders)) if folders else None
     relative = {
-        path: path.relative_to(root) if root in path.parents else Path(path.name) for path in found
+        p: p.relative_to(root) if root and root in p.parents else Path(p.name) for p in found
     }
     if len(set(relative.values())) < len(relative):
         root = Path(os.path.commonpath([*folders, *parents]))
