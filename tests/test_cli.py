@@ -457,8 +457,8 @@ def test_settings_of_the_folders_of_splits(mistake, folder):
     message = mistake(*masks(folder, "data.split_names.val=valid"))
     assert "set data.split_names.val=val" in message
     message = mistake(*masks(folder, "data.fractions.train=0.5"))
-    assert "data.fractions={'train': 0.5, 'val': 0.1} has no effect" in message
-    assert "is the train split" in message
+    assert "data.fractions has no effect" in message
+    assert "is the split train" in message
 
 
 def test_size_mismatch(mistake, folder):

@@ -110,7 +110,6 @@ def test_every_name_below_the_allowed_packages():
     functions = {f"{f.__module__}.{f.__name__}" for f in accepted if inspect.isfunction(f)}
     assert functions == {
         "dpt.training.callbacks.make_progress",
-        "dpt.training.loggers.make_tensorboard",
         "dpt.training.loggers.make_wandb",
         "dpt.training.loggers.never_fatal",  # takes a logger and returns it
         "dpt.training.optim.make_optimizer",
