@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from dpt.data.datasets.folder import scan
-from dpt.data.errors import DataError
 from dpt.data.formats import io
+from dpt.files import DataError
 from dpt.model import DPT
 from dpt.predict import Predictor
 from dpt.types import Calibration, CalibrationSpace

@@ -51,19 +51,12 @@ def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
 
 
-def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bilinear interpolation without aligned corners: (B, C, H, W)."""
-    if same_size(maps.shape[-2:], size):
-        return maps
-    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
-
-
 OutputResize = Literal["bilinear_aligned", "bilinear", "bicubic"]
 """How dense outputs get another size: as in DPT's decoder, as in mmsegmentation, or as in the
 official DPT code. Only the first aligns the corners."""
 
 
-def resize_output(maps: Tensor, size: tuple[int, int], rule: OutputResize) -> Tensor:
+def resize(maps: Tensor, size: tuple[int, int], rule: OutputResize = "bilinear") -> Tensor:
     """Maps (B, C, h, w) at ``size``: (B, C, H, W)."""
     if rule == "bilinear_aligned" or same_size(maps.shape[-2:], size):
         return upsample(maps, size)

@@ -6,14 +6,14 @@ Data flows one way: file -> sample -> batch -> tokens -> maps -> output -> loss,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpt.files import MAX_PIXELS
+from dpt.files import MAX_PIXELS, DataError
 
 IGNORE_INDEX = 255
 """The label of pixels that no class claims, in memory. Files may use another: readers map it."""
@@ -212,12 +212,12 @@ class Preprocessing:
         return to_multiple(scale * height, target_h), to_multiple(scale * width, target_w)
 
     def bounded_size(self, height: int, width: int, name: Any) -> tuple[int, int]:
-        """:meth:`input_size`; ValueError with the image's ``name`` if it would be far too large."""
+        """:meth:`input_size`; DataError with the image's ``name`` if it would be far too large."""
         size, most = self.input_size(height, width), MAX_PIXELS
         if self.resize != "none":
             most = min(most, MAX_ELONGATION * self.image_size[0] * self.image_size[1])
         if size[0] * size[1] > most:
-            raise ValueError(
+            raise DataError(
                 f"{name}: {width}x{height} pixels are too elongated, the network's input would "
                 f"have {size[1]}x{size[0]}: crop it"
             )
@@ -255,13 +255,12 @@ class Calibration:
     max_depth: float = 1e3
 
     def __post_init__(self) -> None:
-        for name in ("scale", "shift", "min_depth", "max_depth"):
-            value = getattr(self, name)
-            if not isfinite(value) or (value <= 0 and name != "shift"):
-                rule = "finite" if name == "shift" else "finite and above 0"
-                raise ValueError(f"calibration.{name}={value!r}: must be {rule}")
-        if self.min_depth >= self.max_depth:
-            raise ValueError(f"calibration.max_depth={self.max_depth} must exceed min_depth")
+        if not (0 < self.scale < inf and isfinite(self.shift)):
+            found = f"calibration.scale={self.scale}, shift={self.shift}"
+            raise ValueError(f"{found}: must be finite, scale above 0")
+        if not 0 < self.min_depth < self.max_depth < inf:
+            found = f"calibration.min_depth={self.min_depth}, max_depth={self.max_depth}"
+            raise ValueError(f"{found}: must be finite, above 0 and ascend")
 
     def to_metres(self, prediction: Tensor) -> Tensor:
         """Depth in metres, within ``min_depth`` and ``max_depth``.

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dpt.data.base import Augmented, Dataset, Transform
-from dpt.data.errors import DataError
 from dpt.data.samplers import EpochSampler
+from dpt.files import DataError
 from dpt.process import end_with_parent
 from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, Sample, Target
 

@@ -9,7 +9,6 @@ from typing import Any
 import cv2
 import numpy as np
 
-from dpt.data.errors import DataError
 from dpt.data.resize import resize_image, resize_map, whole_factor
 from dpt.types import IGNORE_INDEX, Preprocessing, Sample
 
@@ -117,10 +116,7 @@ class EvalTransform:
 
     def __call__(self, sample: Sample, *, seed: int = 0) -> Sample:
         height, width = sample["image"].shape[:2]
-        try:
-            size = self.preprocessing.bounded_size(height, width, sample.get("name", "an image"))
-        except ValueError as error:
-            raise DataError(str(error)) from None
+        size = self.preprocessing.bounded_size(height, width, sample.get("name", "an image"))
         out = sample.copy()
         out["image"] = resize_image(sample["image"], size, rule=self.preprocessing.interpolation)
         return out

@@ -10,7 +10,6 @@ from statistics import median
 
 import numpy as np
 
-from dpt.data.errors import few
 from dpt.data_check.measure import Photo
 from dpt.data_check.registration import (
     AGREEING,
@@ -22,6 +21,7 @@ from dpt.data_check.registration import (
     fit_table,
 )
 from dpt.data_check.scan import Finding, Record, Scan, Severity
+from dpt.files import few
 from dpt.types import IGNORE_INDEX
 
 _REFUSALS = {

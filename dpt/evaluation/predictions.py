@@ -13,10 +13,9 @@ import torch
 from torch.utils.data import Dataset
 
 from dpt.data.base import check_sample
-from dpt.data.errors import DataError
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
-from dpt.files import parse_json
+from dpt.files import DataError, parse_json
 from dpt.metrics.protocols import PredictionKind
 from dpt.types import Batch, OutputSpec, Target
 

@@ -285,7 +285,7 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
     import timm
 
     # timm refuses what `arguments` gives a second time: no configuration fetches or reads weights
-    fixed = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
+    fixed: dict[str, Any] = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
     switches: list[dict[str, Any]] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
     for switch in switches:
         try:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.depthmath import at_least_float32
-from dpt.functional import OutputResize, resize_output
+from dpt.functional import OutputResize, resize
 from dpt.types import OutputSpec
 
 Outputs = dict[str, Tensor]
@@ -121,8 +121,8 @@ def resized(output: Tensor, spec: OutputSpec, size: tuple[int, int], rule: Outpu
     if not spec.dense:
         return output
     if spec.channels is None:
-        return resize_output(output.unsqueeze(1), size, rule).squeeze(1)
-    return resize_output(output, size, rule)
+        return resize(output.unsqueeze(1), size, rule).squeeze(1)
+    return resize(output, size, rule)
 
 
 def slide(

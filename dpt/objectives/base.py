@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.functional import OutputResize, resize_output
+from dpt.functional import OutputResize, resize
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
 from dpt.types import Batch, OutputSpec, Target
@@ -110,7 +110,7 @@ class Objective(nn.Module, ABC):
         if not self.dense or output.shape[-2:] == torch.Size(size):
             return output
         maps = output.float().flatten(0, -3)[None]
-        maps = resize_output(maps, (size[0], size[1]), self.resize)
+        maps = resize(maps, (size[0], size[1]), self.resize)
         return maps.view(*output.shape[:-2], *size)
 
     def update(self, outputs: Outputs, batch: Batch) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.functional import FEW_CLASSES, chunked_argmax, resize_output, upsample
+from dpt.functional import FEW_CLASSES, chunked_argmax, resize, upsample
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import ClassObjective, Outputs, mean_guesses, nearest, to_numpy
@@ -110,7 +110,7 @@ class SegmentationObjective(ClassObjective):
         best = scores.new_full((len(scores), *full), -torch.inf)
         ids = torch.zeros_like(best, dtype=torch.long)
         for first in range(0, scores.shape[1], FEW_CLASSES):  # all at once take much memory
-            part = resize_output(scores[:, first : first + FEW_CLASSES], full, self.resize)
+            part = resize(scores[:, first : first + FEW_CLASSES], full, self.resize)
             score, found = part.max(dim=1)
             ids = torch.where(score > best, first + found, ids)
             best = torch.maximum(score, best)

@@ -13,9 +13,9 @@ import PIL.Image
 import PIL.ImageOps
 from torch import Tensor
 
-from dpt.data.errors import DataError, missing_path
 from dpt.data.formats.io import IMAGE_SUFFIXES, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
+from dpt.files import DataError, missing_path
 
 Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
 SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpt.files import few
 from dpt.nn import Beit, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
 from dpt.weights.files import from_hub, open_source, reason
-from dpt.weights.format import Config, Tensors, few, list_faults, naming
+from dpt.weights.format import Config, Tensors, list_faults, naming
 from dpt.weights.formats import FORMATS, Native
 
 Grid = tuple[int, int]
@@ -68,7 +69,7 @@ class LoadReport:
             "also kept": self.kept,
             "left at random, of another size": self.outputs,
         }
-        shown = [f"{label}: {few(names)}" for label, names in lists.items() if names]
+        shown = [f"{label}: {few(names, 8)}" for label, names in lists.items() if names]
         return "; ".join([f"{self.source}: {self.loaded} encoder tensors loaded", *shown])
 
 
@@ -151,7 +152,7 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
     if wrong := list_faults({k: wanted[k] for k in fitting}, fitting):
         raise ValueError(f"{path}: another architecture: {wrong}")
     if not any("blocks" in k or "stages" in k or "layer" in k for k in fitting):
-        found = few(sorted(state))
+        found = few(sorted(state), 8)
         raise ValueError(f"{path}: no tensor of this encoder found; the file has {found}")
     target.load_state_dict(fitting, strict=False)
     report.loaded = len(fitting)

@@ -8,7 +8,6 @@ holds. The first row that matches a name applies.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from abc import ABC, abstractmethod
@@ -22,10 +21,9 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
-from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from dpt.files import few
 from dpt.model_config import ModelConfig
-from dpt.nn import DPT
 from dpt.weights.files import Source, reason
 
 Config = dict[str, Any]
@@ -33,8 +31,6 @@ Tensors = Mapping[str, Tensor]
 Table = Sequence[tuple[str, str]]
 Keys = Mapping[str, tuple[str, Any]]
 """For each of our options, the key in another format's config and the default there."""
-MAX_TENSORS = 20_000
-"""Most tensors of a model in a file. The largest known models have a tenth of them."""
 
 
 @dataclass(frozen=True)
@@ -215,20 +211,8 @@ def to_theirs(state: Tensors, table: Table, deepest_unit: str) -> dict[str, Tens
 def resolve(config: Config) -> tuple[Config, Tensors]:
     """A configuration with every option, and its tensors without values; nothing is allocated."""
     full = ModelConfig.from_dict(config)
-    count = itertools.count()
-
-    def limit(*_: object) -> None:
-        if next(count) == MAX_TENSORS:
-            raise ValueError(f"more than {MAX_TENSORS} tensors: check the number of blocks")
-
-    hook = register_module_parameter_registration_hook(limit)
-    try:
-        with torch.device("meta"):
-            encoder, decoder, heads = full.build()
-            model = DPT(encoder=encoder, decoder=decoder, heads=heads)
-    finally:
-        hook.remove()
-    return full.to_dict(), model.state_dict()
+    tensors = full.outline().state_dict()
+    return full.to_dict(), tensors
 
 
 def list_faults(wanted: Tensors, state: Tensors) -> str:
@@ -238,7 +222,7 @@ def list_faults(wanted: Tensors, state: Tensors) -> str:
     faults += [
         f"{k} {fault}" for k in wanted if k in state and (fault := _fault(wanted[k], state[k]))
     ]
-    return few(faults, "; ")
+    return few(faults, 8, "; ")
 
 
 def _fault(wanted: Tensor, given: Tensor) -> str:
@@ -248,12 +232,6 @@ def _fault(wanted: Tensor, given: Tensor) -> str:
     if given.is_floating_point() != wanted.is_floating_point() or given.is_complex():
         return f"is {given.dtype}, not {wanted.dtype}"
     return "" if given.isfinite().all() else "holds NaN or infinity"
-
-
-def few(items: list[str], separator: str = ", ") -> str:
-    """The first items on one line, and the number of further ones."""
-    shown = separator.join(items[:8])
-    return f"{shown} and {len(items) - 8} more" if len(items) > 8 else shown
 
 
 # Configurations

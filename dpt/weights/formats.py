@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dpt.files import few
 from dpt.weights.depth_anything import DepthAnything, Dinov2
 from dpt.weights.files import WEIGHTS_FILE, Source, open_source
 from dpt.weights.format import (
@@ -20,7 +21,6 @@ from dpt.weights.format import (
     Config,
     Format,
     Tensors,
-    few,
     list_faults,
     naming,
     resolve,
@@ -77,7 +77,7 @@ def _open(path: str | Path) -> tuple[Format, Checkpoint]:
     config = f"model_type {source.config.get('model_type')!r}, " if source.config else ""
     raise ValueError(
         f"{path}: of no known format ({', '.join(f.name for f in FORMATS)}); found {config}"
-        f"{len(found)} entries: {few(found)}"
+        f"{len(found)} entries: {few(found, 8)}"
     )
 
 
@@ -107,7 +107,9 @@ class Conversion:
     def __str__(self) -> str:
         text = f"{self.source_format} -> {self.target_format}: {self.tensors} tensors"
         if self.unused:
-            text += f"\n{len(self.unused)} tensors that never run were left out: {few(self.unused)}"
+            text += (
+                f"\n{len(self.unused)} tensors that never run were left out: {few(self.unused, 8)}"
+            )
         return "\n".join([text, *self.notes])
 
 

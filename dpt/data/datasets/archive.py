@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dpt import atomic
-from dpt.data.errors import DataError
+from dpt.files import DataError
 
 MAX_RATIO = 100
 """Largest unpacked size of an archive, relative to its own size."""

@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 
 import fsspec
 
-from dpt.data.errors import DataError
+from dpt.files import DataError
 from dpt.run_log import tracked
 
 ATTEMPTS = 6

@@ -13,25 +13,24 @@ from typing import ClassVar
 import numpy as np
 
 from dpt.data.base import Dataset, Files, check_sample
-from dpt.data.errors import DataError, data_root, few
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
-from dpt.files import printable
+from dpt.files import DataError, data_root, few, printable, read_text
 from dpt.types import DatasetInfo, Sample
 
 
 class FileTable:
-    """The ``Files`` of many samples, pickled into one array.
+    """The ``Files`` of many samples, pickled into one block of bytes.
 
-    Worker processes share its memory. Python objects would be copied into each of them page by
-    page, because reading an object writes its count of references.
+    Worker processes share its memory. Many objects would be copied into each of them page by page,
+    because reading an object writes its count of references.
     """
 
     def __init__(self, files: Iterable[Files]) -> None:
         rows = [pickle.dumps(each) for each in files]
-        self._rows = np.frombuffer(b"".join(rows), np.uint8)
+        self._rows = b"".join(rows)
         self._ends = np.cumsum([0, *map(len, rows)])
 
     def __len__(self) -> int:
@@ -202,7 +201,7 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
 
 def read_list(path: Path) -> list[str]:
     """The lines of a text file that are neither blank nor comments (``#``)."""
-    lines = (line.strip() for line in io.read_text(path).splitlines())
+    lines = (line.strip() for line in read_text(path).splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 

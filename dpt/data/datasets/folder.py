@@ -12,10 +12,10 @@ from typing import Literal
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list, share_out
-from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
+from dpt.files import DataError, few, missing_path
 from dpt.types import IGNORE_INDEX
 
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing, read_list, share_out
-from dpt.data.errors import DataError, few
 from dpt.data.formats.depth_encoding import DepthRule
+from dpt.files import DataError, few
 
 MAX_DIFFERENCE = 0.02
 """Seconds by which a photo and its depth map may differ, as in the benchmark's ``associate.py``."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpt.data.errors import DataError
+from dpt.files import DataError
 
 
 @dataclass(frozen=True, kw_only=True)

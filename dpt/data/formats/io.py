@@ -18,10 +18,17 @@ import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, ImageFileDirectory_v2
 
-from dpt import files
-from dpt.data.errors import DataError, few, missing_path, require
 from dpt.data.formats.depth_encoding import DepthRule
-from dpt.files import MAX_BYTES, MAX_PIXELS
+from dpt.files import (
+    MAX_BYTES,
+    MAX_PIXELS,
+    DataError,
+    few,
+    open_file,
+    read_bytes,
+    read_text,
+    require,
+)
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".npz", ".h5", ".hdf5",
@@ -125,14 +132,6 @@ def _read_stored_labels(path: str | Path) -> np.ndarray:
     return labels
 
 
-def read_text(path: str | Path) -> str:
-    """A UTF-8 text file: a list of names or a table."""
-    try:
-        return read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not a text file in UTF-8: save it as UTF-8") from None
-
-
 def read_table(
     path: str | Path, columns: Sequence[str], *, remedy: str
 ) -> Iterator[tuple[str, list[str]]]:
@@ -192,33 +191,6 @@ def _ids_of_colors(
 
 
 # ------------------------------------------------------------------------ files and decoders
-
-
-@contextmanager
-def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[io.BufferedReader]:
-    """As :func:`dpt.files.open_file`; DataError if the file is empty or cannot be read."""
-    try:
-        with files.open_file(path, limit=limit) as file:
-            if not file.peek(1):
-                raise DataError(f"{path}: the file is empty: {AGAIN}")
-            yield file
-    except (FileNotFoundError, NotADirectoryError):
-        raise missing_path(Path(path), what="file", remedy="check the path") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}): check permissions") from None
-    except ValueError as error:
-        raise DataError(str(error)) from None
-
-
-def check_file(path: str | Path) -> None:
-    """For libraries that open a file themselves; errors as :func:`open_file`."""
-    with open_file(path):
-        pass
-
-
-def read_bytes(path: str | Path) -> bytes:
-    with open_file(path, limit=MAX_BYTES) as file:
-        return file.read()
 
 
 def check_pixels(path: str | Path, height: int, width: int) -> None:
@@ -368,8 +340,7 @@ def read_numpy(
 def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
     """A channel of an OpenEXR file: without ``key`` the one called Z, or any of equal ones."""
     library = require("OpenEXR", f"{path}: reading it", extra="exr")
-    check_file(path)
-    with _decoding(path, "an EXR file"):
+    with open_file(path), _decoding(path, "an EXR file"):
         for part in library.File(str(path), header_only=True).parts:
             first, last = part.header["dataWindow"]
             size = (last - first + 1).tolist()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpt.data.errors import DataError, few
+from dpt.files import DataError, few
 from dpt.types import IGNORE_INDEX
 
 LabelMap = Sequence[int | Sequence[int]] | str

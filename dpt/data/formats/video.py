@@ -10,8 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from dpt.data.errors import DataError
-from dpt.data.formats.io import check_file, check_pixels
+from dpt.data.formats.io import check_pixels
+from dpt.files import DataError, open_file
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
 # Containers only: FFmpeg's other formats are lists of further files and addresses, which it opens.
@@ -45,9 +45,9 @@ class VideoReader:
     def __init__(self, path: str | Path) -> None:
         _require_utf8(path)
         self.path = Path(path)
-        check_file(self.path)
-        # FFmpeg alone: OpenCV would go on to cameras and numbered sequences of pictures
-        self._capture = cv2.VideoCapture(str(self.path.absolute()), cv2.CAP_FFMPEG)
+        with open_file(self.path):  # a regular file
+            # FFmpeg alone: OpenCV would go on to cameras and numbered sequences of pictures
+            self._capture = cv2.VideoCapture(str(self.path.absolute()), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise DataError(
                 f"{path}: not a video that can be decoded, or damaged: copy or download it again"

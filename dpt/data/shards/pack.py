@@ -19,10 +19,10 @@ import torch.utils.data
 
 from dpt import atomic
 from dpt.data.base import Dataset, check_sample
-from dpt.data.errors import DataError
 from dpt.data.loading import read_in_order
 from dpt.data.shards.packed import INDEX, Shard, ShardIndex
 from dpt.data.shards.samples import encode_sample
+from dpt.files import DataError
 from dpt.run_log import tracked
 
 log = logging.getLogger("dpt")

@@ -21,10 +21,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dpt.data.base import Dataset
 from dpt.data.datasets.download import fetch, verify
-from dpt.data.errors import DataError, data_root, missing_path
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
-from dpt.files import MAX_BYTES, read_bytes
+from dpt.files import MAX_BYTES, DataError, data_root, missing_path, read_bytes
 from dpt.types import DatasetInfo, Sample
 
 MAX_SAMPLES = 10**8
@@ -180,10 +179,8 @@ def _read_table(file: BinaryIO, *, source: str) -> Table:
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
-                if not member.isreg() or member.issparse():
-                    raise tarfile.TarError(f"{member.name} is not a plain file")
-                if member.size > MAX_BYTES:
-                    raise tarfile.TarError(f"{member.name} has {member.size} bytes")
+                if not member.isreg() or member.issparse() or member.size > MAX_BYTES:
+                    raise tarfile.TarError(f"{member.name} is not a plain file, or too large")
                 key, _, part = member.name.partition(".")
                 if not table or table[-1][0] != key:
                     table.append((key, {}))

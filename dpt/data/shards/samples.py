@@ -16,9 +16,8 @@ import cv2
 import numpy as np
 
 from dpt.data.base import check_sample
-from dpt.data.errors import DataError
 from dpt.data.formats import io
-from dpt.files import parse_json
+from dpt.files import DataError, parse_json, read_bytes
 from dpt.types import Sample
 
 _SCALARS = ("name", "class_id", "value")
@@ -34,7 +33,7 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     path = Path(sample.get("name", ""))
     suffix, data = path.suffix.lower().removeprefix("."), b""
     if f".{suffix}" in io.IMAGE_SUFFIXES and path.is_file():
-        data = io.read_bytes(path)
+        data = read_bytes(path)
     if data and np.array_equal(io.read_image(path, data=data), sample["image"]):
         parts = {{"jpeg": "jpg", "tiff": "tif"}.get(suffix, suffix): data}
     else:
