@@ -213,10 +213,9 @@ class Preprocessing:
 
     def bounded_size(self, height: int, width: int, name: Any) -> tuple[int, int]:
         """:meth:`input_size`; DataError with the image's ``name`` if it would be far too large."""
-        size, most = self.input_size(height, width), MAX_PIXELS
-        if self.resize != "none":
-            most = min(most, MAX_ELONGATION * self.image_size[0] * self.image_size[1])
-        if size[0] * size[1] > most:
+        size = self.input_size(height, width)
+        usual = self.image_size[0] * self.image_size[1]
+        if size[0] * size[1] > (MAX_PIXELS if self.resize == "none" else MAX_ELONGATION * usual):
             raise DataError(
                 f"{name}: {width}x{height} pixels are too elongated, the network's input would "
                 f"have {size[1]}x{size[0]}: crop it"

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 from urllib.error import HTTPError
@@ -52,7 +53,7 @@ def fetch(
         target: the file to write; its folder is created.
         checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. None checks the length only.
         size: size of the file in bytes, if known.
-        limit: largest size that is accepted; None takes ``size``, or 90 % of the free space.
+        limit: largest size that is accepted, by default ``size``; at most 90 % of the free space.
         remedy: what to do if the server refuses; None suggests fetching the file by hand.
         quiet: show no progress.
 
@@ -67,8 +68,8 @@ def fetch(
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab" if checksum else "wb") as file:
-            free = shutil.disk_usage(part.parent).free
-            limit = limit or size or file.tell() + int(0.9 * free)
+            room = file.tell() + int(0.9 * shutil.disk_usage(part.parent).free)
+            limit = min(limit or size or room, room)
             if url.startswith(("http://", "https://")):
                 resume = checksum is not None
                 _copy_http(url, file, limit, resume=resume, remedy=remedy, quiet=quiet)
@@ -113,14 +114,15 @@ def verify(
         raise DataError(f"{path}: its {algorithm} is {digest}, expected {expected}: {remedy}")
 
 
-def _append(file: BinaryIO, blocks: Iterable[bytes], limit: int) -> None:
-    for block in blocks:
+def _append(file: BinaryIO, blocks: Iterable[bytes], limit: int, *, announced: int = 0) -> None:
+    for block in chain([b""], blocks):
         file.write(block)
-        if file.tell() > limit:
-            _clear(file)
+        if max(file.tell(), announced) > limit:
+            if file.tell() > limit:
+                _clear(file)
             raise DataError(
-                f"{file.name}: stopped at {limit} bytes, the size expected or 90 % of the free "
-                "space: check the address, or free some space"
+                f"{file.name}: has more than {limit} bytes, the size expected or 90 % of the free "
+                "space: check the address, free some space, or set data.root to another disk"
             )
 
 
@@ -179,16 +181,10 @@ def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) 
 def _receive(response: http.client.HTTPResponse, file: BinaryIO, limit: int, *, quiet: bool) -> str:
     length = int(response.headers["Content-Length"] or 0)  # 0 if the server does not state it
     total = file.tell() + length
-    folder = Path(file.name).parent
-    if length > (free := shutil.disk_usage(folder).free):
-        raise DataError(
-            f"{folder}: needs {length / 1e9:.1f} GB, has {free / 1e9:.1f} GB free: free some "
-            "space, or set data.root to another disk"
-        )
     blocks: Iterable[bytes] = iter(partial(response.read, _MEGABYTE), b"")
     if length and not quiet:
         blocks = tracked(blocks, -(-length // _MEGABYTE), title=f"{Path(file.name).stem} (MB)")
-    _append(file, blocks, limit)
+    _append(file, blocks, limit, announced=total)
     done = file.tell()
     return f"the connection ended at {done} of {total} bytes" if length and done != total else ""
 

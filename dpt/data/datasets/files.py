@@ -29,7 +29,7 @@ class FileTable:
     """
 
     def __init__(self, files: Iterable[Files]) -> None:
-        rows = [pickle.dumps(each) for each in files]
+        rows = [pickle.dumps(tuple(each)) for each in files]
         self._rows = b"".join(rows)
         self._ends = np.cumsum([0, *map(len, rows)])
 
@@ -38,8 +38,7 @@ class FileTable:
 
     def __getitem__(self, index: int) -> Files:
         index = range(len(self))[index]
-        files: Files = pickle.loads(self._rows[self._ends[index] : self._ends[index + 1]])
-        return files
+        return Files(*pickle.loads(self._rows[self._ends[index] : self._ends[index + 1]]))
 
 
 FRACTIONS = {"train": 0.9, "val": 0.1}
