@@ -47,11 +47,13 @@ def read_manifest(
             depth, files = record.get("depth"), [folder / name for name in record["files"]]
             sources |= dict.fromkeys(files, Path(record["source"]))
             if depth:
-                units.add(depth["unit"])
                 code = float(depth["scale"]), float(depth["offset"])
+                if not (code[0] > 0 and np.isfinite(code).all()):
+                    raise ValueError(f"scale and offset {code}")
+                units.add(depth["unit"])
                 coding |= {file: code for file in files if file.suffix == ".png"}
-        except (ValueError, KeyError, AttributeError, TypeError):
-            continue  # cut short by a crash
+        except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
+            continue  # cut short by a crash, or damaged
     if not units:
         return coding, None, sources
     return coding, "metric" if units <= {"m", "metres"} else "relative", sources
@@ -86,6 +88,11 @@ class PredictionFolder:
         self.samples = [_parts(PurePath(name)) for name in names]
         lengths = range(1, max(map(len, self.samples)) + 1)
         distinct = len(set(self.samples))
+        if distinct < len(set(names)):
+            raise DataError(
+                f"predictions={folder}: images of this data differ only in the suffix or in zeros "
+                "before a number, so that predictions cannot be told apart: rename them"
+            )
         # the fewest parts by which the samples differ
         self.shortest = next(n for n in lengths if len({s[-n:] for s in self.samples}) == distinct)
 

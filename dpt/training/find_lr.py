@@ -85,10 +85,10 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
 
 def sweep_rates(*, lr_min: float, lr_max: float, steps: int) -> np.ndarray:
     """``steps`` rates from ``lr_min`` to ``lr_max`` with a constant ratio."""
-    if not 0 < lr_min < lr_max or steps < 10:
+    if not (0 < lr_min < lr_max and 10 <= steps <= 10**6):
         raise ValueError(
             f"find.lr_min={lr_min:g}, find.lr_max={lr_max:g}, find.steps={steps}: needs "
-            f"0 < lr_min < lr_max and at least 10 steps"
+            "0 < lr_min < lr_max and 10 to 1,000,000 steps"
         )
     return np.geomspace(lr_min, lr_max, steps)
 

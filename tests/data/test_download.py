@@ -203,6 +203,10 @@ def test_error_statuses(server, tmp_path):
 def test_no_server(tmp_path):
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/x: .*refused.*check the network"):
         fetch("http://127.0.0.1:9/x", tmp_path / "x")
+    with pytest.raises(
+        DataError, match=r"http://\[::1/x: Invalid IPv6 URL: fetch the file by hand"
+    ):
+        fetch("http://[::1/x", tmp_path / "x")
 
 
 def test_other_file_systems(tmp_path):

@@ -259,6 +259,8 @@ def test_faulty_folders(tmp_path):
     with pytest.raises(DataError, match=r"no file in .*images/train.*it is empty"):
         segmentation(tmp_path)
     (tmp_path / "images/train/a.heic").write_bytes(b"x")
+    for name in ("b", "c"):  # endless, if they were followed
+        (tmp_path / "images/train" / name).symlink_to("..")
     with pytest.raises(DataError, match=r"no file in .*suffix of \.jpg .*found .*a\.heic"):
         segmentation(tmp_path)
 
@@ -326,6 +328,8 @@ def test_class_options(tmp_path):
         ({"num_classes": 256}, r"data\.num_classes=256 must lie in 1\.\.255"),
         ({"class_names": ["a"]}, r"data\.class_names has 1 rows for 3 classes"),
         ({"label_colors": [[1, 2, 3]]}, r"data\.label_colors has 1 rows for 3"),
+        ({"label_colors": [[1, 2]] * 3}, r"data\.label_colors must have rows \[r,g,b\]"),
+        ({"label_colors": [[1, 2, 300]] * 3}, r"data\.label_colors must have rows \[r,g,b\]"),
     ]:
         with pytest.raises(DataError, match=says):
             one(tmp_path, ids(), **options)
@@ -400,6 +404,8 @@ def test_depth_options(tmp_path):
         ({"max_depth": None}, r"data\.max_depth is needed"),
         ({"min_depth": 20}, r"data\.min_depth=20 must lie"),
         ({"depth_scale": 0}, r"data\.depth_scale=0"),
+        ({"depth_scale": 1e-320}, r"data\.depth_scale=.* must be above 0"),
+        ({"cache_size": [5]}, r"data\.cache_size=\[5\]: must be \[height, width\]"),
     ]:
         with pytest.raises(DataError, match=says):
             depth_set(tmp_path, **options)

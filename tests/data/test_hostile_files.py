@@ -95,6 +95,23 @@ def test_the_limit_holds_for_videos(tmp_path, monkeypatch):
         VideoReader(tmp_path / "a.mp4")
 
 
+def test_the_limit_holds_for_arrays(tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", MAP)
+    monkeypatch.setattr(io, "MAX_PIXELS", 599)
+    for read in (io.read_labels, io.read_raw_depth):
+        with pytest.raises(DataError, match=r"a\.npy: has more than 0\.000599 million pixels"):
+            read(tmp_path / "a.npy")
+
+
+def test_a_photo_in_place_of_labels(tmp_path, monkeypatch):
+    colors = np.arange(90, dtype=np.uint8).reshape(5, 6, 3)
+    Image.fromarray(colors).save(tmp_path / "a.png")
+    monkeypatch.setattr(io, "MAX_COLORS", 29)
+    for read in (io.read_labels, io.label_values):
+        with pytest.raises(DataError, match=r"a\.png: a picture of 30 colours, not labels"):
+            read(tmp_path / "a.png")
+
+
 def test_hdf5_that_declares_more_than_it_holds(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("depth", (50_000, 50_000), np.float64, chunks=(100, 100))
@@ -152,7 +169,9 @@ def test_a_large_comment_is_no_fault_of_a_picture(tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 5, 3), np.uint8))
     data = (tmp_path / "a.png").read_bytes()
     comment = chunk(b"zTXt", b"comment\0\0" + zlib.compress(bytes(2_000_000)))
+    comment += chunk(b"eXIf", b"II*\0\x08\0")  # a damaged tag
     (tmp_path / "a.png").write_bytes(data[:33] + comment + data[33:])
+    assert io.exif_orientation(tmp_path / "a.png") == 1
     assert io.read_image(tmp_path / "a.png").shape == (4, 5, 3)
     assert io.read_size(tmp_path / "a.png") == (4, 5)
 

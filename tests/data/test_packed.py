@@ -361,11 +361,24 @@ def test_shards_that_differ_from_the_index(tmp_path, shards):
     first.write_bytes(tar_of({"1.jpg": b"x"}, size=len(whole)))
     with pytest.raises(DataError, match=r"val-000000\.tar: has 1 samples, expected"):
         packed(folder)[0]
+    member = tarfile.TarInfo("1.jpg")
+    member.pax_headers = {"size": "-512"}
+    first.write_bytes(tar_of({}, member, size=len(whole)))
+    with pytest.raises(
+        DataError, match=r"val-000000\.tar: not a readable shard .*not a plain file"
+    ):
+        packed(folder)[0]
     first.unlink()
     with pytest.raises(DataError, match=r"val-000000\.tar: does not exist: copy it again"):
         packed(folder)[0]
     with pytest.raises(DataError, match=r"index .*test\.json does not exist; .*dpt data pack"):
         PackedDataset(root=str(folder), split="test")
+
+
+def npz(array):
+    file = io.BytesIO()
+    np.savez(file, array)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -375,6 +388,9 @@ def test_shards_that_differ_from_the_index(tmp_path, shards):
         ({"jpg": b"x", "json": b"{}"}, r"s\.jpg: not a picture"),
         ({"png": None}, r"s\.json: missing or damaged"),
         ({"png": None, "json": b"3"}, r"s\.json: missing or damaged"),
+        ({"png": None, "json": b'{"class_id": "x"}'}, r"s\.json: missing or damaged"),
+        ({"png": None, "json": b'{"value": NaN}'}, r"s\.json: missing or damaged"),
+        ({"png": None, "json": b"{}", "depth.npz": npz("text")}, "depth is <U4"),
         ({"png": None, "json": b"{}", "depth.npz": b"PK\3\4"}, r"s\.depth\.npz: cannot be read"),
     ],
 )

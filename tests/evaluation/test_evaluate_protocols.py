@@ -353,6 +353,10 @@ def test_the_manifest_of_dpt_predict_says_the_scale(
             "files": [f"depth/{path.stem}.png", f"depth_color/{path.stem}.png"],
         }))  # fmt: skip
     (root / "predictions.jsonl").write_text("\n".join([*lines, '{"name": "cut sho']))
+    with (root / "predictions.jsonl").open("a") as file:  # numbers that no file has
+        for scale in ("-1", "NaN", "1" + "0" * 400):
+            depth = f'{{"unit": "m", "scale": {scale}, "offset": 0}}'
+            file.write(f'\n{{"name": "x", "source": "x", "files": [], "depth": {depth}}}')
     found = metrics(score_files(tmp_path / "run", root))
     assert found["predictions_kind"] == "relative"
     assert found["protocol/alignment"] == "scale_shift"
@@ -402,6 +406,11 @@ def test_predictions_of_another_split_or_without_folders_are_no_predictions(tmp_
 def test_two_predictions_of_one_image_are_an_error(tmp_path, names):
     with pytest.raises(ValueError, match="are predictions of one image: remove one"):
         prediction_folder(tmp_path, names, ["val/2.png"])[0]
+
+
+def test_images_that_differ_only_in_zeros_are_an_error(tmp_path):
+    with pytest.raises(ValueError, match="differ only in the suffix or in zeros"):
+        prediction_folder(tmp_path, ["7.npy"], ["7.png", "07.png"])
 
 
 def test_samples_of_one_file_have_files_of_their_numbers(tmp_path):

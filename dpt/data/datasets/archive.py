@@ -114,5 +114,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, bool, Callable[[], Any]]
         return
     with tarfile.open(archive) as tar:
         for member in tar:
+            if member.size < 0:  # the next header would be an earlier one, again and again
+                raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
             if not member.isdir():
                 yield member.name, member.size, member.isreg(), partial(tar.extractfile, member)

@@ -174,6 +174,10 @@ def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) 
         if error.code in (408, 425, 429) or error.code >= 500:
             return reason
         raise DataError(f"{url}: {reason}: {remedy}") from None
+    except DataError:
+        raise
+    except ValueError as error:  # an address or a header is malformed
+        raise DataError(f"{url}: {error}: {remedy}") from None
     except (OSError, http.client.HTTPException) as error:
         return str(error) or type(error).__name__
 

@@ -74,6 +74,8 @@ class FileDataset(Dataset):
     """Scale and invalid values of the depth files."""
 
     def __post_init__(self) -> None:
+        if self.cache_size is not None and (len(self.cache_size) != 2 or min(self.cache_size) < 1):
+            raise DataError(f"data.cache_size={self.cache_size}: must be [height, width]")
         self.root = self.folder = data_root(self.root)
         self.depth_rule = self.make_depth_rule()
         self.label_rule = self.make_label_rule()

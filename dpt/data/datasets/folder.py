@@ -213,7 +213,9 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
     found: dict[str, Path] = {}
     other: Path | None = None
     for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        folders[:] = sorted(
+            f for f in folders if not (f.startswith(".") or _leads_back(Path(parent, f)))
+        )
         relative = Path(parent).relative_to(folder)
         for file in sorted(f for f in files if not f.startswith(".")):
             stem, suffix = os.path.splitext(file)
@@ -234,3 +236,8 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
             f"{f'found {other}' if other else 'it is empty'}: set {option}, or check the folder"
         )
     return dict(sorted(found.items()))
+
+
+def _leads_back(folder: Path) -> bool:
+    """Whether it is a link to a folder that contains it."""
+    return folder.is_symlink() and any(folder.samefile(parent) for parent in folder.parents)

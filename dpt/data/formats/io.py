@@ -35,6 +35,9 @@ LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".np
                   ".mat")  # fmt: skip
 DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")
 
+MAX_COLORS = 1 << 16
+"""In an RGB label file, where each stands for a class."""
+
 # Every failure is raised with the file's name; OpenCV's own lines would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 warnings.filterwarnings("ignore", module="PIL")  # of large or damaged pictures
@@ -99,6 +102,7 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
         raise DataError(f"{path}: this is a colour picture, not depth: check data.depth")
     if raw.ndim != 2 or raw.dtype.kind not in "uif":
         raise DataError(f"{path}: depth must be numbers of (H, W), found {raw.dtype} {raw.shape}")
+    check_pixels(path, *raw.shape)
     return raw
 
 
@@ -129,6 +133,7 @@ def _read_stored_labels(path: str | Path) -> np.ndarray:
             f"{path}: found {labels.dtype} {labels.shape}: label files hold one whole-number "
             "class id per pixel; save them as single-channel PNG"
         )
+    check_pixels(path, *labels.shape)
     return labels
 
 
@@ -154,13 +159,15 @@ def label_values(path: str | Path) -> dict[tuple[int, ...], int]:
     """Pixels of each id ``(i,)``, or of each colour ``(r, g, b)`` of an RGB label file."""
     labels = _read_stored_labels(path)
     if labels.ndim == 3:
-        return _count_colors(labels)
+        return _count_colors(path, labels)
     ids, counts = np.unique(labels, return_counts=True)
     return {(i,): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
 
 
-def _count_colors(rgb: np.ndarray) -> dict[tuple[int, ...], int]:
+def _count_colors(path: str | Path, rgb: np.ndarray) -> dict[tuple[int, ...], int]:
     codes, counts = np.unique(rgb.astype(np.int32) @ _PACKED, return_counts=True)
+    if len(codes) > MAX_COLORS:
+        raise DataError(f"{path}: a picture of {len(codes)} colours, not labels: check data.labels")
     colors = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).tolist()
     return dict(zip(map(tuple, colors), counts.tolist(), strict=True))
 
@@ -169,7 +176,7 @@ def _ids_of_colors(
     path: str | Path, rgb: np.ndarray, colors: Sequence[Sequence[int]] | None
 ) -> np.ndarray:
     if not colors:
-        found = [list(color) for color in _count_colors(rgb)]
+        found = [list(color) for color in _count_colors(path, rgb)]
         shown = str(found).replace(" ", "") if len(found) <= 12 else "[[r,g,b],...]"
         raise DataError(
             f"{path}: an RGB picture of {len(found)} colours: label files hold one class id per "
@@ -228,7 +235,7 @@ def exif_orientation(path: str | Path) -> int:
         with open_file(path) as file:
             picture = Image.open(file, formats=(*_HEADER_FORMATS, "TIFF"))
             return int(picture.getexif().get(0x0112, 1))
-    except (OSError, SyntaxError, ValueError, TypeError):
+    except Exception:  # of many kinds, for damaged tags
         return 1
 
 

@@ -62,6 +62,8 @@ class LabelRule:
                 )
         self.num_classes = num_classes
         self.class_names = tuple(class_names) or tuple(f"class_{i}" for i in range(num_classes))
+        if any(len(row) != 3 or min(row) < 0 or max(row) > 255 for row in colors):
+            raise DataError("data.label_colors must have rows [r,g,b] of numbers in 0..255")
         self.colors = tuple((int(r), int(g), int(b)) for r, g, b in colors)
         first_ids = range(num_classes) if rows is None else [ids[0] for ids in rows]
         if self.colors and len(self.colors) <= max(first_ids):

@@ -24,7 +24,7 @@ from dpt.data.datasets.download import fetch, verify
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
 from dpt.files import MAX_BYTES, DataError, data_root, missing_path, read_bytes
-from dpt.types import DatasetInfo, Sample
+from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 MAX_SAMPLES = 10**8
 """Of a split: their order in an epoch takes some bytes of memory for each."""
@@ -107,8 +107,20 @@ class PackedDataset(Dataset):
                 file.seek(start)
                 parts[name] = file.read(length)
         sample = decode_sample(parts, source=f"{self.root}/{self.shards[number].name}#{key}")
+        self._check_classes(sample)
         sample["index"] = index
         return sample
+
+    def _check_classes(self, sample: Sample) -> None:
+        """Raises DataError for a class that the index does not name."""
+        names, id_names = self.info.class_names, self.class_id_names
+        labels = sample["labels"] if "labels" in sample else np.uint8(IGNORE_INDEX)
+        outside = (labels >= len(names)) & (labels != IGNORE_INDEX)
+        beyond = sample.get("class_id", -1) >= len(id_names)
+        if (names and outside.any()) or (id_names and beyond):
+            raise DataError(
+                f"{self.root}: {sample.get('name')} has a class that the index lacks: {_REMEDY}"
+            )
 
     @property
     def available_indices(self) -> range:
@@ -179,12 +191,13 @@ def _read_table(file: BinaryIO, *, source: str) -> Table:
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
-                if not member.isreg() or member.issparse() or member.size > MAX_BYTES:
+                plain = member.isreg() and not member.issparse()
+                if not (plain and 0 <= member.size <= MAX_BYTES):
                     raise tarfile.TarError(f"{member.name} is not a plain file, or too large")
                 key, _, part = member.name.partition(".")
                 if not table or table[-1][0] != key:
                     table.append((key, {}))
                 table[-1][1][part] = member.offset_data, member.size
-    except tarfile.TarError as error:
+    except (tarfile.TarError, MemoryError) as error:  # a header may declare any size
         raise DataError(f"{source}: not a readable shard ({error}): copy it again") from None
     return table
