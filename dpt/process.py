@@ -10,16 +10,14 @@ import os
 import signal
 import sys
 import time
+from _thread import start_new_thread  # takes no lock, unlike threading.Thread
 from collections.abc import Iterator
 from contextlib import contextmanager
-from queue import SimpleQueue
-from threading import Thread
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 10.0
 """Seconds that a stopped command has to remove its temporary files."""
-_received: SimpleQueue[int] = SimpleQueue()  # its put() may be called in a signal handler
 _RANKS = ("LOCAL_RANK", "RANK", "SLURM_PROCID")  # of Lightning, torchrun, srun
 
 
@@ -39,7 +37,6 @@ def is_first_rank() -> bool:
 def stoppable() -> Iterator[None]:
     """Ctrl-C and SIGTERM raise :class:`Stopped` in the block, and then end the process."""
     before = [signal.getsignal(number) for number in SIGNALS]
-    Thread(target=_limit_time, daemon=True).start()
     handle_signals()
     try:
         yield
@@ -48,14 +45,6 @@ def stoppable() -> Iterator[None]:
     finally:
         for number, handler in zip(SIGNALS, before, strict=True):
             signal.signal(number, handler)
-        _received.put(0)
-
-
-def _limit_time() -> None:
-    """Ends a stopped process if a library hangs or drops the exception."""
-    if number := _received.get():
-        time.sleep(PATIENCE)
-        end_now(Stopped(number))
 
 
 def handle_signals() -> None:
@@ -71,8 +60,14 @@ def _stop(number: int, frame: FrameType | None) -> None:
     # SIGTERM may come twice: timeout(1) sends it to the process and to its group
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, lambda *_: end_now(Stopped(number)))
-    _received.put(number)
+    start_new_thread(_limit_time, (number,))
     raise Stopped(number)
+
+
+def _limit_time(number: int) -> None:
+    """Ends a stopped process if a library hangs or drops the exception."""
+    time.sleep(PATIENCE)
+    end_now(Stopped(number))
 
 
 def end_now(reason: Stopped) -> None:

@@ -98,13 +98,12 @@ def log_table(
 
 def log_sweep(results: Mapping[str, Mapping[str, float] | None]) -> None:
     """Logs a line with up to six scores of each run of a sweep; None: the run failed."""
-    scored = {run: scores or {} for run, scores in results.items()}
-    names = list(dict.fromkeys(k for v in scored.values() for k in v if k.count("/") < 2))[:6]
-    rows = []
-    for run, scores in scored.items():
-        cells = [f"{scores[k]:.4g}" if k in scores else "-" for k in names]
-        rows.append([run, *(cells if scores else ["failed"])])
-    log_rows("Sweep", ["run", *names], rows)
+    names = list(dict.fromkeys(k for v in results.values() for k in v or () if k.count("/") < 2))
+    rows = [
+        [run, *(f"{v[k]:.4g}" if k in v else "-" for k in names[:6])] if v else [run, "failed"]
+        for run, v in results.items()
+    ]
+    log_rows("Sweep", ["run", *names[:6]], rows)
 
 
 def log_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any
 
 import pydantic
+from pydantic import Field
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 def validate(target: Any, value: Any, where: str) -> Any:
@@ -72,9 +77,7 @@ def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str
         return unknown_key(place.lstrip("."), str(error["loc"][-1]), allowed), ""
     message = message.replace("Input should", "must")
     if error["type"] == "tuple_type" and isinstance(value, int | float):
-        kinds = [a for a in (target, *get_args(target)) if get_origin(a) is tuple]
-        length = len(get_args(kinds[0])) if kinds and place == where else 2
-        message += f", such as [{', '.join([str(value)] * length)}]"
+        message += f", such as [{value}, {value}]"
     return f"{place}={error['input']!r}: ", f"{message[0].lower()}{message[1:]}"
 
 

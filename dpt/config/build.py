@@ -18,7 +18,7 @@ from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
-from dpt.validation import validate
+from dpt.validation import Count, validate
 
 log = logging.getLogger("dpt")
 
@@ -68,8 +68,8 @@ class RunKeys:
     run_dir: str
     overrides: list[str]
     seed: Annotated[int, Field(ge=0, lt=2**32)]
-    steps: Annotated[int, Field(ge=1, le=10**9)]
-    max_skipped_steps: int
+    steps: Count
+    max_skipped_steps: Count
     resume: str | None
     overwrite: bool
     paths: Part = field(default_factory=dict)
@@ -173,14 +173,12 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
         return cfg["data"]
     path = Path(cfg["checkpoint"] or "").expanduser()
     folder = path.parent.parent if path.suffix == ".ckpt" else path
-    if not cfg["checkpoint"] or not (folder / "config.yaml").is_file():
+    if not (folder / "config.yaml").is_file():
         raise ValueError(
             "data=NAME must be given: only a run's folder, or a checkpoint inside, tells its data"
         )
     changed = (key for key in keys if key.startswith("data."))
     run: Any = with_values(read_run(folder), OmegaConf.create(dict(cfg)), changed)
-    if not OmegaConf.is_dict(run.get("data")):
-        raise ValueError(f"{folder / 'config.yaml'}: holds no data: give data=NAME")
     log.info("data: of the run %s", folder)
     values: Any = OmegaConf.to_container(run.data)
     return values

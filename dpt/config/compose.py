@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -146,7 +145,6 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str
     from omegaconf.errors import OmegaConfBaseException
     from torch import OutOfMemoryError
 
-    from dpt.atomic import write_bytes
     from dpt.config.objects import continued
     from dpt.run_log import start_log
 
@@ -172,26 +170,20 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str
     except OSError as error:
         fail(str(error))
     quiet_libraries()
-    start, before = time.time(), None
     try:
         load_plugins()
         if is_first_rank() and not resume:
             _refuse_used(folder, cfg)
-        if (folder / "config.yaml").is_file():
-            before = (folder / "config.yaml").read_bytes()
-        if resume and before is not None:
+        if resume and (folder / "config.yaml").is_file():
             cfg = continued(cfg, folder, overrides)
         values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-        if is_first_rank():
-            save_config(values, folder)
+        if is_first_rank() and not resume and not cfg.get("overwrite"):
+            save_config(values, folder)  # otherwise RunState does it, once nothing can be refused
         return job(values)
     except Exception as error:
         if is_first_rank():
             with (folder / "log.txt").open("a", errors="backslashreplace") as file:
                 file.write(without_passwords(traceback.format_exc()))
-            saved = [p.stat().st_mtime for p in (folder / "checkpoints").glob("*.ckpt")]
-            if before is not None and max(saved, default=0) < start:  # nothing was trained
-                write_bytes(folder / "config.yaml", before)
         if isinstance(error, OmegaConfBaseException):
             fail(_explain(error))
         if isinstance(error, MISTAKES):
@@ -215,7 +207,7 @@ def _refuse_used(folder: Path, cfg: Any) -> None:
 
 def remove_run(folder: Path) -> None:
     """Removes what an earlier run left in the folder, for ``overwrite=true``."""
-    names = ("metrics.json", "nonfinite.csv", "wandb_id.txt")
+    names = ("metrics.json", "nonfinite.csv")
     for path in (*folder.glob("checkpoints/*.ckpt"), *(folder / name for name in names)):
         path.unlink(missing_ok=True)
 
@@ -239,6 +231,7 @@ def quiet_libraries() -> None:
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*It is recommended to use .*sync_dist=True.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
+        r".*resuming from a checkpoint that ended before the epoch.*",  # RunState keeps the place
         r".*You defined a `validation_step` but have no `val_dataloader`.*",  # dpt find-lr
     ):
         warnings.filterwarnings("ignore", message=message)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from dpt.process import Stopped, end_now
 from dpt.training.task import Task
 from dpt.types import Batch
+from dpt.validation import Share
 
 log = logging.getLogger("dpt")
 
@@ -108,46 +109,12 @@ class MovingAverage(WeightAveraging):
     ``ExponentialMovingAverage``: the first weights of a short run are forgotten.
     """
 
-    def __init__(self, *, decay: float = 0.999, use_buffers: bool = True) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"callbacks.ema.decay={decay}: must be at least 0 and below 1")
-
+    def __init__(self, *, decay: Share = 0.999, use_buffers: bool = True) -> None:
         def average(mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
             rate = ((1 + updates) / (10 + updates)).clamp(max=decay)
             return rate * mean + (1 - rate) * value
 
         super().__init__(use_buffers=use_buffers, avg_fn=average)
-
-
-class EarlyStopping(Callback):
-    """Ends a run whose monitored score no longer improves.
-
-    Args:
-        patience: validations in a row without a better score; None: the run is never ended.
-    """
-
-    def __init__(self, *, patience: int | None = None) -> None:
-        if patience is not None and patience < 1:
-            raise ValueError(f"callbacks.early_stopping.patience={patience}: must be at least 1")
-        self.patience = patience
-        self.best: float | None = None
-        self.waited = 0
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        if trainer.sanity_checking:
-            return
-        name, self.waited = pl_module.monitor, self.waited + 1
-        if pl_module.improves(self.best):
-            self.best, self.waited = pl_module.scores[name], 0
-        if self.waited == self.patience:
-            trainer.should_stop = True
-            log.info("stopping early: %s has not improved in %d validations", name, self.waited)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "waited": self.waited}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, self.waited = state_dict["best"], state_dict["waited"]
 
 
 class Freeze(Callback):

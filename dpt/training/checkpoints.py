@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -15,6 +16,9 @@ from lightning.pytorch.callbacks import Checkpoint
 from dpt.atomic import replacing
 from dpt.training.callbacks import completes_step
 from dpt.types import Batch
+from dpt.validation import Count, Positive
+
+log = logging.getLogger("dpt")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -55,23 +59,24 @@ class RunCheckpoints(Checkpoint):
         dirpath: folder of the checkpoints.
         every_n_train_steps: optimiser steps between two saves of ``last.ckpt``; None: by time only.
         every_n_minutes: minutes between two saves of ``last.ckpt``; None: by steps only.
+        patience: validations in a row without a better score after which the run ends (early
+            stopping); None: never.
     """
 
     def __init__(
         self,
         *,
         dirpath: str,
-        every_n_train_steps: int | None = None,
-        every_n_minutes: float | None = 15.0,
+        every_n_train_steps: Count | None = None,
+        every_n_minutes: Positive | None = 15.0,
+        patience: Count | None = None,
     ) -> None:
-        intervals = {"every_n_train_steps": every_n_train_steps, "every_n_minutes": every_n_minutes}
-        for name, value in intervals.items():
-            if value is not None and value <= 0:
-                raise ValueError(f"callbacks.checkpoint.{name}={value} must be above 0, or null")
         self.last, self.best = (Path(dirpath) / name for name in ("last.ckpt", "best.ckpt"))
         self.every_n_train_steps = every_n_train_steps
         self.every_n_minutes = every_n_minutes
+        self.patience = patience
         self.best_score: float | None = None
+        self.waited = 0  # validations since the best one
         self.saved_step, self.saved_time = 0, time.monotonic()
         self.should_stop = False
 
@@ -94,9 +99,13 @@ class RunCheckpoints(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.sanity_checking:
             return
+        name, self.waited = pl_module.monitor, self.waited + 1
         if trainer.strategy.broadcast(pl_module.improves(self.best_score)):
-            self.best_score = pl_module.scores[pl_module.monitor]
+            self.best_score, self.waited = pl_module.scores[name], 0
             trainer.save_checkpoint(self.best)
+        if self.waited == self.patience:
+            trainer.should_stop = True
+            log.info("stopping early: %s has not improved in %d validations", name, self.waited)
         if self._is_between_steps(trainer, trainer.fit_loop.batch_idx) and trainer.should_stop:
             self._save_last(trainer)  # this validation ends the run
 
@@ -130,10 +139,10 @@ class RunCheckpoints(Checkpoint):
         trainer.save_checkpoint(self.last)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score}
+        return {"best_score": self.best_score, "waited": self.waited}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best_score = state_dict["best_score"]
+        self.best_score, self.waited = state_dict["best_score"], state_dict.get("waited", 0)
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
@@ -141,8 +150,9 @@ class RunCheckpoints(Checkpoint):
         """Takes the score from ``best.ckpt``, unless that is of a step still to be repeated."""
         best = read_checkpoint(self.best)
         if best is not None and best["global_step"] <= checkpoint["global_step"]:
-            state = best["callbacks"].get(self.state_key, {"best_score": None})
-            checkpoint.setdefault("callbacks", {})[self.state_key] = state
+            score = best["callbacks"].get(self.state_key, {"best_score": None})["best_score"]
+            state = checkpoint.setdefault("callbacks", {}).setdefault(self.state_key, {})
+            state["best_score"] = score
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from dpt.run_log import write_json
 from dpt.training.callbacks import StepCallback
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer
-from dpt.validation import validate
+from dpt.validation import Positive, validate
 
 log = logging.getLogger("dpt")
 
@@ -40,14 +40,12 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     """
     folder = Path(cfg["run_dir"])
     rates = sweep_rates(**check_arguments(sweep_rates, cfg["find"], "find"))
-    base = validate(float, cfg["optim"]["lr"], "optim.lr")
-    if base <= 0:
-        raise ValueError(f"optim.lr={base:g}: must be above 0: encoder_lr is relative to it")
+    base = validate(Positive, cfg["optim"]["lr"], "optim.lr")  # encoder_lr is relative to it
     if str(cfg["trainer"]["devices"]) != "1":
         raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
 
-    validate(build.RunKeys, cfg, "")
-    L.seed_everything(cfg["seed"], verbose=False)
+    keys = validate(build.RunKeys, cfg, "")
+    L.seed_everything(keys.seed, verbose=False)
     settings = build.loader_settings(cfg["data"])
     train = build.make_dataset(cfg["data"], "train")
     objectives = build.make_objectives(cfg["task"], train)
@@ -58,7 +56,7 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
         optimizer, lambda step: float(rates[min(step, last)]) / base
     )
     targets = [o.target for o in objectives.values()]
-    loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
+    loader = build.train_loader(train, settings, cfg["augment"], keys.seed, targets)
     recorder = Recorder()
     unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
     arguments = {**cfg["trainer"], **unlimited, "max_steps": len(rates), "fast_dev_run": False,

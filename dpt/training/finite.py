@@ -40,8 +40,6 @@ class StepGuard:
     """
 
     def __init__(self, model: nn.Module, *, limit: int) -> None:
-        if limit < 1:
-            raise ValueError(f"max_skipped_steps={limit} must be at least 1")
         self.model = model
         self.limit = limit
         self.total = 0
@@ -56,19 +54,17 @@ class StepGuard:
         self.buffers = [b for norm in norms for b in norm.buffers()]
         self.kept = [b.clone() for b in self.buffers]
 
-    def checked(self, loss: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:
-        """The loss, or NaN if an output or a BatchNorm statistic is not finite.
+    def checked(self, loss: Tensor, outputs: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+        """The loss of a batch, or NaN if an output or a BatchNorm statistic is not finite.
 
         A loss may hide that: its mask may leave such pixels out, and BatchNorm divides by its
         infinite variance. The gradient of the result is not finite either, on all ranks.
         """
         values = [*outputs.values(), *(b for b in self.buffers if b.is_floating_point())]
         sums = torch.stack([v.detach().sum(dtype=torch.float32) for v in values])
-        return loss * torch.where(sums.isfinite().all(), 1.0, torch.nan)
-
-    def add_batch(self, loss: Tensor, names: Sequence[str]) -> None:
-        """Notes the loss and the samples of a batch of the current step."""
+        loss = loss * torch.where(sums.isfinite().all(), 1.0, torch.nan)
         self.batches.append((loss.detach(), names))
+        return loss
 
     def clip(
         self, trainer: L.Trainer, optimizer: Optimizer, limit: float | None, algorithm: str | None

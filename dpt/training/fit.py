@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from dpt.config import build
-from dpt.config.compose import remove_run, save_config
 from dpt.config.model import complete, make_model
 from dpt.config.objects import map_strings
 from dpt.config.trainer import require_batches, require_images
@@ -52,8 +51,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         The final validation metrics, also in ``metrics.json``.
     """
     folder, started = Path(cfg["run_dir"]), time.monotonic()
-    validate(build.RunKeys, cfg, "")
-    L.seed_everything(cfg["seed"], verbose=False)
+    keys = validate(build.RunKeys, cfg, "")
+    L.seed_everything(keys.seed, verbose=False)
 
     # data, and what is trained on it
     settings = build.loader_settings(cfg["data"])
@@ -69,22 +68,19 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     task = make_task(cfg, objectives, model)
 
     # loaders and trainer
-    if cfg["overwrite"] and not cfg["resume"] and is_first_rank():
-        remove_run(folder)
-    train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
+    if cfg["overwrite"] and is_first_rank():
+        (folder / "wandb_id.txt").unlink(missing_ok=True)
+    train_loader = build.train_loader(train, settings, cfg["augment"], keys.seed, targets)
     val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
     sampler, stop = train_loader.sampler, StopOnSignal(resume=f"dpt train resume={folder}")
     assert isinstance(sampler, EpochSampler)
-    state = RunState(sampler=sampler, batch_size=settings.batch_size)
+    cfg = {**cfg, "model": complete(parts, model)}
+    state = RunState(cfg=cfg, sampler=sampler, batch_size=settings.batch_size)
     # StopOnSignal may save, so it comes after every callback that belongs to a step, such as EMA
     trainer = make_trainer(cfg, len(train_loader), [state, FailedFiles()], [stop])
     require_batches(trainer, len(train), settings.batch_size)
     require_images(trainer, len(val))
-    cfg = {**cfg, "model": complete(parts, model)}
     log_start(cfg, trainer, task, len(train), len(val))
-    if trainer.is_global_zero:
-        save_config(cfg, folder)
-        warn_if_busy()
     if checkpoint is not None:
         log.info("resume: from %s, step %d", checkpoint, step_of(checkpoint))
     for logger in trainer.loggers:
@@ -184,14 +180,9 @@ def log_start(
     parts += [f"{ranks} processes"] if ranks > 1 else []
     images = data["batch_size"] * accumulate * ranks
     log.info("each step uses %d images (%s)", images, ", ".join(parts))
-
-
-def warn_if_busy() -> None:
-    """Says so if other programs use the processors that this one has threads for."""
-    threads, cores, load = torch.get_num_threads(), os.cpu_count() or 1, os.getloadavg()[0]
-    if threads > 1 and threads + load > 1.5 * cores:
-        remedy = "OMP_NUM_THREADS=1 before the command may make this run much faster"
-        log.warning("this machine is busy (load %.1f on %d processors): %s", load, cores, remedy)
+    threads, load = torch.get_num_threads(), os.getloadavg()[0]
+    if threads > 1 and threads + load > 1.5 * (os.cpu_count() or 1):
+        log.warning("this machine is busy: OMP_NUM_THREADS=1 before the command may be faster")
 
 
 def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:

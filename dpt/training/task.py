@@ -28,7 +28,6 @@ from dpt.objectives.base import (
 from dpt.training.finite import StepGuard
 from dpt.training.teacher import Teacher, make_teacher
 from dpt.types import Batch
-from dpt.validation import validate
 from dpt.weights.formats import CONFIG_KEY
 
 log = logging.getLogger("dpt")
@@ -99,12 +98,11 @@ class Task(L.LightningModule):
         if self.teacher is not None:
             terms |= self.teacher.losses(outputs, batch["image"])
         loss = torch.stack(list(terms.values())).sum()
-        loss = self.guard.checked(loss, outputs)
+        loss = self.guard.checked(loss, outputs, batch.get("name", []))
         size = len(batch["image"])
         if len(terms) > 1:
             self.log_dict({f"train/{k}": v.detach() for k, v in terms.items()}, batch_size=size)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
-        self.guard.add_batch(loss, batch.get("name", []))
         return loss
 
     def configure_gradient_clipping(
@@ -221,5 +219,5 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         optimizer=make(cfg["optim"], "optim", Optimizer),
         schedule=make(cfg["schedule"], "schedule", LRScheduler),
         monitor=cfg["task"].get("monitor", ""),
-        max_skipped_steps=validate(int, cfg["max_skipped_steps"], "max_skipped_steps"),
+        max_skipped_steps=int(cfg["max_skipped_steps"]),
     )

@@ -34,7 +34,7 @@ def make_trainer(
     """
     node = trainer_arguments(cfg["trainer"])
     if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
-        node["max_steps"] = cfg["steps"]
+        node["max_steps"] = int(cfg["steps"])
     if node["max_epochs"] is None:
         node["max_epochs"] = -1  # no limit: steps or time end the run
     if node["max_steps"] == -1 and node["max_epochs"] == -1:

@@ -389,7 +389,6 @@ def test_convert_names_the_key():
         (int, True, "w=true: must be a number"),
         (tuple[float, float], [0.5, False], r"w\.1=false: must be a number"),
         (tuple[int, int], 192, r"w=192: .*such as \[192, 192\]"),
-        (tuple[float, float, float] | None, 0.5, r"w=0\.5: .*such as \[0\.5, 0\.5, 0\.5\]"),
     ],
 )
 def test_values_that_are_no_numbers(target, value, says):

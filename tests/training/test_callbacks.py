@@ -15,7 +15,6 @@ from dpt.evaluation.callbacks import spread
 from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
 from dpt.training import callbacks
 from dpt.training.callbacks import (
-    EarlyStopping,
     MovingAverage,
     ProgressLines,
     StopOnSignal,
@@ -198,45 +197,6 @@ def test_a_run_in_a_terminal(train, tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "v_num" not in out
     assert "/-2" not in out
-
-
-# ------------------------------------------------------------------------ early stopping
-
-
-def stopped_at(callback, scores, **settings):
-    """The validation after which the run ends."""
-    task = SimpleNamespace(monitor="val/x", scores={})
-    task.improves = lambda best: best is None or task.scores["val/x"] > best
-    for i, score in enumerate(scores, 1):
-        trainer, task.scores = fake_trainer(**settings), {"val/x": score}
-        callback.on_validation_end(trainer, task)
-        if trainer.should_stop:
-            return i
-    return None
-
-
-def test_a_run_ends_when_its_score_no_longer_improves():
-    scores = [0.1, 0.3, 0.2, 0.3, 0.4, 0.3, 0.3, 0.4, 0.5]
-    assert stopped_at(EarlyStopping(patience=3), scores) == 8
-    assert stopped_at(EarlyStopping(patience=4), scores) is None
-    assert stopped_at(EarlyStopping(), scores) is None
-    halves = EarlyStopping(patience=3), EarlyStopping(patience=3)
-    assert stopped_at(halves[0], scores[:6]) is None
-    halves[1].load_state_dict(halves[0].state_dict())
-    assert stopped_at(halves[1], scores[6:]) == 2
-    with pytest.raises(ValueError, match=r"early_stopping\.patience=0"):
-        EarlyStopping(patience=0)
-
-
-@pytest.mark.slow
-def test_early_stopping_can_be_switched_on(train, metrics, tmp_path):
-    """At a rate of 0 no validation is better than the first."""
-    run = train(tmp_path, "task=regression", "optim.lr=0", "trainer.max_steps=50",
-                "trainer.val_check_interval=1", "callbacks.early_stopping.patience=2")  # fmt: skip
-    content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
-    assert content["global_step"] == 3
-    assert "val/mae" in metrics(run)
-    assert "stopping early: val/mae has not improved in 2" in (run / "log.txt").read_text()
 
 
 # --------------------------------------------------------------------- average of weights

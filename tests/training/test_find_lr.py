@@ -103,7 +103,7 @@ def test_a_loss_that_only_rises():
             for case in (
                 ("find.lr_min=2", "needs 0 < lr_min < lr_max"),
                 ("find.steps=x", "find.steps='x'"),
-                ("optim.lr=0", "optim.lr=0: must be above 0"),
+                ("optim.lr=0", "optim.lr=0: must be greater than 0"),
                 ("trainer.devices=2", "find-lr runs on one device"),
             )
         ),

@@ -8,8 +8,6 @@ import torch
 from test_task import batch_of, task_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpt.training.finite import StepGuard
-
 NAMES = ["a.jpg", "b, c.jpg"]
 
 
@@ -82,7 +80,7 @@ def test_steps_do_not_wait_for_the_device(task, tmp_path):
             task.configure_gradient_clipping(optimizer, 1.0, "norm")
         assert waits.count == 0
     assert not (tmp_path / "nonfinite.csv").exists()
-    task.guard.add_batch(torch.tensor(1.0), NAMES)
+    task.guard.batches.append((torch.tensor(1.0), NAMES))
     task.configure_gradient_clipping(optimizer, 1.0, "norm")
     assert (task.guard.total, task.guard.in_a_row) == (1, 0)
 
@@ -191,8 +189,3 @@ def test_too_many_in_a_row_end_the_run(task, tmp_path):
     other._trainer = task.trainer
     other.on_load_checkpoint(checkpoint)
     assert (other.guard.total, other.guard.in_a_row) == (5, 3)
-
-
-def test_the_limit_is_positive():
-    with pytest.raises(ValueError, match="max_skipped_steps=0"):
-        StepGuard(torch.nn.Identity(), limit=0)

@@ -18,7 +18,7 @@ import dpt
 from dpt.data import DataError, Dataset
 from dpt.data.scenes.dataset import CLASSES
 from dpt.training import task
-from dpt.training.fit import check_data, warn_if_busy
+from dpt.training.fit import check_data
 from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
@@ -463,11 +463,7 @@ def test_a_run_that_diverges_fails(train, metrics, tmp_path, capsys, monkeypatch
     assert "best.ckpt is not replaced" in log_of(tmp_path / "run")
 
 
-@pytest.mark.parametrize(("threads", "load", "warns"), [(8, 6.0, True), (8, 0.5, False),
-                                                        (1, 20.0, False)])  # fmt: skip
-def test_a_busy_machine_is_told(monkeypatch, caplog, threads, load, warns):
-    monkeypatch.setattr("dpt.training.fit.torch.get_num_threads", lambda: threads)
-    monkeypatch.setattr("dpt.training.fit.os.getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr("dpt.training.fit.os.cpu_count", lambda: 8)
-    warn_if_busy()
-    assert ("OMP_NUM_THREADS=1" in caplog.text) == warns
+def test_whole_numbers_may_be_written_as_floats(train, metrics, tmp_path):
+    run = train(tmp_path, "task=regression", "callbacks.panels=null", "seed=1e3", "steps=2e0",
+                "trainer.max_steps=-1")  # fmt: skip
+    assert "2 steps in" in log_of(run)
