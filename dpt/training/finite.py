@@ -20,7 +20,7 @@ from torch.optim import Adam, Optimizer
 log = logging.getLogger("dpt")
 
 
-Batches = Sequence[tuple[Tensor, Sequence[str]]]
+Batches = list[tuple[Tensor, Sequence[str]]]
 """Loss and names of the samples of each batch of a step."""
 CHECK_EVERY = 10
 """Steps after which the results of a fused optimiser are fetched."""
@@ -44,7 +44,7 @@ class StepGuard:
         self.limit = limit
         self.total = 0
         self.in_a_row = 0
-        self.batches: list[tuple[Tensor, Sequence[str]]] = []
+        self.batches: Batches = []
         self.steps: list[tuple[int, Tensor, Batches]] = []  # whose results are not fetched
         self.keep_statistics()
 

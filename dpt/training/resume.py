@@ -123,7 +123,7 @@ class RunState(Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.is_global_zero:
             folder = Path(self.cfg["run_dir"])
-            if self.cfg["overwrite"]:
+            if self.cfg["overwrite"] and not self.resumed:
                 remove_run(folder)
             save_config(self.cfg, folder)
         if not self.resumed:
