@@ -140,6 +140,11 @@ def as_palette(palette: object, num_classes: int = 1) -> np.ndarray:
     return rows.astype(np.uint8)
 
 
+def palette_of(output: OutputSpec) -> np.ndarray:
+    """uint8 (K, 3) RGB: a colour for every class of an output."""
+    return as_palette(output.palette, output.channels or 1)
+
+
 def colorize_labels(
     labels: np.ndarray, palette: object = None, *, ignore_index: int = IGNORE_INDEX
 ) -> np.ndarray:
@@ -166,7 +171,11 @@ def colorize_labels(
 
 
 def colorize_output(
-    values: np.ndarray, output: OutputSpec, *, limits: tuple[float, float] | None = None
+    values: np.ndarray,
+    output: OutputSpec,
+    *,
+    limits: tuple[float, float] | None = None,
+    colormap: str = "inferno",
 ) -> np.ndarray:
     """A dense prediction of one image as a picture, as its declaration says; NaN is black.
 
@@ -175,25 +184,36 @@ def colorize_output(
             ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first
             channel with a colormap.
         output: the declaration.
-        limits: smallest and largest value of a ``map``'s colours; None for ``output.value_range``
-            or the range of the values.
+        limits: of the colours of depth or a map; None for :func:`color_limits`.
+        colormap: of depth.
     """
     values = np.asarray(values)
     if not output.dense:
         raise ValueError(f"output {output.name!r} is not dense: it has no picture")
     if output.kind == "logits":
         return colorize_labels(values.argmax(0) if values.ndim == 3 else values, output.palette)
+    low, high = limits or color_limits(values, output)
     if output.kind == "depth":
-        return colorize_depth(values, inverse=not output.is_inverse_depth)
-    low, high = limits or output.value_range or value_limits(values)
+        near, usable = nearness(values, inverse=not output.is_inverse_depth)
+        return colorize(near, usable, colormap=colormap, low=low, high=high)
     if values.ndim == 3 and len(values) == 3:
         return _level(values, low, high).transpose(1, 2, 0)
     first = values if values.ndim == 2 else values[0]
     return colorize(first, np.isfinite(first), colormap="viridis", low=low, high=high)
 
 
-def value_limits(values: np.ndarray) -> tuple[float, float]:
-    """Smallest and largest finite value; (0, 1) if there are none."""
+def color_limits(values: np.ndarray, output: OutputSpec) -> tuple[float, float]:
+    """First and last value of the colours of a prediction.
+
+    Of depth, the range of its nearness, in large maps of every n-th pixel (:func:`near_range`); of
+    a map, ``output.value_range`` or the range of the finite values, (0, 1) if there are none.
+    """
+    if output.kind == "depth":
+        step = max(1, int((values.size / 2**20) ** 0.5))
+        few = values[::step, ::step]
+        return near_range(*nearness(few, inverse=not output.is_inverse_depth))
+    if output.kind == "logits" or output.value_range:
+        return output.value_range or (0.0, 1.0)
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
 
@@ -223,14 +243,13 @@ def legend(
         values: class ids (H, W) of ``logits``; not used for others.
         output: the declaration.
         width: of the picture above it.
-        limits: nearness (see :func:`near_range`) or value of the first and last colour.
+        limits: see :func:`color_limits`.
         colormap: of depth.
     """
     times = max(1, width // 1000)  # text stays readable below large pictures
     room = max(_CELL_WIDTH, width // times)
     if output.kind == "logits":
-        palette = as_palette(output.palette, output.channels or 1)
-        strip = class_legend(values, palette, output.class_names, width=room)
+        strip = class_legend(values, palette_of(output), output.class_names, width=room)
     elif output.channels == 3:  # red, green and blue are the values
         return np.zeros((0, 0, 3), np.uint8)
     else:
@@ -361,11 +380,9 @@ def output_panel(
 
     Maps are (h, w) or (C, h, w), as :func:`colorize_output` takes them; NaN where unknown.
     """
-    limits = output.value_range or value_limits(truth)
+    limits = color_limits(truth, output)
     maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]
     cells = side_by_side([image, *maps], ("image", "truth", "prediction"))
-    if output.kind == "depth":  # truth and prediction are each in their own range
-        return cells
     return stack([cells, legend(prediction, output, width=cells.shape[1], limits=limits)])
 
 

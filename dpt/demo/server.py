@@ -1,17 +1,15 @@
 """The demo: a page that predicts uploaded images, served by Python's own HTTP server.
 
-The server answers four fixed addresses and opens no file that a visitor names: an upload is decoded
-from a temporary folder, results are kept in memory. Requests for other hosts and from other sites
-are refused, slow ones end after a minute.
+The server answers four fixed addresses and opens no file that a visitor names: uploads and results
+are kept in memory. Requests for other hosts and from other sites are refused, slow ones end after a
+minute.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import secrets
 import socket
-import tempfile
 import threading
 from collections import OrderedDict
 from contextlib import suppress
@@ -21,10 +19,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import cv2
 import numpy as np
 
-from dpt.data.formats.io import read_image, read_size
+from dpt.data.formats.io import read_image
+from dpt.html import data_uri
 from dpt.predict import Prediction, Predictor
 from dpt.predict.outputs import Style, all_products, depth_coding, explain, image_facts, paint
 from dpt.viz import shrink
@@ -35,7 +33,7 @@ VIEW_WIDTH = 1280
 KEPT_RESULTS = 4
 """Number of predictions kept for downloads, the latest ones."""
 MAX_PIXELS = 50_000_000
-"""Of an image, checked before it is decoded."""
+"""Of an image that is predicted; :mod:`dpt.files` limits what is decoded."""
 MAX_BYTES = 30_000_000
 """Of an uploaded file."""
 MAX_SECONDS = 60
@@ -89,10 +87,7 @@ class Demo:
             ValueError: it is too large, or not a complete image.
         """
         with self._lock:  # one image at a time, which bounds the memory
-            with tempfile.TemporaryDirectory(prefix="dpt-demo-") as folder:
-                path = Path(folder, "image")
-                path.write_bytes(data)
-                image = open_image(path, max_pixels=MAX_PIXELS)
+            image = open_image(data)
             prediction = self.predictor(image)
             prediction.require_finite()
             key = secrets.token_urlsafe(16)
@@ -100,13 +95,13 @@ class Demo:
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
             return {
-                "image": _data_url(image, "jpeg"),
+                "image": _address(image),
                 "note": note(prediction),
                 "outputs": [
                     {
                         "name": name,
-                        "picture": _data_url(paint(name, prediction, image, Style()), "png"),
-                        "legend": _data_url(explain(name, prediction, Style(), width=500), "png"),
+                        "picture": _address(paint(name, prediction, image, Style())),
+                        "legend": _address(explain(name, prediction, Style(), width=500)),
                     }
                     for name, spec in self.outputs.items()
                     if spec.dense
@@ -124,22 +119,19 @@ class Demo:
             return self.downloads[name].encode(prediction, None, Style())
 
 
-def open_image(path: Path, *, max_pixels: int) -> np.ndarray:
-    """uint8 (H, W, 3) RGB, upright. The size is read from the header before decoding.
+def open_image(data: bytes) -> np.ndarray:
+    """An uploaded image, uint8 (H, W, 3) RGB, upright.
 
     Raises:
-        ValueError: more than ``max_pixels``, or not a complete image; the message names no folder.
+        ValueError: it has more than ``MAX_PIXELS``, or is not complete.
     """
-    try:
-        height, width = read_size(path)
-        if height * width > max_pixels:
-            raise ValueError(
-                f"{path.name}: {width} x {height} = {width * height:,} pixels, but at most "
-                f"{max_pixels:,} are allowed: shrink it"
-            )
-        return read_image(path, exif=True)
-    except ValueError as error:
-        raise ValueError(str(error).replace(str(path), path.name)) from None
+    if not data:
+        raise ValueError("image: the file is empty")
+    image = read_image("image", exif=True, data=data)
+    height, width, _ = image.shape
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"image: {width} x {height}: more than {MAX_PIXELS:,} pixels: shrink it")
+    return image
 
 
 def note(prediction: Prediction) -> str:
@@ -151,12 +143,8 @@ def note(prediction: Prediction) -> str:
     return "\n".join(lines)
 
 
-def _data_url(picture: np.ndarray, kind: str) -> str:
-    """Of a picture with pixels; others have no legend."""
-    if not picture.size:
-        return ""
-    data = cv2.imencode(f".{kind}", cv2.cvtColor(shrink(picture, VIEW_WIDTH), cv2.COLOR_RGB2BGR))[1]
-    return f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
+def _address(picture: np.ndarray) -> str:
+    return data_uri(shrink(picture, VIEW_WIDTH)) if picture.size else ""  # there may be no legend
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -8,14 +8,12 @@ from copy import deepcopy
 from typing import Any
 
 import cv2
-import numpy as np
 import torch.utils.data
 from torch import Tensor
 
 from dpt.data import DataError, read_in_order
 from dpt.data.loading import collate_eval
 from dpt.data.resize import resize_map
-from dpt.evaluation.callbacks import spread
 from dpt.objectives import Objective
 from dpt.run_log import tracked
 from dpt.types import Batch
@@ -55,11 +53,21 @@ def trivial_scores(
     if not labelled:
         return {}
     size = min(size[0], LARGEST[0]), min(size[1], LARGEST[1])
-    available = train.available_indices
-    indices = [int(available[place]) for place in sorted(spread(TRAIN_SAMPLES, len(available)))]
-    photos = [*_read(train, indices, num_workers, "baselines, train", size=size)]
-    predictors = [_Predictors(objective, photos, size) for objective in labelled]
-    for photo in _read(val, range(len(val)), num_workers, "baselines, val"):
+
+    def read(
+        name: str, data: Any, indices: Sequence[int], size: tuple[int, int] | None = None
+    ) -> Iterator[Batch]:
+        photos = read_in_order(_Photos(data, size), indices, num_workers=num_workers)
+        title = f"baselines, {name}"
+        return (photo for photo in tracked(photos, len(indices), title=title) if photo is not None)
+
+    photos = list(read("train", train, train.some_indices(TRAIN_SAMPLES), size))
+    predictors = [
+        _Predictors(objective, known, size)
+        for objective in labelled
+        if (known := [photo for photo in photos if objective.target in photo])
+    ]
+    for photo in read("val", val, range(len(val))):
         for each in predictors:
             each.update(photo)
     scores: dict[str, dict[str, float]] = {}
@@ -87,11 +95,9 @@ class _Predictors:
     ) -> None:
         self.objective, self.size = deepcopy(objective).cpu(), size
         self.objective.metrics.reset()
-        self.photos = [photo for photo in photos if objective.target in photo]
-        self.thumbnails = np.array([_thumbnail(photo) for photo in self.photos])
-        self.guesses = self.objective.baselines(self.photos, size) if self.photos else {}
-        kinds = [*self.guesses, NEAREST] if self.guesses else []
-        self.scored = {kind: deepcopy(self.objective) for kind in kinds}
+        self.photos, self.thumbnails = photos, torch.cat([p["image"] for p in photos]).float()
+        self.guesses = self.objective.baselines(photos, size)
+        self.scored = {kind: deepcopy(self.objective) for kind in (*self.guesses, NEAREST)}
 
     def update(self, photo: Batch) -> None:
         """Scores the predictors on a photo of ``val``."""
@@ -102,10 +108,10 @@ class _Predictors:
 
     def nearest(self, photo: Batch) -> Tensor:
         """The labels of the most similar training photo that is not ``photo`` itself."""
-        distance = np.square(self.thumbnails - _thumbnail(photo)).sum(1)
-        own = photo["name"][0]
-        is_own = [own != "" and other["name"][0] == own for other in self.photos]
-        found = self.photos[int(np.where(is_own, np.inf, distance).argmin())]
+        distance = (self.thumbnails - photo["image"]).square().flatten(1).sum(1)
+        is_own = [other["name"] == photo["name"] != [""] for other in self.photos]
+        distance[torch.tensor(is_own)] = torch.inf
+        found = self.photos[int(distance.argmin())]
         *_, guess = self.objective.baselines([found], self.size).values()
         if self.objective.dense:  # where it has no label, as all photos
             *_, usual = self.guesses.values()
@@ -114,7 +120,10 @@ class _Predictors:
 
 
 class _Photos(torch.utils.data.Dataset):
-    """Single samples as evaluation batches, each with a thumbnail as its image."""
+    """Single samples as evaluation batches, each with a thumbnail as its image.
+
+    Maps are resized to ``size``, (H, W), unless it is None.
+    """
 
     def __init__(self, dataset: Any, size: tuple[int, int] | None) -> None:
         self.dataset, self.size = dataset, size
@@ -132,20 +141,3 @@ class _Photos(torch.utils.data.Dataset):
             sample["image"] = cv2.resize(sample["image"], THUMBNAIL, interpolation=cv2.INTER_AREA)
             return collate_eval([sample])
         return None
-
-
-def _read(
-    dataset: Any,
-    indices: Sequence[int],
-    num_workers: int,
-    title: str,
-    *,
-    size: tuple[int, int] | None = None,
-) -> Iterator[Batch]:
-    """The samples that can be read; their maps at ``size``, or at their own if it is None."""
-    photos = read_in_order(_Photos(dataset, size), num_workers=num_workers, order=indices)
-    return (photo for photo in tracked(photos, len(indices), title=title) if photo is not None)
-
-
-def _thumbnail(photo: Batch) -> np.ndarray:
-    return photo["image"].numpy().astype(np.float32).ravel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.predictions import Pairs
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
-from dpt.evaluation.scoring import PICTURE_WIDTH, Scorer
+from dpt.evaluation.scoring import PICTURE_WIDTH, Scorer, blocks_of
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
@@ -52,13 +51,11 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     if bool(cfg["checkpoint"]) == bool(cfg["predictions"]):
         raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
     cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
-    try:
-        re.compile(validate(str | None, cfg["blocks"], "blocks") or "")
-    except re.error as error:
-        raise ValueError(f"blocks={cfg['blocks']}: is no regular expression: {error}") from None
     L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     dataset = build.make_dataset(cfg["data"], cfg["split"])
+    if blocks := validate(str | None, cfg["blocks"], "blocks"):  # a mistake is told before scoring
+        blocks_of([dataset.name(index) for index in range(len(dataset))], blocks)
     run = _score_checkpoint if cfg["checkpoint"] else _score_files
     scorer, notes = run(cfg, dataset, protocol)
     scores = {f"val/{name}": value for name, value in scorer.scores().items()}
@@ -201,7 +198,7 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[
         ValueError: afterwards, if a prediction is not finite.
     """
     folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
-    blocks = scorer.blocks(cfg["blocks"])
+    blocks = blocks_of([name for _, (name, _) in sorted(scorer.rows.items())], cfg["blocks"])
     scores, intervals = scorer.scores(), scorer.intervals(blocks)
     objectives = scorer.objectives.values()
     broken = [scorer.nonfinite[index] for index in sorted(scorer.nonfinite)]

@@ -75,42 +75,38 @@ class PredictionFolder:
 
     def __init__(self, folder: Path, *, target: Target, names: Sequence[str]) -> None:
         self.folder, self.names = folder, names
-        self.files: dict[tuple[str, ...], list[Path]] = {}
+        files: dict[tuple[str, ...], list[Path]] = {}
         for path in sorted(folder.rglob("*")):
             place = path.relative_to(folder)
             hidden = any(part.startswith(".") for part in place.parts)
             if path.suffix.lower() in SUFFIXES[target] and not hidden:
-                self.files.setdefault(_parts(place), []).append(path)
-        if not self.files:
+                files.setdefault(_parts(place), []).append(path)
+        if not files:
             raise DataError(
                 f"predictions={folder}: no file with a suffix of {' '.join(SUFFIXES[target])}"
             )
-        self.samples = [_parts(PurePath(name)) for name in names]
-        lengths = range(1, max(map(len, self.samples)) + 1)
-        distinct = len(set(self.samples))
-        if distinct < len(set(names)):
+        samples = [_parts(PurePath(name)) for name in names]
+        if len(set(samples)) < len(set(names)):
             raise DataError(
                 f"predictions={folder}: images of this data differ only in the suffix or in zeros "
                 "before a number, so that predictions cannot be told apart: rename them"
             )
-        # the fewest parts by which the samples differ
-        self.shortest = next(n for n in lengths if len({s[-n:] for s in self.samples}) == distinct)
-
-    def candidates(self, index: int) -> list[Path]:
-        """The files with the name of a sample."""
-        sample = self.samples[index]
-        ends = (sample[-n:] for n in range(self.shortest, len(sample) + 1))
-        return [path for end in ends for path in self.files.get(end, ())]
+        self.count = 1  # the fewest parts by which the samples differ
+        while len({parts[-self.count :] for parts in samples}) < len(set(samples)):
+            self.count += 1
+        self.found = [
+            [path for n in range(self.count, len(parts) + 1) for path in files.get(parts[-n:], ())]
+            for parts in samples
+        ]
 
     def __getitem__(self, index: int) -> Path:
         """The only file of a sample; DataError without one or with several."""
-        found = self.candidates(index)
+        found = self.found[index]
         if not found:
-            missing = sum(not self.candidates(k) for k in range(len(self.samples)))
-            end = "/".join(self.samples[index][-self.shortest :])
+            name, missing = self.names[index], self.found.count([])
             raise DataError(
-                f"{self.names[index]}: no file {end}.* in {self.folder} "
-                f"({missing} of {len(self.samples)} images have none)"
+                f"{name}: no file {'/'.join(_parts(PurePath(name))[-self.count :])}.* in "
+                f"{self.folder} ({missing} of {len(self.found)} images have none)"
             )
         if len(found) > 1:
             raise DataError(f"{found[0]} and {found[1]} are predictions of one image: remove one")
@@ -207,8 +203,10 @@ class Pairs(Dataset):
             dtype = np.float32 if target == "depth" else np.int64
             return np.zeros(sample["image"].shape[:2], dtype)
         path, truth = self.folders[target][sample["index"]], sample[target]
-        source, image = self.sources.get(path, Path()), Path(sample["name"])
-        if source.is_file() and image.is_file() and not filecmp.cmp(source, image, shallow=False):
+        image = Path(sample["name"])
+        source = self.sources.get(path, image)
+        differ = source != image and source.is_file() and image.is_file()
+        if differ and not filecmp.cmp(source, image, shallow=False):
             raise DataError(f"{path}: was predicted from {source}, which is not {image}")
         if target == "depth":
             values = self._read_depth(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,30 @@ class Picture(NamedTuple):
     rank: tuple[float, int]
     caption: str
     rgb: np.ndarray
+
+
+def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
+    """The number of each image's block, int (N,), for :meth:`Scorer.intervals`.
+
+    Args:
+        names: of the images.
+        rule: a regular expression: images in whose names it matches the same text are a block,
+            those without a match are blocks of their own; ``folder``: images of one folder are a
+            block; None: each image is.
+
+    Raises:
+        ValueError: the rule is no regular expression, or matches no name.
+    """
+    if rule is None:
+        return np.arange(len(names))
+    try:
+        found = [re.search(".*/" if rule == "folder" else rule, name) for name in names]
+    except re.error as error:
+        raise ValueError(f"blocks={rule}: is no regular expression: {error}") from None
+    if not any(found):
+        raise ValueError(f"blocks={rule}: matches no image's name, such as {names[0]}")
+    keys = [match[0] if match else name for match, name in zip(found, names, strict=True)]
+    return np.unique(keys, return_inverse=True)[1]
 
 
 class Scorer:
@@ -137,22 +161,6 @@ class Scorer:
             for key, objective in self.objectives.items()
             for name, value in objective.metrics.scores_of(self.total(key)).items()
         }
-
-    def blocks(self, rule: str | None) -> np.ndarray:
-        """The number of each image's block, int (N,), in the order of the data set.
-
-        Args:
-            rule: a regular expression: images in whose names it matches the same text are a block,
-                those without a match are blocks of their own; ``folder``: images of one folder are
-                a block; None: each image is.
-        """
-        names = [name for _, (name, _) in sorted(self.rows.items())]
-        if rule is None:
-            return np.arange(len(names))
-        pattern = ".*/" if rule == "folder" else rule
-        found = [(re.search(pattern, name), name) for name in names]
-        keys = [match[0] if match else name for match, name in found]
-        return np.unique(keys, return_inverse=True)[1]
 
     def intervals(self, blocks: np.ndarray) -> dict[str, tuple[float, float]]:
         """95 % confidence intervals of the scores; images of one block are resampled together."""

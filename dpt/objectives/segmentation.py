@@ -107,14 +107,11 @@ class SegmentationObjective(ClassObjective):
         if self.resize == "bilinear_aligned":
             return chunked_argmax(output.float(), full)
         scores = output.float().softmax(dim=1) if self.resize == "bicubic" else output.float()
-        best = scores.new_full((len(scores), *full), -torch.inf)
-        ids = torch.zeros_like(best, dtype=torch.long)
-        for first in range(0, scores.shape[1], FEW_CLASSES):  # all at once take much memory
-            part = resize(scores[:, first : first + FEW_CLASSES], full, self.resize)
-            score, found = part.max(dim=1)
-            ids = torch.where(score > best, first + found, ids)
-            best = torch.maximum(score, best)
-        return ids
+        parts = scores.split(FEW_CLASSES, dim=1)  # all at once take much memory
+        found = [resize(part, full, self.resize).max(dim=1) for part in parts]
+        best = torch.stack([part.values for part in found]).argmax(dim=0, keepdim=True)
+        ids = torch.stack([part.indices for part in found]).gather(0, best)
+        return (FEW_CLASSES * best + ids)[0]
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec

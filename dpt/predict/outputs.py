@@ -19,16 +19,13 @@ from dpt.predict.predictor import Prediction, depth_unit
 from dpt.types import OutputSpec
 from dpt.viz import (
     COLORMAPS,
-    as_palette,
-    colorize,
+    color_limits,
     colorize_labels,
     colorize_output,
     legend,
-    near_range,
-    nearness,
     overlay,
+    palette_of,
     stack,
-    value_limits,
 )
 
 MILLIMETRE = 0.001
@@ -49,8 +46,8 @@ class Style:
 
     Attributes:
         colormap: of depth, one of :data:`dpt.viz.COLORMAPS`.
-        spans: by output, the nearness (1 / metres, or relative inverse depth) at both ends of the
-            colour map; without one, each image's 2 % and 98 % quantiles.
+        spans: by output, the limits of its colours; without one, those of each image, see
+            :func:`dpt.viz.color_limits`.
     """
 
     colormap: str = "inferno"
@@ -59,6 +56,12 @@ class Style:
     def __post_init__(self) -> None:
         if self.colormap not in COLORMAPS:
             raise ValueError(f"colormap {self.colormap}: choose from {', '.join(COLORMAPS)}")
+
+    def span(self, name: str, prediction: Prediction) -> Span:
+        """The limits of an output's colours."""
+        return self.spans.get(name) or color_limits(
+            prediction.arrays[name], prediction.outputs[name]
+        )
 
 
 @dataclass(frozen=True)
@@ -223,46 +226,25 @@ def encode_labels(name: str, prediction: Prediction, *_: object) -> np.ndarray |
     if labels.dtype != np.uint8:
         return labels
     picture = PIL.Image.fromarray(labels)
-    picture.putpalette(label_palette(prediction.outputs[name]).tobytes())  # mode L becomes mode P
+    picture.putpalette(palette_of(prediction.outputs[name]).tobytes())  # mode L becomes mode P
     file = io.BytesIO()
     picture.save(file, "PNG")
     return file.getvalue()
 
 
-def label_palette(spec: OutputSpec) -> np.ndarray:
-    """uint8 (K, 3): a colour for every class."""
-    return as_palette(spec.palette, spec.channels or 1)
-
-
 # ------------------------------------------------------------------------------ painting
-
-
-def nearness_span(name: str, prediction: Prediction, style: Style) -> Span:
-    """The nearness at both ends of the colour map; of large maps, from every n-th pixel."""
-    if name in style.spans:
-        return style.spans[name]
-    depth, spec = prediction.arrays[name], prediction.outputs[name]
-    step = max(1, int((depth.size / PIXELS_AT_ONCE) ** 0.5))
-    return near_range(*nearness(depth[::step, ::step], inverse=not spec.is_inverse_depth))
-
-
-def color_limits(name: str, prediction: Prediction, style: Style) -> Span:
-    """The nearness of depth, or the value of a map, at both ends of its colours."""
-    spec = prediction.outputs[name]
-    if spec.kind == "depth":
-        return nearness_span(name, prediction, style)
-    return spec.value_range or value_limits(prediction.arrays[name])
 
 
 def explain(name: str, prediction: Prediction, style: Style, *, width: int) -> np.ndarray:
     """The legend of an output's picture, see :func:`dpt.viz.legend`."""
-    limits = color_limits(name, prediction, style)
     values, spec = prediction.arrays[name], prediction.outputs[name]
+    limits = style.span(name, prediction)
     return legend(values, spec, width=width, limits=limits, colormap=style.colormap)
 
 
 def paint_explained(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
     """The picture of a dense output with its legend below: uint8 (H + h, max(W, 240), 3)."""
+    style = replace(style, spans={name: style.span(name, prediction)})
     picture = paint(name, prediction, image, style)
     return stack([picture, explain(name, prediction, style, width=picture.shape[1])])
 
@@ -274,18 +256,15 @@ def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.n
     :func:`dpt.viz.colorize_output` does.
     """
     values, spec = prediction.arrays[name], prediction.outputs[name]
-    low, high = color_limits(name, prediction, style)
+    limits = style.span(name, prediction)
 
     def draw(rows: slice) -> np.ndarray:
         band = values[rows]
-        if spec.kind == "depth":
-            near, usable = nearness(band, inverse=not spec.is_inverse_depth)
-            return colorize(near, usable, colormap=style.colormap, low=low, high=high)
         if spec.kind == "logits":
             assert image is not None
-            return overlay(image[rows], colorize_labels(band, label_palette(spec), ignore_index=-1))
+            return overlay(image[rows], colorize_labels(band, palette_of(spec), ignore_index=-1))
         maps = band.transpose(2, 0, 1) if band.ndim == 3 else band
-        return colorize_output(maps, spec, limits=(low, high))
+        return colorize_output(maps, spec, limits=limits, colormap=style.colormap)
 
     step = max(1, PIXELS_AT_ONCE // values.shape[1])
     return np.concatenate([draw(slice(k, k + step)) for k in range(0, len(values), step)])

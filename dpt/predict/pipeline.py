@@ -18,7 +18,7 @@ from dpt.data.formats.io import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import Source
-from dpt.predict.outputs import Product, Style, facts, nearness_span
+from dpt.predict.outputs import Product, Style, facts
 from dpt.predict.predictor import Prediction, Predictor, Prepared, batches
 
 S = TypeVar("S")
@@ -109,7 +109,7 @@ def next_style(style: Style, prediction: Prediction) -> Style:
     """A style whose depth range follows the frames slowly, so that colours do not flicker."""
     spans = {}
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
-        new = np.array(nearness_span(name, prediction, replace(style, spans={})))
+        new = np.array(Style().span(name, prediction))
         low, high = STEADINESS * np.array(style.spans.get(name, new)) + (1 - STEADINESS) * new
         spans[name] = float(low), float(high)
     return replace(style, spans=spans)

@@ -20,7 +20,7 @@ from dpt.config.objects import check_arguments
 from dpt.data.transforms import EvalTransform
 from dpt.evaluation.predictions import PredictionFolder
 from dpt.evaluation.report import write_report
-from dpt.evaluation.scoring import Scorer
+from dpt.evaluation.scoring import Scorer, blocks_of
 from dpt.metrics import DepthMetrics, Protocol, SegmentationMetrics
 from dpt.objectives import ClassificationObjective, SegmentationObjective
 from dpt.types import IGNORE_INDEX, OutputSpec
@@ -165,7 +165,7 @@ def report_of(objectives, outputs, labels, tmp_path):
     scorer = Scorer(objectives, specs, keep=2)
     labels |= {"index": torch.arange(3), "name": ["<a>", "b", "c"]}
     scorer.add(outputs, labels, torch.zeros(3, 3, 8, 9, dtype=torch.uint8))
-    intervals = scorer.intervals(scorer.blocks(None))
+    intervals = scorer.intervals(blocks_of("abc", None))
     write_report(
         tmp_path / "report.html", scorer, scorer.scores(), intervals, baselines={}, settings={}
     )
@@ -504,19 +504,21 @@ def scorer_of(names):
 def test_intervals_resample_blocks():
     names = [f"/data/{video}/{video}_{k}.png" for video in "ab" for k in range(50)]
     scorer = scorer_of(names)
-    low, high = scorer.intervals(scorer.blocks(None))["accuracy"]
+    low, high = scorer.intervals(blocks_of(names, None))["accuracy"]
     assert 0.35 < low < 0.45 < 0.55 < high < 0.65
     for rule in ("folder", "/[ab]_"):
-        blocks = scorer.blocks(rule)
+        blocks = blocks_of(names, rule)
         assert blocks.tolist() == [0] * 50 + [1] * 50
         assert scorer.intervals(blocks)["accuracy"] == (0, 1)  # of two videos little is known
-    assert np.isnan(scorer.intervals(scorer.blocks("data"))["accuracy"]).all()  # one block
+    assert np.isnan(scorer.intervals(blocks_of(names, "data"))["accuracy"]).all()  # one block
 
 
 def test_names_without_a_match_are_blocks_of_their_own():
-    blocks = scorer_of([f"/data/{k}.png" for k in ("a_1", "a_2", "3", "4")]).blocks("[a-z]_")
+    blocks = blocks_of([f"/data/{k}.png" for k in ("a_1", "a_2", "3", "4")], "[a-z]_")
     assert len(set(blocks.tolist())) == 3
 
 
 def test_a_wrong_rule_of_blocks_is_refused_before_scoring(mistake, files):
     assert "blocks=(: is no regular expression" in mistake(files, "blocks='('")
+    says = r"blocks=video_: matches no image's name, such as \S+val/0\.png"
+    assert re.search(says, mistake(files, "blocks=video_"))
