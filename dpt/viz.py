@@ -288,15 +288,13 @@ def color_bar(
     colormap: str, low: float, high: float, *, width: int, unit: str = "", inverse: bool = False
 ) -> np.ndarray:
     """The colours from ``low`` to ``high`` above their values, or if ``inverse`` above 1/value."""
-    values = np.linspace(low, high, 5 if width > 1.5 * _CELL_WIDTH else 2)
-    ticks = [f"{1 / max(v, 1e-6) if inverse else v:.3g}" for v in values]
     bar = np.full((36, width, 3), _PAPER, np.uint8)
-    left = 4 + _text_width(ticks[0]) // 2
-    right = max(left + 1, width - 8 - max(_text_width(unit), _text_width(ticks[-1]) // 2))
-    bar[5:17, left:right] = color_table(colormap)[np.linspace(0, 255, right - left).astype(int)]
-    for x, text in zip(np.linspace(left, right, len(ticks)), ticks, strict=True):
-        _write(bar, text, (int(x) - _text_width(text) // 2, 30))
-    return _write(bar, unit, (right + 4, 15))
+    bar[5:17] = color_table(colormap)[np.linspace(0, 255, width).astype(int)]
+    for share in np.linspace(0, 1, 5 if width > 4 * (_text_width(unit) + 60) else 2):
+        value = low + share * (high - low)
+        text = f"{1 / max(value, 1e-6) if inverse else value:.3g} {unit if share == 1 else ''}"
+        _write(bar, text.strip(), (int(share * (width - _GAP - _text_width(text.strip()))), 30))
+    return bar
 
 
 # --- panels -------------------------------------------------------------------------------------
@@ -314,21 +312,16 @@ def depth_panel(
         truth, prediction: (h, w) metres, the prediction aligned to the truth.
         valid: bool (h, w), or None for every positive finite truth.
     """
-    truth_near, truth_valid = nearness(truth, valid)
-    near, near_valid = nearness(prediction)
-    known = truth_valid.any()
-    low, high = near_range(truth_near, truth_valid) if known else near_range(near, near_valid)
-    maps = [
-        colorize(values, usable, colormap="inferno", low=low, high=high)
-        for values, usable in ((truth_near, truth_valid), (near, near_valid))
-    ]
-    scale = np.where(truth_valid, truth, 1.0)
-    error = np.nan_to_num(np.abs(prediction - truth) / scale, nan=_MAX_ERROR, posinf=_MAX_ERROR)
-    maps.append(colorize(error, truth_valid, colormap="spectral", low=0.0, high=_MAX_ERROR))
-    mean = f"mean {error[truth_valid].mean():.3f}" if known else "no truth"
+    output, known = OutputSpec("depth", "depth", unit="m"), nearness(truth, valid)[1]
+    truth = np.where(known, truth, np.nan)
+    limits = color_limits(truth if known.any() else prediction, output)
+    maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]
+    error = np.nan_to_num(np.abs(prediction - truth) / truth, nan=_MAX_ERROR, posinf=_MAX_ERROR)
+    maps.append(colorize(error, known, colormap="spectral", low=0.0, high=_MAX_ERROR))
+    mean = f"mean {error[known].mean():.3f}" if known.any() else "no truth"
     cells = side_by_side([image, *maps], ("image", "truth", "prediction", f"|error|/truth, {mean}"))
     cell = cells.shape[1] // 4
-    metres = color_bar("inferno", low, high, unit="m", width=3 * cell, inverse=True)
+    metres = color_bar("inferno", *limits, unit="m", width=3 * cell, inverse=True)
     shares = color_bar("spectral", 0.0, _MAX_ERROR, width=cell)
     return stack([cells, np.concatenate([metres, shares], axis=1)])
 

@@ -192,22 +192,22 @@ def test_a_colour_bar_says_range_and_unit(image, monkeypatch):
     written = texts(monkeypatch)
     metric = OutputSpec("x", "depth", unit="m")
     bar = viz.legend(RAMP, metric, width=400, limits=(0.1, 0.5))  # nearness: 10 m to 2 m
-    assert written == ["10", "5", "3.33", "2.5", "2", "m"]
+    assert written == ["10", "5", "3.33", "2.5", "2 m"]
     first, last = viz.color_table("inferno")[[0, 255]]
     row = bar[10].tolist()
     assert row.index(first.tolist()) < row.index(last.tolist())
     written.clear()
     relative = OutputSpec("x", "depth", unit="relative inverse depth")
     viz.legend(RAMP, relative, width=400, limits=(0.0, 8.0))
-    assert written == ["0", "2", "4", "6", "8", "relative inverse depth"]
+    assert written == ["0", "8 relative inverse depth"]
     written.clear()
     speed = OutputSpec("x", "map", channels=1, unit="m/s")
     viz.output_panel(image, RAMP, RAMP, speed)
-    assert written[-2:] == ["10", "m/s"]
+    assert written[-1] == "10 m/s"
     written.clear()
     viz.depth_panel(image, RAMP, None, RAMP)
     assert "0.5" in written
-    assert "m" in written
+    assert any(text.endswith(" m") for text in written)
     rgb = OutputSpec("x", "map", channels=3)
     assert len(viz.legend(np.zeros((3, 4, 4)), rgb, width=400, limits=(0, 1))) == 0
 

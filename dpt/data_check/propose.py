@@ -34,7 +34,10 @@ def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, A
     if unknown and (values := _read_masks({**data, **settings, "num_classes": 1}, splits)):
         classes, counts = class_settings(values)
         settings |= classes
-        hint = f" task.segmentation_loss.class_weights={class_weights(counts)}"
+        # (share of the pixels)^-0.25 divided by the mean; 1 for classes without a pixel
+        weights = np.array([count or np.nan for count in counts], float) ** -0.25
+        weights = np.nan_to_num(weights / np.nanmean(weights), nan=1.0).round(2)
+        hint = f" task.segmentation_loss.class_weights={weights.tolist()}"
         hint += "; ids that mean unlabelled are no classes: see data.ignore_index"
     if not settings:
         return {}, []
@@ -80,9 +83,3 @@ def class_settings(values: Values) -> tuple[dict[str, Any], list[int]]:
         keys = [(i,) for i in (found if len(found) > 1 else ids)]
         settings = {"label_map": [i for (i,) in keys]}
     return settings, [values[key] for key in keys]
-
-
-def class_weights(counts: Sequence[int]) -> list[float]:
-    """(Share of the pixels)^-0.25 divided by the mean; 1 for classes without a pixel."""
-    weights = np.array([count or np.nan for count in counts], float) ** -0.25
-    return np.nan_to_num(weights / np.nanmean(weights), nan=1.0).round(2).tolist()

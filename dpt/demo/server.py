@@ -46,11 +46,7 @@ POLICY = (
 
 
 class RefusedError(Exception):
-    """A request that is not served, with its HTTP status."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
+    """A request that is not served: its HTTP status and the reason."""
 
 
 class Demo:
@@ -198,20 +194,17 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = self._respond(f"{self.command} {path}", dict(parse_qsl(query)))
         except RefusedError as error:
-            status, body = error.status, {"error": str(error)}
+            status, body = error.args[0], {"error": error.args[1]}
         except ValueError as error:
             status, body = 400, {"error": str(error)}
         kind = "text/html; charset=utf-8" if path == "/" else "application/octet-stream"
         if not isinstance(body, bytes):
             kind, body = "application/json", json.dumps(body).encode()
         self.send_response(status)
-        for name, value in (
-            ("Content-Type", kind),
-            ("Content-Length", str(len(body))),
-            ("Content-Security-Policy", POLICY),
-            ("X-Content-Type-Options", "nosniff"),
-        ):
-            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         self.wfile.write(body)
 
@@ -237,9 +230,8 @@ def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
     try:
         return Server((host, port), type("DemoHandler", (Handler,), {"demo": demo, "host": host}))
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(
-            f"cannot listen on --host {host} --port {port} ({reason}): choose others, such as "
+            f"cannot listen on --host {host} --port {port} ({error}): choose others, such as "
             "--host 127.0.0.1 --port 0"
         ) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch.utils.data import Dataset
 from dpt.data.base import check_sample
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
-from dpt.files import DataError, parse_json
+from dpt.files import DataError
 from dpt.metrics.protocols import PredictionKind
+from dpt.predict.folder import read_records
 from dpt.types import Batch, OutputSpec, Target
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
@@ -40,20 +42,16 @@ def read_manifest(
     coding: dict[Path, tuple[float, float]] = {}
     sources: dict[Path, Path] = {}
     units: set[str] = set()
-    path = folder / "predictions.jsonl"
-    for line in io.read_text(path).splitlines() if path.is_file() else ():
-        try:
-            record = parse_json(line, path)
-            depth, files = record.get("depth"), [folder / name for name in record["files"]]
-            sources |= dict.fromkeys(files, Path(record["source"]))
-            if depth:
-                code = float(depth["scale"]), float(depth["offset"])
-                if not (code[0] > 0 and np.isfinite(code).all()):
-                    raise ValueError(f"scale and offset {code}")
-                units.add(depth["unit"])
-                coding |= {file: code for file in files if file.suffix == ".png"}
-        except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
-            continue  # cut short by a crash, or damaged
+    for record in read_records(folder):
+        files = [folder / name for name in record["files"]]
+        sources |= dict.fromkeys(files, Path(record["source"]))
+        with suppress(ValueError, KeyError, TypeError, OverflowError):  # no depth, or damaged
+            depth = record["depth"]
+            code = float(depth["scale"]), float(depth["offset"])
+            if not (code[0] > 0 and np.isfinite(code).all()):
+                raise ValueError(f"scale and offset {code}")
+            units.add(str(depth["unit"]))
+            coding |= {file: code for file in files if file.suffix == ".png"}
     if not units:
         return coding, None, sources
     return coding, "metric" if units <= {"m", "metres"} else "relative", sources

@@ -65,10 +65,11 @@ class OutputFolder:
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
         self._settings = json.loads(json.dumps(settings))  # as it will be read back
-        own, self._records = list[str](), list[dict[str, Any]]()
+        own, self._records = list[str](), dict[str, dict[str, Any]]()
         if os.path.lexists(known := path / SETTINGS_FILE):
             own = _check_settings(known, self._settings, overwrite=overwrite)
-            self._records = [] if overwrite else _read_records(self._journal)
+            found = [] if overwrite else read_records(path)
+            self._records = {record["name"]: record for record in found}
         names = (*folders, RECORDS_FILE)
         for taken in (path / name for name in names if name not in own):  # e.g. a data set's labels
             if any(taken.iterdir()) if taken.is_dir() else os.path.lexists(taken):
@@ -78,13 +79,12 @@ class OutputFolder:
         self._settings["written"] = sorted({*own, *names})
         inputs, root = (source.path.resolve() for source in sources), path.resolve()
         self._inputs = {file for file in inputs if file.is_relative_to(root)}
-        self._sources = {record["name"]: record["source"] for record in self._records}
 
     def start(self) -> None:
         """Writes the settings, and the records of the inputs that are finished."""
         settings = json.dumps(self._settings, indent=2) + "\n"
         write_bytes(self.path / SETTINGS_FILE, settings.encode())
-        records = "".join(json.dumps(record) + "\n" for record in self._records)
+        records = "".join(json.dumps(record) + "\n" for record in self._records.values())
         write_bytes(self._journal, records.encode())
 
     def is_done(self, source: Source, products: Sequence[Product]) -> bool:
@@ -98,13 +98,13 @@ class OutputFolder:
         for place in places if self._inputs else ():
             if place.resolve() in self._inputs:
                 raise ValueError(f"{place}: is an input, not replaced: choose another --out")
-        earlier = self._sources.get(source.name)
+        earlier = self._records.get(source.name)
         if earlier is None or not all(place.is_file() for place in places):
             return False
-        if earlier != str(source.path):
+        if earlier["source"] != str(source.path):
             raise ValueError(
-                f"{self.path}: {source.name} was predicted from {earlier}, not from {source.path}: "
-                "choose another --out, or give --overwrite"
+                f"{self.path}: {source.name} was predicted from {earlier['source']}, not from "
+                f"{source.path}: choose another --out, or give --overwrite"
             )
         return True
 
@@ -147,13 +147,14 @@ def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -
     return own
 
 
-def _read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of complete lines; the input of another line is predicted again."""
-    records = []
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The records of the inputs that are finished, without lines that a crash cut short."""
+    records, path = [], folder / RECORDS_FILE
     for line in read_bytes(path).splitlines() if path.is_file() else ():
         try:
             record = parse_json(line, path)
-            records.append(record | {k: str(record[k]) for k in ("name", "source")})
+            texts = {k: str(record[k]) for k in ("name", "source")}
+            records.append(record | texts | {"files": list(map(str, record["files"]))})
         except (ValueError, KeyError, TypeError):
             continue
     return records

@@ -54,8 +54,8 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
         DataError: an input does not exist, is a folder without images, or is the output folder.
     """
     found: dict[Path, None] = {}
-    folders, parents, out = list[Path](), list[Path](), _absolute(out)
-    for path in map(_absolute, inputs):
+    paths, out = list(map(_absolute, inputs)), _absolute(out)
+    for path in paths:
         files = [path]
         if path == out and path.is_dir():
             raise DataError(f"{path}: is an input and --out: choose another --out")
@@ -67,14 +67,12 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
             raise DataError(
                 f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
             )
-        (folders if path.is_dir() else parents).append(path if path.is_dir() else path.parent)
         found.update(dict.fromkeys(files))
-    root = Path(os.path.commonpath(folders)) if folders else None
-    relative = {
-        p: p.relative_to(root) if root and root in p.parents else Path(p.name) for p in found
-    }
+    folders = [path for path in paths if path.is_dir()]
+    root = Path(os.path.commonpath(folders) if folders else "")
+    relative = {p: p.relative_to(root) if p.is_relative_to(root) else Path(p.name) for p in found}
     if len(set(relative.values())) < len(relative):
-        root = Path(os.path.commonpath([*folders, *parents]))
+        root = Path(os.path.commonpath(found))
         relative = {path: path.relative_to(root) for path in found}
     stems = Counter(name.with_suffix("") for name in relative.values())
     names = {
