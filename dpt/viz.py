@@ -250,17 +250,13 @@ def legend(
     room = max(_CELL_WIDTH, width // times)
     if output.kind == "logits":
         strip = class_legend(values, palette_of(output), output.class_names, width=room)
+    elif output.kind == "depth":
+        inverse = not output.is_inverse_depth
+        strip = color_bar(colormap, *limits, width=room, unit=output.unit, inverse=inverse)
     elif output.channels == 3:  # red, green and blue are the values
         return np.zeros((0, 0, 3), np.uint8)
     else:
-        is_depth = output.kind == "depth"
-        strip = color_bar(
-            colormap if is_depth else "viridis",
-            *limits,
-            unit=output.unit,
-            width=room,
-            inverse=is_depth and not output.is_inverse_depth,
-        )
+        strip = color_bar("viridis", *limits, width=room, unit=output.unit)
     return cv2.resize(strip, None, fx=times, fy=times, interpolation=cv2.INTER_CUBIC)
 
 

@@ -113,9 +113,6 @@ class _Predictors:
         distance[torch.tensor(is_own)] = torch.inf
         found = self.photos[int(distance.argmin())]
         *_, guess = self.objective.baselines([found], self.size).values()
-        if self.objective.dense:  # where it has no label, as all photos
-            *_, usual = self.guesses.values()
-            guess = torch.where(self.objective.masked_truth(found).isnan(), usual, guess)
         return guess
 
 

@@ -162,14 +162,12 @@ def test_a_photo_is_not_its_own_neighbour():
     assert scores["nearest photo"]["val/abs_rel"] > 0.1
 
 
-@pytest.mark.parametrize("kind", ["metric", "relative"])
-def test_unknown_depth_of_the_nearest_photo_is_filled(kind):
+def test_unknown_depth_of_the_nearest_photo_is_its_median():
     train = [photo(10, **depth_sample()), photo(20, **depth_sample())]
-    train[0]["valid"][:, 7:] = False
+    train[0]["valid"][:, 6:] = False
     val = Listed([photo(12, **depth_sample())])
-    objective = DepthObjective(kind=kind, max_depth=10.0)
-    scores = trivial_scores({"depth": objective}, Listed(train), val, SIZE)
-    assert scores["nearest photo"]["val/abs_rel"] == pytest.approx(0, abs=1e-4)
+    scores = trivial_scores({"depth": DepthObjective(max_depth=10.0)}, Listed(train), val, SIZE)
+    assert scores["nearest photo"]["val/abs_rel"] == pytest.approx(0.4 * 6 / 8)
 
 
 def test_image_level_targets_of_the_nearest_photo():
