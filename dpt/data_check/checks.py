@@ -45,7 +45,9 @@ _MORE_BITS = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures m
 _DIFFERENT = 0.2  # share of the pixels
 _FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
 _NOUNS = {"labels": "masks", "depth": "depth maps"}
+_AS_THEY_ARE = "as they are"
 _CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of maps (N, h, w)
+    _AS_THEY_ARE: lambda maps: maps,
     "flipped left to right": lambda maps: maps[:, :, ::-1],
     "flipped upside down": lambda maps: maps[:, ::-1],
     "turned by 180 degrees": lambda maps: maps[:, ::-1, ::-1],
@@ -159,15 +161,14 @@ def _pairing(scan: Scan, kind: MapKind, move: Move | None) -> Iterator[Finding]:
     if len(found) < MANY_IMAGES:
         return
     records, noun = [record for record, _ in found.values()], _NOUNS[kind]
-    photos, maps = np.stack([record.edges[kind] for record in records], axis=1)
-    if move:
-        sizes = (size for _, size in found.values())
-        maps = np.stack([move.apply(*each) for each in zip(maps, sizes, strict=True)])
-    table = fit_table(photos, maps)
+    photos = np.stack([record.edges[kind][0] for record in records])
+    edges = [(record.edges[kind][1], size) for record, size in found.values()]
+    maps = np.stack([move.apply(each, size) if move else each for each, size in edges])
+    tables = {how: fit_table(photos, change(maps)) for how, change in _CHANGES.items()}
+    fits = {how: float(np.median(table.diagonal())) for how, table in tables.items()}
+    best, typical = max(fits, key=lambda how: fits[how]), fits[_AS_THEY_ARE]
+    table = tables[_AS_THEY_ARE]
     own, highest = table.diagonal(), table.max(axis=1)
-    typical = np.median(own)
-    fits = {how: np.median(fit_table(photos, f(maps)).diagonal()) for how, f in _CHANGES.items()}
-    best = max(fits, key=lambda how: fits[how])
     remedy = "check the names, or the lists, by which files are paired"
     basis = f"(by their edges, over {len(own)} samples)"
     if fits[best] > max(_FIT, _BETTER * typical):

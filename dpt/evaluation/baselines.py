@@ -131,7 +131,7 @@ class _Photos(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> Batch | None:
         """None if a file cannot be read."""
         with suppress(DataError):
-            sample = dict(self.dataset[index])
+            sample: Any = dict(self.dataset[index])
             for key in ("labels", "depth", "valid"):
                 if key in sample and self.size is not None:
                     sample[key] = resize_map(sample[key], self.size)
