@@ -90,6 +90,7 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
     the mix decides which splits it needs.
     """
     node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
+    split = validate(str, split, "split")
     own = validate(Part | None, data.get(split), f"{where}.{split}")
     node |= {"split": split} | (own or {})
     if "sets" in node:

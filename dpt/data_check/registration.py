@@ -158,7 +158,8 @@ def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
 def _compared_size(edges: np.ndarray) -> tuple[float, tuple[int, int]]:
     """The factor by which photos are downsampled for the comparison, and their (H, W) then."""
     factor = min(1.0, SIDE / max(edges.shape))
-    return factor, (round(edges.shape[0] * factor), round(edges.shape[1] * factor))
+    height, width = (max(1, round(side * factor)) for side in edges.shape)
+    return factor, (height, width)
 
 
 def _gradient(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

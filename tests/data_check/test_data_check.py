@@ -697,6 +697,10 @@ def test_a_known_move_is_found_again(scale, shift):
     assert (found.dx * 240, found.dy * 240) == pytest.approx(shift, abs=1.5)
 
 
+def test_a_photo_of_one_row_is_compared():
+    assert edge_scores(np.zeros((1, 3000, 3), np.uint8), np.ones((1, 3000), bool)).ndim == 3
+
+
 @pytest.mark.parametrize(
     ("typical", "high", "max_depth", "tried", "unit"),
     [  # a room of 1.9 m, at most 3 m; a road of 15 m, at most 60 m

@@ -459,6 +459,7 @@ def test_missing_and_misshapen_files_are_named(mistake, files, tmp_path):
 
 def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, tmp_path):
     assert "no such folder" in mistake(tmp_path / "nowhere")
+    assert "split=['val']: must be a valid string" in mistake(tmp_path, "split=[val]")
     (tmp_path / "empty").mkdir()
     flat = mistake(tmp_path / "empty")
     assert "put predicted depth into" in flat
