@@ -48,7 +48,10 @@ def start_log(folder: Path | None) -> None:
     log.addHandler(terminal)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        file = logging.FileHandler(folder / "log.txt", errors="backslashreplace")
+        path = folder / "log.txt"
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise OSError(f"{path}: must be a file, no link, FIFO or folder: remove it")
+        file = logging.FileHandler(path, errors="backslashreplace")
         file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(file)
 

@@ -34,9 +34,11 @@ FLAGS = {
 LOCK_SECONDS = 10
 """How long to wait for another process: loader workers outlive a killed one for some seconds."""
 
+TOO_LARGE = "can't allocate memory|size calculation overflowed"  # torch's RuntimeErrors on CPUs
 LESS_MEMORY = (
-    "reduce data.batch_size or data.image_size, or set trainer.precision=bf16-mixed, "
-    "model.checkpoint_activations=true, or trainer.accumulate_grad_batches=N for the same step"
+    "reduce data.batch_size, data.image_size or the model's sizes, or set "
+    "trainer.precision=bf16-mixed, model.checkpoint_activations=true, or "
+    "trainer.accumulate_grad_batches=N for the same step"
 )
 
 
@@ -44,7 +46,8 @@ def fail(message: str) -> NoReturn:
     """Prints ``error: message`` as one line and exits with 1."""
     if os.environ.get("DPT_DEBUG"):
         traceback.print_exc()
-    print(f"error: {without_passwords(' '.join(message.split()))}", file=sys.stderr)
+    line = " ".join(re.split(r"[\s\x00-\x1f\x7f-\x9f]+", message.strip()))[:4000]  # no escapes
+    print(f"error: {without_passwords(line)}", file=sys.stderr)
     raise SystemExit(1)
 
 
@@ -141,6 +144,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str
     from filelock import FileLock, Timeout
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from torch import OutOfMemoryError
@@ -186,10 +190,10 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str
                 file.write(without_passwords(traceback.format_exc()))
         if isinstance(error, OmegaConfBaseException):
             fail(_explain(error))
-        if isinstance(error, MISTAKES):
+        if isinstance(error, (*MISTAKES, MisconfigurationException)):
             fail(str(error))
-        if isinstance(error, OutOfMemoryError):
-            fail(f"{str(error).partition('. ')[0]}: {LESS_MEMORY}")
+        if isinstance(error, OutOfMemoryError | MemoryError) or re.search(TOO_LARGE, str(error)):
+            fail(f"{str(error).rpartition('Allocator: ')[2].partition('. ')[0]}: {LESS_MEMORY}")
         raise
     finally:
         if "wandb" in sys.modules:

@@ -42,7 +42,7 @@ def make_model(
             differ from the named model, replace the settings of the file.
     """
     heads = {o.head: o.head_options for o in objectives.values()}
-    parts = {part: dict(model.get(part) or {}) for part in PARTS}
+    parts = {p: dict(validate(Plain | None, model.get(p), f"model.{p}") or {}) for p in PARTS}
     parts["preprocessing"]["image_size"] = list(settings.eval_size)
     encoder_weights = parts["encoder"].pop("weights", None)
     if model.get("weights") is not None:
@@ -53,6 +53,8 @@ def make_model(
         if "image_size" in parts["encoder"]:
             parts["encoder"]["image_size"] = list(settings.image_size)
         net = DPT(ModelConfig.from_dict({"name": model["name"], **parts, "heads": heads}))
+        if parts["encoder"].get("in_channels", 3) != 3:
+            raise ValueError("model.encoder.in_channels: must be 3, the channels of the images")
         if encoder_weights is not None:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, encoder_weights))
     set_switches(net, model)
@@ -67,7 +69,7 @@ def _from_weights(
     overrides: Sequence[str],
 ) -> DPT:
     """A model like the one in ``model.weights``, except for its heads and what the user set."""
-    path = model["weights"]
+    path = validate(str, model["weights"], "model.weights")
     plain, state = read(path)
     other = ModelConfig.from_dict(plain, where=str(path)).to_dict()
     if model["name"] != other["name"] and any(o.startswith("model=") for o in overrides):

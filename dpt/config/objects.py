@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -170,6 +170,13 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
     values = map_strings(values, moved)
     if ":***@" in str({**values, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
+    writing = {key: values[key] for key in ("callbacks", "logger", "trainer") if key in values}
+    for key, place in _outside(writing, folder):
+        if OmegaConf.select(cfg, key) != place:
+            raise ValueError(
+                f"{path}: {key}={place} would write outside of the run: give it on the command "
+                "line if you want that"
+            )
     values |= {"run_dir": str(folder), "resume": cfg.resume, "overwrite": False}
     for line in changes(OmegaConf.to_container(old), values):
         if not line.startswith("resume:"):
@@ -188,6 +195,18 @@ def read_run(folder: Path) -> DictConfig:
     if not isinstance(found, DictConfig) or not found or "${" in text:
         raise ValueError(f"{path}: not the configuration of a run, with every value written out")
     return found
+
+
+def _outside(node: Any, folder: Path, key: str = "") -> Iterator[tuple[str, str]]:
+    """Keys and paths of a configuration that lie outside of ``folder``."""
+    if isinstance(node, Mapping | list):
+        for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
+            yield from _outside(value, folder, f"{key}.{name}".lstrip("."))
+    elif isinstance(node, str):
+        is_path = node[:1] in ("/", "~") or "://" in node or ".." in Path(node).parts
+        is_path |= key.rpartition(".")[2] in ("dirpath", "folder", "save_dir", "default_root_dir")
+        if is_path and not Path(node).resolve().is_relative_to(folder.resolve()):
+            yield key, node
 
 
 def keys_of(overrides: Sequence[str]) -> set[str]:

@@ -157,6 +157,8 @@ class RunCheckpoints(Checkpoint):
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """The content of a checkpoint, memory-mapped; None if it is absent or damaged."""
+    if not path.is_file():  # a FIFO would block
+        return None
     try:
         values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         return values if "global_step" in values else None

@@ -6,8 +6,9 @@ import logging
 import random
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import lightning as L
 import numpy as np
@@ -15,19 +16,53 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import FSDPStrategy
+from pydantic import Field
+from torch import Tensor
 
 from dpt.config.compose import remove_run, save_config
 from dpt.data import EpochSampler
 from dpt.training.checkpoints import read_checkpoint
 from dpt.types import Batch
+from dpt.validation import validate
 from dpt.weights.files import check_archive, reason
 
 log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
-PARTS = ("state_dict", "skipped_steps", "loops/fit_loop/epoch_progress", f"{KEY}/ranks/0/torch",
-         "optimizer_states/0/param_groups")  # fmt: skip
-"""What a checkpoint must hold: keys, and places in lists, from the outermost on."""
+Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+Plain = dict[str, Any]
+
+
+@dataclass
+class OptimizerState:
+    state: dict[Any, Plain]
+    param_groups: list[Plain]
+
+
+@dataclass
+class Place:
+    """Where a run is; what :class:`RunState` saves."""
+
+    epoch: Count
+    batches: Count  # of this epoch, on each rank
+    batch_size: Count
+    world_size: Count
+    samples: Count
+    ranks: Annotated[list[Plain], Field(min_length=1)]
+
+
+@dataclass
+class Saved:
+    """What a checkpoint must hold."""
+
+    __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
+
+    global_step: Count
+    skipped_steps: tuple[Count, Count]
+    state_dict: dict[str, Tensor]
+    optimizer_states: Annotated[list[OptimizerState], Field(min_length=1)]
+    loops: dict[str, Plain]
+    dpt_run: Place
 
 
 class RunState(Callback):
@@ -103,7 +138,15 @@ class RunState(Callback):
             saved = checkpoint["optimizer_states"][0]["param_groups"]
             new = pl_module.optimizer_factory(pl_module.model).param_groups
             sizes = [{g["name"]: len(g["params"]) for g in groups} for groups in (saved, new)]
-            if sizes[0] != sizes[1]:
+            moments = checkpoint["optimizer_states"][0]["state"]  # of each parameter, by its place
+            shapes = dict(enumerate(p.shape for g in new for p in g["params"]))
+            wrong = any(
+                v.shape != shapes.get(place)
+                for place, values in moments.items()
+                for v in values.values()
+                if isinstance(v, Tensor) and v.ndim  # torch's optimisers would read past its end
+            )
+            if sizes[0] != sizes[1] or wrong:
                 raise ValueError(
                     "resume: other parameters are trained, or in other groups: restore "
                     "optim.layer_decay and callbacks.freeze.parts, or start a new run from its "
@@ -198,19 +241,23 @@ def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
 
 
 def fault_of(path: Path) -> str | None:
-    """What is missing or damaged in a checkpoint; None if it is complete."""
-    if (values := read_checkpoint(path)) is None:
-        return "cannot be read"
+    """What is missing or damaged in a checkpoint; None if it is complete.
+
+    All bytes are compared with the checksums that ``torch.save`` writes and does not read.
+    """
+    before = random_state()
     try:
         check_archive(path)
-        for part in PARTS:
-            inner: Any = values
-            for key in part.split("/"):
-                inner = inner[int(key) if key.isdigit() else key]
-    except (LookupError, TypeError):
-        return f"has no {part}"
-    except Exception as error:  # a damaged archive raises errors of many types
+        if (values := read_checkpoint(path)) is None:
+            return "cannot be read"
+        validate(Saved, values, "")
+        _ = values["loops"]["fit_loop"]["epoch_progress"]
+        for state in values[KEY]["ranks"]:
+            set_random_state(state)
+    except Exception as error:  # of archives, and of generators
         return reason(error)
+    finally:
+        set_random_state(before)
     return None
 
 

@@ -28,6 +28,7 @@ from dpt.objectives.base import (
 from dpt.training.finite import StepGuard
 from dpt.training.teacher import Teacher, make_teacher
 from dpt.types import Batch
+from dpt.validation import validate
 from dpt.weights.formats import CONFIG_KEY
 
 log = logging.getLogger("dpt")
@@ -218,6 +219,6 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         teacher=make_teacher(cfg["task"], objectives),
         optimizer=make(cfg["optim"], "optim", Optimizer),
         schedule=make(cfg["schedule"], "schedule", LRScheduler),
-        monitor=cfg["task"].get("monitor", ""),
+        monitor=validate(str, cfg["task"].get("monitor", ""), "task.monitor"),
         max_skipped_steps=int(cfg["max_skipped_steps"]),
     )

@@ -191,12 +191,17 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("case", [*CONFIGS, "truncated", "half a line", "without a group"])
+@pytest.mark.parametrize(
+    "case", [*CONFIGS, "truncated", "half a line", "without a group", "other folder"]
+)
 def test_a_damaged_config_yaml_is_named(run, refused, case):
     path, text = run / "config.yaml", (run / "config.yaml").read_bytes()
-    if case == "without a group":
+    if case in ("without a group", "other folder"):
         values = yaml.safe_load(text)
-        del values["optim"]
+        if case == "other folder":
+            values["callbacks"]["checkpoint"]["dirpath"] = "elsewhere"
+        else:
+            del values["optim"]
         CONFIGS[case] = yaml.safe_dump(values).encode()
     cuts = {"truncated": text.index(b"\ntrainer:") + 1, "half a line": text.index(b"\noptim:") + 4}
     path.write_bytes(text[: cuts[case]] if case in cuts else CONFIGS[case])
@@ -213,6 +218,10 @@ def change(path, key):
         values[resume.KEY]["ranks"] = [{}]
     elif key == "empty optimiser":
         values["optimizer_states"] = [{}]
+    elif key == "moments of another shape":
+        values["optimizer_states"][0]["state"][0]["exp_avg"] = torch.zeros(2)
+    elif key == "a step that is no number":
+        values["global_step"] = "x"
     else:
         del values[key]
     AtomicCheckpointIO().save_checkpoint(values, path)
@@ -222,13 +231,15 @@ def change(path, key):
     "key",
     ["state_dict", "no ranks",
      *(pytest.param(key, marks=SLOW) for key in ("optimizer_states", "loops", resume.KEY,
-       "global_step", "skipped_steps", "no random state", "empty optimiser"))],
+       "global_step", "skipped_steps", "no random state", "empty optimiser",
+       "moments of another shape", "a step that is no number"))],
 )  # fmt: skip
 def test_a_checkpoint_with_a_missing_part_is_named(run, refused, key):
     path = run / "checkpoints/last.ckpt"
     (run / "checkpoints/best.ckpt").unlink()
     change(path, key)
-    assert str(path) in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
+    where = "other parameters" if key == "moments of another shape" else str(path)
+    assert where in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
 
 
 def test_flipped_bits_are_found_and_best_ckpt_is_taken(run):
