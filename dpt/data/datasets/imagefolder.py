@@ -78,6 +78,8 @@ class ImageTableDataset(FileDataset):
 
     def list_files(self) -> list[Files]:
         path = self.folder / self.table.replace("%split", self.split)
+        if not path.is_file():
+            raise missing_path(path, what="table", remedy="check data.root and data.table")
         values: dict[str, float] = {}
         columns = (self.image_column, self.value_column)
         remedy = "set data.image_column and data.value_column"
