@@ -283,6 +283,9 @@ def test_a_packed_split_is_not_overwritten(tree, tmp_path):
     with pytest.raises(DataError, match=r"val\.json: the split is already packed"):
         pack(folder_set(tree), tmp_path)
     assert contents(tmp_path) == before
+    (tmp_path / "val.json").unlink()
+    with pytest.raises(DataError, match=r"val-000000\.tar: exists, but val\.json does not"):
+        pack(folder_set(tree), tmp_path)
 
 
 def test_samples_that_cannot_be_read(tree, tmp_path, caplog):

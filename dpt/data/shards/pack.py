@@ -63,6 +63,11 @@ def pack_split(
     target = folder / f"{split}.json"
     if target.exists():
         raise DataError(f"{target}: the split is already packed: choose another out, or remove it")
+    if found := sorted(folder.glob(f"{split}-*.tar")):
+        raise DataError(
+            f"{found[0]}: exists, but {target.name} does not: remove the shards that a "
+            "killed run left, or choose another out"
+        )
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
     indices = [int(index) for index in order]
     encoded = read_in_order(_Encoder(dataset, skip_broken), indices, num_workers=num_workers)
@@ -75,9 +80,14 @@ def pack_split(
                 yield key, parts
 
     samples, shards = readable(), list[Shard]()
-    for first in samples:
-        path = folder / f"{split}-{len(shards):06}.tar"
-        shards.append(_write_shard(path, chain([first], samples), shard_size=shard_size))
+    try:
+        for first in samples:
+            path = folder / f"{split}-{len(shards):06}.tar"
+            shards.append(_write_shard(path, chain([first], samples), shard_size=shard_size))
+    except BaseException:
+        for shard in shards:
+            (folder / shard.name).unlink(missing_ok=True)
+        raise
     if not shards:
         raise DataError(f"split {split}: no sample could be read: check the data set")
     index = ShardIndex(
