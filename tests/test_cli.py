@@ -154,7 +154,7 @@ WRONG_KEYS = [
     (["tsk=depth"], ["tsk", "task"]),
 ]
 MORE_WRONG_KEYS = [
-    (["optm.lr=1"], ["optm.lr", "optim"]),
+    (["optm.lr=1"], ["there is no optm. Did you mean optim?"]),
     (["sead=1"], ["sead", "Did you mean seed?", "trainer"]),
     (["trainer.max_step=3"], ["trainer.max_step", "Did you mean max_steps?"]),
     (["data.batchsize=3"], ["data.batchsize", "Did you mean batch_size?"]),
@@ -195,10 +195,10 @@ MORE_WRONG_VALUES = [
     (["optim.lr=null"], ["optim.lr", "None", "number"]),
     (["schedule.decay=linear"], ["schedule.decay", "'linear'", "cosine"]),
     (["schedule.warmup=-1"], ["schedule", "warmup=-1"]),
-    (["data.batch_size=0"], ["batch_size=0", "positive"]),
+    (["data.batch_size=0"], ["batch_size=0", "greater than or equal to 1"]),
     (["data.image_size=big"], ["data.image_size", "'big'"]),
     (["data.image_size=[32]"], ["data.image_size", "[32]"]),
-    (["data.train.length=0"], ["length=0", "above 0"]),
+    (["data.train.length=0"], ["length=0", "must be 1..10**8"]),
     (["data.train.length=x"], ["data.length", "'x'", "integer"]),
     (["augment.hflip=2"], ["augment.hflip", "0..1"]),
     (["augment.hflip=left"], ["augment.hflip", "'left'", "number"]),
@@ -242,7 +242,7 @@ MORE_WRONG_VALUES = [
     (["~task.monitor"], ["task.monitor"]),
     (["~trainer.max_steps", "trainer.devices=lots"], ["trainer: ", "devices"]),
     (["~optim"], ["optim must be given"]),
-    (["optim=null"], ["optim must be given"]),
+    (["optim=null"], ["override must be a string"]),
     (["~data.batch_size"], ["data needs batch_size"]),
     (["task.objectives=null"], ["task.objectives=None", "dictionary"]),
     (["callbacks.panels=5"], ["callbacks.panels=5"]),
@@ -259,7 +259,10 @@ MORE_WRONG_VALUES = [
     (["task=depth", "task.objectives.depth.weight=nan"], ["depth.weight=nan", "finite"]),
     (["task=depth", "task.objectives.depth.weight=-1"], ["weight=-1.0 of the depth loss"]),
     (["model.encoder.num_heads=true"], ["model.encoder.num_heads=true"]),
-    (["callbacks.learning_rate.logging_interval=x", "logger=csv"], ["callbacks.learning_rate: "]),
+    (
+        ["callbacks.learning_rate.logging_interval=x", "logger=csv"],
+        ["callbacks.learning_rate.logging_interval='x': must be"],
+    ),
 ]
 
 

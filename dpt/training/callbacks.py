@@ -16,6 +16,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar, WeightAveraging
 from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
 from dpt.process import Stopped, end_now
@@ -177,9 +178,11 @@ class StopOnSignal(StepCallback):
         self.handlers = {number: signal.signal(number, self._receive) for number in numbers}
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
+        if self.received is not None and isinstance(error, SIGTERMException):  # its code is 0
+            raise Stopped(self.received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:

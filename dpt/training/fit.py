@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from dpt.config import build
 from dpt.config.model import complete, make_model
@@ -191,7 +192,10 @@ def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dic
     if task.scored_step != trainer.global_step:
         trainer.should_stop = False
         log.info("validating the final weights")
-        trainer.validate(task, val_loader, verbose=False)
+        try:
+            trainer.validate(task, val_loader, verbose=False)
+        except SIGTERMException:  # it came before StopOnSignal could replace Lightning's handler
+            trainer.validate(task, val_loader, verbose=False)
     if not task.nonfinite:
         _save_if_missing(trainer, folder / "checkpoints/best.ckpt")
     return dict(task.scores)
