@@ -12,10 +12,15 @@ from dpt.training.trainer import make_trainer
 
 
 def checkpoint(step):
-    return {"global_step": step, "state_dict": {"weight": torch.full((1000,), float(step))},
-            "optimizer_states": [{"param_groups": []}], "skipped_steps": [0, 0],
-            "loops": {"fit_loop": {"epoch_progress": {}}},
-            resume.KEY: {"ranks": [{"torch": 0}]}}  # fmt: skip
+    place = dict.fromkeys(("epoch", "batches", "batch_size", "world_size", "samples"), 1)
+    return {
+        "global_step": step,
+        "state_dict": {"weight": torch.full((1000,), float(step))},
+        "optimizer_states": [{"state": {}, "param_groups": []}],
+        "skipped_steps": [0, 0],
+        "loops": {"fit_loop": {"epoch_progress": {}}},
+        resume.KEY: {**place, "ranks": [resume.random_state()]},
+    }
 
 
 def test_a_full_disk_is_said_and_leaves_the_file_before_it(tmp_path):
