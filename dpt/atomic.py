@@ -15,13 +15,18 @@ def replacing(path: Path) -> Iterator[Path]:
     The temporary name is ``.part.`` + ``path.name``: it keeps the suffix, by which some writers
     choose a format, and what a killed process left there is overwritten by the next one. If the
     block raises, the temporary file is removed. Missing folders are created. Symbolic links at
-    either name are replaced, never followed.
+    either name are replaced, never followed. The file's permissions are those of the umask,
+    whatever the writer sets.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".part.{path.name}")
     temporary.unlink(missing_ok=True)
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        if temporary.stat().st_mode != mode:  # safetensors writes 0600
+            temporary.chmod(mode)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

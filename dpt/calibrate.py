@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ import numpy as np
 import torch
 
 from dpt.data.datasets.folder import scan
-from dpt.data.errors import DataError
 from dpt.data.formats import io
+from dpt.files import DataError
 from dpt.model import DPT
 from dpt.predict import Predictor
 from dpt.types import Calibration, CalibrationSpace
@@ -27,6 +28,8 @@ from dpt.types import Calibration, CalibrationSpace
 COLUMNS = ("image", "x", "y", "depth_m")
 POINTS_PER_IMAGE = 2000  # drawn from a depth map; more do not improve two numbers
 MIN_POINTS = 4
+ROBUST_POINTS = 12  # with fewer, an outlier cannot be told from noise: all of them are fitted
+METRES = (0.05, 200.0)  # the median of known depths is taken for another unit outside of these
 MIN_SPREAD = 1.05  # smallest ratio of far to near known depths that separates scale and shift
 MARGIN = 10.0  # metres are clamped to the nearest known depth / MARGIN .. the farthest * MARGIN
 START_POINTS = 1000  # points that the first estimate is made from; it takes quadratic time
@@ -96,13 +99,13 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
 
 
 def read_maps(
-    images: str | Path, depth: str | Path, *, scale: float = 1.0, invalid: Sequence[float] = (0,)
+    images: str | Path, depth: str | Path, *, scale: float = 0.001, invalid: Sequence[float] = (0,)
 ) -> list[Known]:
     """Depth maps, dense or sparse, of any size but the image's shape, paired by file stem.
 
     Args:
         images, depth: folders; searched with their sub-folders.
-        scale: metres = value in the file × scale; 0.001 for millimetres.
+        scale: metres = value in the file × scale; 0.001 for millimetres, as in ``data=folder``.
         invalid: values in the file that mean "not measured".
 
     Raises:
@@ -126,7 +129,7 @@ def read_maps(
         height, width = metres.shape
         places = np.flatnonzero(valid)
         if len(places) > POINTS_PER_IMAGE:
-            random = np.random.default_rng(zlib.crc32(photos[key].name.encode()))
+            random = np.random.default_rng(zlib.crc32(os.fsencode(photos[key].name)))
             places = np.sort(random.choice(places, POINTS_PER_IMAGE, replace=False))
         y, x = np.divmod(places, width)
         chosen = metres.flat[places].astype(float)
@@ -168,6 +171,8 @@ class Report:
             for r in rows
         ]
         c = self.calibration
+        if c.space == "depth" and not 0.2 < c.scale < 5:
+            lines.append("note:   this model predicts metres already: check the unit of the depths")
         what = "1 / depth" if c.space == "inverse_depth" else "depth"
         lines.append(
             f"fit:    {what} = {c.scale:.6g} x prediction {c.shift:+.6g}, "
@@ -192,7 +197,8 @@ def calibrate(model: DPT, known: Sequence[Known]) -> Report:
         known: depths of at least a few pixels.
 
     Raises:
-        ValueError: the model has no depth head, or the known depths do not determine the fit.
+        ValueError: the model has no depth head or predicts NaN, or the known depths are not in
+            metres or do not determine the fit.
     """
     spec = next((spec for spec in model.outputs.values() if spec.kind == "depth"), None)
     if spec is None:
@@ -202,12 +208,18 @@ def calibrate(model: DPT, known: Sequence[Known]) -> Report:
     predictor = Predictor(model)
     predictor.calibration = None
     parts: list[np.ndarray] = []
-    for each in known:
-        predicted = predictor(each.read_image()).depth
-        assert predicted is not None
-        parts.append(each.sample(predicted))
-    prediction = np.concatenate(parts).astype(np.float64)
     depth = np.concatenate([each.depth for each in known])
+    if len(depth) and not METRES[0] <= (median := float(np.median(depth))) <= METRES[1]:
+        raise ValueError(
+            f"the median of the known depths is {median:.3g} m, so they are hardly in metres: "
+            "check --depth-scale (1 for metres, 0.001 for millimetres), or the column depth_m"
+        )
+    for each in known:
+        found = predictor(each.read_image())
+        found.require_finite()
+        assert found.depth is not None
+        parts.append(each.sample(found.depth))
+    prediction = np.concatenate(parts).astype(np.float64)
     space: CalibrationSpace = "inverse_depth" if spec.is_inverse_depth else "depth"
     calibration, inliers = fit(prediction, depth, space=space)
     error = calibration.to_metres(torch.from_numpy(prediction)).numpy() - depth
@@ -228,14 +240,14 @@ def fit(
     """The scale and shift of smallest relative error.
 
     With the target t, 1/depth or depth as ``space`` says, a point's residual is
-    (scale · prediction + shift) / t - 1: near and far points count alike. Siegel's repeated
-    medians (1982), which tolerate almost one half of outliers, give a first estimate. Repeated
-    least squares over the points within 2.5 standard deviations refines it (Rousseeuw and Leroy
-    1987, chapters 1 and 5).
+    (scale · prediction + shift) / t - 1: near and far points count alike. Fewer than
+    ``ROBUST_POINTS`` are fitted by least squares. Of more, Siegel's repeated medians (1982), which
+    tolerate almost one half of outliers, give a first estimate. Repeated least squares over the
+    points within 2.5 standard deviations refines it (Rousseeuw and Leroy 1987, chapters 1 and 5).
 
     Args:
         prediction: float (N,), as the model predicts.
-        depth: float (N,), metres, above 0.
+        depth: float (N,), metres; points that are not finite and above 0 are left out.
         space: in which to fit: scale and shift for ``inverse_depth``, the scale for ``depth``.
 
     Returns:
@@ -245,32 +257,20 @@ def fit(
         ValueError: there are too few points, they do not determine the fit, or predictions decrease
             where the known values increase.
     """
-    from scipy.stats import siegelslopes
-
     with_shift = space == "inverse_depth"
-    usable = np.isfinite(prediction)
+    usable = np.isfinite(prediction) & (depth > 0) & (depth < inf)
     if usable.sum() < MIN_POINTS:
         raise ValueError(f"{usable.sum()} points of known depth: at least {MIN_POINTS} are needed")
     known, x = depth[usable], prediction[usable]
     target = 1 / known if space == "inverse_depth" else known
     columns = [x, np.ones(len(known))] if with_shift else [x]
     rows = np.stack(columns, axis=1) / target[:, None]
-    if not with_shift:
-        solution = np.array([np.nanmedian(target / np.where(x == 0, np.nan, x))])
-    elif np.ptp(x) <= 1e-9 * np.abs(x).max():
+    if with_shift and np.ptp(x) <= 1e-9 * np.abs(x).max():
         raise ValueError("the model predicts one value at all points, which determines no fit")
-    else:
-        few = np.random.default_rng(0).permutation(len(x))[:START_POINTS]
-        slope, shift = siegelslopes(target[few], x[few])
-        solution = np.array([slope, shift])
-    deviation = 1.4826 * (1 + 5 / max(len(known) - len(columns), 1))  # of a median of one
-    agrees = np.zeros(len(known), bool)
-    for _ in range(100):
-        before, residual = agrees, np.abs(rows @ solution - 1)
-        agrees = residual <= 2.5 * max(deviation * float(np.median(residual)), 1e-6)
-        if (agrees == before).all():
-            break
-        solution = np.linalg.lstsq(rows[agrees], np.ones(agrees.sum()), rcond=None)[0]
+    agrees = np.ones(len(known), bool)
+    solution = np.linalg.lstsq(rows, np.ones(len(known)), rcond=None)[0]
+    if len(known) >= ROBUST_POINTS:
+        solution, agrees = _fit_without_outliers(rows, x, target)
     near, far = np.quantile(known[agrees], [0.05, 0.95])
     if with_shift and far < MIN_SPREAD * near:
         raise ValueError(
@@ -292,3 +292,25 @@ def fit(
     inliers = np.zeros(len(depth), bool)
     inliers[usable] = agrees
     return calibration, inliers
+
+
+def _fit_without_outliers(
+    rows: np.ndarray, x: np.ndarray, target: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The solution of ``rows · solution = 1``, and the points that agree with it."""
+    from scipy.stats import siegelslopes
+
+    if rows.shape[1] == 1:
+        solution = np.array([np.nanmedian(target / np.where(x == 0, np.nan, x))])
+    else:
+        few = np.random.default_rng(0).permutation(len(x))[:START_POINTS]
+        solution = np.array(siegelslopes(target[few], x[few])[:2])
+    deviation = 1.4826 * (1 + 5 / (len(x) - rows.shape[1]))  # of a median of one
+    agrees = np.zeros(len(x), bool)
+    for _ in range(100):
+        before, residual = agrees, np.abs(rows @ solution - 1)
+        agrees = residual <= 2.5 * max(deviation * float(np.median(residual)), 1e-6)
+        if (agrees == before).all():
+            break
+        solution = np.linalg.lstsq(rows[agrees], np.ones(agrees.sum()), rcond=None)[0]
+    return solution, agrees

@@ -5,11 +5,12 @@ A user's mistake gives one message and a non-zero exit code, never a stack trace
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 
-from dpt.config.compose import MISTAKES, fail, run_configured
-from dpt.plugins import load_plugins
+from dpt.process import end_with_parent, is_first_rank, stoppable
 
 HELP = """\
 dpt: Dense Prediction Transformers
@@ -17,7 +18,7 @@ dpt: Dense Prediction Transformers
 Usage
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
   dpt find-lr data=NAME task=NAME [...]            suggest a learning rate
-  dpt evaluate checkpoint=FILE data=NAME [...]     score a checkpoint, or predictions on disk
+  dpt evaluate RUN [data=NAME] [...]               score a checkpoint, or predictions on disk
   dpt data check data=NAME [...]                   look for faults in a data set
   dpt data download data=NAME                      download a data set
   dpt data pack data=NAME out=DIR                  write a data set as shards that can be streamed
@@ -51,6 +52,8 @@ def main(command: str | None = None) -> None:
     Exit codes: 0 success, 1 a mistake in the input, 2 an unknown command, 128 + N stopped by
     signal N.
     """
+    if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:]
     if command is None:
         if not arguments or arguments[0] in ("-h", "--help"):
@@ -64,10 +67,27 @@ def main(command: str | None = None) -> None:
         command, *arguments = arguments
     if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words, as in dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
+    if command == "evaluate" and arguments:
+        if arguments[0][:1] != "-" and "=" not in arguments[0]:
+            arguments[0] = f"checkpoint='{arguments[0]}'"
+        if not any(a.startswith("data=") for a in arguments):  # the run's data may have other keys
+            arguments = [f"++{a}" if a.startswith("data.") else a for a in arguments]
     if command not in (*COMMANDS, *FILE_COMMANDS):
         names = ", ".join([*COMMANDS, *FILE_COMMANDS])
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
         raise SystemExit(2)
+    with stoppable():
+        if os.environ.get("LOCAL_RANK", "0") != "0":  # started by Lightning's first rank
+            end_with_parent()
+        if command in COMMANDS and is_first_rank() and not any(a[:1] == "-" for a in arguments):
+            print(f"dpt {command}: loading libraries", flush=True)
+        _run(command, arguments)
+
+
+def _run(command: str, arguments: list[str]) -> None:
+    from dpt.config.compose import MISTAKES, fail, run_configured
+    from dpt.plugins import load_plugins
+
     try:
         if command in COMMANDS:
             run_configured(command, COMMANDS[command], arguments)
@@ -76,6 +96,3 @@ def main(command: str | None = None) -> None:
             import_module(f"dpt.commands.{command}").run(arguments)
     except MISTAKES as error:
         fail(str(error))
-    except KeyboardInterrupt:  # training validates first: it handles the signal itself
-        print("stopped", file=sys.stderr)
-        raise SystemExit(130) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -51,14 +51,23 @@ def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
 
 
-def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bilinear interpolation without aligned corners: (B, C, H, W)."""
-    if same_size(maps.shape[-2:], size):
-        return maps
-    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+OutputResize = Literal["bilinear_aligned", "bilinear", "bicubic"]
+"""How dense outputs get another size: as in DPT's decoder, as in mmsegmentation, or as in the
+official DPT code. Only the first aligns the corners."""
+
+
+def resize(maps: Tensor, size: tuple[int, int], rule: OutputResize = "bilinear") -> Tensor:
+    """Maps (B, C, h, w) at ``size``: (B, C, H, W)."""
+    if rule == "bilinear_aligned" or same_size(maps.shape[-2:], size):
+        return upsample(maps, size)
+    return F.interpolate(maps, size=size, mode=rule, align_corners=False)
 
 
 # --- Recomputation in the backward pass
+
+save_memory: bool | None = None
+"""Whether :func:`recompute` recomputes in this process (``model.save_memory``). None: except in
+bfloat16 on a CPU, where a training step then takes a tenth longer."""
 
 
 def recompute(
@@ -69,8 +78,8 @@ def recompute(
 ) -> Tensor:
     """``function(*inputs)``, keeping only ``inputs`` and captured tensors for backward.
 
-    A linear layer or a convolution at the end of ``function`` is not computed again. Under autocast
-    on a CPU everything is kept.
+    A linear layer or a convolution at the end of ``function`` is not computed again. Without
+    ``save_memory`` everything is kept.
 
     Args:
         function: takes ``inputs``.
@@ -78,9 +87,12 @@ def recompute(
         random: whether ``function`` draws random numbers; recomputation then draws the same.
         context: entered by every recomputation.
     """
-    # torch.compile chooses by itself; bf16 products on a CPU are fast: recomputing costs a tenth
-    compiling = torch.compiler.is_compiling()
-    if not torch.is_grad_enabled() or compiling or torch.is_autocast_enabled("cpu"):
+    recomputes = save_memory
+    if recomputes is None:
+        is_bf16 = inputs[0].dtype == torch.bfloat16 and inputs[0].device.type == "cpu"
+        recomputes = not (is_bf16 or torch.is_autocast_enabled("cpu"))
+    # torch.compile chooses by itself
+    if not recomputes or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function(*inputs)
     return checkpoint(
         function,

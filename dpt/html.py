@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     import jinja2
 
 Cell = str | float | int | None
-"""A cell of a table: numbers are shown with four digits, None and NaN as a dash."""
+"""A cell of a table: numbers are shown with three digits, None and NaN as a dash."""
 
 
 def write_report(path: Path, template: str, **values: Any) -> None:
     """Renders a template, such as ``data_check.html``, with its variables; text is escaped."""
-    write_bytes(path, _environment().get_template(template).render(values).encode())
+    text = _environment().get_template(template).render(values)
+    write_bytes(path, text.encode(errors="backslashreplace"))  # of paths that are not UTF-8
 
 
 def data_uri(rgb: np.ndarray) -> str:
@@ -41,7 +42,9 @@ def number(value: Cell) -> str:
     """The text of a table's cell."""
     if value is None or value != value:
         return "-"
-    return str(value) if isinstance(value, (str, Integral)) else f"{value:.4g}"
+    if isinstance(value, (str, Integral)):
+        return str(value)
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 @cache

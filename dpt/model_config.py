@@ -11,16 +11,33 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, Encoder, EncoderConfig, Head, HeadConfig
+from dpt.files import config_dir
+from dpt.nn import (
+    DPT,
+    ENCODERS,
+    HEADS,
+    Decoder,
+    DecoderConfig,
+    Encoder,
+    EncoderConfig,
+    Head,
+    HeadConfig,
+)
 from dpt.types import Calibration, Preprocessing
 from dpt.validation import to_plain, unknown_key, validate
 
 Plain = dict[str, Any]
+MAX_PARAMETERS = 10**10
+"""Of a model: the largest published DPT, over DINOv3's ViT-7B, has 7 billion."""
+MAX_TENSORS = 20_000
+"""Most parameter tensors of a model. The largest known models have a tenth of them."""
 
 
 @dataclass
@@ -92,7 +109,43 @@ class ModelConfig:
         return values
 
     def build(self) -> tuple[Encoder, Decoder | None, dict[str, Head]]:
-        """Encoder, decoder and heads, randomly initialised; every ``auto`` becomes its value."""
+        """Encoder, decoder and heads, randomly initialised; every ``auto`` becomes its value.
+
+        They are built by :meth:`outline` first. Errors as there.
+        """
+        self.outline()
+        return self._build()
+
+    def outline(self) -> DPT:
+        """The model on the meta device: tensors without values, nothing is allocated.
+
+        Raises:
+            ValueError: it cannot be built, or exceeds ``MAX_PARAMETERS`` or ``MAX_TENSORS``.
+        """
+        parameters = tensors = 0
+
+        def count(module: nn.Module, name: str, parameter: Tensor) -> None:
+            nonlocal parameters, tensors
+            parameters, tensors = parameters + parameter.numel(), tensors + 1
+            if parameters > MAX_PARAMETERS or tensors > MAX_TENSORS:
+                raise ValueError(
+                    f"model: {parameters:,} parameters in the first {tensors:,} tensors, at most "
+                    f"{MAX_PARAMETERS:,} in {MAX_TENSORS:,}: check the sizes of model.encoder and "
+                    "model.decoder"
+                )
+
+        hook = register_module_parameter_registration_hook(count)
+        try:
+            with torch.device("meta"):
+                encoder, decoder, heads = self._build()
+                return DPT(encoder=encoder, decoder=decoder, heads=heads)
+        except (RuntimeError, TypeError) as error:  # of torch, such as sizes beyond 63 bits
+            fault = str(error).partition("\n")[0]
+            raise ValueError(f"its configuration describes no model ({fault})") from error
+        finally:
+            hook.remove()
+
+    def _build(self) -> tuple[Encoder, Decoder | None, dict[str, Head]]:
         encoder = self.encoder.build()
         self.decoder.resolve(encoder, segmentation="segmentation" in self.heads)
         if self.multiple_from_encoder:
@@ -118,19 +171,10 @@ def _choose(table: Mapping[str, Any], name: Any, where: str) -> Any:
 # --- Models by name
 
 
-def conf_dir() -> Path:
-    """The configuration files: the repository's in an editable install, else the package's own."""
-    package = Path(__file__).parent
-    for folder in (package.parent / "conf", package / "conf"):
-        if (folder / "train.yaml").is_file():
-            return folder
-    raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
-
-
 @cache
 def _tables() -> dict[str, Plain]:
     """Encoder and decoder settings of each named model."""
-    folder, tables = conf_dir() / "model", {}
+    folder, tables = config_dir() / "model", {}
     for file in sorted(folder.glob("[!_]*.yaml")):
         values = yaml.safe_load(file.read_text())
         (encoder,) = (d["override encoder"] for d in values["defaults"] if "override encoder" in d)

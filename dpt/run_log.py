@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import TypeVar
@@ -16,24 +17,42 @@ from rich.progress import track
 from rich.table import Table
 
 from dpt.atomic import write_bytes
+from dpt.files import without_passwords
+from dpt.process import is_first_rank
 
 T = TypeVar("T")
+
+
+class _Terminal(logging.Handler):
+    """Prints to what ``sys.stdout`` is now: a progress bar replaces it to keep lines apart."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, RuntimeError):  # a pipe without a reader, a signal while printing
+            print(self.format(record), flush=True)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_passwords(super().format(record))
 
 
 def start_log(folder: Path | None) -> None:
     """Sends the project's log to the terminal, and to ``folder/log.txt`` unless it is None."""
     log = logging.getLogger("dpt")
     log.handlers.clear()
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.INFO if is_first_rank() else logging.WARNING)
     log.propagate = False
     log.disabled = False  # Hydra disables existing loggers, also before the second run of a process
-    terminal = logging.StreamHandler(sys.stdout)
-    terminal.setFormatter(logging.Formatter("%(message)s"))
+    terminal = _Terminal()
+    terminal.setFormatter(_Formatter("%(message)s"))
     log.addHandler(terminal)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        file = logging.FileHandler(folder / "log.txt")
-        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        path = folder / "log.txt"
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise OSError(f"{path}: must be a file, no link, FIFO or folder: remove it")
+        file = logging.FileHandler(path, errors="backslashreplace")
+        file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(file)
 
 
@@ -68,9 +87,7 @@ def log_table(
         title: of the table.
         lower_is_better: names of the metrics that are better if lower, without ``val/``.
     """
-    table = Table("metric", title=title, title_justify="left", box=SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(name, justify="right")
+    rows = []
     for metric in list(columns.values())[-1]:
         name = metric.removeprefix("val/")
         if "/" in name:
@@ -78,7 +95,30 @@ def log_table(
         values = [column.get(metric, float("nan")) for column in columns.values()]
         better = "lower" if name in lower_is_better else "higher"
         cells = ["-" if v != v else f"{v:.4f}" for v in values]
-        table.add_row(f"{metric} ({better} is better)", *cells)
-    text = StringIO()
-    Console(file=text, width=100, color_system=None, force_jupyter=False).print(table)
-    logging.getLogger("dpt").info("%s", text.getvalue().rstrip())
+        rows.append([f"{metric} ({better} is better)", *cells])
+    log_rows(title, ["metric", *columns], rows)
+
+
+def log_sweep(results: Mapping[str, Mapping[str, float] | None]) -> None:
+    """Logs a line with up to six scores of each run of a sweep; None: the run failed."""
+    names = list(dict.fromkeys(k for v in results.values() for k in v or () if k.count("/") < 2))
+    rows = [
+        [run, *(f"{v[k]:.4g}" if k in v else "-" for k in names[:6])] if v else [run, "failed"]
+        for run, v in results.items()
+    ]
+    log_rows("Sweep", ["run", *names[:6]], rows)
+
+
+def log_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Logs a table; all columns but the first are aligned to the right."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for index, name in enumerate(header):
+        table.add_column(name, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*row)
+    text, log = StringIO(), logging.getLogger("dpt")
+    # names may hold brackets, which are no markup
+    console = Console(file=text, width=100, color_system=None, force_jupyter=False, markup=False)
+    console.print(table)
+    log.disabled = False  # Hydra disables existing loggers, also at the end of a sweep
+    log.info("%s", text.getvalue().rstrip())

@@ -6,12 +6,14 @@ Data flows one way: file -> sample -> batch -> tokens -> maps -> output -> loss,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import ceil, inf, isfinite
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from dpt.files import MAX_PIXELS, DataError
 
 IGNORE_INDEX = 255
 """The label of pixels that no class claims, in memory. Files may use another: readers map it."""
@@ -133,9 +135,18 @@ class OutputSpec:
         """Whether larger values are nearer."""
         return self.kind == "depth" and self.unit != "m"
 
+    def class_name(self, class_id: int) -> str:
+        """The name of a class, or its number if it has none."""
+        known = class_id < len(self.class_names)
+        return self.class_names[class_id] if known else f"class {class_id}"
+
 
 ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]
-Interpolation = Literal["bilinear", "cubic", "area"]
+Interpolation = Literal["bilinear", "cubic", "bilinear_antialias", "cubic_antialias", "area"]
+
+MAX_ELONGATION = 16
+"""Largest ratio of an input's pixels to the usual number. For an image of 32 × 10,000 pixels the
+network's input would be 384 × 120,000."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +158,11 @@ class Preprocessing:
         image_size: the [H, W] that ``resize`` aims at.
         resize: ``lower_bound`` scales the image to cover ``image_size`` and ``upper_bound`` to fit
             into it, both keeping the aspect; ``minimal`` takes whichever of the two side ratios is
-            closer to 1 (MiDaS, official DPT); ``stretch`` takes ``image_size`` as it is; ``none``
-            keeps the picture's size, but for ``multiple_of``.
-        multiple_of: both sides are rounded to a multiple of this many pixels.
-        interpolation: of the image, when resized.
+            closer to 1, of equal ones the height's (MiDaS, official DPT); ``stretch`` takes
+            ``image_size`` as it is; ``none`` keeps the picture's size, but for ``multiple_of``.
+        multiple_of: both sides are rounded to a multiple of this many pixels: to the nearest one,
+            but never below ``image_size`` by ``lower_bound`` or above it by ``upper_bound``.
+        interpolation: of the image, when resized, see :func:`dpt.data.resize.resize_image`.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -163,28 +175,52 @@ class Preprocessing:
     interpolation: Interpolation = "cubic"
 
     def __post_init__(self) -> None:
-        if min(self.image_size) < 1:
+        height, width = self.image_size
+        if min(height, width) < 1 or height * width > MAX_PIXELS:
             raise ValueError(
-                f"preprocessing.image_size={self.image_size}: must be [H, W] in pixels"
+                f"preprocessing.image_size={[height, width]}: must be [H, W] in pixels, of at most "
+                f"{MAX_PIXELS} pixels"
             )
+        if not 1 <= self.multiple_of <= 1000:
+            raise ValueError(f"preprocessing.multiple_of={self.multiple_of}: must be 1 to 1000")
+        if not all(map(isfinite, self.mean)):
+            raise ValueError(f"preprocessing.mean={list(self.mean)}: must be finite")
+        if not all(isfinite(s) and s > 0 for s in self.std):
+            raise ValueError(f"preprocessing.std={list(self.std)}: must be finite and above 0")
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) to which an image of ``height`` × ``width`` pixels is resized."""
         target_h, target_w = self.image_size
-        scales = (target_w / width, target_h / height)
+        scales = (target_h / height, target_w / width)
         scale = {
             "lower_bound": max(scales),
             "upper_bound": min(scales),
-            "minimal": min(scales, key=lambda s: abs(1 - s)),
+            "minimal": min(scales, key=lambda s: abs(1 - s)),  # the first of equal ones
             "none": 1.0,
         }.get(self.resize)
 
-        def to_multiple(length: float) -> int:
-            return max(1, round(length / self.multiple_of)) * self.multiple_of
+        def to_multiple(length: float, target: int) -> int:
+            count = round(length / self.multiple_of)
+            if self.resize == "lower_bound":
+                count = max(count, ceil(target / self.multiple_of))
+            if self.resize == "upper_bound":
+                count = min(count, target // self.multiple_of)
+            return max(1, count) * self.multiple_of
 
         if scale is None:
-            return to_multiple(target_h), to_multiple(target_w)
-        return to_multiple(scale * height), to_multiple(scale * width)
+            return to_multiple(target_h, target_h), to_multiple(target_w, target_w)
+        return to_multiple(scale * height, target_h), to_multiple(scale * width, target_w)
+
+    def bounded_size(self, height: int, width: int, name: Any) -> tuple[int, int]:
+        """:meth:`input_size`; DataError with the image's ``name`` if it would be far too large."""
+        size = self.input_size(height, width)
+        usual = self.image_size[0] * self.image_size[1]
+        if size[0] * size[1] > (MAX_PIXELS if self.resize == "none" else MAX_ELONGATION * usual):
+            raise DataError(
+                f"{name}: {width}x{height} pixels are too elongated, the network's input would "
+                f"have {size[1]}x{size[0]}: crop it"
+            )
+        return size
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W) in 0..255 to the float32 input of the model, on the same device."""
@@ -218,13 +254,12 @@ class Calibration:
     max_depth: float = 1e3
 
     def __post_init__(self) -> None:
-        for name in ("scale", "shift", "min_depth", "max_depth"):
-            value = getattr(self, name)
-            if not isfinite(value) or (value <= 0 and name != "shift"):
-                rule = "finite" if name == "shift" else "finite and above 0"
-                raise ValueError(f"calibration.{name}={value!r}: must be {rule}")
-        if self.min_depth >= self.max_depth:
-            raise ValueError(f"calibration.max_depth={self.max_depth} must exceed min_depth")
+        if not (0 < self.scale < inf and isfinite(self.shift)):
+            found = f"calibration.scale={self.scale}, shift={self.shift}"
+            raise ValueError(f"{found}: must be finite, scale above 0")
+        if not 0 < self.min_depth < self.max_depth < inf:
+            found = f"calibration.min_depth={self.min_depth}, max_depth={self.max_depth}"
+            raise ValueError(f"{found}: must be finite, above 0 and ascend")
 
     def to_metres(self, prediction: Tensor) -> Tensor:
         """Depth in metres, within ``min_depth`` and ``max_depth``.

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
+from pydantic import Field
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 def validate(target: Any, value: Any, where: str) -> Any:
@@ -21,13 +26,14 @@ def validate(target: Any, value: Any, where: str) -> Any:
     Raises:
         ValueError: one line that names the key, what was found and what is allowed.
     """
-    config = None if is_dataclass(target) else pydantic.ConfigDict(arbitrary_types_allowed=True)
+    config: Any = {"arbitrary_types_allowed": True, "allow_inf_nan": False}
+    config = None if is_dataclass(target) else config  # a dataclass has its own
     try:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(target, config=config)
     except pydantic.errors.PydanticUserError:  # a type that pydantic cannot check
         return value
     try:
-        return adapter.validate_python(value)
+        found = adapter.validate_python(value)
     except pydantic.ValidationError as error:
         faults: dict[str, list[str]] = {}
         for e in error.errors(include_url=False):
@@ -35,6 +41,21 @@ def validate(target: Any, value: Any, where: str) -> Any:
             faults.setdefault(place, []).append(message)  # one for each alternative of a union
         lines = (f"{k}{' or '.join(dict.fromkeys(v))}" for k, v in faults.items())
         raise ValueError("; ".join(lines)) from None
+    _refuse_bools(value, found, where)
+    return found
+
+
+def _refuse_bools(value: Any, found: Any, where: str) -> None:
+    """Raises ValueError if pydantic made a number of ``true`` or ``false``."""
+    if isinstance(value, bool) and isinstance(found, int | float) and found is not value:
+        raise ValueError(f"{where}={str(value).lower()}: must be a number")
+    if isinstance(value, Mapping):
+        parts = found if isinstance(found, Mapping) else vars(found)
+        for key in value.keys() & parts.keys():
+            _refuse_bools(value[key], parts[key], f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple) and isinstance(found, list | tuple):
+        for i, pair in enumerate(zip(value, found, strict=False)):
+            _refuse_bools(*pair, f"{where}.{i}")
 
 
 def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str]:
@@ -43,18 +64,20 @@ def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str
     for part in error["loc"]:  # some parts are no keys, but alternatives of a union
         is_index = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
         if is_index or (isinstance(value, Mapping) and part in value):
-            place, value = f"{place}.{part}", value[part]
+            place, value = f"{place}.{part}".lstrip("."), value[part]
     message = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
     if error["type"] == "value_error":  # of our own checks, which name the key themselves
         return f"{where}: ", message
     if error["type"] == "missing" and isinstance(error["loc"][-1], int):
         return f"{place}={value!r}: ", "must have more entries"
     if error["type"] == "missing":
-        return f"{place}.{error['loc'][-1]} ", "must be given"
+        return f"{place}.{error['loc'][-1]} ".lstrip("."), "must be given"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         allowed = [f.name for f in fields(target)] if is_dataclass(target) else []
-        return unknown_key(place, str(error["loc"][-1]), allowed), ""
+        return unknown_key(place.lstrip("."), str(error["loc"][-1]), allowed), ""
     message = message.replace("Input should", "must")
+    if error["type"] == "tuple_type" and isinstance(value, int | float):
+        message += f", such as [{value}, {value}]"
     return f"{place}={error['input']!r}: ", f"{message[0].lower()}{message[1:]}"
 
 

@@ -21,6 +21,7 @@ COLORMAPS = ("inferno", "turbo", "magma", "viridis", "spectral", "gray")
 _CELL_WIDTH = 240  # smaller pictures are upsampled to this width at least
 _MAX_ERROR = 0.5  # relative depth error of the last colour
 _CAPTION_HEIGHT = 20
+_TEXT_SIZE = 0.42
 _GAP = 4
 _PAPER = 24  # gray level behind captions and between cells
 
@@ -139,6 +140,11 @@ def as_palette(palette: object, num_classes: int = 1) -> np.ndarray:
     return rows.astype(np.uint8)
 
 
+def palette_of(output: OutputSpec) -> np.ndarray:
+    """uint8 (K, 3) RGB: a colour for every class of an output."""
+    return as_palette(output.palette, output.channels or 1)
+
+
 def colorize_labels(
     labels: np.ndarray, palette: object = None, *, ignore_index: int = IGNORE_INDEX
 ) -> np.ndarray:
@@ -165,7 +171,11 @@ def colorize_labels(
 
 
 def colorize_output(
-    values: np.ndarray, output: OutputSpec, *, limits: tuple[float, float] | None = None
+    values: np.ndarray,
+    output: OutputSpec,
+    *,
+    limits: tuple[float, float] | None = None,
+    colormap: str = "inferno",
 ) -> np.ndarray:
     """A dense prediction of one image as a picture, as its declaration says; NaN is black.
 
@@ -174,25 +184,36 @@ def colorize_output(
             ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first
             channel with a colormap.
         output: the declaration.
-        limits: smallest and largest value of a ``map``'s colours; None for ``output.value_range``
-            or the range of the values.
+        limits: of the colours of depth or a map; None for :func:`color_limits`.
+        colormap: of depth.
     """
     values = np.asarray(values)
     if not output.dense:
         raise ValueError(f"output {output.name!r} is not dense: it has no picture")
     if output.kind == "logits":
         return colorize_labels(values.argmax(0) if values.ndim == 3 else values, output.palette)
+    low, high = limits or color_limits(values, output)
     if output.kind == "depth":
-        return colorize_depth(values, inverse=not output.is_inverse_depth)
-    low, high = limits or output.value_range or value_limits(values)
+        near, usable = nearness(values, inverse=not output.is_inverse_depth)
+        return colorize(near, usable, colormap=colormap, low=low, high=high)
     if values.ndim == 3 and len(values) == 3:
         return _level(values, low, high).transpose(1, 2, 0)
     first = values if values.ndim == 2 else values[0]
     return colorize(first, np.isfinite(first), colormap="viridis", low=low, high=high)
 
 
-def value_limits(values: np.ndarray) -> tuple[float, float]:
-    """Smallest and largest finite value; (0, 1) if there are none."""
+def color_limits(values: np.ndarray, output: OutputSpec) -> tuple[float, float]:
+    """First and last value of the colours of a prediction.
+
+    Of depth, the range of its nearness, in large maps of every n-th pixel (:func:`near_range`); of
+    a map, ``output.value_range`` or the range of the finite values, (0, 1) if there are none.
+    """
+    if output.kind == "depth":
+        step = max(1, int((values.size / 2**20) ** 0.5))
+        few = values[::step, ::step]
+        return near_range(*nearness(few, inverse=not output.is_inverse_depth))
+    if output.kind == "logits" or output.value_range:
+        return output.value_range or (0.0, 1.0)
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
 
@@ -201,6 +222,75 @@ def overlay(image: np.ndarray, color: np.ndarray, alpha: float = 0.5) -> np.ndar
     """The image mixed with the share ``alpha`` of ``color`` where that is not black."""
     mixed = cv2.addWeighted(image, 1 - alpha, color, alpha, 0)
     return np.where(color.any(axis=2, keepdims=True), mixed, image)
+
+
+# --- legends ------------------------------------------------------------------------------------
+
+
+def legend(
+    values: np.ndarray,
+    output: OutputSpec,
+    *,
+    width: int,
+    limits: tuple[float, float],
+    colormap: str = "inferno",
+) -> np.ndarray:
+    """What the colours of a dense prediction mean: a strip of ``width`` pixels, 240 at least.
+
+    Its height depends on the output and the width alone, so that the frames of a video agree.
+
+    Args:
+        values: class ids (H, W) of ``logits``; not used for others.
+        output: the declaration.
+        width: of the picture above it.
+        limits: see :func:`color_limits`.
+        colormap: of depth.
+    """
+    times = max(1, width // 1000)  # text stays readable below large pictures
+    room = max(_CELL_WIDTH, width // times)
+    if output.kind == "logits":
+        strip = class_legend(values, palette_of(output), output.class_names, width=room)
+    elif output.kind == "depth":
+        inverse = not output.is_inverse_depth
+        strip = color_bar(colormap, *limits, width=room, unit=output.unit, inverse=inverse)
+    elif output.channels == 3:  # red, green and blue are the values
+        return np.zeros((0, 0, 3), np.uint8)
+    else:
+        strip = color_bar("viridis", *limits, width=room, unit=output.unit)
+    return cv2.resize(strip, None, fx=times, fy=times, interpolation=cv2.INTER_CUBIC)
+
+
+def class_legend(
+    ids: np.ndarray, palette: np.ndarray, names: Sequence[str] = (), *, width: int
+) -> np.ndarray:
+    """Colours and names of the classes in ``ids``, the most frequent first, in up to three rows."""
+    count = len(palette)
+    names = [*names, *(f"class {k}" for k in range(len(names), count))]
+    entry = min(_CELL_WIDTH, width, 34 + max(map(_text_width, names)))
+    columns = width // entry
+    strip = np.full((_CAPTION_HEIGHT * min(3, -(-count // columns)), width, 3), _PAPER, np.uint8)
+    counts = [np.bincount(row[row < count], minlength=count) for row in ids]  # 64 bits a pixel
+    pixels = np.sum(counts, axis=0)
+    order = np.argsort(-pixels, kind="stable")[: np.count_nonzero(pixels)]
+    for i, k in enumerate(order[: 3 * columns].tolist()):
+        x, y = entry * (i % columns), _CAPTION_HEIGHT * (i // columns)
+        place = strip[y : y + _CAPTION_HEIGHT, x : x + entry]
+        place[4:16, 4:16] = palette[k]
+        _write(place, names[k], (20, 14))
+    return strip
+
+
+def color_bar(
+    colormap: str, low: float, high: float, *, width: int, unit: str = "", inverse: bool = False
+) -> np.ndarray:
+    """The colours from ``low`` to ``high`` above their values, or if ``inverse`` above 1/value."""
+    bar = np.full((36, width, 3), _PAPER, np.uint8)
+    bar[5:17] = color_table(colormap)[np.linspace(0, 255, width).astype(int)]
+    for share in np.linspace(0, 1, 5 if width > 4 * (_text_width(unit) + 60) else 2):
+        value = low + share * (high - low)
+        text = f"{1 / max(value, 1e-6) if inverse else value:.3g} {unit if share == 1 else ''}"
+        _write(bar, text.strip(), (int(share * (width - _GAP - _text_width(text.strip()))), 30))
+    return bar
 
 
 # --- panels -------------------------------------------------------------------------------------
@@ -218,24 +308,26 @@ def depth_panel(
         truth, prediction: (h, w) metres, the prediction aligned to the truth.
         valid: bool (h, w), or None for every positive finite truth.
     """
-    truth_near, truth_valid = nearness(truth, valid)
-    near, near_valid = nearness(prediction)
-    known = truth_valid.any()
-    low, high = near_range(truth_near, truth_valid) if known else near_range(near, near_valid)
-    maps = [
-        colorize(values, usable, colormap="inferno", low=low, high=high)
-        for values, usable in ((truth_near, truth_valid), (near, near_valid))
-    ]
-    scale = np.where(truth_valid, truth, 1.0)
-    error = np.nan_to_num(np.abs(prediction - truth) / scale, nan=_MAX_ERROR, posinf=_MAX_ERROR)
-    maps.append(colorize(error, truth_valid, colormap="spectral", low=0.0, high=_MAX_ERROR))
-    mean = f"mean {error[truth_valid].mean():.3f}" if known else "no truth"
-    captions = ("image", "truth", "prediction", f"|error|/truth 0..{_MAX_ERROR:g}, {mean}")
-    return side_by_side([image, *maps], captions)
+    output, known = OutputSpec("depth", "depth", unit="m"), nearness(truth, valid)[1]
+    truth = np.where(known, truth, np.nan)
+    limits = color_limits(truth if known.any() else prediction, output)
+    maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]
+    error = np.nan_to_num(np.abs(prediction - truth) / truth, nan=_MAX_ERROR, posinf=_MAX_ERROR)
+    maps.append(colorize(error, known, colormap="spectral", low=0.0, high=_MAX_ERROR))
+    mean = f"mean {error[known].mean():.3f}" if known.any() else "no truth"
+    cells = side_by_side([image, *maps], ("image", "truth", "prediction", f"|error|/truth, {mean}"))
+    cell = cells.shape[1] // 4
+    metres = color_bar("inferno", *limits, unit="m", width=3 * cell, inverse=True)
+    shares = color_bar("spectral", 0.0, _MAX_ERROR, width=cell)
+    return stack([cells, np.concatenate([metres, shares], axis=1)])
 
 
 def segmentation_panel(
-    image: np.ndarray, labels: np.ndarray, prediction: np.ndarray, palette: object = None
+    image: np.ndarray,
+    labels: np.ndarray,
+    prediction: np.ndarray,
+    palette: object = None,
+    names: Sequence[str] = (),
 ) -> np.ndarray:
     """image | truth | prediction | error: wrong pixels red on the dimmed image, ignored ones black.
 
@@ -243,6 +335,7 @@ def segmentation_panel(
         image: the photo.
         labels, prediction: integer (h, w) class ids, 255 where ignored or no class.
         palette: (K, 3) RGB in 0..255; None or empty for the default colours.
+        names: of the K classes, for the legend below; empty for their ids.
     """
     known = labels != IGNORE_INDEX
     largest = max(int(ids[ids != IGNORE_INDEX].max(initial=0)) for ids in (labels, prediction))
@@ -253,7 +346,9 @@ def segmentation_panel(
     error[~known] = 0
     share = f"wrong {wrong.sum() / known.sum():.1%}" if known.any() else "no truth"
     maps = [colorize_labels(ids, rows) for ids in (labels, prediction)]
-    return side_by_side([image, *maps, error], ("image", "truth", "prediction", share))
+    cells = side_by_side([image, *maps, error], ("image", "truth", "prediction", share))
+    ids = np.concatenate([labels.ravel(), prediction.ravel()])
+    return stack([cells, class_legend(ids, rows, names, width=cells.shape[1])])
 
 
 def inpainting_panel(image: np.ndarray, hidden: np.ndarray, prediction: np.ndarray) -> np.ndarray:
@@ -274,9 +369,10 @@ def output_panel(
 
     Maps are (h, w) or (C, h, w), as :func:`colorize_output` takes them; NaN where unknown.
     """
-    limits = output.value_range or value_limits(truth)
+    limits = color_limits(truth, output)
     maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]
-    return side_by_side([image, *maps], ("image", "truth", "prediction"))
+    cells = side_by_side([image, *maps], ("image", "truth", "prediction"))
+    return stack([cells, legend(prediction, output, width=cells.shape[1], limits=limits)])
 
 
 def stack(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -329,6 +425,10 @@ def heading(text: str, *, width: int) -> np.ndarray:
     return _write(np.full((26, width, 3), 60, np.uint8), text, (6, 18), 0.5)
 
 
+def _text_width(text: str) -> int:
+    return cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, _TEXT_SIZE, 1)[0][0]
+
+
 def _cell(picture: np.ndarray, caption: str, way: int, size: tuple[int, int]) -> np.ndarray:
     """A resized picture below a line of text, with a gap at the right."""
     cell = cv2.copyMakeBorder(
@@ -337,10 +437,12 @@ def _cell(picture: np.ndarray, caption: str, way: int, size: tuple[int, int]) ->
         cv2.BORDER_CONSTANT,
         value=(_PAPER,) * 3,
     )
-    return _write(cell, caption, (4, _CAPTION_HEIGHT - 6), 0.42)
+    return _write(cell, caption, (4, _CAPTION_HEIGHT - 6))
 
 
-def _write(picture: np.ndarray, text: str, place: tuple[int, int], size: float) -> np.ndarray:
+def _write(
+    picture: np.ndarray, text: str, place: tuple[int, int], size: float = _TEXT_SIZE
+) -> np.ndarray:
     """Draws text, cut where it is too long."""
     text = text.encode("ascii", "replace").decode()  # the font has no other letters
     font, room = cv2.FONT_HERSHEY_SIMPLEX, picture.shape[1] - place[0] - _GAP

@@ -59,7 +59,8 @@ def evaluate() -> Run:
     """evaluate(folder, checkpoint, *overrides), on scenes where the overrides name no data."""
 
     def run(folder: Path, checkpoint: Path, *overrides: str) -> Path:
-        scenes = () if any(o.startswith("data=") for o in overrides) else TINY_SCENES
+        named = any(o.startswith("data=") for o in overrides)
+        scenes = () if named else ("data=scenes", *TINY_SCENES)
         call("evaluate", f"checkpoint={checkpoint}", f"run_dir={folder}", *TINY_DATA, *ON_CPU,
              *scenes, *overrides)  # fmt: skip
         return folder

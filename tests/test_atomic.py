@@ -1,5 +1,7 @@
 """Files that are whole or not there."""
 
+import os
+
 import pytest
 
 from dpt.atomic import replacing, write_bytes
@@ -45,3 +47,14 @@ def test_no_link_is_followed(tmp_path):
     assert outside.read_bytes() == b"mine"
     assert path.read_bytes() == b"newer"
     assert not path.is_symlink()
+
+
+def test_the_umask_decides_whatever_the_writer_sets(tmp_path):
+    path, old = tmp_path / "file.txt", os.umask(0o027)
+    try:
+        with replacing(path) as temporary:
+            temporary.unlink()
+            temporary.touch(mode=0o600)  # as safetensors
+    finally:
+        os.umask(old)
+    assert path.stat().st_mode & 0o777 == 0o640

@@ -1,6 +1,7 @@
 """Calibration to known depths: outliers, storage, and inputs that do not determine a fit."""
 
 import csv
+import inspect
 import json
 import re
 import subprocess
@@ -13,8 +14,9 @@ import torch
 from PIL import Image
 
 import dpt
-from dpt.calibrate import calibrate, fit, read_maps, read_points
+from dpt.calibrate import Report, Residuals, calibrate, fit, read_maps, read_points
 from dpt.cli import main
+from dpt.config.compose import config_dir
 from dpt.types import Calibration
 
 HEADS = {"depth": {"kind": "relative"}}
@@ -72,6 +74,18 @@ def test_least_squares_would_have_been_misled():
     assert abs(plain[0] / 0.4 - 1) > 0.2
 
 
+@pytest.mark.parametrize("count", [4, 6, 8, 11])
+def test_a_few_noisy_points_are_fitted_by_least_squares(count):
+    """The robust fit is off by more than 20 % in some of these trials."""
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        depth = np.geomspace(0.5, 8.0, count)
+        prediction = (1 / depth - 0.05) / 0.4 * random.normal(1, 0.05, count)
+        found, inliers = fit(prediction, depth, space="inverse_depth")
+        assert found.scale == pytest.approx(0.4, rel=0.2)
+        assert inliers.all()
+
+
 def test_a_metric_model_with_a_wrong_scale():
     random = np.random.default_rng(0)
     prediction = random.uniform(1, 9, 100)
@@ -95,7 +109,8 @@ def test_one_depth_is_enough_for_a_scale_alone():
         ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], "3 points of known depth: at least 4"),
         ([1.0, 2.0, np.nan, np.nan], [1.0, 2.0, 3.0, 4.0], "2 points of known depth"),
         ([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 2.01, 2.02, 2.0, 2.01], "between 2 and 2.02 m"),
-        ([1.0, 2.0, 3.0, 4.0, 5.0, 3.3], [2.0, 2.0, 2.0, 2.0, 2.0, 9.0], "cannot be told apart"),
+        ([*np.arange(1.0, 13.0), 3.3], [2.0] * 12 + [9.0], "cannot be told apart"),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], [np.nan, np.inf, -1.0, 0.0, 2.0], "1 points of known depth"),
         ([1.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], "predicts one value at all points"),
         (
             [1.0, 2.0, 3.0, 4.0, 5.0],
@@ -164,7 +179,7 @@ def test_a_damaged_one_is_refused_when_loaded(tmp_path):
         model.save_pretrained(tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())
         (tmp_path / "config.json").write_text(json.dumps({**config, "calibration": wrong}))
-        with pytest.raises(ValueError, match="its configuration describes no model") as caught:
+        with pytest.raises(ValueError, match=f"{tmp_path}: .*calibration.") as caught:
             dpt.DPT.from_pretrained(tmp_path)
         assert "\n" not in str(caught.value)
 
@@ -295,6 +310,59 @@ def test_the_command_reports_and_saves(scene, run):
     assert "exists already" in said
 
 
+@pytest.mark.parametrize("form", ["millimetres", "metres"])
+def test_depths_in_another_unit_are_not_saved(scene, run, form):
+    folder, _, maps = scene
+    (folder / "depth").mkdir()
+    for name, prediction in maps.items():
+        known = metres(prediction)
+        if form == "millimetres":
+            stored = Image.fromarray((known * 1000).astype(np.uint16))
+            stored.save(folder / "depth" / f"{name}.png")
+        else:
+            np.save(folder / "depth" / f"{name}.npy", known)
+    command = (folder / "model", "--images", folder / "images", "--depth", folder / "depth")
+    scale = {"millimetres": "0.001", "metres": "1"}
+    default = run(*command, "--out", folder / "default")
+    if form == "metres":
+        assert (default[0], default[2].count("\n")) == (1, 1)
+        assert "check --depth-scale" in default[2]
+        assert not (folder / "default").exists()
+        assert run(*command, "--out", folder / "new", "--depth-scale", scale[form])[0] == 0
+        return
+    assert default[0] == 0
+    code, _, said = run(*command, "--out", folder / "new", "--depth-scale", "1")
+    assert (code, "check --depth-scale" in said) == (1, True)
+    assert not (folder / "new").exists()
+
+
+def test_the_default_scale_is_that_of_data_folder():
+    folder = (config_dir() / "data/folder.yaml").read_text()
+    default = inspect.signature(read_maps).parameters["scale"].default
+    assert f"depth_scale: {default} " in folder
+
+
+def test_a_metric_model_with_depths_of_another_unit_is_told():
+    c = Calibration(scale=100.0, space="depth")
+    overall = Residuals("all images", 5, 1.0, 0.0, 0.0)
+    assert "check the unit" in str(Report(c, (overall,), overall))
+
+
+def test_a_model_that_predicts_nan_is_named(scene, run):
+    folder, model, maps = scene
+    with torch.no_grad():
+        model.heads["depth"].conv3.bias.fill_(3e38)
+        model.heads["depth"].conv3.weight.fill_(3e38)  # overflows
+    model.save_pretrained(folder / "nan")
+    write_table(folder / "points.csv", table_of(maps))
+    code, _, said = run(
+        folder / "nan", "--points", folder / "points.csv", "--images", folder / "images",
+        "--out", folder / "new",
+    )  # fmt: skip
+    assert (code, said.count("\n")) == (1, 1)
+    assert "depth holds NaN or infinity" in said
+
+
 FULL = """
 import resource, sys
 from dpt.cli import main
@@ -342,6 +410,10 @@ def test_real_frames_are_read_and_reported(tmp_path, run, shared_data):
         ([["a.png", 1, "two", 3.0]], None, "line 2: .* must be three numbers"),
         ([["a.png", 1, 2]], None, "line 2: .* must be three numbers"),
         ([["a.png", 1, 2, 0]], None, "line 2: depth_m=0.0 must be metres above 0"),
+        ([["a.png", 1, 2, "nan"]], None, "line 2: depth_m=nan must be metres above 0"),
+        ([["a.png", "nan", 2, 3.0]], None, "x=nan, y=2 lies outside of"),
+        ([["a.png", 1, 2, "3" * 200_000]], None, "cannot be read as a table"),
+        ([["a.png", 1, "1e999", 3.0]], None, "x=1, y=inf lies outside of"),
         ([["a.png", 100, 2, 3.0]], None, r"x=100, y=2 lies outside of .*a\.png \(100x80 pixels\)"),
         ([["c.png", 1, 2, 3.0]], None, r"c\.png does not exist"),
         ([["a.png", 1, 2, 3.0]], None, "1 points of known depth: at least 4"),

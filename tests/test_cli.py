@@ -123,11 +123,16 @@ def test_the_configuration_can_be_printed_without_a_run(run, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_tab_completion(run, monkeypatch):
+    line = "python train.py model=dpt_b"
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    assert run("train", "-sc", "query=bash")[1].split() == ["model=dpt_base"]
+
+
 def test_a_users_own_configuration_files(run, tmp_path):
     (tmp_path / "mine/optim").mkdir(parents=True)
-    (tmp_path / "mine/optim/slow.yaml").write_text(
-        "_target_: dpt.training.optim.sgd\n_partial_: true\nlr: 0.25\n"
-    )
+    (tmp_path / "mine/optim/slow.yaml").write_text("_target_: dpt.training.optim.sgd\nlr: 0.25\n")
     code, out, _ = run("train", "--config-dir", tmp_path / "mine", "optim=slow", "--cfg", "job")
     assert code == 0
     assert "lr: 0.25" in out
@@ -149,7 +154,7 @@ WRONG_KEYS = [
     (["tsk=depth"], ["tsk", "task"]),
 ]
 MORE_WRONG_KEYS = [
-    (["optm.lr=1"], ["optm.lr", "optim"]),
+    (["optm.lr=1"], ["there is no optm. Did you mean optim?"]),
     (["sead=1"], ["sead", "Did you mean seed?", "trainer"]),
     (["trainer.max_step=3"], ["trainer.max_step", "Did you mean max_steps?"]),
     (["data.batchsize=3"], ["data.batchsize", "Did you mean batch_size?"]),
@@ -175,15 +180,25 @@ WRONG_VALUES = [
     (["callbacks.panels.count=few"], ["callbacks.panels.count", "'few'", "integer"]),
     (["optim._target_=os.system"], ["optim._target_", "os.system", "dpt."]),
     (["optim"], ["optim"]),
-]
+    (["trainer.accumulate_grad_batches=0"], ["trainer.accumulate_grad_batches=0", "1.."]),
+    (["trainer.precision=transformer-engine"], ["trainer: ", "transformer"]),
+    (["~steps"], ["steps must be given"]),
+    (["+stps=5"], ["there is no stps. Did you mean steps?"]),
+    (["--steps", "10"], ["no flag --steps", "steps=VALUE"]),
+    (["optim.lr=nan"], ["optim.lr=nan", "finite"]),
+    (["data.batch_size=true"], ["data.batch_size=true: must be a number"]),
+    (["data.image_size=192"], ["data.image_size=192", "such as [192, 192]"]),
+    (["task.objectives.segmentation.loss.class_weights=[1]"],
+     ["task.objectives.segmentation.loss is a copy: set class_weights at the original"]),
+]  # fmt: skip
 MORE_WRONG_VALUES = [
     (["optim.lr=null"], ["optim.lr", "None", "number"]),
     (["schedule.decay=linear"], ["schedule.decay", "'linear'", "cosine"]),
     (["schedule.warmup=-1"], ["schedule", "warmup=-1"]),
-    (["data.batch_size=0"], ["batch_size=0", "positive"]),
+    (["data.batch_size=0"], ["batch_size=0", "greater than or equal to 1"]),
     (["data.image_size=big"], ["data.image_size", "'big'"]),
     (["data.image_size=[32]"], ["data.image_size", "[32]"]),
-    (["data.train.length=0"], ["length=0", "above 0"]),
+    (["data.train.length=0"], ["length=0", "must be 1..10**8"]),
     (["data.train.length=x"], ["data.length", "'x'", "integer"]),
     (["augment.hflip=2"], ["augment.hflip", "0..1"]),
     (["augment.hflip=left"], ["augment.hflip", "'left'", "number"]),
@@ -205,6 +220,49 @@ MORE_WRONG_VALUES = [
     (["task==depth"], ["task"]),
     (["trainer.min_steps=x"], ["trainer.min_steps", "'x'"]),
     (["trainer.val_check_interval=often"], ["val_check_interval", "'often'"]),
+    (["trainer.accumulate_grad_batches=-1"], ["trainer.accumulate_grad_batches=-1"]),
+    (["trainer.val_check_interval=0"], ["trainer.val_check_interval=0: must be above 0"]),
+    (["trainer.val_check_interval=0.0"], ["trainer.val_check_interval=0.0: must be above 0"]),
+    (["trainer.check_val_every_n_epoch=0"], ["trainer.check_val_every_n_epoch=0"]),
+    (["trainer.gradient_clip_val=-1"], ["trainer.gradient_clip_val=-1"]),
+    (["trainer.gradient_clip_val=nan"], ["trainer.gradient_clip_val=nan", "finite"]),
+    (["trainer.log_every_n_steps=0"], ["trainer.log_every_n_steps=0"]),
+    (["trainer.limit_train_batches=0"], ["trainer.limit_train_batches=0"]),
+    (["trainer.devices=true"], ["trainer.devices=true: must be a number"]),
+    (["steps=12345678901234567890123"], ["steps=12345678901234567890123", "1000000000"]),
+    (["trainer.max_steps=12345678901234567890123"], ["trainer.max_steps=1234567890123"]),
+    (["trainer.max_epochs=12345678901234567890123"], ["trainer.max_epochs=1234567890123"]),
+    (["seed=-1"], ["seed=-1", "greater than or equal to 0"]),
+    (["seed=true"], ["error: seed=true: must be a number"]),
+    (["steps=${foo}"], ["Interpolation key 'foo' not found"]),
+    (["data.train=5"], ["data.train=5", "dictionary"]),
+    (["data.train.length=10000000000000"], ["length=10000000000000", "10**8"]),
+    (["~task.name"], ["task.name=None", "string"]),
+    (["~task.objectives"], ["task.objectives=None", "dictionary"]),
+    (["~task.monitor"], ["task.monitor"]),
+    (["~trainer.max_steps", "trainer.devices=lots"], ["trainer: ", "devices"]),
+    (["~optim"], ["optim must be given"]),
+    (["optim=null"], ["override must be a string"]),
+    (["~data.batch_size"], ["data needs batch_size"]),
+    (["task.objectives=null"], ["task.objectives=None", "dictionary"]),
+    (["callbacks.panels=5"], ["callbacks.panels=5"]),
+    (["optim.lr=inf"], ["optim.lr=inf", "finite"]),
+    (["optim.lr=1e300"], ["optim.lr=1e+300: must be less than or equal to 1000"]),
+    (["optim.lr=-1"], ["optim.lr=-1"]),
+    (["max_skipped_steps=0"], ["max_skipped_steps=0"]),
+    (["optim.encoder_lr=nan"], ["optim.encoder_lr=nan", "finite"]),
+    (["optim.weight_decay=-1"], ["optim.weight_decay=-1"]),
+    (["optim.weight_decay=nan"], ["optim.weight_decay=nan", "finite"]),
+    (["optim.betas=[2,0.9]"], ["optim.betas.0=2"]),
+    (["schedule.final=-1"], ["final=-1"]),
+    (["schedule=poly", "schedule.power=-1"], ["power=-1"]),
+    (["task=depth", "task.objectives.depth.weight=nan"], ["depth.weight=nan", "finite"]),
+    (["task=depth", "task.objectives.depth.weight=-1"], ["weight=-1.0 of the depth loss"]),
+    (["model.encoder.num_heads=true"], ["model.encoder.num_heads=true"]),
+    (
+        ["callbacks.learning_rate.logging_interval=x", "logger=csv"],
+        ["callbacks.learning_rate.logging_interval='x': must be"],
+    ),
 ]
 
 
@@ -228,6 +286,12 @@ def test_wrong_values(mistake, arguments, says):
     message = mistake("train", *SHORT, *arguments)
     for text in says:
         assert text in message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_an_accelerator_that_is_not_there(mistake):
+    message = mistake("train", *SHORT, "trainer.accelerator=gpu")
+    assert "trainer: No supported gpu backend found! Set trainer.accelerator=auto" in message
 
 
 @pytest.mark.slow
@@ -393,6 +457,14 @@ def test_mask_value_outside_the_classes(mistake, folder):
         assert text in message
 
 
+def test_settings_of_the_folders_of_splits(mistake, folder):
+    message = mistake(*masks(folder, "data.split_names.val=valid"))
+    assert "set data.split_names.val=val" in message
+    message = mistake(*masks(folder, "data.fractions.train=0.5"))
+    assert "data.fractions has no effect" in message
+    assert "is the split train" in message
+
+
 def test_size_mismatch(mistake, folder):
     path = save(folder / "masks/train/0.png", np.zeros((20, 50), np.uint8))
     message = mistake(*masks(folder))
@@ -458,7 +530,8 @@ def checkpoint(tmp_path_factory):
 
 
 def scored(checkpoint, *overrides):
-    return ("evaluate", f"checkpoint={checkpoint}", "data.num_workers=0", *overrides)
+    data = () if any(o.startswith("data=") for o in overrides) else ("data=scenes",)
+    return ("evaluate", f"checkpoint={checkpoint}", *data, "data.num_workers=0", *overrides)
 
 
 def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
@@ -474,6 +547,9 @@ def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
     assert "everything" in message
     assert "val" in message
     assert "image_size" in mistake(*scored(checkpoint, "image_size=big"))
+    labels = ("data=folder", f"data.root={folder}", "data.labels=masks", "data.num_classes=5")
+    message = mistake(*scored(checkpoint, *labels, "protocol=kitti_garg"))
+    assert "protocol=kitti_garg says how depth is scored, but only segmentation is" in message
     damaged = tmp_path / "damaged.ckpt"
     torch.save({"state_dict": {"a": torch.zeros(1000)}}, damaged)
     assert "of no known format" in mistake(*scored(damaged))

@@ -295,6 +295,24 @@ def test_mistakes_are_one_line(files, tmp_path, flags, message, monkeypatch, cap
     assert not list(tmp_path.iterdir())
 
 
+def test_the_photo_is_not_replaced_and_a_line_is_no_photo(files, tmp_path, capsys):
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(files[1].read_bytes())
+    (tmp_path / "link.png").symlink_to(photo)
+    cv2.imwrite(str(tmp_path / "line.png"), np.zeros((50_000, 1, 3), np.uint8))
+    for image, out, message in (
+        (photo, photo, "is the photo itself"),
+        (photo, tmp_path / "link.png", "is the photo itself"),
+        (tmp_path / "line.png", tmp_path / "sheet.png", "1x50000 pixels are too elongated"),
+    ):
+        with pytest.raises(SystemExit):
+            run(files[0], image, "--out", out)
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert photo.read_bytes() == files[1].read_bytes()
+
+
 def test_a_sheet_of_a_real_photo(shared_data, files, tmp_path):
     photo = sorted((shared_data / "rgbd/images/val").iterdir())[0]
     run(files[0], photo, "--out", tmp_path / "sheet.png")

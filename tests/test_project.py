@@ -42,7 +42,10 @@ def sources():
     [
         (r"^\s*(import|from) albumentations", {"dpt/data/transforms.py"}),
         (r"^\s*(import|from) hydra", {"dpt/config/compose.py"}),
-        (r"^\s*(import|from) omegaconf", {"dpt/config/compose.py", "dpt/config/objects.py"}),
+        (
+            r"^\s*(import|from) omegaconf",
+            {f"dpt/config/{name}.py" for name in ("build", "compose", "objects")},
+        ),
         (r"^\s*(import|from) wandb", {"dpt/training/loggers.py"}),
         (
             r"cv2\.im(read|decode)|Image\.open|np\.load\(|\bh5py\b|loadmat",

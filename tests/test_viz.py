@@ -104,7 +104,7 @@ def image() -> np.ndarray:
 
 def cells(panel: np.ndarray) -> list[np.ndarray]:
     """The four pictures of a panel of 64 × 48 pixels, enlarged four times."""
-    return [panel[-192:, k * 260 : k * 260 + 256] for k in range(4)]
+    return [panel[20:212, k * 260 : k * 260 + 256] for k in range(4)]
 
 
 def test_depth_panel_shows_truth_and_prediction_in_one_range(image):
@@ -156,6 +156,60 @@ def test_segmentation_panel_marks_the_wrong_pixels(image):
     assert (error[96:] == [225, 45, 45]).all()
     dimmed = error[50:94]
     assert 0 < dimmed.max() <= 255 // 3
+
+
+def colors_of(picture):
+    return set(map(tuple, picture.reshape(-1, 3).tolist()))
+
+
+def test_the_legend_names_the_classes_that_occur(image):
+    palette = ((250, 0, 10), (0, 250, 20), (0, 10, 250))
+    spec = OutputSpec("x", "logits", channels=3, class_names=("road", "sky"), palette=palette)
+    ids = np.array([[0, 0, 2, 255]])
+    strip = viz.legend(ids, spec, width=300, limits=(0, 1))
+    assert strip.shape == (20, 300, 3)
+    assert colors_of(strip) & set(palette) == {palette[0], palette[2]}
+    assert (strip[5, 6] == palette[0]).all()  # the more frequent first
+    everything = viz.legend(np.array([[0, 1, 2]]), spec, width=300, limits=(0, 1))
+    assert everything.shape == strip.shape  # of equal height: frames of a video
+    many = OutputSpec("x", "logits", channels=150)
+    assert viz.legend(np.arange(150)[None], many, width=2500, limits=(0, 1)).shape == (120, 2500, 3)
+    labels = np.zeros((48, 64), np.uint8)
+    panel = viz.segmentation_panel(image, labels, labels, palette, ("road",))
+    assert palette[0] in colors_of(panel[212:])
+
+
+def texts(monkeypatch):
+    """What is written from now on."""
+    written, put = [], viz.cv2.putText
+    monkeypatch.setattr(
+        viz.cv2, "putText", lambda picture, text, *a: written.append(text) or put(picture, text, *a)
+    )
+    return written
+
+
+def test_a_colour_bar_says_range_and_unit(image, monkeypatch):
+    written = texts(monkeypatch)
+    metric = OutputSpec("x", "depth", unit="m")
+    bar = viz.legend(RAMP, metric, width=400, limits=(0.1, 0.5))  # nearness: 10 m to 2 m
+    assert written == ["10", "5", "3.33", "2.5", "2 m"]
+    first, last = viz.color_table("inferno")[[0, 255]]
+    row = bar[10].tolist()
+    assert row.index(first.tolist()) < row.index(last.tolist())
+    written.clear()
+    relative = OutputSpec("x", "depth", unit="relative inverse depth")
+    viz.legend(RAMP, relative, width=400, limits=(0.0, 8.0))
+    assert written == ["0", "8 relative inverse depth"]
+    written.clear()
+    speed = OutputSpec("x", "map", channels=1, unit="m/s")
+    viz.output_panel(image, RAMP, RAMP, speed)
+    assert written[-1] == "10 m/s"
+    written.clear()
+    viz.depth_panel(image, RAMP, None, RAMP)
+    assert "0.5" in written
+    assert any(text.endswith(" m") for text in written)
+    rgb = OutputSpec("x", "map", channels=3)
+    assert len(viz.legend(np.zeros((3, 4, 4)), rgb, width=400, limits=(0, 1))) == 0
 
 
 def test_large_pictures_keep_their_size():

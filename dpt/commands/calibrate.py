@@ -13,7 +13,7 @@ def run(arguments: list[str]) -> None:
         "surroundings are like those of the points.",
         epilog="points.csv has one line for each point, below the header image,x,y,depth_m (x and "
         "y in pixels from the upper left, from 0). A handful of points at different distances "
-        "suffices; outliers are rejected.",
+        "suffices; of 12 points or more, outliers are rejected.",
     )
     add = parser.add_argument
     add("--out", required=True, metavar="FOLDER", help="a new folder to save to")
@@ -24,8 +24,8 @@ def run(arguments: list[str]) -> None:
     known.add_argument("--depth", metavar="DIR", help=text)
     text = "folder of the images; with --points the default is the folder of the table"
     add("--images", metavar="DIR", help=text)
-    text = "metres = value in a depth file x S; 0.001 for millimetres (default: 1)"
-    add("--depth-scale", type=float, default=1.0, metavar="S", help=text)
+    text = "metres = value in a depth file x S (default: 0.001, for millimetres)"
+    add("--depth-scale", type=float, default=0.001, metavar="S", help=text)
     text = "values in depth files that mean unknown (default: 0)"
     add("--invalid", type=float, nargs="+", default=[0.0], metavar="VALUE", help=text)
     options = parser.parse_args(arguments)

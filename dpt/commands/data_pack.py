@@ -28,8 +28,8 @@ def pack(cfg: Mapping[str, Any]) -> None:
     settings = build.loader_settings(data)
     splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
     size = validate(float, cfg["shard_mb"], "shard_mb")
-    if size <= 0:
-        raise ValueError(f"shard_mb={size:g}: must be above 0 megabytes")
+    if not 0 < size < 1e9:
+        raise ValueError(f"shard_mb={size:g}: must be above 0 megabytes and below 1e9")
     folder = Path(validate(str, cfg["out"], "out")).expanduser()
     if "cache" in data:
         data = {**data, "cache": False}  # a cache may scale images down

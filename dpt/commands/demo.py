@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
@@ -28,7 +27,6 @@ def run(arguments: list[str]) -> None:
     name = f"{model.config.name} ({Path(options.checkpoint).name})"
     demo, host = Demo(Predictor(model, device=options.device), name=name), options.host
     server = make_server(demo, host=host, port=options.port)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     if not is_local(host):
         print(
             f"warning: --host {host}: anyone who can reach this computer can use the page: it has "
@@ -39,7 +37,5 @@ def run(arguments: list[str]) -> None:
     print(f"http://{shown}:{server.server_port}/  (stop with Ctrl-C)", flush=True)
     try:
         server.serve_forever()
-    except KeyboardInterrupt:
-        pass
     finally:
         server.server_close()

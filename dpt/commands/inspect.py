@@ -25,6 +25,8 @@ def run(arguments: list[str]) -> None:
         raise ValueError(
             f"--out {options.out}: the sheet is a PNG, so name it {options.out.stem}.png"
         )
+    if options.out.resolve() == options.image.resolve():
+        raise ValueError(f"--out {options.out}: is the photo itself: choose another --out")
 
     import torch
 

@@ -10,9 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from dpt.commands import command_parser
-
-STOPPED = 128 + 2
-"""Exit code after Ctrl-C."""
+from dpt.process import Stopped
 
 DETAILS = """\
 Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
@@ -22,14 +20,14 @@ npy for other maps)
             image. labels/NAME.png: class ids with a palette. HEAD/NAME.png: a picture of another
             map: three channels as RGB, of others the first channel in colours
   npy       depth_npy/, labels_npy/, HEAD_npy/: the arrays as they are
-  color     depth_color/NAME.png: near is bright
-  overlay   overlay/NAME.png: classes over the image
+  color     depth_color/NAME.png: near is bright; below the picture a colour bar
+  overlay   overlay/NAME.png: classes over the image; below the picture their names
 Videos become MP4 files of the formats that are pictures; their colour range changes slowly.
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
 input with the scale and offset of its 16-bit PNG: depth = value * scale + offset; and outputs for
 the whole image). Sub-folders are kept. The same command again skips finished inputs. Exit codes:
-0 success, 1 some inputs failed (listed at the end), 130 stopped by Ctrl-C.
+0 success, 1 some inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 
@@ -51,13 +49,14 @@ def run(arguments: list[str]) -> None:
     add("--flip", action="store_true", help="average with the mirrored image")
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
-    add("--overwrite", action="store_true", help="predict finished inputs again")
+    text = "predict finished inputs again, also with other settings; files of others are kept"
+    add("--overwrite", action="store_true", help=text)
     options = parser.parse_intermixed_args(arguments)
     try:
         failed = _predict(options)
-    except KeyboardInterrupt:
-        print("stopped; the same command continues from here", file=sys.stderr)
-        raise SystemExit(STOPPED) from None
+    except Stopped as reason:
+        reason.message += "; the same command continues from here"
+        raise
     if failed:
         raise SystemExit(1)
 
@@ -67,6 +66,7 @@ def _predict(options: argparse.Namespace) -> bool:
     import cv2
 
     from dpt.data.formats.video import VideoReader
+    from dpt.files import printable
     from dpt.model import DPT
     from dpt.predict.folder import OutputFolder, disk_errors
     from dpt.predict.inputs import Source, find_sources
@@ -99,9 +99,14 @@ def _predict(options: argparse.Namespace) -> bool:
     done, failed, start = 0, list[tuple[Source, Exception]](), time.monotonic()
     with disk_errors(options.out):
         folder = OutputFolder(
-            options.out, settings=settings, folders=folders, overwrite=options.overwrite
+            options.out,
+            sources=sources,
+            settings=settings,
+            folders=folders,
+            overwrite=options.overwrite,
         )
         todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]
+        folder.start()
         images = [s for s in todo if not s.is_video]
         finished = predict_images(
             predictor, images, folder, products=products, style=style, workers=workers
@@ -130,7 +135,6 @@ def _predict(options: argparse.Namespace) -> bool:
     if failed:
         print(f"{len(failed)} failed:", file=sys.stderr)
         for source, fault in failed:
-            message = " ".join(str(fault).split())
-            where = "" if str(source.path) in message else f"{source.path}: "
-            print(f"  {where}{message}", file=sys.stderr)
+            name, message = (" ".join(printable(t).split()) for t in (source.path, str(fault)))
+            print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
     return bool(failed)

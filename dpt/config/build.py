@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
+from omegaconf import OmegaConf
+from pydantic import Field
 from torch.utils.data import DataLoader
 
-from dpt.config.objects import check_arguments, find, make
+from dpt.config.objects import check_arguments, find, keys_of, make, read_run, with_values
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
+from dpt.validation import Count, validate
 
 log = logging.getLogger("dpt")
 
@@ -30,29 +34,52 @@ LABEL_NAMES = {
 }
 
 
+Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.files.MAX_PIXELS
+Part = dict[str, Any]
+Named = dict[str, Part | None]
+
+
 @dataclass(frozen=True)
 class LoaderSettings:
     """How samples are batched; the part of ``data`` that every data set shares."""
 
-    image_size: tuple[int, int]
-    eval_size: tuple[int, int]
-    batch_size: int
-    num_workers: int
+    image_size: tuple[Side, Side]
+    eval_size: tuple[Side, Side]
+    batch_size: Annotated[int, Field(ge=1, le=10**6)]
+    num_workers: Annotated[int, Field(ge=0, le=1000)]
     on_error: Literal["raise", "skip"] = "raise"
 
-    def __post_init__(self) -> None:
-        if min(self.image_size + self.eval_size) < 1 or self.batch_size < 1 or self.num_workers < 0:
-            raise ValueError(
-                f"data: image_size={list(self.image_size)}, eval_size={list(self.eval_size)} and "
-                f"batch_size={self.batch_size} must be positive, num_workers={self.num_workers} "
-                f"at least 0"
-            )
+
+@dataclass(frozen=True)
+class RunKeys:
+    """The keys of a training run's configuration; what is in a ``Part`` is checked where used."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    task: Part
+    data: Part
+    model: Part
+    augment: Part
+    optim: Part
+    schedule: Part
+    trainer: Part
+    callbacks: Named
+    logger: Named
+    run_dir: str
+    overrides: list[str]
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    steps: Count
+    max_skipped_steps: Count
+    resume: str | None
+    overwrite: bool
+    paths: Part = field(default_factory=dict)
+    find: Part = field(default_factory=dict)
 
 
 def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
     values = {k: data[k] for k in LoaderSettings.__dataclass_fields__ if k in data}
-    if values["eval_size"] is None:
-        values["eval_size"] = values["image_size"]
+    if values.get("eval_size") is None:
+        values["eval_size"] = values.get("image_size")
     return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
 
 
@@ -63,29 +90,30 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
     the mix decides which splits it needs.
     """
     node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
-    node |= {"split": split} | (data.get(split) or {})
+    split = validate(str, split, "split")
+    own = validate(Part | None, data.get(split), f"{where}.{split}")
+    node |= {"split": split} | (own or {})
     if "sets" in node:
         node["sets"] = {
             name: partial(make_dataset, part, where=f"{where}.sets.{name}")
             for name, part in node["sets"].items()
         }
-    dataset = make(node, where)
-    if not isinstance(dataset, Dataset):
-        raise ValueError(f"{where}._target_={node['_target_']}: must derive from dpt.data.Dataset")
-    return dataset
+    return make(node, where, Dataset)
 
 
 def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
     """What each head learns; class counts and the depth range come from the data where unset."""
     info: DatasetInfo = data.info
     objectives = {}
+    for key, kind in {"name": str, "objectives": dict[str, Part]}.items():
+        validate(kind, task.get(key), f"task.{key}")
     for name, node in task["objectives"].items():
         if "_target_" not in node:  # keys that an experiment sets for its own task
             raise ValueError(
                 f"task={task['name']} has no task.objectives.{name}: the experiment, or an "
                 f"argument, is for another task"
             )
-        cls: Any = find(node["_target_"], f"task.objectives.{name}")
+        cls: Any = find(node["_target_"], f"task.objectives.{name}", Objective)
         if cls.target and cls.target not in info.targets:
             remedy = "data=scenes has all; data=folder: set data.labels or data.depth"
             if cls.target == "labels":
@@ -96,7 +124,7 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
                 f"{given}. Choose data that has them ({remedy})"
             )
         node = {**node, **cls.from_data(data, node)}
-        objective = objectives[name] = make(node, f"task.objectives.{name}")
+        objective = objectives[name] = make(node, f"task.objectives.{name}", Objective)
         if not isinstance(objective.metrics, SumMetric):
             raise ValueError(
                 f"task.objectives.{name}: its metrics are a {type(objective.metrics).__name__}, "
@@ -111,15 +139,13 @@ def train_loader(
     values = check_arguments(
         TrainTransform, {"image_size": settings.image_size, **augment}, "augment"
     )
-    transform = TrainTransform(**values)
-    return _loader(dataset, transform, settings, targets, training=True, seed=seed)
+    return _loader(dataset, TrainTransform(**values), settings, targets, training=True, seed=seed)
 
 
 def eval_loader(
     dataset: Any, settings: LoaderSettings, preprocessing: Preprocessing, targets: Any
 ) -> DataLoader:
-    transform = EvalTransform(preprocessing)
-    return _loader(dataset, transform, settings, targets, training=False, seed=0)
+    return _loader(dataset, EvalTransform(preprocessing), settings, targets, training=False, seed=0)
 
 
 def _loader(
@@ -134,3 +160,26 @@ def _loader(
         skip_broken=settings.on_error == "skip",
         **options,
     )
+
+
+def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` of ``dpt evaluate``: as given, or that of the checkpoint's run.
+
+    Args:
+        cfg: as plain data (``conf/evaluate.yaml``). Keys such as ``data.batch_size`` on the command
+            line change the run's data.
+    """
+    keys = keys_of(cfg["overrides"])
+    if "data" in keys:
+        return cfg["data"]
+    path = Path(cfg["checkpoint"] or "").expanduser()
+    folder = path.parent.parent if path.suffix == ".ckpt" else path
+    if not (folder / "config.yaml").is_file():
+        raise ValueError(
+            "data=NAME must be given: only a run's folder, or a checkpoint inside, tells its data"
+        )
+    changed = (key for key in keys if key.startswith("data."))
+    run: Any = with_values(read_run(folder), OmegaConf.create(dict(cfg)), changed)
+    log.info("data: of the run %s", folder)
+    values: Any = OmegaConf.to_container(run.data)
+    return values

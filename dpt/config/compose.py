@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,33 +18,36 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dpt.files import config_dir, without_passwords
 from dpt.plugins import load_plugins
+from dpt.process import is_first_rank
 
 MISTAKES = (ValueError, OSError)
 """Errors that a user can correct: the message is printed, the stack trace goes to log.txt only."""
 
 SWEEP = {"-m", "--multirun"}
+FLAGS = {
+    *SWEEP, "-h", "--help", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
+    "-cd", "--config-dir", "-sc", "--shell-completion",
+}  # fmt: skip
+"""Flags of Hydra that mean something here."""
+LOCK_SECONDS = 10
+"""How long to wait for another process: loader workers outlive a killed one for some seconds."""
 
+TOO_LARGE = "can't allocate memory|size calculation overflowed"  # torch's RuntimeErrors on CPUs
 LESS_MEMORY = (
-    "reduce data.batch_size or data.image_size, or set trainer.precision=bf16-mixed, "
-    "model.checkpoint_activations=true, or trainer.accumulate_grad_batches=N for the same step"
+    "reduce data.batch_size, data.image_size or the model's sizes, or set "
+    "trainer.precision=bf16-mixed, model.checkpoint_activations=true, or "
+    "trainer.accumulate_grad_batches=N for the same step"
 )
-
-
-def config_dir() -> Path:
-    """The configuration files: the repository's in an editable install, else the package's own."""
-    package = Path(__file__).parents[1]
-    for folder in (package.parent / "conf", package / "conf"):
-        if (folder / "train.yaml").is_file():
-            return folder
-    raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
 
 
 def fail(message: str) -> NoReturn:
     """Prints ``error: message`` as one line and exits with 1."""
     if os.environ.get("DPT_DEBUG"):
         traceback.print_exc()
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(re.split(r"[\s\x00-\x1f\x7f-\x9f]+", message.strip()))[:4000]  # no escapes
+    print(f"error: {without_passwords(line)}", file=sys.stderr)
     raise SystemExit(1)
 
 
@@ -58,7 +60,9 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         arguments: Hydra overrides and flags.
     """
     import hydra
+    from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
@@ -66,37 +70,44 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     # Hydra accepts the flag only before the overrides
     arguments = sorted(arguments, key=lambda a: a not in SWEEP)
 
+    results: dict[str, dict[str, float] | None] = {}  # of each run of a sweep; None: failed
+
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config)
     def entry(cfg: Any) -> None:
         sys.argv = typed  # other processes of the same run are started from it
         module, _, name = job.partition(":")
-        _run_job(cfg, getattr(import_module(module), name))
-
-    def printed(arguments: Sequence[str]) -> str:
-        sys.argv = [typed[0], *arguments]
-        with redirect_stdout(StringIO()) as text, suppress(SystemExit):
-            entry()
-        return text.getvalue()
+        hydra_cfg: Any = HydraConfig.get()
+        overrides: Any = OmegaConf.to_container(hydra_cfg.overrides.task)  # may hold ${...}
+        changed = (o for o in overrides if o not in arguments)
+        run = " ".join([str(hydra_cfg.job.get("num", 0)), *changed])
+        try:
+            results[run] = _run_job(cfg, getattr(import_module(module), name), overrides) or {}
+        except SystemExit as end:
+            if not results or end.code != 1:  # a mistake in the first run is in all of them
+                raise
+            results[run] = None
 
     try:
         if {"-h", "--help"} & set(arguments):
+            sys.argv = [typed[0], *arguments]
+            with redirect_stdout(StringIO()) as text, suppress(SystemExit):
+                entry()
             # files whose names begin with _ are included by other files only
-            print(re.sub(r"\b_\w+, ", "", printed(arguments)).rstrip())
+            print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
             return
+        for flag in (a.partition("=")[0] for a in arguments if a.startswith("-")):
+            if flag not in FLAGS:
+                raise ValueError(f"there is no flag {flag}: write {flag.lstrip('-')}=VALUE")
         sys.argv = [typed[0], *arguments, *_folder_to_resume(arguments)]
         entry()
+        if SWEEP & set(arguments) and any(results.values()):
+            from dpt.run_log import log_sweep
+
+            log_sweep(results)
+        if None in results.values():
+            raise SystemExit(1)
     except (HydraException, OmegaConfBaseException) as error:
-        refused = re.search(r"Could not override '([^']+)'", str(error))
-        if refused is None:
-            raise ValueError(_explain(error)) from error
-        folders = ((config_dir() / a.partition("=")[0]).is_dir() for a in arguments)
-        kept = [  # flags, and choices of files
-            a
-            for a, is_group in zip(arguments, folders, strict=True)
-            if a not in SWEEP and (a[0] == "-" or "=" not in a or is_group)
-        ]
-        config = printed([*kept, "--cfg", "job"])
-        raise ValueError(_allowed_keys(refused[1], config)) from error
+        raise ValueError(_explain(error)) from error
     finally:
         sys.argv = typed
 
@@ -112,6 +123,8 @@ def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
         return []
     path = Path(values[-1])
     folder = path.parent.parent if path.suffix == ".ckpt" else path
+    if folder != path and not path.is_file():
+        raise ValueError(f"resume={path}: no such file")
     if not (folder / "config.yaml").is_file():
         raise ValueError(
             f"resume={path}: not a run's folder (it would hold config.yaml and checkpoints/)"
@@ -122,19 +135,20 @@ def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
 # --------------------------------------------------------------------------------------- a run
 
 
-def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
+def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str]) -> Any:
     """One run: its folder, its log, its configuration on disk, then the job.
 
     With ``resume``, the configuration of the run in the folder, if any, is the base. A user's
     mistake ends the process here: Hydra would print a line of its own about an exception.
     """
+    from filelock import FileLock, Timeout
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from torch import OutOfMemoryError
 
-    from dpt.atomic import write_bytes
     from dpt.config.objects import continued
     from dpt.run_log import start_log
 
@@ -145,42 +159,61 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any]) -> None:
         fail("resume=auto needs run_dir=DIR, the folder of the run to continue or to start")
     OmegaConf.update(cfg, "run_dir", hydra_cfg.runtime.output_dir)
     if "overrides" in cfg:
-        OmegaConf.update(cfg, "overrides", list(hydra_cfg.overrides.task))
+        OmegaConf.update(cfg, "overrides", overrides)
     devices = OmegaConf.select(cfg, "trainer.devices", default=1)
     if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device: leave trainer.devices at 1, or start the runs one by one")
     folder = Path(cfg.run_dir)
-    ranks = ("LOCAL_RANK", "RANK", "SLURM_PROCID")  # of Lightning, torchrun, srun
-    is_first_rank = all(os.environ.get(name, "0") == "0" for name in ranks)
-    start_log(folder if is_first_rank else None)
+    lock = FileLock(folder / ".lock")
+    try:
+        if is_first_rank():
+            lock.acquire(timeout=LOCK_SECONDS)
+        start_log(folder if is_first_rank() else None)
+    except Timeout:
+        fail(f"run_dir={folder}: another process is writing to it: wait for it, or give another")
+    except OSError as error:
+        fail(str(error))
     quiet_libraries()
-    start, before = time.time(), None
     try:
         load_plugins()
+        if is_first_rank() and not resume:
+            _refuse_used(folder, cfg)
         if resume and (folder / "config.yaml").is_file():
-            before = (folder / "config.yaml").read_bytes()
-            cfg = continued(cfg, folder, hydra_cfg.overrides.task)
+            cfg = continued(cfg, folder, overrides)
         values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-        if is_first_rank:
-            save_config(values, folder)
-        job(values)
+        if is_first_rank() and not resume and not cfg.get("overwrite"):
+            save_config(values, folder)  # otherwise RunState does it, once nothing can be refused
+        return job(values)
     except Exception as error:
-        if is_first_rank:
-            with (folder / "log.txt").open("a") as file:
-                file.write(traceback.format_exc())
-            saved = [p.stat().st_mtime for p in (folder / "checkpoints").glob("*.ckpt")]
-            if before is not None and max(saved, default=0) < start:  # nothing was trained
-                write_bytes(folder / "config.yaml", before)
+        if is_first_rank():
+            with (folder / "log.txt").open("a", errors="backslashreplace") as file:
+                file.write(without_passwords(traceback.format_exc()))
         if isinstance(error, OmegaConfBaseException):
             fail(_explain(error))
-        if isinstance(error, MISTAKES):
+        if isinstance(error, (*MISTAKES, MisconfigurationException)):
             fail(str(error))
-        if isinstance(error, OutOfMemoryError):
-            fail(f"{str(error).partition('. ')[0]}: {LESS_MEMORY}")
+        if isinstance(error, OutOfMemoryError | MemoryError) or re.search(TOO_LARGE, str(error)):
+            fail(f"{str(error).rpartition('Allocator: ')[2].partition('. ')[0]}: {LESS_MEMORY}")
         raise
     finally:
         if "wandb" in sys.modules:
             sys.modules["wandb"].finish()  # else the next job of a sweep would join this run
+        lock.release()
+
+
+def _refuse_used(folder: Path, cfg: Any) -> None:
+    """Raises ValueError if the folder holds a training run that the command would overwrite."""
+    if any(folder.glob("checkpoints/*.ckpt")) and not cfg.get("overwrite"):
+        trains = "overwrite" in cfg
+        choices = f", resume={folder} to continue it, or overwrite=true" if trains else ""
+        raise ValueError(f"run_dir={folder} holds a run already: give another run_dir{choices}")
+
+
+def remove_run(folder: Path) -> None:
+    """Removes what an earlier run left in the folder, for ``overwrite=true``."""
+    names = ("metrics.json", "nonfinite.csv")
+    for path in (*folder.glob("checkpoints/*.ckpt"), *(folder / name for name in names)):
+        path.unlink(missing_ok=True)
 
 
 def save_config(cfg: Mapping[str, Any], folder: Path) -> None:
@@ -188,8 +221,10 @@ def save_config(cfg: Mapping[str, Any], folder: Path) -> None:
     from omegaconf import OmegaConf
 
     from dpt.atomic import write_bytes
+    from dpt.config.objects import map_strings
 
-    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(cfg))).encode())
+    plain = map_strings(cfg, without_passwords)
+    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
 
 
 def quiet_libraries() -> None:
@@ -200,6 +235,7 @@ def quiet_libraries() -> None:
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*It is recommended to use .*sync_dist=True.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
+        r".*resuming from a checkpoint that ended before the epoch.*",  # RunState keeps the place
         r".*You defined a `validation_step` but have no `val_dataloader`.*",  # dpt find-lr
     ):
         warnings.filterwarnings("ignore", message=message)
@@ -215,7 +251,11 @@ def quiet_libraries() -> None:
 
 def _explain(error: Exception) -> str:
     """A configuration error as one line that says what is allowed."""
-    text = str(error)
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+
+    text, cause = str(error), error.__cause__
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return _allowed_keys(cause)
     group = re.search(r"Could not find '([^']+)'.*?Available options in '[^']*':(.*)", text, re.S)
     if group:
         names = group[2].partition("Config search path")[0].split()
@@ -227,15 +267,17 @@ def _explain(error: Exception) -> str:
     return text.split("\n")[0] if missing else text
 
 
-def _allowed_keys(key: str, config: str) -> str:
-    """A message with the keys beside the misspelt part of ``key``; ``config`` is YAML."""
-    import yaml
+def _allowed_keys(error: Any) -> str:
+    """A message with the keys beside the misspelt one that OmegaConf did not find."""
+    from omegaconf import DictConfig
 
     from dpt.validation import unknown_key
 
-    node = yaml.safe_load(config)
-    for part in re.split(r"[./]", key.partition("@")[0]):
-        if not isinstance(node, dict) or part not in node:
-            break
-        node = node[part]
-    return unknown_key(key, part, list(node) if isinstance(node, dict) else [])
+    node, parts = error.parent_node, str(error.key).split("/")
+    if isinstance(node, DictConfig) and not node:
+        copy = error.full_key.rpartition(".")[0]
+        return f"{copy} is a copy: set {parts[0]} at the original, which --cfg job shows"
+    while len(parts) > 1 and parts[0] in node:  # a group inside of a group
+        node = node[parts.pop(0)]
+    allowed = [str(k) for k in node if k != "hydra"] if isinstance(node, DictConfig) else []
+    return unknown_key(error.full_key, parts[0], allowed)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from dpt import functional
 from dpt.config.build import LoaderSettings
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
@@ -41,7 +42,7 @@ def make_model(
             differ from the named model, replace the settings of the file.
     """
     heads = {o.head: o.head_options for o in objectives.values()}
-    parts = {part: dict(model.get(part) or {}) for part in PARTS}
+    parts = {p: dict(validate(Plain | None, model.get(p), f"model.{p}") or {}) for p in PARTS}
     parts["preprocessing"]["image_size"] = list(settings.eval_size)
     encoder_weights = parts["encoder"].pop("weights", None)
     if model.get("weights") is not None:
@@ -52,6 +53,8 @@ def make_model(
         if "image_size" in parts["encoder"]:
             parts["encoder"]["image_size"] = list(settings.image_size)
         net = DPT(ModelConfig.from_dict({"name": model["name"], **parts, "heads": heads}))
+        if parts["encoder"].get("in_channels", 3) != 3:
+            raise ValueError("model.encoder.in_channels: must be 3, the channels of the images")
         if encoder_weights is not None:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, encoder_weights))
     set_switches(net, model)
@@ -66,9 +69,14 @@ def _from_weights(
     overrides: Sequence[str],
 ) -> DPT:
     """A model like the one in ``model.weights``, except for its heads and what the user set."""
-    path = model["weights"]
+    path = validate(str, model["weights"], "model.weights")
     plain, state = read(path)
     other = ModelConfig.from_dict(plain, where=str(path)).to_dict()
+    if model["name"] != other["name"] and any(o.startswith("model=") for o in overrides):
+        raise ValueError(
+            f"model={model['name']}: the sizes are those of model.weights={path}, a "
+            f"{other['name']}: leave one of the two out"
+        )
     wanted = _set_by_user(model, parts, heads, overrides)
     kind = other["encoder"]["kind"]
     if wanted["encoder"].pop("kind", kind) != kind or (
@@ -129,6 +137,8 @@ def complete(model: Mapping[str, Any], net: DPT) -> Plain:
 
 def set_switches(net: DPT, model: Mapping[str, Any]) -> None:
     """Sets how the model is computed: this changes its costs and not its outputs."""
+    memory = validate(bool | Literal["auto"], model.get("save_memory", "auto"), "model.save_memory")
+    functional.save_memory = None if memory == "auto" else memory
     switches = {k: validate(bool, model.get(k, False), f"model.{k}") for k in SWITCHES}
     if switches["checkpoint_activations"]:
         net.encoder.set_grad_checkpointing()

@@ -1,71 +1,119 @@
 """From configuration (plain data) to objects.
 
-A mapping with ``_target_`` becomes a call of that function or class, with the other keys as keyword
-arguments, converted to the declared types; with ``_partial_: true`` it becomes a factory that takes
-the remaining arguments later.
+A mapping with ``_target_`` becomes an object of the class it names, with the other keys as keyword
+arguments, converted to the declared types. Each place in the configuration declares the base class
+of its objects, and a base class declares where its subclasses may be defined (:data:`SLOTS`): a
+configuration from somebody else cannot call other code.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from omegaconf import OmegaConf
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from yaml import YAMLError
 
+from dpt.data import Dataset
+from dpt.files import read_yaml
+from dpt.metrics import SumMetric
+from dpt.objectives import Objective
 from dpt.plugins import VARIABLE, plugin_names
 from dpt.validation import unknown_key, validate
 
 log = logging.getLogger("dpt")
 
-ALLOWED = ("dpt.", "lightning.", "torch.nn.", "torch.optim.", "torchmetrics.")
-"""Where a ``_target_`` may be, besides the user's own modules (:mod:`dpt.plugins`): a configuration
-must not be able to call arbitrary code."""
+SLOTS: dict[type, tuple[str, ...]] = {
+    Callback: ("dpt.", "lightning.pytorch.callbacks."),
+    Logger: ("dpt.", "lightning.pytorch.loggers."),
+    Optimizer: ("dpt.",),
+    LRScheduler: ("dpt.", "torch.optim.lr_scheduler."),
+    Dataset: ("dpt.data.",),
+    Objective: ("dpt.objectives.",),
+    SumMetric: ("dpt.metrics.",),
+    nn.Module: ("dpt.losses.", "dpt.objectives.", "torch.nn."),  # losses
+}
+"""Base classes of what a configuration may name, and the packages that may define it, besides the
+user's own modules (:mod:`dpt.plugins`)."""
 
 
-def make(node: Any, where: str, **given: Any) -> Any:
+def make(node: Any, where: str, *bases: type) -> Any:
     """Builds the object that ``node`` describes.
 
+    Optimisers and schedules need a model first: for these it is a function of the other arguments.
+
     Args:
-        node: plain data with ``_target_``.
+        node: plain data with ``_target_``. Mappings with ``_target_`` among its values are built
+            first; the types of the arguments say which they may be.
         where: the node's key in the configuration, for messages.
-        **given: further arguments, which replace the node's.
+        *bases: classes that the object may have, of :data:`SLOTS`.
     """
-    node = dict(node)
-    target = find(node.pop("_target_", None), where)
-    is_partial = node.pop("_partial_", False)
-    arguments = {k: _build(v, f"{where}.{k}") for k, v in node.items()} | given
+    if not isinstance(node, Mapping):
+        raise ValueError(f"{where}={node!r}: must be a mapping with _target_")
+    target = find(node.get("_target_"), where, *bases)
+    arguments = {k: _build(v, f"{where}.{k}") for k, v in node.items() if k != "_target_"}
+    is_partial = bases in ((Optimizer,), (LRScheduler,))
     arguments = check_arguments(target, arguments, where, is_partial=is_partial)
-    return partial(target, **arguments) if is_partial else target(**arguments)
+    try:
+        return partial(target, **arguments) if is_partial else target(**arguments)
+    except (MisconfigurationException, ImportError, TypeError) as error:  # of libraries
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _build(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
         if "_target_" in value:
-            return make(value, where)
+            return make(value, where, *SLOTS)
         return {k: _build(v, f"{where}.{k}") for k, v in value.items()}
     if isinstance(value, list):
         return [_build(v, f"{where}.{i}") for i, v in enumerate(value)]
     return value
 
 
-def find(path: Any, where: str) -> Callable[..., Any]:
-    """The function or class that a ``_target_`` names."""
-    allowed = (*ALLOWED, *(f"{name}." for name in plugin_names()))
-    if not isinstance(path, str) or not path.startswith(allowed):
-        raise ValueError(
-            f"{where}._target_={path!r}: must begin with one of {', '.join(allowed)} or be in a "
-            f"module of yours that {VARIABLE} names"
-        )
+def find(path: Any, where: str, *bases: type) -> Callable[..., Any]:
+    """The class that a ``_target_`` names, or a function of this project, or of the user's modules,
+    whose declared return type is such a class; ValueError if it is neither."""
+    own = tuple(f"{name}." for name in plugin_names())
+    allowed = tuple(dict.fromkeys(package for base in bases for package in SLOTS[base]))
+    wrong = f"{where}._target_={str(path)[:200]}"
+    places = f"{' or '.join(allowed)} or in a module of yours that {VARIABLE} names"
+    is_name = isinstance(path, str) and len(path) < 200 and "._" not in path
+    if not is_name or not path.startswith((*allowed, *own)):
+        raise ValueError(f"{wrong}: must be in {places}")
     module, _, name = path.rpartition(".")
     try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{where}._target_={path}: not found ({error})") from error
+        found = vars(import_module(module))[name]
+    except (ImportError, KeyError) as error:
+        raise ValueError(f"{wrong}: not found ({error})") from error
+    made, home = found, f"{getattr(found, '__module__', '')}."
+    if inspect.isfunction(found):
+        made = _hints(found).get("return") if home.startswith(("dpt.", *own)) else None
+    if inspect.isclass(made) and not inspect.isabstract(found):
+        for base in bases:
+            if issubclass(made, base) and home.startswith((*SLOTS[base], *own)):
+                return found
+    kinds = " or ".join(base.__name__ for base in bases)
+    raise ValueError(f"{wrong}: must be a {kinds} that is defined in {places}")
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        source = target.__init__ if inspect.isclass(target) else target
+        return get_type_hints(source, include_extras=True)
+    except NameError:  # hints of a library that exist for type checkers only
+        return {}
 
 
 def check_arguments(
@@ -88,10 +136,7 @@ def check_arguments(
     named = {
         n: p for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
     }
-    try:
-        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
-    except NameError:  # hints of a library that exist for type checkers only
-        hints = {}
+    hints = _hints(target)
     for key in arguments:
         if key not in named and not is_open:
             raise ValueError(unknown_key(f"{where}.{key}", key, list(named)))
@@ -110,34 +155,81 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
         overrides: of the command line. A recipe (``experiment``, ``debug``) replaces the old
             configuration, because it sets keys of every group.
     """
-    old = OmegaConf.load(folder / "config.yaml")
-    keys = [o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides]
-    keys = [k.replace("/", ".") for k in keys if k not in ("resume", "run_dir")]
-    if {"experiment", "debug"} & set(keys):
-        new = cfg.copy()
-    else:
-        new = old.copy()
-        for key in [*keys, *(str(k) for k in cfg if k not in old)]:
-            value = OmegaConf.select(cfg, key)
-            OmegaConf.update(new, key, value, merge=False, force_add=True)
+    path, old, keys = folder / "config.yaml", read_run(folder), keys_of(overrides)
+    if absent := [str(key) for key in cfg if key not in old]:
+        raise ValueError(f"{path}: incomplete, has no {', '.join(absent)}: restore it from a copy")
+    new = cfg.copy() if {"experiment", "debug"} & keys else with_values(old, cfg, keys)
     before = str(OmegaConf.select(old, "run_dir") or folder)
-    values = _moved(OmegaConf.to_container(new, resolve=True), before, str(folder))
-    values |= {"run_dir": str(folder), "resume": cfg.resume}
+    values: Any = OmegaConf.to_container(new, resolve=True)
+
+    def moved(text: str) -> str:
+        """The path ``text`` in the run's present folder, if it is in its former one."""
+        is_inside = text == before or text.startswith(f"{before}/")
+        return f"{folder}{text[len(before) :]}" if is_inside else text
+
+    values = map_strings(values, moved)
+    if ":***@" in str({**values, "overrides": []}):
+        raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
+    writing = {key: values[key] for key in ("callbacks", "logger", "trainer") if key in values}
+    for key, place in _outside(writing, folder):
+        if OmegaConf.select(cfg, key) != place:
+            raise ValueError(
+                f"{path}: {key}={place} would write outside of the run: give it on the command "
+                "line if you want that"
+            )
+    values |= {"run_dir": str(folder), "resume": cfg.resume, "overwrite": False}
     for line in changes(OmegaConf.to_container(old), values):
         if not line.startswith("resume:"):
             log.info("resume: changes %s", line)
     return OmegaConf.create(values)
 
 
-def _moved(values: Any, old: str, new: str) -> Any:
-    """``values`` with paths in the folder ``old`` changed to the folder ``new``."""
-    if isinstance(values, dict):
-        return {k: _moved(v, old, new) for k, v in values.items()}
+def read_run(folder: Path) -> DictConfig:
+    """The configuration of the run in ``folder``; ValueError if its file is damaged."""
+    path = folder / "config.yaml"
+    text = read_yaml(path)
+    try:
+        found = OmegaConf.create(text)
+    except (YAMLError, OmegaConfBaseException) as error:  # tags, keys that occur twice, dates
+        raise ValueError(f"{path}: {error}") from error
+    if not isinstance(found, DictConfig) or not found or "${" in text:
+        raise ValueError(f"{path}: not the configuration of a run, with every value written out")
+    return found
+
+
+def _outside(node: Any, folder: Path, key: str = "") -> Iterator[tuple[str, str]]:
+    """Keys and paths of a configuration that lie outside of ``folder``."""
+    if isinstance(node, Mapping | list):
+        for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
+            yield from _outside(value, folder, f"{key}.{name}".lstrip("."))
+    elif isinstance(node, str):
+        is_path = node[:1] in ("/", "~") or "://" in node or ".." in Path(node).parts
+        is_path |= key.rpartition(".")[2] in ("dirpath", "folder", "save_dir", "default_root_dir")
+        if is_path and not Path(node).resolve().is_relative_to(folder.resolve()):
+            yield key, node
+
+
+def keys_of(overrides: Sequence[str]) -> set[str]:
+    """The keys that ``overrides``, of a command line, set."""
+    keys = {o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides}
+    return {key.replace("/", ".") for key in keys}
+
+
+def with_values(base: DictConfig, other: Any, keys: Iterable[str]) -> DictConfig:
+    """A copy of ``base`` with the values that ``other`` has for ``keys``."""
+    new = base.copy()
+    for key in sorted(keys):  # a group before what is in it
+        OmegaConf.update(new, key, OmegaConf.select(other, key), merge=False, force_add=True)
+    return new
+
+
+def map_strings(values: Any, change: Callable[[str], str]) -> Any:
+    """Plain data with ``change`` applied to every string."""
+    if isinstance(values, Mapping):
+        return {k: map_strings(v, change) for k, v in values.items()}
     if isinstance(values, list):
-        return [_moved(v, old, new) for v in values]
-    if isinstance(values, str) and (values == old or values.startswith(f"{old}/")):
-        return new + values[len(old) :]
-    return values
+        return [map_strings(v, change) for v in values]
+    return change(values) if isinstance(values, str) else values
 
 
 def changes(old: Any, new: Any, prefix: str = "") -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import sys
@@ -15,6 +16,14 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from dpt.config.objects import check_arguments
 
 log = logging.getLogger("dpt")
+
+LIMITS = {
+    "max_steps": (-1, 10**9), "max_epochs": (-1, 10**9), "num_nodes": (1, 10**6),
+    "accumulate_grad_batches": (1, 10**6), "check_val_every_n_epoch": (1, 10**9),
+    "val_check_interval": (1e-9, 10**9), "log_every_n_steps": (1, 10**9),
+    "gradient_clip_val": (0, 10**9), "limit_train_batches": (1e-9, 10**9),
+}  # fmt: skip
+"""Arguments of the Trainer that it does not check, or checks with an assertion or a division."""
 
 
 def pick_precision(accelerator: str) -> str:
@@ -39,7 +48,17 @@ def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
             f"trainer.precision={node['precision']} would round depth labels to three digits: "
             f"use bf16-mixed or 16-mixed, which round neither labels nor weights"
         )
-    arguments = check_arguments(L.Trainer, node, "trainer")
+    defaults = {name: p.default for name, p in inspect.signature(L.Trainer).parameters.items()}
+    for group in ("logger", "callbacks"):
+        del defaults[group]
+        if group in node:
+            raise ValueError(f"trainer.{group}: set the group {group} in its place")
+    arguments = defaults | check_arguments(L.Trainer, node, "trainer")
+    for name, (low, high) in LIMITS.items():
+        value = arguments[name]
+        if isinstance(value, int | float) and not low <= value <= high:
+            wanted = f"{low}..{high}" if isinstance(low, int) else f"above 0, at most {high}"
+            raise ValueError(f"trainer.{name}={value}: must be {wanted}")
     if arguments["enable_progress_bar"] is None:
         arguments["enable_progress_bar"] = sys.stdout.isatty()
     return arguments
@@ -49,8 +68,9 @@ def build_trainer(**arguments: Any) -> L.Trainer:
     """Lightning's trainer; ``ValueError`` for arguments that it refuses."""
     try:
         return L.Trainer(**arguments)
-    except (MisconfigurationException, TypeError, ValueError) as error:
-        raise ValueError(f"trainer: {error}") from error
+    except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
+        remedy = " Set trainer.accelerator=auto" if "backend found" in str(error) else ""
+        raise ValueError(f"trainer: {error}{remedy}") from error
 
 
 def require_images(trainer: L.Trainer, count: int) -> None:

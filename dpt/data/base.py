@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 import numpy as np
 import torch.utils.data
 
-from dpt.data.errors import DataError
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
+from dpt.files import DataError
 from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 
@@ -79,13 +79,17 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     def preload(self) -> None:
         """Fills the caches, if there are any, before worker processes are forked."""
 
+    def name(self, index: int) -> str:
+        """What messages call a sample, usually its image's path."""
+        return self[index].get("name", f"sample {index}")
+
     def files(self, index: int) -> Files | None:
         """The files of a sample; None if they are unknown or one file holds several samples."""
         return None
 
     def explain_invalid_depth(self, index: int) -> str:
         """Why the depth of a sample has no valid pixel."""
-        return f"every depth pixel of {self[index].get('name', f'sample {index}')} is invalid"
+        return f"every depth pixel of {self.name(index)} is invalid"
 
     def some_indices(self, limit: int) -> list[int]:
         """``limit`` available indices, or all if there are fewer, evenly spaced."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import cv2
 import numpy as np
@@ -14,9 +17,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dpt.data.base import Augmented, Dataset, Transform
-from dpt.data.errors import DataError
 from dpt.data.samplers import EpochSampler
+from dpt.files import DataError
+from dpt.process import end_with_parent
 from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, Sample, Target
+
+T = TypeVar("T")
 
 _MAPS: dict[str, dict[str, tuple[float, type]]] = {
     "labels": {"labels": (IGNORE_INDEX, np.uint8)},
@@ -126,14 +132,34 @@ def make_loader(
     )
 
 
+def read_in_order(
+    items: torch.utils.data.Dataset[T], order: Sequence[int] | None = None, *, num_workers: int
+) -> Iterable[T]:
+    """The items at ``order`` (None: all), one by one, read by ``num_workers`` processes."""
+    return DataLoader(
+        items, batch_size=None, sampler=order, num_workers=num_workers, worker_init_fn=init_worker
+    )
+
+
 def init_worker(worker_id: int) -> None:
     """One thread per worker; signals to stop, which all processes of a job get, are ignored.
 
-    A second SIGTERM ends the worker, so that torch can end one that hangs.
+    The process that started a worker ends it, by its own end at the latest.
     """
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))
-    if hasattr(signal, "SIGUSR1"):  # not on Windows
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform != "win32":
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    end_with_parent()
+
+
+@atexit.register
+def _kill_workers() -> None:
+    """At exit ``multiprocessing`` sends SIGTERM, which workers ignore, and waits for them."""
+    if sys.platform != "win32":
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises an error
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()

@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 
 from dpt.data.base import Dataset
-from dpt.data.errors import DataError
+from dpt.files import DataError
 from dpt.types import DatasetInfo, Sample, Target
 
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
+import PIL.Image
+
+ANTIALIAS = {
+    "bilinear_antialias": PIL.Image.Resampling.BILINEAR,
+    "cubic_antialias": PIL.Image.Resampling.BICUBIC,
+}
 
 
 def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") -> np.ndarray:
@@ -13,8 +19,10 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
         image: returned unchanged if it has that size.
         size: (h, w).
         rule: ``bilinear`` and ``cubic`` (2×2 and 4×4 neighbours, also when shrinking, as MiDaS
-            does); ``area`` averages when shrinking and is bilinear otherwise; ``train`` averages by
-            the whole factor, where it divides the sides, and is bilinear for the rest.
+            does); ``bilinear_antialias`` and ``cubic_antialias`` (when shrinking, of kernels that
+            grow with the factor: Pillow, timm, transformers); ``area`` averages when shrinking and
+            is bilinear otherwise; ``train`` averages by the whole factor, where it divides the
+            sides, and is bilinear for the rest.
     """
     height, width = image.shape[:2]
     method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR
@@ -29,6 +37,8 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
             method = cv2.INTER_AREA
     if image.shape[:2] == tuple(size):
         return image
+    if rule in ANTIALIAS:
+        return np.array(PIL.Image.fromarray(image).resize((size[1], size[0]), ANTIALIAS[rule]))
     return cv2.resize(image, (size[1], size[0]), interpolation=method)
 
 

@@ -93,7 +93,9 @@ class TrainTransform:
         elif np.may_share_memory(arrays["image"], sample["image"]):
             arrays["image"] = arrays["image"].copy()
         if self._compose is not None:
-            self._compose.set_random_seed(seed)
+            # Compose.set_random_seed would give all steps one seed, so that they draw equal numbers
+            for step in self._compose.transforms:
+                step.set_random_seed(int(random.integers(2**32)))
             arrays = self._compose(**arrays)
 
         out = sample.copy()
@@ -113,7 +115,8 @@ class EvalTransform:
         self.preprocessing = preprocessing
 
     def __call__(self, sample: Sample, *, seed: int = 0) -> Sample:
-        size = self.preprocessing.input_size(*sample["image"].shape[:2])
+        height, width = sample["image"].shape[:2]
+        size = self.preprocessing.bounded_size(height, width, sample.get("name", "an image"))
         out = sample.copy()
         out["image"] = resize_image(sample["image"], size, rule=self.preprocessing.interpolation)
         return out
@@ -124,8 +127,8 @@ def _window(
 ) -> Callable[[Any, np.ndarray, float], np.ndarray]:
     """A function of (resize, array, fill) that cuts a rectangle and resizes it to ``out`` (H, W).
 
-    ``position`` (2,), in 0..1, is the rectangle's in the free space of ``image`` (H, W). Where the
-    rectangle reaches beyond the image, the result is ``fill``.
+    ``position`` (2,), uniform in [0, 1), chooses one of the rectangle's possible places in
+    ``image`` (H, W). Where the rectangle reaches beyond the image, the result is ``fill``.
     """
     sides = (max(1, round(out[0] / scale)), max(1, round(out[1] / scale)))
     factor = whole_factor(sides, out)  # resizing is fast if it divides the sides
@@ -134,7 +137,7 @@ def _window(
     for axis in (0, 1):
         side = sides[axis] // factor * factor
         slack = image[axis] - side
-        start = round(position[axis] * slack) if slack else 0
+        start = int(position[axis] * (abs(slack) + 1)) + min(slack, 0)
         first, last = max(start, 0), min(start + side, image[axis])
         inside.append(slice(first, last))
         ratio = out[axis] / side

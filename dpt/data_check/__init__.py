@@ -20,6 +20,7 @@ from dpt.data import DataError
 from dpt.data.base import Dataset
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
+from dpt.data_check.propose import propose
 from dpt.data_check.report import has_errors
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, Scanner, read_records
 from dpt.validation import validate
@@ -53,6 +54,7 @@ def check_data(cfg: Mapping[str, Any]) -> None:
         title = f"Data check of {data.get('root', data['_target_'])}"
         page = folder / "report.html"
         report.write_page(page, title, findings, scans, cast(Any, loader.dataset))
+        report.log_tables(scans)
     log.info("%s", report.text(findings))
     count, seconds = sum(len(each.records) for each in scans), time.monotonic() - started
     log.info("%d samples read in %.1f s: %s", count, seconds, report.summary(findings))
@@ -71,11 +73,11 @@ def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Fin
     # unpaired files are findings, and must not stop the others from being read
     lenient = {"missing": "skip", "cache": False}
     lenient_data = {**data, **{key: value for key, value in lenient.items() if key in data}}
-    findings: list[Finding] = []
+    proposed, findings = propose(lenient_data, splits)
     scans: list[Scan] = []
     for split in splits:
         try:
-            dataset = build.make_dataset(lenient_data, split)
+            dataset = build.make_dataset({**lenient_data, **proposed}, split)
         except DataError as error:
             findings.append(Finding("error", "no_split", split, str(error)))
             continue

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from math import exp, log
 from statistics import median
 
-from dpt.data.errors import few
+import numpy as np
+
 from dpt.data_check.measure import Photo
-from dpt.data_check.registration import MAP_KINDS, find_move
+from dpt.data_check.registration import (
+    AGREEING,
+    MANY_IMAGES,
+    MAP_KINDS,
+    MapKind,
+    Move,
+    find_move,
+    fit_table,
+)
 from dpt.data_check.scan import Finding, Record, Scan, Severity
+from dpt.files import few
 from dpt.types import IGNORE_INDEX
 
 _REFUSALS = {
@@ -30,6 +41,22 @@ UNITS = {
 _TOO_NEAR = 0.02  # metres: cameras do not focus below
 _NEAR = 0.25  # metres: an implausible typical depth
 _MANY_BEYOND = 0.1  # of the measured pixels
+_MORE_BITS = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
+_DIFFERENT = 0.2  # share of the pixels
+_FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
+_NOUNS = {"labels": "masks", "depth": "depth maps"}
+_AS_THEY_ARE = "as they are"
+_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of maps (N, h, w)
+    _AS_THEY_ARE: lambda maps: maps,
+    "flipped left to right": lambda maps: maps[:, :, ::-1],
+    "flipped upside down": lambda maps: maps[:, ::-1],
+    "turned by 180 degrees": lambda maps: maps[:, ::-1, ::-1],
+    "given to the previous sample": lambda maps: np.roll(maps, -1, axis=0),
+    "given to the next sample": lambda maps: np.roll(maps, 1, axis=0),
+}
+# fits of fit_table, in standard deviations. CamVid and 7-Scenes: a map fits its own photo by 2 to 8
+_NO_FIT, _FIT, _CLEARLY_BETTER, _NOT_BY_CHANCE = 1.0, 2.0, 2.5, 3.5
+_BETTER = 1.2  # ratio of fits
 
 
 def plural(count: int, noun: str) -> str:
@@ -109,19 +136,53 @@ def unusual_photos(scan: Scan) -> Iterator[Finding]:
 
 
 def registration(scan: Scan) -> Iterator[Finding]:
-    """Masks and depth maps whose edges fit the photos' edges better at another place."""
+    """Masks and depth maps whose edges fit other photos, or another place of their own, better."""
     for kind in MAP_KINDS:
-        if move := find_move(record.edge_scores.get(kind) for record in scan.records):
+        move = find_move(record.edge_scores.get(kind) for record in scan.records)
+        wrong = list(_pairing(scan, kind, move))
+        yield from wrong
+        if move and not any(finding.code == f"{kind}_unpaired" for finding in wrong):
             dx, dy = move.pixels(scan.photos[0][1].size)
             message = (
-                f"edges of the {'masks' if kind == 'labels' else 'depth maps'} fit those of the "
-                f"photos best after scaling by {move.scale:g} about the centre and moving by "
-                f"({dx}, {dy}) pixels (score {move.score:.2f}; without the change "
-                f"{move.score_unmoved:.2f}; over {move.images} images)"
+                f"edges of the {_NOUNS[kind]} fit those of the photos best after scaling by "
+                f"{move.scale:g} about the centre and moving by ({dx}, {dy}) pixels (score "
+                f"{move.score:.2f}; without the change {move.score_unmoved:.2f}; over "
+                f"{move.images} images)"
             )
             remedy = "check that photos and labels come from one camera and were cropped alike"
             records = [record for record in scan.records if kind in record.edge_scores]
             yield scan.finding("warning", f"{kind}_misregistered", message, remedy, records, ())
+
+
+def _pairing(scan: Scan, kind: MapKind, move: Move | None) -> Iterator[Finding]:
+    """Whether maps, after ``move``, fit other photos better than their own, all or some of them."""
+    # by name, since a mix repeats samples
+    found = {r.name: (r, photo.size) for r, photo in scan.photos if kind in r.edges}
+    if len(found) < MANY_IMAGES:
+        return
+    records, noun = [record for record, _ in found.values()], _NOUNS[kind]
+    photos = np.stack([record.edges[kind][0] for record in records])
+    edges = [(record.edges[kind][1], size) for record, size in found.values()]
+    maps = np.stack([move.apply(each, size) if move else each for each, size in edges])
+    tables = {how: fit_table(photos, change(maps)) for how, change in _CHANGES.items()}
+    fits = {how: float(np.median(table.diagonal())) for how, table in tables.items()}
+    best, typical = max(fits, key=lambda how: fits[how]), fits[_AS_THEY_ARE]
+    table = tables[_AS_THEY_ARE]
+    own, highest = table.diagonal(), table.max(axis=1)
+    remedy = "check the names, or the lists, by which files are paired"
+    basis = f"(by their edges, over {len(own)} samples)"
+    if fits[best] > max(_FIT, _BETTER * typical):
+        message = f"{noun} fit their photos best when {best} {basis}"
+        yield scan.finding("error", f"{kind}_unpaired", message, remedy, records, ())
+    elif typical < _NO_FIT:
+        severity: Severity = "error" if np.median(highest) > _NOT_BY_CHANCE else "warning"
+        message = f"{noun} fit their own photos no better than those of other samples {basis}"
+        yield scan.finding(severity, f"{kind}_unpaired", message, remedy, records, ())
+    elif wrong := np.flatnonzero((own < _NO_FIT) & (highest > own + _CLEARLY_BETTER)).tolist():
+        message = f"{len(wrong)} of {len(own)} {noun} fit other photos than their own {basis}"
+        examples = [f"{records[i].name}: fits {records[table[i].argmax()].name}" for i in wrong]
+        records = [records[i] for i in wrong]
+        yield scan.finding("warning", f"{kind}_swapped", message, remedy, records, examples)
 
 
 # --- class masks and image-level labels ---------------------------------------------------------
@@ -172,6 +233,7 @@ def _shift(scan: Scan) -> tuple[Severity, str] | None:
             f"classes count from 1 (if {count} means unlabelled instead, set "
             f"data.ignore_index={count})"
         )
+    present |= class_counts(scan.first)["pixels"][1].keys() - {IGNORE_INDEX}
     if not outside and present == set(range(1, count)):
         return "warning", f"id 0 ({names[0]}) never occurs, all others do: ids may count from 1"
     return None
@@ -190,6 +252,29 @@ def absent_classes(scan: Scan) -> Iterator[Finding]:
             message = f"{len(absent)} of {len(names)} classes never occur"
             remedy = "check data.num_classes and the split: they cannot be trained or scored"
             yield scan.finding(severity, "class_absent", message, remedy, examples=absent)
+
+
+def too_many_classes(scan: Scan) -> Iterator[Finding]:
+    """The last third of the classes without a pixel, in a few samples."""
+    names, counts = class_counts(scan)["pixels"]
+    used = 1 + max(counts.keys() - {IGNORE_INDEX}, default=len(names))
+    if len(names) > 2 and 3 * used <= 2 * len(names):
+        message = f"ids of {len(names)} classes end at {used - 1} in {len(scan.masks)} masks"
+        remedy = f"set data.num_classes={used} if there are no others (dpt data check reads all)"
+        yield scan.finding("warning", "classes_unused", message, remedy)
+
+
+def class_shift(scan: Scan) -> Iterator[Finding]:
+    """Class shares like those of the first split only after a shift of all ids by 1."""
+    ids, splits = range(scan.dataset.info.num_classes), (scan.first, scan)
+    counts = [np.array([class_counts(each)["pixels"][1][i] for i in ids]) for each in splits]
+    usual, shares = (each / max(1, each.sum()) for each in counts)
+    # share of the pixels whose class would have to change
+    as_it_is, *shifted = (np.abs(shares - np.roll(usual, step)).sum() / 2 for step in (0, 1, -1))
+    if as_it_is > _DIFFERENT and min(shifted) < as_it_is / 2:
+        message = f"ids moved by 1 would give the class shares of {scan.first.split}"
+        remedy = "check that ids count from the same number in every split"
+        yield scan.finding("error", "class_shift", message, remedy)
 
 
 def empty_masks(scan: Scan) -> Iterator[Finding]:
@@ -222,13 +307,11 @@ def interpolated_masks(scan: Scan) -> Iterator[Finding]:
 
 def unit(scan: Scan) -> Iterator[Finding]:
     """Implausible typical depths, with the unit that would make them plausible."""
-    measured = [depth for _, depth in scan.maps if depth.measured]
-    if not measured:
+    if (found := _typical(scan)) is None:
         return
     rule, max_depth = scan.depth_rule, scan.dataset.info.max_depth
     scale = rule.scale if rule else 1.0
-    typical, high = (median(depth.raw[i] for depth in measured) for i in (0, 1))
-    metres = typical * scale
+    metres = found[0] * scale
     severity: Severity = "error"
     if max_depth is not None and metres > max_depth:
         fault = f"beyond data.max_depth={max_depth:g} m"
@@ -240,14 +323,23 @@ def unit(scan: Scan) -> Iterator[Finding]:
         return
     message, remedy = f"the typical depth is {metres:.4g} m, {fault}", "check the unit of the files"
     if rule is not None:
-        message += f" ({typical:.4g} in the files, times data.depth_scale={scale:g})"
+        message += f" ({found[0]:.4g} in the files, times data.depth_scale={scale:g})"
         remedy = "check data.depth_scale and data.max_depth"
+        typical, high = _typical(scan.first) or found  # so that all splits get the same hint
         better = likely_scale(typical, high, max_depth=max_depth, scale=scale)
-        if better is not None:
+        if 2 * sum(depth.dtype == "uint8" for _, depth in scan.maps) > len(scan.maps):
+            message, remedy = f"{message}; the files have 8 bits", _MORE_BITS
+        elif better is not None:
             message += f"; these look like {UNITS[better]}"
             remedy = f"set data.depth_scale={better:.6g}"
     names = [record.name for record, _ in scan.maps[:3]]
     yield scan.finding(severity, "depth_unit", message, remedy, examples=names)
+
+
+def _typical(scan: Scan) -> tuple[float, float] | None:
+    """Median and 99 % quantile of the values in the files, each the median over the maps."""
+    measured = [depth.raw for _, depth in scan.maps if depth.measured]
+    return (median(r[0] for r in measured), median(r[1] for r in measured)) if measured else None
 
 
 def likely_scale(
@@ -277,8 +369,8 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
     yield from scan.affected(constant, "depth_constant", what, remedy)
     coarse = [(record, depth.dtype == "uint8") for record, depth in scan.maps]
     what = "depth maps stored with 8 bits, which is 255 levels at most"
-    remedy = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
-    yield from scan.affected(coarse, "depth_8bit", what, remedy, "warning")
+    if not any(unit(scan)):  # which gives the same remedy
+        yield from scan.affected(coarse, "depth_8bit", what, _MORE_BITS, "warning")
     what = "depth maps hold the largest value of the files' type as a valid depth"
     last = [(record, depth.has_last) for record, depth in scan.maps]
     remedy = "if it means 'not measured', add it to data.invalid_depth, as in [0,65535]"
@@ -293,12 +385,35 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
         yield scan.finding("warning", "depth_beyond_max", message, remedy, records)
 
 
+def deviating_maps(scan: Scan) -> Iterator[Finding]:
+    """Maps whose typical depth is far from that of the others."""
+    logs = {record: log(depth.raw[0]) for record, depth in scan.maps if depth.raw[0] > 0}
+    if len(logs) >= MANY_IMAGES:
+        middle = median(logs.values())
+        limit = max(log(_FAR_OFF), 6 * median(abs(each - middle) for each in logs.values()))
+        far = [(record, abs(each - middle) > limit) for record, each in logs.items()]
+        what = f"depth maps are typically over {exp(limit):.2g} times nearer or farther than others"
+        remedy = "check the unit of these files, and that they belong to this data set"
+        yield from scan.affected(far, "depth_outlier", what, remedy, "warning")
+
+
+def inverse_maps(scan: Scan) -> Iterator[Finding]:
+    """Maps whose lower half is farther, though what is low in a picture is mostly near."""
+    grows = [(record, depth.grows_down) for record, depth in scan.maps]
+    if len(grows) >= MANY_IMAGES and sum(flag for _, flag in grows) > AGREEING * len(grows):
+        what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
+        remedy = "convert disparity to depth: metres = focal length x baseline / disparity"
+        yield from scan.affected(grows, "depth_inverse", what, remedy, "warning")
+
+
 Check = Callable[[Scan], Iterable[Finding]]
 """Judges the measurements of a split. Gives nothing where what it judges is absent."""
-QUICK_CHECKS: tuple[Check, ...] = (ids_outside, interpolated_masks, unit, unusual_maps)
+QUICK_CHECKS: tuple[Check, ...] = (
+    *(ids_outside, too_many_classes, interpolated_masks, unit, unusual_maps),
+)
 """Made at the start of every training run too, on a few samples and without photos."""
 CHECKS: tuple[Check, ...] = (
     *(refused_samples, files_without_partner, duplicates, unusual_photos, registration),
-    *(absent_classes, empty_masks, empty_maps),
+    *(absent_classes, class_shift, empty_masks, empty_maps, deviating_maps, inverse_maps),
     *QUICK_CHECKS,
 )

@@ -14,6 +14,7 @@ from dpt.types import IGNORE_INDEX
 
 _QUANTILE_PIXELS = 20_000  # quantiles are taken from about so many pixels
 _FEW_TRIPLES = 200  # fewer say nothing
+_FARTHER = 1.1  # ratio of typical depths
 _ORDERED = 0.75  # share of ordered triples in interpolated masks; by chance a third
 
 
@@ -52,6 +53,7 @@ class Depth:
     raw: tuple[float, ...]  # 50 % and 99 % of the measured values in the file's unit *
     beyond: float  # share of the measured pixels that lie beyond max_depth *
     has_last: bool  # whether a valid pixel has the largest value of the file's integer type
+    grows_down: bool  # whether the lower half is typically farther than the upper half
     # * without the largest value of the file's integer type
 
 
@@ -99,6 +101,8 @@ def measure_depth(
     is_constant = bool(metres.size >= 100 and metres.min() == metres.max())
     last = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else np.inf
     levels = measured[measured < last]
+    halves = zip(np.array_split(depth, 2), np.array_split(valid, 2), strict=True)
+    (upper,), (lower,) = (_quantiles(half[known], (0.5,)) for half, known in halves)
     return Depth(
         valid=metres.size / depth.size,
         quantiles=_quantiles(metres, (0.01, 0.5, 0.99)),
@@ -108,6 +112,7 @@ def measure_depth(
         raw=_quantiles(levels, (0.5, 0.99)),
         beyond=float((levels > limit).mean()) if levels.size else 0.0,
         has_last=not is_constant and last <= limit and bool((measured == last).any()),
+        grows_down=lower > _FARTHER * upper > 0,
     )
 
 

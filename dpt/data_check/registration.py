@@ -1,8 +1,11 @@
-"""Whether labels are registered with the photo: how well the edges of both coincide.
+"""Whether labels belong to their photo: how well the edges of both coincide.
 
 The edges of a mask, or the jumps of a depth map, are moved and scaled over the photo's gradient.
 At the right place the gradient below them is strongest. One image says little; the mean over many
 has a sharp peak. If the peak is elsewhere than in the files, labels and photos are not registered.
+
+At that place the edges of a map fit its own photo better than those of other samples
+(:func:`fit_table`). If they do not, labels and photos are not paired rightly.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ SIDE = 320  # longer side in pixels at which photos are compared; larger ones ar
 REACH = 0.075  # largest shift tried, as a share of the longer side
 SCALES = tuple(round(1 + 0.02 * step, 2) for step in range(-7, 8))
 _JUMP = 0.05  # relative step of depth that counts as an edge
-_FEW_EDGES = 100  # pixels; fewer say nothing
-_MANY_IMAGES = 6
+FEW_EDGES = 100  # pixels; fewer say nothing
+MANY_IMAGES = 6  # fewer say nothing
 _CLEARLY = 1.15  # ratio of the best score to that of the files
-_AGREEING = 0.75  # share of the images with a better score there
+AGREEING = 0.75  # share of the images with a better score there
 _SMALL_MOVE = 2.0  # pixels at SIDE, at the picture's border: within the method's error
+_CELLS = (96, 128)  # rows and columns of the maps that are compared between samples
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,16 @@ class Move:
         """(dx, dy) for photos of ``size`` [h, w]."""
         return round(self.dx * max(size)), round(self.dy * max(size))
 
+    def apply(self, edges: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        """Edges (h, w) of labels for a photo of ``size`` [H, W], registered with it."""
+        rows, columns = edges.shape
+        matrix = cv2.getRotationMatrix2D((columns / 2, rows / 2), 0, self.scale)
+        matrix[0, 2] += self.dx * max(size) * columns / size[1]
+        matrix[1, 2] += self.dy * max(size) * rows / size[0]
+        return cv2.warpAffine(edges.astype(np.float32), matrix, (columns, rows))
 
-def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
+
+def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """The mean photo gradient below the labels' edges for every scale and shift tried.
 
     Args:
@@ -56,13 +68,9 @@ def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray | None:
 
     Returns:
         float16 (len(SCALES), 2r+1, 2r+1): scale, shift downwards, shift to the right; r is
-        ``REACH`` of the longer side. In units of the photo's mean gradient: 1 is chance. None
-        where there are too few edges.
+        ``REACH`` of the longer side. In units of the photo's mean gradient: 1 is chance.
     """
-    if np.count_nonzero(edges) < _FEW_EDGES:
-        return None
-    factor = min(1.0, SIDE / max(edges.shape))
-    size = (round(edges.shape[0] * factor), round(edges.shape[1] * factor))
+    factor, size = _compared_size(edges)
     reach = round(REACH * max(size))
     # chance outside the photo
     gradient = np.pad(_gradient(image, size), reach, constant_values=1.0)
@@ -83,7 +91,7 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
     """The move that many images agree on; None if the place in the files is (nearly) the best."""
     found = [array for array in scores if array is not None]
     shapes = Counter(array.shape for array in found)  # small photos have a shorter reach
-    if not shapes or max(shapes.values()) < _MANY_IMAGES:
+    if not shapes or max(shapes.values()) < MANY_IMAGES:
         return None
     common = shapes.most_common(1)[0][0]
     stacked = np.stack([array for array in found if array.shape == common]).astype(np.float32)
@@ -95,10 +103,43 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
     scale, dy, dx = SCALES[best[0]], int(best[1]) - reach, int(best[2]) - reach
     side = reach / REACH
     at_border = max(abs(dx), abs(dy)) + abs(scale - 1) * side / 2
-    is_clear = mean[best] >= _CLEARLY * mean[unmoved] and agreeing >= _AGREEING
+    is_clear = mean[best] >= _CLEARLY * mean[unmoved] and agreeing >= AGREEING
     if not is_clear or at_border < _SMALL_MOVE:
         return None
     return Move(scale, dx / side, dy / side, float(mean[best]), float(mean[unmoved]), len(stacked))
+
+
+def edge_densities(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The edges of a photo and of its labels, small enough to keep for a data set.
+
+    Args:
+        image, edges: as in :func:`edge_scores`.
+
+    Returns:
+        float16 (2, 96, 128): strength of the photo's edges, density of the labels'.
+    """
+    maps = _gradient(image, _compared_size(edges)[1]), edges.astype(np.float32)
+    small = [cv2.resize(m, _CELLS[::-1], interpolation=cv2.INTER_AREA) for m in maps]
+    return np.stack(small).astype(np.float16)
+
+
+def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
+    """How well the edges of each map fit those of each photo.
+
+    Args:
+        photos, maps: (N, h, w), from :func:`edge_densities`; N > 2.
+
+    Returns:
+        float32 (N, N): the correlation of map i with photo j, of what is not common to all, minus
+        its mean over the photos of the other samples, in units of their standard deviation.
+    """
+    photos, maps = (
+        (each - each.mean(axis=0, dtype=np.float32)).reshape(len(each), -1)
+        for each in (photos, maps)
+    )
+    table = maps @ (photos / (photos.std(axis=1, keepdims=True) + 1e-6)).T
+    others = table[~np.eye(len(table), dtype=bool)].reshape(len(table), -1)
+    return (table - others.mean(1, keepdims=True)) / (others.std(1, keepdims=True) + 1e-6)
 
 
 def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
@@ -112,6 +153,13 @@ def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
     edges[:, 1:] |= (np.abs(np.diff(values, axis=1)) > step) & known[:, 1:] & known[:, :-1]
     edges[1:] |= (np.abs(np.diff(values, axis=0)) > step) & known[1:] & known[:-1]
     return edges
+
+
+def _compared_size(edges: np.ndarray) -> tuple[float, tuple[int, int]]:
+    """The factor by which photos are downsampled for the comparison, and their (H, W) then."""
+    factor = min(1.0, SIDE / max(edges.shape))
+    height, width = (max(1, round(side * factor)) for side in edges.shape)
+    return factor, (height, width)
 
 
 def _gradient(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

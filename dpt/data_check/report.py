@@ -15,6 +15,7 @@ from dpt.data.base import Augmented
 from dpt.data.resize import resize_image
 from dpt.data_check.checks import class_counts, plural
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, read, shorten
+from dpt.run_log import log_rows
 from dpt.types import IGNORE_INDEX, Sample
 from dpt.viz import colorize_depth, colorize_labels, overlay
 
@@ -22,6 +23,7 @@ Picture = tuple[str, np.ndarray]  # a caption and a uint8 RGB picture
 Table = tuple[str, str, list[str], list[list[html.Cell]]]  # heading, note, header, rows
 
 CELL = 256  # width of a cell in a row of pictures, in pixels
+ROWS = 40  # of a table in the terminal
 EPOCHS = 4  # augmented versions that are shown of each sample
 
 
@@ -44,6 +46,18 @@ def text(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
+def log_tables(scans: Sequence[Scan]) -> None:
+    """Logs sizes, class shares and depth ranges."""
+    for heading, _, header, rows in _tables(scans):
+        cells = [[html.number(cell) for cell in row] for row in rows[:ROWS]]
+        rest = f" (the first {ROWS} of {len(rows)}, see report.html)" if len(rows) > ROWS else ""
+        log_rows(heading + rest, header, cells)
+
+
+def _tables(scans: Sequence[Scan]) -> list[Table]:
+    return [("Samples", "", *_overview(scans)), _sizes(scans), *_classes(scans), *_depth(scans)]
+
+
 def write_page(
     path: Path, title: str, findings: Sequence[Finding], scans: Sequence[Scan], augmented: Augmented
 ) -> None:
@@ -56,7 +70,7 @@ def write_page(
         title=title,
         failed=has_errors(findings),
         summary=summary(findings),
-        overview=_overview(scans),
+        tables=_tables(scans),
         findings=[
             (
                 f,
@@ -65,7 +79,6 @@ def write_page(
             )
             for f in findings
         ],
-        tables=[*_classes(scans), *_depth(scans), _sizes(scans)],
         samples=_sample_rows(scans[0], indices),
         augmented=list(_augmented_rows(augmented, scans[0], indices)),
     )

@@ -9,13 +9,12 @@ from typing import Literal
 
 import numpy as np
 import torch.utils.data
-from torch.utils.data import DataLoader
 
 from dpt.data.base import Dataset, Files, check_sample
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.data.loading import init_worker
+from dpt.data.loading import read_in_order
 from dpt.data_check.measure import (
     Depth,
     Labels,
@@ -24,11 +23,20 @@ from dpt.data_check.measure import (
     measure_labels,
     measure_photo,
 )
-from dpt.data_check.registration import MAP_KINDS, MapKind, edge_map, edge_scores
+from dpt.data_check.registration import (
+    FEW_EDGES,
+    MAP_KINDS,
+    MapKind,
+    edge_densities,
+    edge_map,
+    edge_scores,
+)
+from dpt.files import printable
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX, Sample
 
 ALIGNED = 32  # samples of a split, evenly spread, that registration is judged by
+COMPARED = 1024  # samples at most whose maps are compared with the photos of the others
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -70,7 +78,8 @@ class Record:
     labels: Labels | None = None
     depth: Depth | None = None
     class_id: int | None = None
-    edge_scores: dict[MapKind, np.ndarray | None] = field(default_factory=dict)
+    edge_scores: dict[MapKind, np.ndarray] = field(default_factory=dict)
+    edges: dict[MapKind, np.ndarray] = field(default_factory=dict)  # of photo and map
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +92,11 @@ class Scan:
     image_size: tuple[int, int] = (0, 0)  # (H, W) of training crops
     missing: str = "raise"  # or "skip": what training does with photos without labels
     earlier: tuple[Scan, ...] = ()  # the splits that were read before
+
+    @property
+    def first(self) -> Scan:
+        """The split that was read first, usually train."""
+        return self.earlier[0] if self.earlier else self
 
     @property
     def photos(self) -> list[tuple[Record, Photo]]:
@@ -144,13 +158,8 @@ def shorten(dataset: Dataset, text: str) -> str:
 
 def read_records(dataset: Dataset, *, title: str, num_workers: int) -> list[Record]:
     """Reads every sample once, in ``num_workers`` processes, and shows the progress."""
-    loader: Iterable[Record] = DataLoader(
-        Scanner(dataset, complete=True),
-        batch_size=None,
-        num_workers=num_workers,
-        worker_init_fn=init_worker,
-    )
-    return list(tracked(loader, len(dataset), title=title))
+    records = read_in_order(Scanner(dataset, complete=True), num_workers=num_workers)
+    return list(tracked(records, len(dataset), title=title))
 
 
 class Scanner(torch.utils.data.Dataset[Record]):
@@ -164,6 +173,7 @@ class Scanner(torch.utils.data.Dataset[Record]):
         self.dataset = dataset
         self.complete = complete
         self.aligned = np.linspace(0, len(dataset) - 1, min(len(dataset), ALIGNED)).astype(int)
+        self.step = 1 + len(dataset) // COMPARED
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -182,9 +192,15 @@ class Scanner(torch.utils.data.Dataset[Record]):
         if "depth" in sample:
             rule, raw = self.dataset.depth_rule, reading.depth
             record.depth = measure_depth(sample["depth"], sample["valid"], raw=raw, rule=rule)
-        if self.complete and index in self.aligned and not reading.faults:
+        if self.complete and not reading.faults:
             for kind in [kind for kind in MAP_KINDS if kind in sample]:
-                record.edge_scores[kind] = edge_scores(sample["image"], edge_map(sample, kind))
+                edges = edge_map(sample, kind)
+                if np.count_nonzero(edges) < FEW_EDGES:
+                    continue
+                if index % self.step == 0:
+                    record.edges[kind] = edge_densities(sample["image"], edges)
+                if index in self.aligned:
+                    record.edge_scores[kind] = edge_scores(sample["image"], edges)
         return record
 
 
@@ -216,7 +232,7 @@ def read(dataset: Dataset, index: int) -> Reading:
 
 def _read_files(dataset: Dataset, index: int, files: Files, refusal: Fault) -> Reading:
     """The parts of a refused sample that can be read, and why it is refused."""
-    reading = Reading(Sample(index=index, name=str(files.image)))
+    reading = Reading(Sample(index=index, name=printable(files.image)))
     sample, labels, depth = reading.sample, dataset.label_rule, dataset.depth_rule
     readers: dict[str, Callable[[], np.ndarray]] = {"image": partial(io.read_image, files.image)}
     if files.labels is not None and labels is not None:

@@ -1,30 +1,30 @@
 """The demo: a page that predicts uploaded images, served by Python's own HTTP server.
 
-The server answers four fixed addresses and opens no file that a visitor names: an upload is decoded
-from a temporary folder, results are kept in memory.
+The server answers four fixed addresses and opens no file that a visitor names: uploads and results
+are kept in memory. Requests for other hosts and from other sites are refused, slow ones end after a
+minute.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import secrets
 import socket
-import tempfile
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import cv2
 import numpy as np
 
-from dpt.demo.views import legend, note, open_image
+from dpt.data.formats.io import read_image
+from dpt.html import data_uri
 from dpt.predict import Prediction, Predictor
-from dpt.predict.outputs import Style, all_products, paint
+from dpt.predict.outputs import Style, all_products, depth_coding, explain, image_facts, paint
 from dpt.viz import shrink
 
 PAGE = Path(__file__).with_name("page.html")
@@ -33,9 +33,12 @@ VIEW_WIDTH = 1280
 KEPT_RESULTS = 4
 """Number of predictions kept for downloads, the latest ones."""
 MAX_PIXELS = 50_000_000
-"""Of an image, checked before it is decoded."""
+"""Of an image that is predicted; :mod:`dpt.files` limits what is decoded."""
 MAX_BYTES = 30_000_000
 """Of an uploaded file."""
+MAX_SECONDS = 60
+"""For a visitor to send a request, and again to take the answer."""
+MAX_CONNECTIONS = 16
 POLICY = (
     "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,11 +46,7 @@ POLICY = (
 
 
 class RefusedError(Exception):
-    """A request that is not served, with its HTTP status."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
+    """A request that is not served: its HTTP status and the reason."""
 
 
 class Demo:
@@ -83,29 +82,28 @@ class Demo:
         Raises:
             ValueError: it is too large, or not a complete image.
         """
-        with tempfile.TemporaryDirectory(prefix="dpt-demo-") as folder:
-            path = Path(folder, "image")
-            path.write_bytes(data)
-            image = open_image(path, max_pixels=MAX_PIXELS)
-        key = secrets.token_urlsafe(16)
-        with self._lock:  # one image at a time
-            self._results[key] = prediction = self.predictor(image)
+        with self._lock:  # one image at a time, which bounds the memory
+            image = open_image(data)
+            prediction = self.predictor(image)
+            prediction.require_finite()
+            key = secrets.token_urlsafe(16)
+            self._results[key] = prediction
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
-        return {
-            "image": _data_url(image, "jpeg"),
-            "note": note(prediction),
-            "outputs": [
-                {
-                    "name": name,
-                    "picture": _data_url(paint(name, prediction, image, Style()), "png"),
-                    "legend": legend(name, prediction),
-                }
-                for name, spec in self.outputs.items()
-                if spec.dense
-            ],
-            "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
-        }
+            return {
+                "image": _address(image),
+                "note": note(prediction),
+                "outputs": [
+                    {
+                        "name": name,
+                        "picture": _address(paint(name, prediction, image, Style())),
+                        "legend": _address(explain(name, prediction, Style(), width=500)),
+                    }
+                    for name, spec in self.outputs.items()
+                    if spec.dense
+                ],
+                "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
+            }
 
     def file(self, key: str, name: str) -> bytes:
         """A file for download, at the image's own size."""
@@ -113,22 +111,69 @@ class Demo:
             raise RefusedError(404, f"there is no file {name}")
         if (prediction := self._results.get(key)) is None:
             raise RefusedError(404, "this result is no longer kept: upload the image again")
-        return self.downloads[name].encode(prediction, None, Style())
+        with self._lock:
+            return self.downloads[name].encode(prediction, None, Style())
 
 
-def _data_url(picture: np.ndarray, kind: str) -> str:
-    data = cv2.imencode(f".{kind}", cv2.cvtColor(shrink(picture, VIEW_WIDTH), cv2.COLOR_RGB2BGR))[1]
-    return f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
+def open_image(data: bytes) -> np.ndarray:
+    """An uploaded image, uint8 (H, W, 3) RGB, upright.
+
+    Raises:
+        ValueError: it has more than ``MAX_PIXELS``, or is not complete.
+    """
+    if not data:
+        raise ValueError("image: the file is empty")
+    image = read_image("image", exif=True, data=data)
+    height, width, _ = image.shape
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"image: {width} x {height}: more than {MAX_PIXELS:,} pixels: shrink it")
+    return image
+
+
+def note(prediction: Prediction) -> str:
+    """The outputs for the whole image, and what a 16-bit PNG of depth holds: a line for each."""
+    lines = [f"{name}: {value}" for name, value in image_facts(prediction).items()]
+    for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
+        scale, offset = depth_coding(prediction, name)
+        lines.append(f"{name} as 16-bit PNG: depth = value × {scale:.6g} + {offset:.6g}")
+    return "\n".join(lines)
+
+
+def _address(picture: np.ndarray) -> str:
+    return data_uri(shrink(picture, VIEW_WIDTH)) if picture.size else ""  # there may be no legend
 
 
 class Handler(BaseHTTPRequestHandler):
     """One request."""
 
     demo: Demo
-    timeout = 60  # seconds without a byte
+    host: str
+    timeout = MAX_SECONDS  # without a byte
+
+    def handle(self) -> None:
+        deadline = threading.Timer(MAX_SECONDS, self._stop_reading)  # also if bytes trickle in
+        deadline.daemon = True
+        deadline.start()
+        with suppress(ConnectionError):  # the visitor has gone
+            super().handle()
+        deadline.cancel()
+
+    def _stop_reading(self) -> None:
+        with suppress(OSError):  # the visitor has gone
+            self.connection.shutdown(socket.SHUT_RD)
+
+    def _check_site(self) -> None:
+        """Refuses pages of other sites, also those whose name leads here (DNS rebinding)."""
+        host = self.headers.get("Host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        if name != self.host.lower() and address_of(name) is None:
+            raise RefusedError(403, "unknown name: open the page by its address, or give --host")
+        if urlsplit(self.headers.get("Origin", f"//{host}")).netloc != host:
+            raise RefusedError(403, "another site's page asks for this")
 
     def _respond(self, address: str, query: dict[str, str]) -> Any:
         """The answer: bytes, or data for JSON."""
+        self._check_site()
         if address == "GET /":
             return PAGE.read_bytes()
         if address == "GET /settings":
@@ -145,24 +190,21 @@ class Handler(BaseHTTPRequestHandler):
         return self.demo.predict(self.rfile.read(int(length)))
 
     def do_GET(self) -> None:
-        url, status = urlsplit(self.path), 200
+        (path, _, query), status = self.path.partition("?"), 200
         try:
-            body = self._respond(f"{self.command} {url.path}", dict(parse_qsl(url.query)))
+            body = self._respond(f"{self.command} {path}", dict(parse_qsl(query)))
         except RefusedError as error:
-            status, body = error.status, {"error": str(error)}
+            status, body = error.args[0], {"error": error.args[1]}
         except ValueError as error:
             status, body = 400, {"error": str(error)}
-        kind = "text/html; charset=utf-8" if url.path == "/" else "application/octet-stream"
+        kind = "text/html; charset=utf-8" if path == "/" else "application/octet-stream"
         if not isinstance(body, bytes):
             kind, body = "application/json", json.dumps(body).encode()
         self.send_response(status)
-        for name, value in (
-            ("Content-Type", kind),
-            ("Content-Length", str(len(body))),
-            ("Content-Security-Policy", POLICY),
-            ("X-Content-Type-Options", "nosniff"),
-        ):
-            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         self.wfile.write(body)
 
@@ -182,19 +224,26 @@ def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
+        def verify_request(self, *_: object) -> bool:
+            return threading.active_count() < 2 * MAX_CONNECTIONS  # two threads for each
+
     try:
-        return Server((host, port), type("DemoHandler", (Handler,), {"demo": demo}))
+        return Server((host, port), type("DemoHandler", (Handler,), {"demo": demo, "host": host}))
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(
-            f"cannot listen on --host {host} --port {port} ({reason}): choose others, such as "
+            f"cannot listen on --host {host} --port {port} ({error}): choose others, such as "
             "--host 127.0.0.1 --port 0"
         ) from None
 
 
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """The IP address that a host is named by; None for other names."""
+    with suppress(ValueError):
+        return ip_address("127.0.0.1" if host == "localhost" else host)
+    return None
+
+
 def is_local(host: str) -> bool:
     """Whether only this computer can connect to the address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = address_of(host)
+    return address is not None and address.is_loopback

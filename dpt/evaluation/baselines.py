@@ -1,35 +1,50 @@
-"""Scores of predictors that ignore the image: a lower bound for every model."""
+"""Scores of predictors that understand nothing: a model that does not beat them learned nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-from dpt.data import DataError
+import cv2
+import torch.utils.data
+from torch import Tensor
+
+from dpt.data import DataError, read_in_order
 from dpt.data.loading import collate_eval
-from dpt.evaluation.callbacks import spread
+from dpt.data.resize import resize_map
 from dpt.objectives import Objective
-from dpt.objectives.base import take
+from dpt.run_log import tracked
 from dpt.types import Batch
 
-TRAIN_SAMPLES = 200
+TRAIN_SAMPLES = 500
+LARGEST = 128, 128
+"""Size of the maps that are kept of the training samples, at most."""
+THUMBNAIL = 16, 16
+NEAREST = "nearest photo"
 
 
 def trivial_scores(
-    objectives: Mapping[str, Objective], train: Any, val: Any, size: tuple[int, int]
+    objectives: Mapping[str, Objective],
+    train: Any,
+    val: Any,
+    size: tuple[int, int],
+    *,
+    num_workers: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """Scores on ``val`` of predictors fitted on up to 200 samples of ``train``.
+    """Scores on ``val`` of predictors made from up to 500 samples of ``train``.
 
-    See :meth:`Objective.baselines`: ``constant`` predicts one value for every pixel, ``per
-    position`` one value for each position of the image. Image-level tasks have only a constant,
-    tasks without labels none. Samples that cannot be read are left out.
+    ``constant`` predicts one value for every pixel and ``per position`` one value for each position
+    of the image, see :meth:`Objective.baselines`. ``nearest photo`` predicts the labels of the
+    training photo that is most similar by a thumbnail. Image-level tasks have no positions, tasks
+    without labels no predictors. Each sample is read once; those that cannot be read are left out.
 
     Args:
         objectives: by name; they are not changed.
         train, val: data sets.
         size: (H, W) of the positions.
+        num_workers: processes that read.
 
     Returns:
         Scores (``val/<name>``) by the kind of predictor.
@@ -37,30 +52,89 @@ def trivial_scores(
     labelled = [o for o in objectives.values() if o.target is not None]
     if not labelled:
         return {}
-    indices = train.available_indices
-    places = sorted(spread(TRAIN_SAMPLES, len(indices)))
-    seen = list(_labels(train, [indices[place] for place in places]))
-    runs: list[tuple[str, Objective, Any]] = []
-    for objective in labelled:
-        known = [labels for labels in seen if objective.target in labels]
-        guesses = objective.baselines(known, size) if known else {}
-        for kind, guess in guesses.items():
-            scored = deepcopy(objective)
-            scored.metrics.reset()
-            runs.append((kind, scored, {objective.head: guess}))
-    for labels in _labels(val, range(len(val))):
-        for _, scored, outputs in runs:
-            if scored.target in labels:
-                scored.update(outputs, labels)
+    size = min(size[0], LARGEST[0]), min(size[1], LARGEST[1])
+
+    def read(
+        name: str, data: Any, indices: Sequence[int], size: tuple[int, int] | None = None
+    ) -> Iterator[Batch]:
+        photos = read_in_order(_Photos(data, size), indices, num_workers=num_workers)
+        title = f"baselines, {name}"
+        return (photo for photo in tracked(photos, len(indices), title=title) if photo is not None)
+
+    photos = list(read("train", train, train.some_indices(TRAIN_SAMPLES), size))
+    predictors = [
+        _Predictors(objective, known, size)
+        for objective in labelled
+        if (known := [photo for photo in photos if objective.target in photo])
+    ]
+    for photo in read("val", val, range(len(val))):
+        for each in predictors:
+            each.update(photo)
     scores: dict[str, dict[str, float]] = {}
-    for kind, scored, _ in runs:
-        values = {f"val/{name}": value for name, value in scored.compute().items()}
-        scores.setdefault(kind, {}).update(values)
+    for each in predictors:
+        for kind, scored in each.scored.items():
+            values = {f"val/{name}": value for name, value in scored.compute().items()}
+            scores.setdefault(kind, {}).update(values)
     return scores
 
 
-def _labels(dataset: Any, indices: Iterable[int]) -> Iterator[Batch]:
-    """The labels of single samples as evaluation batches."""
-    for index in indices:
+def named(rows: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Scores of baselines as entries of ``metrics.json``, such as ``nearest_photo/val/miou``."""
+    return {
+        f"{kind.replace(' ', '_')}/{name}": value
+        for kind, row in rows.items()
+        for name, value in row.items()
+    }
+
+
+class _Predictors:
+    """The predictors of one objective, and copies of it that hold their scores."""
+
+    def __init__(
+        self, objective: Objective, photos: Sequence[Batch], size: tuple[int, int]
+    ) -> None:
+        self.objective, self.size = deepcopy(objective).cpu(), size
+        self.objective.metrics.reset()
+        self.photos, self.thumbnails = photos, torch.cat([p["image"] for p in photos]).float()
+        self.guesses = self.objective.baselines(photos, size)
+        self.scored = {kind: deepcopy(self.objective) for kind in (*self.guesses, NEAREST)}
+
+    def update(self, photo: Batch) -> None:
+        """Scores the predictors on a photo of ``val``."""
+        if self.objective.target in photo:
+            for kind, scored in self.scored.items():
+                guess = self.nearest(photo) if kind == NEAREST else self.guesses[kind]
+                scored.update({scored.head: guess}, photo)
+
+    def nearest(self, photo: Batch) -> Tensor:
+        """The labels of the most similar training photo that is not ``photo`` itself."""
+        distance = (self.thumbnails - photo["image"]).square().flatten(1).sum(1)
+        is_own = [other["name"] == photo["name"] != [""] for other in self.photos]
+        distance[torch.tensor(is_own)] = torch.inf
+        found = self.photos[int(distance.argmin())]
+        *_, guess = self.objective.baselines([found], self.size).values()
+        return guess
+
+
+class _Photos(torch.utils.data.Dataset):
+    """Single samples as evaluation batches, each with a thumbnail as its image.
+
+    Maps are resized to ``size``, (H, W), unless it is None.
+    """
+
+    def __init__(self, dataset: Any, size: tuple[int, int] | None) -> None:
+        self.dataset, self.size = dataset, size
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Batch | None:
+        """None if a file cannot be read."""
         with suppress(DataError):
-            yield take(collate_eval([dataset[int(index)]]), [0])
+            sample: Any = dict(self.dataset[index])
+            for key in ("labels", "depth", "valid"):
+                if key in sample and self.size is not None:
+                    sample[key] = resize_map(sample[key], self.size)
+            sample["image"] = cv2.resize(sample["image"], THUMBNAIL, interpolation=cv2.INTER_AREA)
+            return collate_eval([sample])
+        return None

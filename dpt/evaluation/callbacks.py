@@ -28,7 +28,10 @@ class Panels(Callback):
     def __init__(self, *, folder: str, count: int = 8) -> None:
         self.folder = Path(folder)
         self.count = count
-        self.pictures: dict[int, np.ndarray] = {}
+        self.pictures: dict[int, tuple[str, np.ndarray]] = {}  # of the last validation, with names
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.pictures.clear()
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: Any
@@ -51,19 +54,23 @@ class Panels(Callback):
                     for objective in pl_module.objectives.values()
                 ]
                 if rows := [row for row in rows if row is not None]:
-                    self.pictures[index] = stack(rows)
+                    self.pictures[index] = labels["name"][k] or str(index), stack(rows)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not self.pictures:
             return
-        for index, picture in self.pictures.items():
+        for index, (_, picture) in self.pictures.items():
             save_png(self.folder / f"{index:05d}.png", picture)
+        names, images = zip(*(shown for _, shown in sorted(self.pictures.items())), strict=True)
         for logger in trainer.loggers:
             if hasattr(logger, "log_image"):
-                images = [self.pictures[i] for i in sorted(self.pictures)]
-                kinds = ["jpg"] * len(images)
-                logger.log_image("panels/val", images, step=trainer.global_step, file_type=kinds)
-        self.pictures.clear()
+                logger.log_image(
+                    "panels/val",
+                    list(images),
+                    step=trainer.global_step,
+                    caption=[Path(name).name for name in names],
+                    file_type=["jpg"] * len(images),
+                )
 
 
 def spread(count: int, length: int) -> set[int]:

@@ -6,30 +6,37 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import lightning as L
 import torch.distributed as dist
+from pydantic import Field
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from dpt.config import build
+from dpt.config.compose import save_config
 from dpt.config.objects import check_arguments
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
+from dpt.data import read_in_order
+from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.predictions import Pairs
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
-from dpt.evaluation.scoring import Scorer
+from dpt.evaluation.scoring import PICTURE_WIDTH, Scorer, blocks_of
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.base import lower_is_better, same_size_groups, take
+from dpt.objectives.base import lower_is_better, nonfinite_summary, same_size_groups, take
+from dpt.process import handle_signals
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
 from dpt.validation import validate
+from dpt.viz import shrink
 
 log = logging.getLogger("dpt")
+
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
@@ -43,9 +50,12 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     """
     if bool(cfg["checkpoint"]) == bool(cfg["predictions"]):
         raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
+    cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
     L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     dataset = build.make_dataset(cfg["data"], cfg["split"])
+    if blocks := validate(str | None, cfg["blocks"], "blocks"):  # a mistake is told before scoring
+        blocks_of([dataset.name(index) for index in range(len(dataset))], blocks)
     run = _score_checkpoint if cfg["checkpoint"] else _score_files
     scorer, notes = run(cfg, dataset, protocol)
     scores = {f"val/{name}": value for name, value in scorer.scores().items()}
@@ -53,7 +63,8 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     if dist.is_initialized():
         dist.destroy_process_group()
     if rank == 0:
-        _write(cfg, scorer, {"protocol": protocol.name, **notes})
+        save_config(cfg, Path(cfg["run_dir"]))
+        _write(cfg, scorer, dataset, {"protocol": protocol.name, **notes})
     return scores
 
 
@@ -71,11 +82,18 @@ def objectives_of(
             )
         if cls.target in data.info.targets:
             objectives[name] = cls.from_output(output, data, protocol)
+            objectives[name].resize = protocol.resize
     if not objectives:
         given = ", ".join(build.LABEL_NAMES[t] for t in data.info.targets) or "images alone"
         raise ValueError(
             f"nothing to score: the checkpoint predicts {', '.join(outputs)}, "
             f"the data gives {given}"
+        )
+    is_for_depth = protocol.depth_notes() != Protocol().depth_notes()
+    if is_for_depth and all(objective.target != "depth" for objective in objectives.values()):
+        raise ValueError(
+            f"protocol={protocol.name} says how depth is scored, but only {', '.join(objectives)} "
+            "is: choose another, such as whole or slide"
         )
     return objectives
 
@@ -100,8 +118,12 @@ class Evaluation(L.LightningModule):
             window=self.protocol.window,
             stride=self.protocol.stride,
             multiple_of=preprocessing.multiple_of,
+            resize=self.protocol.resize,
         )
         return dict(predict(preprocessing.normalize(images)))
+
+    def on_validation_start(self) -> None:
+        handle_signals()  # Lightning's own handler ignores SIGTERM
 
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
         groups = []
@@ -131,14 +153,17 @@ def _score_checkpoint(
         [o.target for o in objectives.values()],
     )
     scorer = Scorer(objectives, model.outputs)
+    panels = Panels(folder=str(Path(cfg["run_dir"]) / "panels"))
     trainer = build_trainer(
         **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
         logger=False,
-        callbacks=[FailedFiles(), Panels(folder=str(Path(cfg["run_dir"]) / "panels"))],
+        callbacks=[FailedFiles(), panels],
     )
     require_images(trainer, len(dataset))
     task = Evaluation(model=model, protocol=protocol, scorer=scorer)
     trainer.validate(task, loader, verbose=False)
+    pictures = [picture for _, picture in sorted(panels.pictures.items())]
+    scorer.examples = [(name, shrink(rgb, PICTURE_WIDTH)) for name, rgb in pictures]
     height, width = model.preprocessing.image_size
     rule = model.preprocessing.resize.replace("_", " ")
     return scorer, {
@@ -155,36 +180,64 @@ def _score_files(
     pairs = Pairs(
         dataset,
         Path(cfg["predictions"]).expanduser(),
-        scale=validate(float | None, cfg["predictions_scale"], "predictions_scale"),
+        scale=validate(Scale | None, cfg["predictions_scale"], "predictions_scale"),
         kind=validate(PredictionKind | None, cfg["predictions_kind"], "predictions_kind"),
     )
     objectives = objectives_of(pairs.outputs, dataset, protocol)
     scorer = Scorer(objectives, pairs.outputs)
     workers = build.loader_settings(cfg["data"]).num_workers
-    for outputs, labels in DataLoader(pairs, batch_size=None, num_workers=workers):
+    for outputs, labels in read_in_order(pairs, num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
     return scorer, {"predictions_kind": pairs.kind} if "depth" in objectives else {}
 
 
-def _write(cfg: Mapping[str, Any], scorer: Scorer, notes: Mapping[str, Any]) -> None:
-    """Writes the files of an evaluation."""
+def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[str, Any]) -> None:
+    """Writes the files of an evaluation.
+
+    Raises:
+        ValueError: afterwards, if a prediction is not finite.
+    """
     folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
-    scores, intervals = scorer.scores(), scorer.intervals()
+    blocks = blocks_of([name for _, (name, _) in sorted(scorer.rows.items())], cfg["blocks"])
+    scores, intervals = scorer.scores(), scorer.intervals(blocks)
     objectives = scorer.objectives.values()
-    settings = {"images": len(scorer.rows), **notes}
+    broken = [scorer.nonfinite[index] for index in sorted(scorer.nonfinite)]
+    settings = {"images": len(scorer.rows), "blocks": int(blocks.max()) + 1, **notes}
+    settings |= {"nonfinite_predictions": len(broken)}
     settings |= {k: v for objective in objectives for k, v in objective.notes.items()}
     low, high = ({k: v[i] for k, v in intervals.items()} for i in (0, 1))
     values = settings | {f"val/{k}": v for k, v in scores.items()}
     values |= {f"ci95_low/{k}": v for k, v in low.items()}
     values |= {f"ci95_high/{k}": v for k, v in high.items()}
-    write_json(folder / "metrics.json", values)
+    write_json(folder / "metrics.json", values)  # first without the slow baselines
     write_per_image(folder / "per_image.csv", scorer)
     write_confusion(folder / "confusion.csv", scorer)
+    rows = _baselines(cfg, scorer, dataset)
+    write_json(folder / "metrics.json", values | named(rows))
     settings = {"scored": source, "split": cfg["split"], **settings}
-    write_report(folder / "report.html", scorer, scores, intervals, settings=settings)
+    baselines = {
+        kind: {k.removeprefix("val/"): v for k, v in row.items()} for kind, row in rows.items()
+    }
+    write_report(
+        folder / "report.html", scorer, scores, intervals, baselines=baselines, settings=settings
+    )
     log_table(
-        {"score": scores, "95 % from": low, "to": high},
+        {**baselines, "95 % from": low, "to": high, "score": scores},
         title=f"{source} on {cfg['split']}, protocol {notes['protocol']}",
         lower_is_better=lower_is_better(objectives),
     )
     log.info("%d images; report: %s", settings["images"], folder / "report.html")
+    if broken:
+        raise ValueError(f"{nonfinite_summary(broken)}: the scores are not to be relied on")
+
+
+def _baselines(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any) -> dict[str, dict[str, float]]:
+    """The scores of baselines, see :func:`trivial_scores`; none without a train split."""
+    settings = build.loader_settings(cfg["data"])
+    size, workers = settings.image_size, settings.num_workers
+    try:
+        train = build.make_dataset(cfg["data"], "train")
+        return trivial_scores(scorer.objectives, train, dataset, size, num_workers=workers)
+    except (ValueError, OSError) as error:
+        log.warning("no baselines, which need the train split: %s", error)
+        return {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import filecmp
 import re
-from itertools import takewhile
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ import torch
 from torch.utils.data import Dataset
 
 from dpt.data.base import check_sample
-from dpt.data.errors import DataError
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
+from dpt.files import DataError
 from dpt.metrics.protocols import PredictionKind
+from dpt.predict.folder import read_records
 from dpt.types import Batch, OutputSpec, Target
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
@@ -28,77 +30,99 @@ HEADS: dict[Target, str] = {"depth": "depth", "labels": "segmentation"}
 SUFFIXES: dict[Target, tuple[str, ...]] = {"depth": io.DEPTH_SUFFIXES, "labels": io.LABEL_SUFFIXES}
 
 
-def read_manifest(folder: Path) -> tuple[dict[Path, tuple[float, float]], PredictionKind | None]:
+def read_manifest(
+    folder: Path,
+) -> tuple[dict[Path, tuple[float, float]], PredictionKind | None, dict[Path, Path]]:
     """The notes of ``dpt predict`` on the files it wrote; nothing for other folders.
 
     Returns:
-        Scale and offset of PNG files (depth = value · scale + offset), and the kind of the depth
-        if all files have one.
+        Scale and offset of PNG files (depth = value · scale + offset), the kind of the depth if
+        all files have one, and the image that each file was predicted from.
     """
     coding: dict[Path, tuple[float, float]] = {}
+    sources: dict[Path, Path] = {}
     units: set[str] = set()
-    path = folder / "predictions.jsonl"
-    for line in io.read_text(path).splitlines() if path.is_file() else ():
-        try:
-            record = json.loads(line)
-            depth, files = record.get("depth"), [folder / name for name in record["files"]]
-        except (ValueError, KeyError, AttributeError):
-            continue  # cut short by a crash
-        if depth:
-            units.add(depth["unit"])
-            coding |= {f: (depth["scale"], depth["offset"]) for f in files if f.suffix == ".png"}
+    for record in read_records(folder):
+        files = [folder / name for name in record["files"]]
+        sources |= dict.fromkeys(files, Path(record["source"]))
+        with suppress(ValueError, KeyError, TypeError, OverflowError):  # no depth, or damaged
+            depth = record["depth"]
+            code = float(depth["scale"]), float(depth["offset"])
+            if not (code[0] > 0 and np.isfinite(code).all()):
+                raise ValueError(f"scale and offset {code}")
+            units.add(str(depth["unit"]))
+            coding |= {file: code for file in files if file.suffix == ".png"}
     if not units:
-        return coding, None
-    return coding, "metric" if units <= {"m", "metres"} else "relative"
+        return coding, None, sources
+    return coding, "metric" if units <= {"m", "metres"} else "relative", sources
 
 
 class PredictionFolder:
-    """The files of a folder with predictions of one target, by the stem of their names.
+    """The file of each sample in a folder with predictions of one target.
+
+    A file belongs to the sample whose name ends with the file's path in ``folder``, without
+    suffixes: ``7.npy`` or ``val/b/7.npy`` to ``images/val/b/7.png``. Where several samples are
+    called ``7``, their folders are needed too. A sample inside a larger file, ``nyu.mat#12``, has a
+    file of that number: ``12.png``, ``0012.png``.
 
     Args:
         folder: predictions=DIR, or one of its sub-folders in ``FOLDERS``.
         target: ``depth`` or ``labels``.
+        names: of the samples, usually the paths of their images.
     """
 
-    def __init__(self, folder: Path, *, target: Target) -> None:
-        self.folder = folder
-        self.by_stem: dict[str, list[Path]] = {}
+    def __init__(self, folder: Path, *, target: Target, names: Sequence[str]) -> None:
+        self.folder, self.names = folder, names
+        files: dict[tuple[str, ...], list[Path]] = {}
         for path in sorted(folder.rglob("*")):
-            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            place = path.relative_to(folder)
+            hidden = any(part.startswith(".") for part in place.parts)
             if path.suffix.lower() in SUFFIXES[target] and not hidden:
-                self.by_stem.setdefault(path.stem, []).append(path)
-        if not self.by_stem:
+                files.setdefault(_parts(place), []).append(path)
+        if not files:
             raise DataError(
                 f"predictions={folder}: no file with a suffix of {' '.join(SUFFIXES[target])}"
             )
+        samples = [_parts(PurePath(name)) for name in names]
+        if len(set(samples)) < len(set(names)):
+            raise DataError(
+                f"predictions={folder}: images of this data differ only in the suffix or in zeros "
+                "before a number, so that predictions cannot be told apart: rename them"
+            )
+        self.count = 1  # the fewest parts by which the samples differ
+        while len({parts[-self.count :] for parts in samples}) < len(set(samples)):
+            self.count += 1
+        self.found = [
+            [path for n in range(self.count, len(parts) + 1) for path in files.get(parts[-n:], ())]
+            for parts in samples
+        ]
 
-    def find(self, name: str) -> Path:
-        """The file of the sample called ``name``, usually its image's path.
-
-        Of several with its stem, the one with most parent folders in common. A sample inside a
-        larger file, ``nyu.mat#12``, has a file of that number: ``12.png``, ``0012.png``.
-        """
-        sample = Path(name)
-        if number := re.search(r"#(\d+)$", name):
-            sample = sample.parent / number[1]
-            numbers = {int(s): p for s, p in self.by_stem.items() if s.isdigit()}
-            found = numbers.get(int(number[1]), [])
-        else:
-            found = self.by_stem.get(sample.stem) or self.by_stem.get(sample.name) or []
+    def __getitem__(self, index: int) -> Path:
+        """The only file of a sample; DataError without one or with several."""
+        found = self.found[index]
         if not found:
-            raise DataError(f"{name}: no file {sample.stem}.* in {self.folder}")
-
-        def common_parents(path: Path) -> int:
-            pairs = zip(reversed(path.parent.parts), reversed(sample.parent.parts), strict=False)
-            return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-
-        best, *others = sorted(found, key=common_parents, reverse=True)
-        if others and common_parents(others[0]) == common_parents(best):
-            raise DataError(f"{name}: {best} and {others[0]} both have its name")
-        return best
+            name, missing = self.names[index], self.found.count([])
+            raise DataError(
+                f"{name}: no file {'/'.join(_parts(PurePath(name))[-self.count :])}.* in "
+                f"{self.folder} ({missing} of {len(self.found)} images have none)"
+            )
+        if len(found) > 1:
+            raise DataError(f"{found[0]} and {found[1]} are predictions of one image: remove one")
+        return found[0]
 
 
-def find_folders(folder: Path, targets: tuple[Target, ...]) -> dict[Target, PredictionFolder]:
+def _parts(path: PurePath) -> tuple[str, ...]:
+    """Folders and name, without suffixes; numbers, also of ``nyu.mat#0012``, without zeros."""
+    number = re.search(r"#(\d+)$", path.name)
+    stem = number[1] if number else path.stem
+    if PurePath(stem).suffix.lower() in io.IMAGE_SUFFIXES:  # 7.jpg.npy
+        stem = PurePath(stem).stem
+    return *path.parent.parts, str(int(stem)) if stem.isdecimal() else stem
+
+
+def find_folders(
+    folder: Path, targets: Sequence[Target], names: Sequence[str]
+) -> dict[Target, PredictionFolder]:
     """The folder of each target: sub-folders as ``dpt predict`` names them, or, for a data set with
     one kind of label, the folder itself."""
     if not folder.is_dir():
@@ -112,13 +136,13 @@ def find_folders(folder: Path, targets: tuple[Target, ...]) -> dict[Target, Pred
     for target in dense:
         inside = [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]
         if inside:
-            found[target] = PredictionFolder(inside[0], target=target)
+            found[target] = PredictionFolder(inside[0], target=target, names=names)
     if not found and len(dense) > 1:
         raise DataError(
             f"predictions={folder}: this data has depth and labels: put predicted depth into "
             f"{folder / 'depth'} and class ids into {folder / 'labels'}"
         )
-    return found or {dense[0]: PredictionFolder(folder, target=dense[0])}
+    return found or {dense[0]: PredictionFolder(folder, target=dense[0], names=names)}
 
 
 class Pairs(Dataset):
@@ -140,8 +164,9 @@ class Pairs(Dataset):
         kind: PredictionKind | None = None,
     ) -> None:
         self.dataset, self.scale = dataset, scale
-        self.folders = find_folders(folder, dataset.info.targets)
-        self.coding, found = read_manifest(folder)
+        self.coding, found, self.sources = read_manifest(folder)
+        names = [dataset.name(index) for index in range(len(dataset))]
+        self.folders = find_folders(folder, dataset.info.targets, names)
         self.kind: PredictionKind = kind or found or "metric"
 
     @property
@@ -175,7 +200,12 @@ class Pairs(Dataset):
         if target not in sample:  # no label: nothing is scored
             dtype = np.float32 if target == "depth" else np.int64
             return np.zeros(sample["image"].shape[:2], dtype)
-        path, truth = self.folders[target].find(sample["name"]), sample[target]
+        path, truth = self.folders[target][sample["index"]], sample[target]
+        image = Path(sample["name"])
+        source = self.sources.get(path, image)
+        differ = source != image and source.is_file() and image.is_file()
+        if differ and not filecmp.cmp(source, image, shallow=False):
+            raise DataError(f"{path}: was predicted from {source}, which is not {image}")
         if target == "depth":
             values = self._read_depth(path)
         else:

@@ -46,23 +46,42 @@ def write_report(
     scores: Mapping[str, float],
     intervals: Intervals,
     *,
+    baselines: Mapping[str, Mapping[str, float]],
     settings: Mapping[str, Any],
 ) -> None:
-    """Writes an HTML page; ``settings`` say what was scored and how."""
+    """Writes an HTML page; ``settings`` say what was scored and how.
+
+    ``baselines`` are scores of predictors that understand nothing, by their kind and name.
+    """
     lower = lower_is_better(scorer.objectives.values())
+
+    def headline(name: str) -> tuple[Any, ...]:
+        """A score, its interval, and by baseline its score and whether it is worse."""
+        sign, score = -1 if name in lower else 1, scores[name]
+        others = [(kind, row[name]) for kind, row in baselines.items() if name in row]
+        return name, score, *intervals[name], [(*o, sign * score > sign * o[1]) for o in others]
+
     html.write_report(
         path,
         "evaluation.html",
         settings=list(settings.items()),
+        headlines=[headline(scorer.sorted_by(key)) for key in scorer.objectives],
+        columns=["metric", "score", "95 % from", "to", "better", *baselines],
         scores=[
-            (name, value, *intervals[name], "lower" if name in lower else "higher")
+            (
+                *(name, value, *intervals[name], "lower" if name in lower else "higher"),
+                *(row.get(name) for row in baselines.values()),
+            )
             for name, value in scores.items()
             if "/" not in name
         ],
         classes=[_classes(*found, scores, intervals) for found in confusions(scorer)],
         galleries=[
-            (f"Worst images by {scorer.sorted_by(key)}", [(p.caption, p.rgb) for p in pictures])
-            for key, pictures in scorer.worst.items()
+            ("Examples", scorer.examples),
+            *(
+                (f"Worst images by {scorer.sorted_by(key)}", [(p.caption, p.rgb) for p in pictures])
+                for key, pictures in scorer.worst.items()
+            ),
         ],
     )
 

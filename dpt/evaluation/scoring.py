@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from dpt.metrics import confidence_intervals
 from dpt.objectives import Objective
-from dpt.objectives.base import take
+from dpt.objectives.base import nonfinite_names, take
 from dpt.types import Batch, OutputSpec
 from dpt.viz import shrink
 
@@ -29,6 +30,30 @@ class Picture(NamedTuple):
     rgb: np.ndarray
 
 
+def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
+    """The number of each image's block, int (N,), for :meth:`Scorer.intervals`.
+
+    Args:
+        names: of the images.
+        rule: a regular expression: images in whose names it matches the same text are a block,
+            those without a match are blocks of their own; ``folder``: images of one folder are a
+            block; None: each image is.
+
+    Raises:
+        ValueError: the rule is no regular expression, or matches no name.
+    """
+    if rule is None:
+        return np.arange(len(names))
+    try:
+        found = [re.search(".*/" if rule == "folder" else rule, name) for name in names]
+    except re.error as error:
+        raise ValueError(f"blocks={rule}: is no regular expression: {error}") from None
+    if not any(found):
+        raise ValueError(f"blocks={rule}: matches no image's name, such as {names[0]}")
+    keys = [match[0] if match else name for match, name in zip(found, names, strict=True)]
+    return np.unique(keys, return_inverse=True)[1]
+
+
 class Scorer:
     """Scores each image, and computes the data set's scores from the metric states of all images.
 
@@ -39,6 +64,9 @@ class Scorer:
 
     Attributes:
         rows: name and scores of each image by its index, without scores per class and pooled ones.
+        nonfinite: name of each image whose prediction holds NaN or infinity, by its index.
+        worst: pictures of the worst images of each dense head.
+        examples: captions and pictures, uint8 RGB, of other images, for the report.
     """
 
     def __init__(
@@ -52,8 +80,10 @@ class Scorer:
         self.outputs = dict(outputs)
         self.keep = keep
         self.rows: dict[int, tuple[str, dict[str, float]]] = {}
+        self.nonfinite: dict[int, str] = {}
         self.states: dict[int, dict[str, csr_array]] = {}  # [index][objective]: float64 (1, S)
         self.worst: dict[str, list[Picture]] = {k: [] for k, o in objectives.items() if o.dense}
+        self.examples: list[tuple[str, np.ndarray]] = []
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
         """Scores B images: ``outputs`` of each head, ``photos`` uint8 (B, 3, H, W)."""
@@ -65,6 +95,8 @@ class Scorer:
         self, index: int, outputs: Mapping[str, Tensor], labels: Batch, photo: Tensor
     ) -> None:
         name = labels["name"][0]
+        if nonfinite_names(outputs, labels):
+            self.nonfinite[index] = name
         found: dict[str, float] = {}
         self.states[index] = {}
         for key, objective in self.objectives.items():
@@ -84,7 +116,7 @@ class Scorer:
                 rgb = photo.permute(1, 2, 0).cpu().numpy()
                 row = objective.panel(rgb, outputs, labels, self.outputs[objective.head])
                 assert row is not None, "a dense objective has panels"
-                caption = f"{name}: {measure} {score:.4g}"
+                caption = f"{name}: {measure} {score:.3g}"
                 self._keep_worst(key, [Picture(rank, caption, shrink(row, PICTURE_WIDTH))])
         self.rows[index] = name, found
 
@@ -102,11 +134,12 @@ class Scorer:
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         parts: list = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, (self.rows, self.states, self.worst))
-        for rank, (rows, states, worst) in enumerate(parts):
+        dist.all_gather_object(parts, (self.rows, self.states, self.worst, self.nonfinite))
+        for rank, (rows, states, worst, nonfinite) in enumerate(parts):
             if rank != dist.get_rank():
                 self.rows |= rows
                 self.states |= states
+                self.nonfinite |= nonfinite
                 for key, pictures in worst.items():
                     self._keep_worst(key, pictures)
 
@@ -129,10 +162,13 @@ class Scorer:
             for name, value in objective.metrics.scores_of(self.total(key)).items()
         }
 
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """95 % confidence intervals of the scores."""
+    def intervals(self, blocks: np.ndarray) -> dict[str, tuple[float, float]]:
+        """95 % confidence intervals of the scores; images of one block are resampled together."""
+        sums = csr_array((np.ones(len(blocks)), (blocks, np.arange(len(blocks)))))
         return {
             name: interval
             for key, objective in self.objectives.items()
-            for name, interval in confidence_intervals(objective.metrics, self.vectors(key)).items()
+            for name, interval in confidence_intervals(
+                objective.metrics, sums @ self.vectors(key)
+            ).items()
         }

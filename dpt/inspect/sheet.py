@@ -13,9 +13,9 @@ from dpt.inspect.attention import cls_attention, has_attention, patch_attention,
 from dpt.inspect.tokens import feature_norms, readout_contribution, token_pca
 from dpt.model import DPT
 from dpt.predict.inputs import Image, as_rgb
-from dpt.predict.outputs import Style, image_facts, paint
+from dpt.predict.outputs import Style, explain, image_facts, paint
 from dpt.predict.predictor import Prediction, Predictor
-from dpt.viz import heading, heatmap, stack, tiles, value_limits
+from dpt.viz import heading, heatmap, stack, tiles
 
 WIDTH = 1280  # of a sheet, in pixels; many attention heads make it wider
 
@@ -33,13 +33,15 @@ def inspection_sheet(
         uint8 (H', W', 3) RGB.
 
     Raises:
-        ValueError: there is no such patch, or the encoder has no attention maps.
+        ValueError: there is no such patch, the encoder has no attention maps, or an output is NaN
+            or infinite.
     """
     predictor, photo = Predictor(model), as_rgb(image)
     pixels = torch.from_numpy(predictor.prepare(photo).input).permute(2, 0, 1)[None]
     device = next(model.parameters()).device
     images = model.pad(model.preprocessing.normalize(pixels.to(device)))[0]
     prediction, shape = predictor(photo), images.shape[-2:]
+    prediction.require_finite()
     attention, caption = [], "image"
     if has_attention(model) or patch is not None:
         grid = patch_grid(model, images)
@@ -66,14 +68,10 @@ def _outputs(
     """The photo and the outputs: dense ones as pictures, others in the title."""
     facts = (f"; {name}: {value}" for name, value in image_facts(prediction).items())
     title = f"network input {shape[1]} x {shape[0]}{''.join(facts)}"
-    pictures, captions = [photo], [caption]
-    for name, spec in prediction.outputs.items():
-        if spec.dense:
-            low, high = value_limits(prediction.arrays[name])
-            pictures.append(paint(name, prediction, photo, Style()))
-            span = f", {low:.3g} to {high:.3g} {spec.unit}" if spec.kind == "depth" else ""
-            captions.append(name + span)
-    return _section(title, pictures, captions, photo.shape)
+    dense = [name for name, spec in prediction.outputs.items() if spec.dense]
+    pictures = [photo, *(paint(name, prediction, photo, Style()) for name in dense)]
+    legends = [explain(name, prediction, Style(), width=WIDTH) for name in dense]
+    return [*_section(title, pictures, [caption, *dense], photo.shape), *legends]
 
 
 def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray]:

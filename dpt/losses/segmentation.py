@@ -50,7 +50,10 @@ class CrossEntropyLoss(nn.Module):
         pixel_weights = valid.to(logits.dtype)
         if weights is not None:
             if len(weights) != logits.shape[1]:
-                raise ValueError(f"{len(weights)} class_weights for {logits.shape[1]} classes")
+                raise ValueError(
+                    f"class_weights has {len(weights)} entries for {logits.shape[1]} classes: give "
+                    f"one for each (task.segmentation_loss.class_weights)"
+                )
             weights = weights.to(logits.dtype)
             pixel_weights = torch.where(valid, weights[torch.where(valid, labels, 0)], 0.0)
         total = pixel_weights.flatten(1).sum(1)

@@ -91,12 +91,12 @@ def confidence_intervals(
     """95 % intervals of every score, by percentile bootstrap over images (Efron 1979).
 
     Each resample draws as many images as there are, with replacement, and scores their sum. The
-    frames of a video are not independent images: their intervals are too narrow.
+    frames of a video are not independent images: pass the sums over each video (block bootstrap).
 
     Args:
         metric: the metric of the vectors.
         vectors: float64 (N, S), a NumPy array or a SciPy sparse array: :meth:`SumMetric.vector` of
-            each image alone.
+            each image, or of each block of images, alone.
         resamples: number of resamples.
         seed: of the draws.
 

@@ -13,7 +13,6 @@ _TOP = 5
 class ClassificationMetrics(SumMetric):
     """``accuracy`` (top-1) and, with more than five classes, ``top5_accuracy``."""
 
-    higher_is_better = True
     counts: Tensor
 
     def __init__(self, num_classes: int) -> None:

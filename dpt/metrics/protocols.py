@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dpt.functional import OutputResize
+
 Crop = Literal["none", "eigen_nyu", "eigen_kitti", "garg"]
 Box = tuple[int, int, int, int]
 PredictionKind = Literal["metric", "relative"]
@@ -37,6 +39,11 @@ class Protocol:
             ``scale_shift`` for relative predictions.
         space: of the fit; None for the space of the prediction (depth for metric predictions,
             inverse depth for relative ones).
+        resize: how predictions get the size of their labels (papers differ), and those of several
+            scales the size of the image. ``bilinear_aligned`` as in DPT's decoder, AdaBins and
+            Depth Anything V2; ``bilinear``, without aligned corners, as in mmsegmentation;
+            ``bicubic``, without aligned corners, and of probabilities in place of logits, as in the
+            official DPT code.
         flip, scales, window, stride: test-time augmentation, see :func:`dpt.nn.tta.augmented`.
     """
 
@@ -46,6 +53,7 @@ class Protocol:
     crop: Crop | Box = "none"
     alignment: Literal["none", "median", "scale_shift"] | None = None
     space: Literal["inverse_depth"] | None = None
+    resize: OutputResize = "bilinear_aligned"
     flip: bool = False
     scales: tuple[float, ...] = (1.0,)
     window: tuple[int, int] | None = None
@@ -97,7 +105,7 @@ class Protocol:
 
     def view_notes(self) -> dict[str, Any]:
         """How the model is run, as ``protocol/<key>`` for ``metrics.json``."""
-        return self._notes("flip", "scales", "window", "stride")
+        return self._notes("resize", "flip", "scales", "window", "stride")
 
     def _notes(self, *keys: str) -> dict[str, Any]:
         values = {f"protocol/{key}": getattr(self, key) for key in keys}

@@ -58,7 +58,6 @@ class SegmentationMetrics(SumMetric):
         class_names: K names for the ``iou/<name>`` scores; empty for the class ids.
     """
 
-    higher_is_better = True
     confusion: Tensor
 
     def __init__(self, num_classes: int, class_names: Sequence[str] = ()) -> None:

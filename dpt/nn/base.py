@@ -14,8 +14,9 @@ from dpt.functional import upsample
 from dpt.types import OutputSpec, Tokens
 
 Padding = Literal["bottom_right", "center"]
-STRICT = {"extra": "forbid"}
-"""Pydantic configuration of the dataclasses: a setting that is not a field is an error."""
+STRICT = {"extra": "forbid", "allow_inf_nan": False}
+"""Pydantic configuration of the dataclasses: a setting that is not a field, infinity and NaN are
+errors."""
 
 
 class Encoder(nn.Module):

@@ -81,7 +81,15 @@ class DPT(nn.Module):
         Returns:
             A tensor for each head, in the shape that ``outputs`` declares, such as ``depth``
             (B, H, W). In training also ``<name>_auxiliary`` if a head has a second prediction.
+
+        Raises:
+            ValueError: ``images`` have another number of axes or no floating point type.
         """
+        if images.ndim != 4 or not images.is_floating_point():
+            raise ValueError(
+                f"images must be float (B, 3, H, W), found {images.dtype} {tuple(images.shape)}: "
+                "give one image as image[None]; dpt.Predictor also takes files and uint8"
+            )
         padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])
         tokens = self.encoder(padded)

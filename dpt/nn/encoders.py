@@ -5,6 +5,7 @@ timm takes two seconds to import, so only a model that uses it pays: the imports
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -168,7 +169,7 @@ class TimmConfig(EncoderConfig):
             multiple of the window.
     """
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "allow"}
+    __pydantic_config__: ClassVar[Any] = {"extra": "allow", "allow_inf_nan": False}
     name: str
     kind: str = "timm"
     out_indices: tuple[int, ...] | Literal["auto"] = "auto"
@@ -182,6 +183,9 @@ class TimmConfig(EncoderConfig):
         return {k: v for k, v in vars(self).items() if k not in own}
 
     def build(self) -> Encoder:
+        for key, value in self.arguments.items():  # timm may make a list of that length
+            if re.search(r"(?<![\w.])\d{5}", str(value)):
+                raise ValueError(f"model.encoder.{key}={value}: numbers must be below 10000")
         encoder = TimmEncoder(self)
         self.out_indices = tuple(encoder.out_indices)
         return encoder
@@ -280,10 +284,12 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
     """The timm model, made to take any image size where its family has a switch for that."""
     import timm
 
+    # timm refuses what `arguments` gives a second time: no configuration fetches or reads weights
+    fixed: dict[str, Any] = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
     switches: list[dict[str, Any]] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
     for switch in switches:
         try:
-            return timm.create_model(name, pretrained=False, num_classes=0, **arguments, **switch)
+            return timm.create_model(name, **fixed, **arguments, **switch)
         except TypeError as error:  # that family has no such argument
             if not any(key in str(error) for key in switch):
                 raise ValueError(f"timm's {name} refused {arguments}: {error}") from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch.nn.functional as F
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
@@ -17,7 +17,7 @@ from dpt.nn.reassemble import ReadoutMode, Reassemble
 from dpt.types import Tokens
 
 
-@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class DecoderConfig:
     """Settings of :class:`Decoder`.
 
@@ -42,8 +42,8 @@ class DecoderConfig:
             official DPT has none.
     """
 
-    reassemble_channels: tuple[int | None, ...] = (96, 192, 384, 768)
-    fusion_channels: int = Field(256, ge=1)
+    reassemble_channels: tuple[PositiveInt | None, ...] = (96, 192, 384, 768)
+    fusion_channels: int = Field(256, ge=2)
     readout: ReadoutMode = "project"
     scales: tuple[float, ...] | Literal["auto"] = "auto"
     batch_norm: bool | Literal["auto"] = "auto"

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.depthmath import at_least_float32
-from dpt.functional import upsample
+from dpt.functional import OutputResize, resize
 from dpt.types import OutputSpec
 
 Outputs = dict[str, Tensor]
@@ -36,6 +36,7 @@ def augmented(
     window: tuple[int, int] | None = None,
     stride: tuple[int, int] | None = None,
     multiple_of: int = 1,
+    resize: OutputResize = "bilinear_aligned",
 ) -> Model:
     """``model`` with the requested augmentations; ``model`` itself if none is requested.
 
@@ -48,7 +49,9 @@ def augmented(
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
         model = partial(slide, model, specs, window=window, stride=stride)
     if tuple(scales) != (1.0,):
-        model = partial(multi_scale, model, specs, scales=scales, multiple_of=multiple_of)
+        model = partial(
+            multi_scale, model, specs, scales=scales, multiple_of=multiple_of, resize=resize
+        )
     if flip:  # last, so that all logits are resized before any are averaged
         model = partial(flipped_mean, model, specs)
     return model
@@ -76,7 +79,13 @@ def mirror(output: Tensor, spec: OutputSpec) -> Tensor:
 
 
 def multi_scale(
-    model: Model, specs: Specs, images: Tensor, *, scales: Sequence[float], multiple_of: int = 1
+    model: Model,
+    specs: Specs,
+    images: Tensor,
+    *,
+    scales: Sequence[float],
+    multiple_of: int = 1,
+    resize: OutputResize = "bilinear_aligned",
 ) -> Outputs:
     """Mean of the predictions for the images at several sizes, each resized to (H, W) first.
 
@@ -86,6 +95,7 @@ def multi_scale(
     Args:
         scales: factors of both sides.
         multiple_of: sides are rounded to multiples of this many pixels.
+        resize: how the predictions of a scale get the size of ``images``.
     """
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={list(scales)}: must be factors above 0, as [0.75, 1.0, 1.25]")
@@ -101,18 +111,18 @@ def multi_scale(
         scaled = images
         if size != (height, width):
             scaled = F.interpolate(images, size=size, mode="bilinear", antialias=True)
-        return {k: resized(v, specs[k], (height, width)) for k, v in model(scaled).items()}
+        return {k: resized(v, specs[k], (height, width), resize) for k, v in model(scaled).items()}
 
     return _mean((view(scale) for scale in scales), specs)
 
 
-def resized(output: Tensor, spec: OutputSpec, size: tuple[int, int]) -> Tensor:
-    """A dense output at ``size``, bilinear with aligned corners; others unchanged."""
+def resized(output: Tensor, spec: OutputSpec, size: tuple[int, int], rule: OutputResize) -> Tensor:
+    """A dense output at ``size``; others unchanged."""
     if not spec.dense:
         return output
     if spec.channels is None:
-        return upsample(output.unsqueeze(1), size).squeeze(1)
-    return upsample(output, size)
+        return resize(output.unsqueeze(1), size, rule).squeeze(1)
+    return resize(output, size, rule)
 
 
 def slide(

@@ -173,7 +173,7 @@ class ViTConfig(EncoderConfig):
     patch_size: int = 16
     in_channels: int = Field(3, ge=1)
     embed_dim: int = Field(768, ge=1)
-    num_blocks: int = Field(12, ge=1)
+    num_blocks: int = Field(12, ge=1, le=1000)
     num_heads: int = Field(12, ge=1)
     mlp_ratio: float = Field(4.0, gt=0)
     qkv_bias: bool = True

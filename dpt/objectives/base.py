@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.functional import upsample
+from dpt.functional import OutputResize, resize
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
 from dpt.types import Batch, OutputSpec, Target
@@ -33,6 +34,7 @@ class Objective(nn.Module, ABC):
         head: name of the head and of its output.
         target: the label that the head needs; None if it is trained on images alone.
         dense: whether there is a prediction for each pixel, or one for each image.
+        resize: how predictions get the size of their labels, see :class:`dpt.metrics.Protocol`.
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
         head_options: arguments of the head in the model's configuration, set in ``__init__``.
@@ -41,10 +43,13 @@ class Objective(nn.Module, ABC):
     head: ClassVar[str]
     target: ClassVar[Target | None]
     dense: ClassVar[bool] = True
+    resize: OutputResize = "bilinear_aligned"
     metrics: SumMetric
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"weight={weight} of the {self.head} loss: must be finite, at least 0")
         self.weight = weight
         self.head_options: dict[str, Any] = {}
 
@@ -100,11 +105,12 @@ class Objective(nn.Module, ABC):
     def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
         """The prediction that is scored: one image's output (1, ...), maps at ``size`` = (H, W).
 
-        The default resizes maps (1, h, w) and (1, C, h, w) bilinearly.
+        The default resizes maps (1, h, w) and (1, C, h, w) by the rule ``resize``.
         """
         if not self.dense or output.shape[-2:] == torch.Size(size):
             return output
-        maps = upsample(output.float().flatten(0, -3)[None], (size[0], size[1]))
+        maps = output.float().flatten(0, -3)[None]
+        maps = resize(maps, (size[0], size[1]), self.resize)
         return maps.view(*output.shape[:-2], *size)
 
     def update(self, outputs: Outputs, batch: Batch) -> None:
@@ -215,6 +221,17 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 def lower_is_better(objectives: Iterable[Objective]) -> set[str]:
     """Names of the objectives' scores that are better if lower."""
     return {name for objective in objectives for name in objective.metrics.lower_is_better}
+
+
+def nonfinite_names(outputs: Outputs, labels: Batch) -> list[str]:
+    """Names of the images for which an output (B, ...) holds NaN or infinity."""
+    finite = [v.reshape(len(v), -1).isfinite().all(dim=1) for v in outputs.values()]
+    flags = torch.stack(finite).all(dim=0).tolist()
+    return [name for name, flag in zip(labels["name"], flags, strict=True) if not flag]
+
+
+def nonfinite_summary(names: Sequence[str]) -> str:
+    return f"predictions that are not finite (NaN or infinity): {len(names)}, such as {names[0]}"
 
 
 def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import PredictionKind, Protocol
@@ -33,8 +34,9 @@ class DepthObjective(Objective):
     Args:
         kind: ``metric`` predictions are scored as they are; ``relative`` ones after a least-squares
             fit of scale and shift to each image's inverse depth.
-        max_depth: in metres; bounds the head's output and the pixels that count.
-        min_depth: in metres; nearer pixels do not count.
+        max_depth: in metres; bounds the head's output. Pixels beyond are not scored, nor trained on
+            if the kind is ``metric``.
+        min_depth: in metres; likewise for nearer pixels.
         loss: called with prediction, target and valid, each (B, H, W); None for the kind's default.
     """
 
@@ -53,7 +55,7 @@ class DepthObjective(Objective):
     ) -> None:
         super().__init__(weight=weight)
         self.kind = kind
-        self.max_depth = max_depth
+        self.max_depth, self.min_depth = max_depth, min_depth
         self.head_options = {"kind": kind}
         if kind == "metric":
             self.head_options |= {"max_depth": max_depth, "activation": "sigmoid"}
@@ -85,8 +87,15 @@ class DepthObjective(Objective):
         return self.metrics.protocol.depth_notes()
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        loss = self.loss(outputs["depth"], batch["depth"], batch["valid"])
+        depth = batch["depth"]
+        loss = self.loss(outputs["depth"], depth, self.reachable(depth, batch["valid"]))
         return {"loss_depth": self.weight * loss}
+
+    def reachable(self, depth: Tensor, valid: Tensor) -> Tensor:
+        """``valid`` (B, H, W) without depths, perhaps changed by zoom, beyond a metric head."""
+        metric = self.kind == "metric"
+        low, high = (self.min_depth, self.max_depth) if metric else (0.0, math.inf)
+        return valid_range(depth, valid, min_depth=low, max_depth=high)
 
     def refuse_teacher(self, output: OutputSpec) -> str | None:
         if self.kind == "metric" and output.is_inverse_depth:
@@ -96,8 +105,7 @@ class DepthObjective(Objective):
     def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
         """The loss, with the teacher's depth in place of measured depth."""
         depth = teacher_outputs["depth"]
-        limit = self.max_depth if self.kind == "metric" else torch.inf
-        return self.weight * self.loss(outputs["depth"], depth, (depth > 0) & (depth < limit))
+        return self.weight * self.loss(outputs["depth"], depth, self.reachable(depth, depth > 0))
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.functional import chunked_argmax, upsample
+from dpt.functional import FEW_CLASSES, chunked_argmax, resize, upsample
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import ClassObjective, Outputs, mean_guesses, nearest, to_numpy
@@ -94,15 +94,24 @@ class SegmentationObjective(ClassObjective):
         return self.weight * softened_divergence(student, teacher, temperature=temperature)
 
     def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
-        """Logits (1, K, h, w) to class ids (1, H, W): the argmax of resized logits.
+        """Logits (1, K, h, w) to class ids (1, H, W): the argmax of resized logits, or of resized
+        probabilities where the official DPT code is followed (``resize`` is ``bicubic``).
 
-        Ids (1, H, W), from a file of predictions, are returned unchanged.
+        Ids (1, h, w), of a file of predictions or a baseline, are resized by nearest neighbour.
         """
-        if not output.is_floating_point():
-            return output
+        full = (size[0], size[1])
         if output.shape[-2:] == torch.Size(size):
-            return output.argmax(dim=1)
-        return chunked_argmax(output.float(), (size[0], size[1]))
+            return output.argmax(dim=1) if output.is_floating_point() else output
+        if not output.is_floating_point():
+            return nearest(output, full).long()
+        if self.resize == "bilinear_aligned":
+            return chunked_argmax(output.float(), full)
+        scores = output.float().softmax(dim=1) if self.resize == "bicubic" else output.float()
+        parts = scores.split(FEW_CLASSES, dim=1)  # all at once take much memory
+        found = [resize(part, full, self.resize).max(dim=1) for part in parts]
+        best = torch.stack([part.values for part in found]).argmax(dim=0, keepdim=True)
+        ids = torch.stack([part.indices for part in found]).gather(0, best)
+        return (FEW_CLASSES * best + ids)[0]
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
@@ -111,11 +120,15 @@ class SegmentationObjective(ClassObjective):
         ids = self.predict(outputs["segmentation"], truth.shape[-2:])
         ids = torch.where(ids < self.num_classes, ids, IGNORE_INDEX)  # files hold any number
         return segmentation_panel(
-            photo, to_numpy(truth[0]), to_numpy(ids[0]).astype(np.uint8), self.palette
+            photo,
+            to_numpy(truth[0]),
+            to_numpy(ids[0]).astype(np.uint8),
+            output.palette or self.palette,  # the model's own; files have none
+            output.class_names or self.metrics.class_names,
         )
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
-        """The most frequent class, as one-hot logits."""
+        """The most frequent class, as class ids."""
 
         def one_hot(ids: Tensor) -> Tensor:
             """(1, K, h, w), NaN where ignored."""
@@ -125,4 +138,4 @@ class SegmentationObjective(ClassObjective):
 
         maps = (nearest(self.truth(labels, 0)[0], size).long() for labels in samples)
         shares = mean_guesses((one_hot(ids) for ids in maps), dense=True)
-        return {kind: one_hot(share.argmax(dim=1)) for kind, share in shares.items()}
+        return {kind: share.argmax(dim=1) for kind, share in shares.items()}

@@ -1,13 +1,15 @@
 """The output folder: its settings, which inputs are finished, and writing of their files.
 
-``predictions.json`` holds the settings of all files. ``predictions.jsonl`` gets a line for each
-finished input, after its files: a killed run leaves at worst files without a line, which the next
-run writes again.
+``predictions.json`` holds the settings of all files, and the names of the sub-folders that were
+empty when they were first written to: only in these is anything replaced. ``predictions.jsonl``
+gets a line for each finished input, after its files: a killed run leaves at worst files without a
+line, which the next run writes again.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpt.atomic import replacing, write_bytes
+from dpt.files import parse_json, read_bytes
 from dpt.predict.inputs import Source
 from dpt.predict.outputs import Product
 
@@ -39,6 +42,7 @@ class OutputFolder:
 
     Args:
         path: the folder; created if it does not exist.
+        sources: all inputs, which are never replaced.
         settings: plain data that determine the files' contents; a folder that was written with
             other settings is refused.
         folders: names of the sub-folders that can be written.
@@ -52,6 +56,7 @@ class OutputFolder:
         self,
         path: Path,
         *,
+        sources: Iterable[Source],
         settings: Mapping[str, Any],
         folders: Iterable[str],
         overwrite: bool = False,
@@ -59,35 +64,47 @@ class OutputFolder:
         self.path, self._journal, self._lock = path, path / RECORDS_FILE, threading.Lock()
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
-        wanted = json.loads(json.dumps(settings))  # as it will be read back
-        known, lines = path / SETTINGS_FILE, list[dict[str, Any]]()
-        if known.is_file() and not overwrite:
-            _check_settings(known, wanted)
-            lines = _read_records(self._journal)
-        elif not overwrite:  # files that would be overwritten, such as a data set's labels
-            for taken in (path / name for name in folders):
-                if taken.is_dir() and any(taken.iterdir()):
-                    raise ValueError(
-                        f"{taken}: exists and was not written by dpt predict (there is no "
-                        f"{SETTINGS_FILE}): choose another --out, or give --overwrite"
-                    )
-        self._sources = {record["name"]: record["source"] for record in lines}
-        write_bytes(known, (json.dumps(wanted, indent=2) + "\n").encode())
-        write_bytes(self._journal, "".join(json.dumps(r) + "\n" for r in lines).encode())
+        self._settings = json.loads(json.dumps(settings))  # as it will be read back
+        own, self._records = list[str](), dict[str, dict[str, Any]]()
+        if os.path.lexists(known := path / SETTINGS_FILE):
+            own = _check_settings(known, self._settings, overwrite=overwrite)
+            found = [] if overwrite else read_records(path)
+            self._records = {record["name"]: record for record in found}
+        names = (*folders, RECORDS_FILE)
+        for taken in (path / name for name in names if name not in own):  # e.g. a data set's labels
+            if any(taken.iterdir()) if taken.is_dir() else os.path.lexists(taken):
+                raise ValueError(
+                    f"{taken}: exists and was not written by dpt predict: choose another --out"
+                )
+        self._settings["written"] = sorted({*own, *names})
+        inputs, root = (source.path.resolve() for source in sources), path.resolve()
+        self._inputs = {file for file in inputs if file.is_relative_to(root)}
+
+    def start(self) -> None:
+        """Writes the settings, and the records of the inputs that are finished."""
+        settings = json.dumps(self._settings, indent=2) + "\n"
+        write_bytes(self.path / SETTINGS_FILE, settings.encode())
+        records = "".join(json.dumps(record) + "\n" for record in self._records.values())
+        write_bytes(self._journal, records.encode())
 
     def is_done(self, source: Source, products: Sequence[Product]) -> bool:
         """Whether all files of an input exist.
 
         Raises:
-            ValueError: they exist, but were made from another file of the same name.
+            ValueError: they exist, but were made from another file of the same name; or they would
+                replace an input.
         """
-        earlier = self._sources.get(source.name)
-        if earlier is None or not all(self._file(source, p).is_file() for p in products):
+        places = [self._file(source, p) for p in products]
+        for place in places if self._inputs else ():
+            if place.resolve() in self._inputs:
+                raise ValueError(f"{place}: is an input, not replaced: choose another --out")
+        earlier = self._records.get(source.name)
+        if earlier is None or not all(place.is_file() for place in places):
             return False
-        if earlier != str(source.path):
+        if earlier["source"] != str(source.path):
             raise ValueError(
-                f"{self.path}: {source.name} was predicted from {earlier}, not from {source.path}: "
-                "choose another --out, or give --overwrite"
+                f"{self.path}: {source.name} was predicted from {earlier['source']}, not from "
+                f"{source.path}: choose another --out, or give --overwrite"
             )
         return True
 
@@ -111,13 +128,15 @@ class OutputFolder:
         return self.path / product.folder / f"{source.name}{product.suffix}"
 
 
-def _check_settings(path: Path, wanted: Mapping[str, Any]) -> None:
+def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -> list[str]:
+    """The names of what ``dpt predict`` has written in the folder."""
     try:
-        found = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise ValueError(f"{path}: not a settings file of dpt predict: give --overwrite") from None
+        found = dict(parse_json(read_bytes(path), path))
+        own = list(map(str, found["written"]))
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{path}: was not written by dpt predict: choose another --out") from None
     changed = [k for k in wanted if k != "checkpoint" and found.get(k) != wanted[k]]
-    if changed:
+    if changed and not overwrite:
         what = f"with {changed[0]}={found.get(changed[0])}, and now it is {wanted[changed[0]]}"
         if changed[0] == "weights":
             what = f"with another checkpoint ({found.get('checkpoint')})"
@@ -125,15 +144,17 @@ def _check_settings(path: Path, wanted: Mapping[str, Any]) -> None:
             f"{path.parent}: was written {what}: choose another --out, or give --overwrite to "
             "predict everything again"
         )
+    return own
 
 
-def _read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of complete lines; the input of another line is predicted again."""
-    records = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The records of the inputs that are finished, without lines that a crash cut short."""
+    records, path = [], folder / RECORDS_FILE
+    for line in read_bytes(path).splitlines() if path.is_file() else ():
         try:
-            record = json.loads(line)
-            records.append(record | {"name": record["name"], "source": record["source"]})
+            record = parse_json(line, path)
+            texts = {k: str(record[k]) for k in ("name", "source")}
+            records.append(record | texts | {"files": list(map(str, record["files"]))})
         except (ValueError, KeyError, TypeError):
             continue
     return records

@@ -13,9 +13,9 @@ import PIL.Image
 import PIL.ImageOps
 from torch import Tensor
 
-from dpt.data.errors import DataError, missing_path
 from dpt.data.formats.io import IMAGE_SUFFIXES, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
+from dpt.files import DataError, missing_path
 
 Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
 SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
@@ -41,8 +41,10 @@ class Source:
 def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     """The images and videos that the inputs name, sorted within each folder, without repetition.
 
-    Names are paths relative to the deepest folder that contains all inputs, so that sub-folders are
-    kept and files of equal name do not collide. Files that differ only in their suffix keep it.
+    Names are paths relative to the deepest folder that contains all input folders, so that
+    sub-folders are kept; an input file elsewhere has its own name. If two files then have one name,
+    all are relative to the deepest folder that contains all inputs. Files that differ only in their
+    suffix keep it.
 
     Args:
         inputs: files, and folders (searched recursively, without hidden files).
@@ -52,8 +54,8 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
         DataError: an input does not exist, is a folder without images, or is the output folder.
     """
     found: dict[Path, None] = {}
-    roots, out = [], _absolute(out)
-    for path in map(_absolute, inputs):
+    paths, out = list(map(_absolute, inputs)), _absolute(out)
+    for path in paths:
         files = [path]
         if path == out and path.is_dir():
             raise DataError(f"{path}: is an input and --out: choose another --out")
@@ -65,10 +67,13 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
             raise DataError(
                 f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
             )
-        roots.append(path if path.is_dir() else path.parent)
         found.update(dict.fromkeys(files))
-    root = Path(os.path.commonpath(roots))
-    relative = {path: path.relative_to(root) for path in found}
+    folders = [path for path in paths if path.is_dir()]
+    root = Path(os.path.commonpath(folders) if folders else "")
+    relative = {p: p.relative_to(root) if p.is_relative_to(root) else Path(p.name) for p in found}
+    if len(set(relative.values())) < len(relative):
+        root = Path(os.path.commonpath(found))
+        relative = {path: path.relative_to(root) for path in found}
     stems = Counter(name.with_suffix("") for name in relative.values())
     names = {
         p: n.with_suffix("") if stems[n.with_suffix("")] == 1 else n for p, n in relative.items()

@@ -19,14 +19,13 @@ from dpt.predict.predictor import Prediction, depth_unit
 from dpt.types import OutputSpec
 from dpt.viz import (
     COLORMAPS,
-    as_palette,
-    colorize,
+    color_limits,
     colorize_labels,
     colorize_output,
-    near_range,
-    nearness,
+    legend,
     overlay,
-    value_limits,
+    palette_of,
+    stack,
 )
 
 MILLIMETRE = 0.001
@@ -47,8 +46,8 @@ class Style:
 
     Attributes:
         colormap: of depth, one of :data:`dpt.viz.COLORMAPS`.
-        spans: by output, the nearness (1 / metres, or relative inverse depth) at both ends of the
-            colour map; without one, each image's 2 % and 98 % quantiles.
+        spans: by output, the limits of its colours; without one, those of each image, see
+            :func:`dpt.viz.color_limits`.
     """
 
     colormap: str = "inferno"
@@ -57,6 +56,12 @@ class Style:
     def __post_init__(self) -> None:
         if self.colormap not in COLORMAPS:
             raise ValueError(f"colormap {self.colormap}: choose from {', '.join(COLORMAPS)}")
+
+    def span(self, name: str, prediction: Prediction) -> Span:
+        """The limits of an output's colours."""
+        return self.spans.get(name) or color_limits(
+            prediction.arrays[name], prediction.outputs[name]
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Product:
     @property
     def is_picture(self) -> bool:
         """Whether it shows the image, and videos can be made of it."""
-        return self.make is paint
+        return self.make is paint_explained
 
     def encode(self, prediction: Prediction, image: Photo, style: Style) -> bytes:
         """The content of the file."""
@@ -108,13 +113,13 @@ def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
         found["npy"].append(Product(name, f"{folder}_npy", ".npy", _array))
         if kind == "depth":
             found["png"].append(Product(name, folder, ".png", encode_depth))
-            found["color"].append(Product(name, f"{folder}_color", ".png", paint))
+            found["color"].append(Product(name, f"{folder}_color", ".png", paint_explained))
         elif kind == "logits":
             found["png"].append(Product(name, folder, ".png", encode_labels))
             place = "overlay" if folder == "labels" else f"{folder}_overlay"
-            found["overlay"].append(Product(name, place, ".png", paint))
+            found["overlay"].append(Product(name, place, ".png", paint_explained))
         else:
-            found["png"].append(Product(name, folder, ".png", paint))
+            found["png"].append(Product(name, folder, ".png", paint_explained))
     return found
 
 
@@ -167,7 +172,7 @@ def image_facts(prediction: Prediction) -> dict[str, Any]:
         values = prediction.arrays[name]
         if not spec.dense and spec.kind == "logits":
             k = int(values.argmax())
-            label = spec.class_names[k] if k < len(spec.class_names) else f"class {k}"
+            label = spec.class_name(k)
             found[name] = {"class_id": k, "class": label, "probability": round(float(values[k]), 6)}
         elif not spec.dense:
             found[name] = values.tolist()
@@ -221,27 +226,27 @@ def encode_labels(name: str, prediction: Prediction, *_: object) -> np.ndarray |
     if labels.dtype != np.uint8:
         return labels
     picture = PIL.Image.fromarray(labels)
-    picture.putpalette(label_palette(prediction.outputs[name]).tobytes())  # mode L becomes mode P
+    picture.putpalette(palette_of(prediction.outputs[name]).tobytes())  # mode L becomes mode P
     file = io.BytesIO()
     picture.save(file, "PNG")
     return file.getvalue()
 
 
-def label_palette(spec: OutputSpec) -> np.ndarray:
-    """uint8 (K, 3): a colour for every class."""
-    return as_palette(spec.palette, spec.channels or 1)
-
-
 # ------------------------------------------------------------------------------ painting
 
 
-def nearness_span(name: str, prediction: Prediction, style: Style) -> Span:
-    """The nearness at both ends of the colour map; of large maps, from every n-th pixel."""
-    if name in style.spans:
-        return style.spans[name]
-    depth, spec = prediction.arrays[name], prediction.outputs[name]
-    step = max(1, int((depth.size / PIXELS_AT_ONCE) ** 0.5))
-    return near_range(*nearness(depth[::step, ::step], inverse=not spec.is_inverse_depth))
+def explain(name: str, prediction: Prediction, style: Style, *, width: int) -> np.ndarray:
+    """The legend of an output's picture, see :func:`dpt.viz.legend`."""
+    values, spec = prediction.arrays[name], prediction.outputs[name]
+    limits = style.span(name, prediction)
+    return legend(values, spec, width=width, limits=limits, colormap=style.colormap)
+
+
+def paint_explained(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
+    """The picture of a dense output with its legend below: uint8 (H + h, max(W, 240), 3)."""
+    style = replace(style, spans={name: style.span(name, prediction)})
+    picture = paint(name, prediction, image, style)
+    return stack([picture, explain(name, prediction, style, width=picture.shape[1])])
 
 
 def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
@@ -251,20 +256,15 @@ def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.n
     :func:`dpt.viz.colorize_output` does.
     """
     values, spec = prediction.arrays[name], prediction.outputs[name]
-    low, high = spec.value_range or value_limits(values)
-    if spec.kind == "depth":
-        low, high = nearness_span(name, prediction, style)
+    limits = style.span(name, prediction)
 
     def draw(rows: slice) -> np.ndarray:
         band = values[rows]
-        if spec.kind == "depth":
-            near, usable = nearness(band, inverse=not spec.is_inverse_depth)
-            return colorize(near, usable, colormap=style.colormap, low=low, high=high)
         if spec.kind == "logits":
             assert image is not None
-            return overlay(image[rows], colorize_labels(band, label_palette(spec), ignore_index=-1))
+            return overlay(image[rows], colorize_labels(band, palette_of(spec), ignore_index=-1))
         maps = band.transpose(2, 0, 1) if band.ndim == 3 else band
-        return colorize_output(maps, spec, limits=(low, high))
+        return colorize_output(maps, spec, limits=limits, colormap=style.colormap)
 
     step = max(1, PIXELS_AT_ONCE // values.shape[1])
     return np.concatenate([draw(slice(k, k + step)) for k in range(0, len(values), step)])

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from typing import TypeVar
 
 import numpy as np
 
+from dpt.data.formats.io import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import Source
-from dpt.predict.outputs import Product, Style, facts, nearness_span
+from dpt.predict.outputs import Product, Style, facts
 from dpt.predict.predictor import Prediction, Predictor, Prepared, batches
 
 S = TypeVar("S")
 T = TypeVar("T")
 
+LARGE = 2**25
+"""Pixels of an image above which it is predicted alone, which bounds the memory."""
 STEADINESS = 0.9
 """Weight of the previous colour range in a video: the range follows within about 20 frames."""
 
@@ -48,12 +52,19 @@ def predict_images(
     def prepare(source: Source) -> Prepared:
         return predictor.prepare(source.path, keep_image=keep_image)
 
+    def group_of(source: Source) -> Source | None:
+        with suppress(ValueError):  # reading it will name the fault
+            return source if math.prod(read_size(source.path)) > LARGE else None
+        return None
+
     def save(source: Source, image: Prepared, prediction: Prediction) -> None:
+        prediction.require_finite()
         with folder.files(source, products, facts(prediction)) as paths:
             for product, path in paths.items():
                 path.write_bytes(product.encode(prediction, image.image, style))
 
-    return _predict(predictor, sources, prepare=prepare, save=save, workers=workers)
+    for _, group in groupby(sources, group_of):
+        yield from _predict(predictor, group, prepare=prepare, save=save, workers=workers)
 
 
 def predict_video(
@@ -77,6 +88,7 @@ def predict_video(
 
         def save(_: np.ndarray, frame: Prepared, prediction: Prediction) -> None:
             nonlocal style
+            prediction.require_finite()
             style = next_style(style, prediction)
             for product, writer in writers.items():
                 picture = product.make(product.name, prediction, frame.image, style)
@@ -97,7 +109,7 @@ def next_style(style: Style, prediction: Prediction) -> Style:
     """A style whose depth range follows the frames slowly, so that colours do not flicker."""
     spans = {}
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
-        new = np.array(nearness_span(name, prediction, replace(style, spans={})))
+        new = np.array(Style().span(name, prediction))
         low, high = STEADINESS * np.array(style.spans.get(name, new)) + (1 - STEADINESS) * new
         spans[name] = float(low), float(high)
     return replace(style, spans=spans)
@@ -134,8 +146,11 @@ def _predict(
 
     with _threads(workers) as readers, _threads(workers) as writers:
         for item, future in _in_threads(writers, predicted(), count):
-            future.result()
-            yield item, None
+            try:
+                future.result()
+                yield item, None
+            except ValueError as error:
+                yield item, error
             while failed:
                 yield failed.pop(0)
         yield from failed

@@ -27,9 +27,6 @@ from dpt.types import Calibration, OutputKind, OutputSpec
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-MAX_ELONGATION = 32
-"""Largest ratio of an input's pixels to the usual number. For an image of 32 × 10,000 pixels the
-network's input would be 384 × 120,000."""
 
 T = TypeVar("T")
 
@@ -47,10 +44,20 @@ class Prediction:
             classes. Outputs for the whole image: probabilities float32 (C,), or values float32 ()
             or (C,).
         outputs: the declaration of each output.
+        not_finite: names of the outputs for which the network gave NaN or infinity.
     """
 
     arrays: Mapping[str, np.ndarray]
     outputs: Mapping[str, OutputSpec]
+    not_finite: tuple[str, ...] = ()
+
+    def require_finite(self) -> None:
+        """Raises ValueError if the network gave NaN or infinity."""
+        if self.not_finite:
+            raise ValueError(
+                f"the model's {' and '.join(self.not_finite)} holds NaN or infinity: use precision "
+                "fp32, or a checkpoint from before the training diverged"
+            )
 
     def _spec(self, kind: OutputKind, *, dense: bool = True) -> OutputSpec | None:
         found = (s for s in self.outputs.values() if (s.kind, s.dense) == (kind, dense))
@@ -222,16 +229,8 @@ class Predictor:
         """
         rgb = as_rgb(image)
         height, width = rgb.shape[:2]
-        size = self.preprocessing.input_size(height, width)
-        usual = self.preprocessing.image_size
-        if self.preprocessing.resize != "none" and (
-            size[0] * size[1] > MAX_ELONGATION * usual[0] * usual[1]
-        ):
-            name = image if isinstance(image, str | Path) else "an image"
-            raise ValueError(
-                f"{name}: {width}x{height} pixels are too elongated, the network's input would "
-                f"have {size[1]}x{size[0]}: crop it"
-            )
+        name = image if isinstance(image, str | Path) else "an image"
+        size = self.preprocessing.bounded_size(height, width, name)
         resized, large = partial(resize_image, rgb, rule=self.preprocessing.interpolation), None
         if self.tile is not None and max(height, width) > self.tile:
             tile, step = self._tile_of((height, width)), self.preprocessing.multiple_of
@@ -284,6 +283,7 @@ class Predictor:
             found |= predict_tiles(
                 prepared.large, found, window=window, predict=self._run_tiles, outputs=dense
             )
+        not_finite = tuple(name for name in outputs if not found[name].isfinite().all())
         arrays: dict[str, np.ndarray] = {}
         for name, spec in outputs.items():
             values = found[name]
@@ -301,7 +301,7 @@ class Predictor:
                 values = self.calibration.to_metres(values)
             array = np.array(values.cpu().numpy(), order="C")  # a copy: may be part of a batch
             arrays[name] = array.astype(np.uint16) if array.dtype == np.int32 else array
-        return Prediction(arrays, outputs)
+        return Prediction(arrays, outputs, not_finite)
 
 
 def batches(items: Iterable[T], size: int, *, key: Callable[[T], Hashable]) -> Iterator[list[T]]:

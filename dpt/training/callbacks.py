@@ -10,16 +10,19 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback, RichProgressBar, WeightAveraging
 from lightning.pytorch.plugins.environments import SLURMEnvironment
-from torch import nn
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor, nn
 
+from dpt.process import Stopped, end_now
 from dpt.training.task import Task
 from dpt.types import Batch
+from dpt.validation import Share
 
 log = logging.getLogger("dpt")
 
@@ -72,7 +75,7 @@ class ProgressLines(StepCallback):
     def on_step(self, trainer: L.Trainer, task: Task) -> None:
         total = trainer.estimated_stepping_batches  # inf where max_time alone ends the run
         every = max(1, int(total) // 20) if total != float("inf") else 50
-        if trainer.is_global_zero and trainer.global_step % every == 0:
+        if trainer.global_step % every == 0:
             shown = ("train/loss", "train/images_per_s")
             values = {k: float(v) for k, v in trainer.callback_metrics.items() if k in shown}
             text = ", ".join(f"{k.removeprefix('train/')} {v:.4g}" for k, v in values.items())
@@ -80,13 +83,39 @@ class ProgressLines(StepCallback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         name, scores = pl_module.monitor, pl_module.scores
-        if trainer.is_global_zero and name in scores:
+        if name in scores:
             log.info("step %d: %s %.4f", trainer.global_step, name, scores[name])
 
 
+class Bar(RichProgressBar):
+    """Lightning's bar without the version of a logger and without a number of epochs."""
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Any:
+        return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        done, total = self.trainer.global_step, self.trainer.estimated_stepping_batches
+        return f"epoch {current_epoch}, from step {done} of {total}"
+
+
 def make_progress() -> Callback:
-    """A progress bar with loss and monitored metric in a terminal, log lines elsewhere."""
-    return RichProgressBar(leave=False) if sys.stdout.isatty() else ProgressLines()
+    """A progress bar in a terminal, log lines elsewhere."""
+    return Bar(leave=False) if sys.stdout.isatty() else ProgressLines()
+
+
+class MovingAverage(WeightAveraging):
+    """An exponential moving average of the weights, which is validated and saved instead of them.
+
+    After n updates the decay is min(decay, (1 + n) / (10 + n)), as in TensorFlow's
+    ``ExponentialMovingAverage``: the first weights of a short run are forgotten.
+    """
+
+    def __init__(self, *, decay: Share = 0.999, use_buffers: bool = True) -> None:
+        def average(mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
+            rate = ((1 + updates) / (10 + updates)).clamp(max=decay)
+            return rate * mean + (1 - rate) * value
+
+        super().__init__(use_buffers=use_buffers, avg_fn=average)
 
 
 class Freeze(Callback):
@@ -116,9 +145,8 @@ class Freeze(Callback):
                 f"{', '.join(known)}, and modules inside of them"
             )
         self.modules = [modules[name].requires_grad_(False) for name in self.parts]
-        if trainer.is_global_zero:
-            count = sum(p.numel() for module in self.modules for p in module.parameters())
-            log.info("frozen: %s (%.1f M parameters)", ", ".join(self.parts), count / 1e6)
+        count = sum(p.numel() for module in self.modules for p in module.parameters())
+        log.info("frozen: %s (%.1f M parameters)", ", ".join(self.parts), count / 1e6)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         for module in self.modules:
@@ -128,45 +156,81 @@ class Freeze(Callback):
 class StopOnSignal(StepCallback):
     """Ctrl-C, SIGTERM and SIGUSR1 stop the run after the current step; a second Ctrl-C at once.
 
-    The run then saves, validates and writes its metrics. SIGUSR1 under SLURM
+    Signals are handled in a ``with`` block around the whole run, so also in the last validation.
+    The run saves, validates and writes its metrics. SIGUSR1 under SLURM
     (``#SBATCH --signal=SIGUSR1@90``) saves, puts the job back into the queue and exits, since the
-    job may have only seconds left. If one rank receives a signal, all ranks stop at the same step.
+    job may have only seconds left. If one rank receives a signal, all ranks stop at the same step:
+    they ask one another about once a second, since each exchange waits for the device.
+
+    Args:
+        resume: the command that continues the run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, resume: str = "") -> None:
+        self.resume = resume
         self.received: signal.Signals | None = None
+        self.agreed: signal.Signals | None = None  # the same on all ranks
         self.handlers: dict[signal.Signals, Any] = {}
+        self.every, self.asked = 1, 0.0  # steps between two exchanges, time of the latest
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            self.handlers[number] = signal.signal(number, self._receive)
+    def __enter__(self) -> Self:
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        self.handlers = {number: signal.signal(number, self._receive) for number in numbers}
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        if self.received is not None and isinstance(error, SIGTERMException):  # its code is 0
+            raise Stopped(self.received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = signal.Signals(number)
-        log.info("%s: stopping after this step", self.received.name)
+            end_now(Stopped(number, f"; go on from the last checkpoint: {self.resume}"))
+        self.received = self.received or signal.Signals(number)
+        again = "again " if number == signal.SIGINT else ""
+        log.info(
+            "%s: saving and validating, then stopping; Ctrl-C %sstops at once",
+            self.received.name, again,
+        )  # fmt: skip
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        signal.signal(signal.SIGTERM, self._receive)  # instead of Lightning's, which broadcasts
+        self.asked = time.monotonic()
 
     def on_step(self, trainer: L.Trainer, task: Task) -> None:
+        if trainer.world_size == 1 or trainer.global_step % self.every == 0:
+            now = time.monotonic()
+            slowest = self._agree(trainer, now - self.asked)
+            self.every = min(64, 2 * self.every) if slowest < 1 else max(1, self.every // 2)
+            self.asked = now
+
+    def _agree(self, trainer: L.Trainer, seconds: float = 0.0) -> float:
+        """Stops the run if a rank has received a signal; returns the largest ``seconds``."""
+        number = float(self.received or 0)
         if trainer.world_size > 1:
-            own = torch.tensor(int(self.received or 0), device=trainer.strategy.root_device)
-            if number := int(trainer.strategy.reduce(own, reduce_op="max")):
-                self.received = signal.Signals(number)
-        if self.received is not None:
+            own = torch.tensor([number, seconds], device=trainer.strategy.root_device)
+            number, seconds = trainer.strategy.reduce(own, reduce_op="max").tolist()
+        if number:  # not self.received: one that comes now is unknown to the others
+            self.agreed = self.received = signal.Signals(int(number))
             trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
+        return seconds
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.received == signal.SIGUSR1 and SLURMEnvironment.detect():
-            if trainer.is_global_zero:
-                requeue()
-            raise SystemExit(128 + self.received)
+        signal.signal(signal.SIGTERM, self._receive)
+        self._requeue(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._agree(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
+        self._requeue(trainer)
 
-    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
-        self.on_train_end(trainer, pl_module)
+    def _requeue(self, trainer: L.Trainer) -> None:
+        if self.agreed == signal.SIGUSR1 and SLURMEnvironment.detect():
+            if trainer.is_global_zero:
+                requeue()
+            raise SystemExit(128 + self.agreed)
 
 
 def requeue() -> None:

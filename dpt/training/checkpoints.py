@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import os
 import time
 from pathlib import Path
@@ -14,9 +14,11 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from dpt.atomic import replacing
-from dpt.objectives.base import lower_is_better
 from dpt.training.callbacks import completes_step
 from dpt.types import Batch
+from dpt.validation import Count, Positive
+
+log = logging.getLogger("dpt")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -57,23 +59,24 @@ class RunCheckpoints(Checkpoint):
         dirpath: folder of the checkpoints.
         every_n_train_steps: optimiser steps between two saves of ``last.ckpt``; None: by time only.
         every_n_minutes: minutes between two saves of ``last.ckpt``; None: by steps only.
+        patience: validations in a row without a better score after which the run ends (early
+            stopping); None: never.
     """
 
     def __init__(
         self,
         *,
         dirpath: str,
-        every_n_train_steps: int | None = None,
-        every_n_minutes: float | None = 15.0,
+        every_n_train_steps: Count | None = None,
+        every_n_minutes: Positive | None = 15.0,
+        patience: Count | None = None,
     ) -> None:
-        intervals = {"every_n_train_steps": every_n_train_steps, "every_n_minutes": every_n_minutes}
-        for name, value in intervals.items():
-            if value is not None and value <= 0:
-                raise ValueError(f"callbacks.checkpoint.{name}={value} must be above 0, or null")
         self.last, self.best = (Path(dirpath) / name for name in ("last.ckpt", "best.ckpt"))
         self.every_n_train_steps = every_n_train_steps
         self.every_n_minutes = every_n_minutes
+        self.patience = patience
         self.best_score: float | None = None
+        self.waited = 0  # validations since the best one
         self.saved_step, self.saved_time = 0, time.monotonic()
         self.should_stop = False
 
@@ -89,33 +92,32 @@ class RunCheckpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        if not completes_step(trainer, batch_idx):
-            # no checkpoint holds gradients: a stop, such as that of max_time, waits for the step
-            self.should_stop |= trainer.should_stop
-            trainer.should_stop = False
-            return
-        trainer.should_stop |= self.should_stop
         # not in on_train_end, where Lightning counts an interrupted epoch as completed
-        if is_last_step(trainer):
+        if self._is_between_steps(trainer, batch_idx) and is_last_step(trainer):
             self._save_last(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.sanity_checking:
             return
-        name, scores, best = pl_module.monitor, pl_module.scores, self.best_score
-        if name not in scores:
-            raise ValueError(
-                f"task.monitor={name}: there is no such score; choose from "
-                f"{', '.join(k for k in scores if k.count('/') == 1)}"
-            )
-        score = scores[name]
-        lower = name.removeprefix("val/") in lower_is_better(pl_module.objectives.values())
-        is_better = best is None or math.isnan(best) or (score < best if lower else score > best)
-        if trainer.strategy.broadcast(is_better):
-            self.best_score = score
+        name, self.waited = pl_module.monitor, self.waited + 1
+        if trainer.strategy.broadcast(pl_module.improves(self.best_score)):
+            self.best_score, self.waited = pl_module.scores[name], 0
             trainer.save_checkpoint(self.best)
-        if trainer.should_stop:  # this validation ends the run
-            self._save_last(trainer)
+        if self.waited == self.patience:
+            trainer.should_stop = True
+            log.info("stopping early: %s has not improved in %d validations", name, self.waited)
+        if self._is_between_steps(trainer, trainer.fit_loop.batch_idx) and trainer.should_stop:
+            self._save_last(trainer)  # this validation ends the run
+
+    def _is_between_steps(self, trainer: L.Trainer, batch_idx: int) -> bool:
+        """Whether no gradients are being accumulated, which no checkpoint holds.
+
+        A stop, such as that of ``max_time``, waits for the step.
+        """
+        self.should_stop |= trainer.should_stop
+        complete = completes_step(trainer, batch_idx)
+        trainer.should_stop = complete and self.should_stop
+        return complete
 
     def _is_due(self, trainer: L.Trainer) -> bool:
         step = trainer.global_step
@@ -137,10 +139,10 @@ class RunCheckpoints(Checkpoint):
         trainer.save_checkpoint(self.last)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score}
+        return {"best_score": self.best_score, "waited": self.waited}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best_score = state_dict["best_score"]
+        self.best_score, self.waited = state_dict["best_score"], state_dict.get("waited", 0)
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
@@ -148,12 +150,15 @@ class RunCheckpoints(Checkpoint):
         """Takes the score from ``best.ckpt``, unless that is of a step still to be repeated."""
         best = read_checkpoint(self.best)
         if best is not None and best["global_step"] <= checkpoint["global_step"]:
-            state = best["callbacks"].get(self.state_key, {"best_score": None})
-            checkpoint.setdefault("callbacks", {})[self.state_key] = state
+            score = best["callbacks"].get(self.state_key, {"best_score": None})["best_score"]
+            state = checkpoint.setdefault("callbacks", {}).setdefault(self.state_key, {})
+            state["best_score"] = score
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """The content of a checkpoint, memory-mapped; None if it is absent or damaged."""
+    if not path.is_file():  # a FIFO would block
+        return None
     try:
         values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         return values if "global_step" in values else None

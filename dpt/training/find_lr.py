@@ -22,16 +22,16 @@ from dpt.config import build
 from dpt.config.model import make_model
 from dpt.config.objects import check_arguments
 from dpt.run_log import write_json
-from dpt.training.callbacks import StepCallback, StopOnSignal
+from dpt.training.callbacks import StepCallback
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer
-from dpt.validation import validate
+from dpt.validation import Positive, validate
 
 log = logging.getLogger("dpt")
 
 
 def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
-    """Trains with a rate that grows at every step, and suggests a third of the best one.
+    """Trains with a rate that grows at every step, and suggests one by the fall of the loss.
 
     Writes ``lr.json`` and ``lr.png`` to the run's folder; no checkpoint is kept.
 
@@ -40,13 +40,12 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     """
     folder = Path(cfg["run_dir"])
     rates = sweep_rates(**check_arguments(sweep_rates, cfg["find"], "find"))
-    base = validate(float, cfg["optim"]["lr"], "optim.lr")
-    if base <= 0:
-        raise ValueError(f"optim.lr={base:g}: must be above 0: encoder_lr is relative to it")
+    base = validate(Positive, cfg["optim"]["lr"], "optim.lr")  # encoder_lr is relative to it
     if str(cfg["trainer"]["devices"]) != "1":
         raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
 
-    L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
+    keys = validate(build.RunKeys, cfg, "")
+    L.seed_everything(keys.seed, verbose=False)
     settings = build.loader_settings(cfg["data"])
     train = build.make_dataset(cfg["data"], "train")
     objectives = build.make_objectives(cfg["task"], train)
@@ -57,41 +56,37 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
         optimizer, lambda step: float(rates[min(step, last)]) / base
     )
     targets = [o.target for o in objectives.values()]
-    loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
-    recorder, stop = Recorder(), StopOnSignal()
+    loader = build.train_loader(train, settings, cfg["augment"], keys.seed, targets)
+    recorder = Recorder()
     unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
     arguments = {**cfg["trainer"], **unlimited, "max_steps": len(rates), "fast_dev_run": False,
                  "limit_val_batches": 0, "enable_checkpointing": False}  # fmt: skip
     callbacks = {"freeze": cfg["callbacks"].get("freeze")}
     cfg = {**cfg, "trainer": arguments, "logger": {}, "callbacks": callbacks}
-    trainer = make_trainer(cfg, len(loader), [recorder], [stop])
+    trainer = make_trainer(cfg, len(loader), [recorder])
     log.info("%d steps from %.1e to %.1e, in %s", len(rates), rates[0], rates[-1], folder)
     trainer.fit(task, loader)
-    if stop.received is not None:
-        log.info("stopped by %s after %d steps: no result", stop.received.name, trainer.global_step)
-        raise SystemExit(128 + stop.received)
 
     losses = np.array(recorder.losses)
-    lowest, smooth = lowest_loss(rates, losses)
-    rate = lowest / 3  # above the lowest loss it soon rises
+    rate, smooth = suggested_rate(rates, losses)
     wanted = {"optim.lr": rate}
     if cfg["optim"].get("encoder_lr") is not None:
         wanted["optim.encoder_lr"] = rate * cfg["optim"]["encoder_lr"] / base
     curve: Any = {"rates": rates[: len(losses)].tolist(), "losses": losses.tolist()}
-    write_json(folder / "lr.json", {**wanted, "lowest_loss_at": lowest, **curve})
+    write_json(folder / "lr.json", {**wanted, **curve})
     _plot(folder / "lr.png", rates, losses, smooth, rate)
     words = " ".join(f"{key}={value:.1e}" for key, value in wanted.items())
-    log.info("the loss is lowest at %.1e; try a third of it: %s", lowest, words)
+    log.info("the loss has fallen by 90 %% at this rate: %s", words)
     log.info("curve: %s", folder / "lr.png")
     return wanted
 
 
 def sweep_rates(*, lr_min: float, lr_max: float, steps: int) -> np.ndarray:
     """``steps`` rates from ``lr_min`` to ``lr_max`` with a constant ratio."""
-    if not 0 < lr_min < lr_max or steps < 10:
+    if not (0 < lr_min < lr_max and 10 <= steps <= 10**6):
         raise ValueError(
             f"find.lr_min={lr_min:g}, find.lr_max={lr_max:g}, find.steps={steps}: needs "
-            f"0 < lr_min < lr_max and at least 10 steps"
+            "0 < lr_min < lr_max and 10 to 1,000,000 steps"
         )
     return np.geomspace(lr_min, lr_max, steps)
 
@@ -109,10 +104,12 @@ class Recorder(StepCallback):
             trainer.should_stop = True
 
 
-def lowest_loss(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.ndarray]:
-    """The rate with the lowest smoothed loss (Smith 2017, section 3.3), and the smoothed losses.
+def suggested_rate(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.ndarray]:
+    """The rate at which 90 % of the loss's fall are reached, and the smoothed losses.
 
-    A smoothed loss is the value of a line fitted to its neighbours, a fifth of the sweep.
+    The lowest loss itself (Smith 2017, section 3.3) is no guide: a short sweep has a flat basin of
+    one or two orders of magnitude, in which noise decides. A smoothed loss is the value of a line
+    fitted to its neighbours, a fifth of the sweep.
 
     Raises:
         ValueError: the loss never falls.
@@ -125,7 +122,8 @@ def lowest_loss(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.ndarra
             f"the loss does not fall from find.lr_min={rates[0]:.1e} on: set a smaller one, or "
             f"check with debug=overfit whether this run can train at all"
         )
-    return float(rates[smooth.argmin()]), smooth
+    reached = smooth <= 0.1 * smooth[0] + 0.9 * smooth.min()
+    return float(rates[reached.argmax()]), smooth
 
 
 def _plot(path: Path, rates: Any, losses: Any, smooth: np.ndarray, chosen: float) -> None:

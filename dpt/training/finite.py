@@ -5,18 +5,25 @@ from __future__ import annotations
 import csv
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
-from torch.optim import Optimizer
+from torch.optim import Adam, Optimizer
 
 log = logging.getLogger("dpt")
+
+
+Batches = list[tuple[Tensor, Sequence[str]]]
+"""Loss and names of the samples of each batch of a step."""
+CHECK_EVERY = 10
+"""Steps after which the results of a fused optimiser are fetched."""
 
 
 class StepGuard:
@@ -24,7 +31,8 @@ class StepGuard:
 
     A skipped step changes neither weights, nor the optimiser's state, nor BatchNorm's running
     statistics; its samples are listed in ``nonfinite.csv``. All ranks have the same averaged
-    gradient, so they skip the same steps.
+    gradient, so they skip the same steps. PyTorch's fused Adam skips a step on the device, so the
+    results are fetched every ``CHECK_EVERY`` steps; for other optimisers each step is waited for.
 
     Args:
         model: its BatchNorm statistics are restored.
@@ -32,13 +40,12 @@ class StepGuard:
     """
 
     def __init__(self, model: nn.Module, *, limit: int) -> None:
-        if limit < 1:
-            raise ValueError(f"max_skipped_steps={limit} must be at least 1")
         self.model = model
         self.limit = limit
         self.total = 0
         self.in_a_row = 0
-        self.batches: list[tuple[Tensor, Sequence[str]]] = []
+        self.batches: Batches = []
+        self.steps: list[tuple[int, Tensor, Batches]] = []  # whose results are not fetched
         self.keep_statistics()
 
     def keep_statistics(self) -> None:
@@ -47,22 +54,29 @@ class StepGuard:
         self.buffers = [b for norm in norms for b in norm.buffers()]
         self.kept = [b.clone() for b in self.buffers]
 
-    def add_batch(self, loss: Tensor, names: Sequence[str]) -> None:
-        """Notes the loss and the samples of a batch of the current step."""
+    def checked(self, loss: Tensor, outputs: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+        """The loss of a batch, or NaN if an output or a BatchNorm statistic is not finite.
+
+        A loss may hide that: its mask may leave such pixels out, and BatchNorm divides by its
+        infinite variance. The gradient of the result is not finite either, on all ranks.
+        """
+        values = [*outputs.values(), *(b for b in self.buffers if b.is_floating_point())]
+        sums = torch.stack([v.detach().sum(dtype=torch.float32) for v in values])
+        loss = loss * torch.where(sums.isfinite().all(), 1.0, torch.nan)
         self.batches.append((loss.detach(), names))
+        return loss
 
     def clip(
         self, trainer: L.Trainer, optimizer: Optimizer, limit: float | None, algorithm: str | None
     ) -> Tensor:
-        """Clips the gradients to ``limit`` (None: no limit), or zeroes all if one is not finite.
+        """Clips the gradients to ``limit`` (None: no limit); no step follows if one is not finite.
 
         Returns:
             The norm of all gradients before clipping, a scalar.
 
         Raises:
-            ValueError: this was the last of too many skipped steps in a row.
+            ValueError: too many steps in a row were skipped.
         """
-        batches, self.batches = self.batches, []
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         # Lightning neither unscales nor clips for fused optimisers, which unscale in their step
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -75,29 +89,50 @@ class StepGuard:
             norm = whole.clip_grad_norm_(by_norm)
         else:
             norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-        finite = bool(norm.isfinite())
-        source, target = (self.buffers, self.kept) if finite else (self.kept, self.buffers)
-        for a, b in zip(source, target, strict=True):
-            b.copy_(a)
-        # float16's scaler skips steps that overflow, and halves its scale, which helps down to 1
-        if not finite and (scaler is None or scaler.get_scale() < 1):
-            optimizer.zero_grad()  # sets gradients to None, so that the step changes nothing
-            self._skip(trainer, float(norm), batches)
-            return norm
-        self.in_a_row = 0
+        finite = norm.isfinite()
+        for now, kept in zip(self.buffers, self.kept, strict=True):
+            kept.copy_(torch.where(finite, now, kept))
+            now.copy_(kept)
         if limit and algorithm == "value":
             clip_grad_value_(parameters, limit)
         elif limit and not sharded:
             clip_grads_with_norm_(parameters, limit, norm)
+        step, self.batches = (trainer.global_step, norm, self.batches), []
+        if scaler is None and isinstance(optimizer, Adam) and optimizer.defaults["fused"]:
+            # as torch.amp.GradScaler tells it: step() then changes nothing where this is 1
+            optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            self.steps.append(step)
+            if len(self.steps) >= min(CHECK_EVERY, self.limit):
+                self.fetch(trainer)
+        # float16's scaler skips steps that overflow, and halves its scale, which helps down to 1
+        elif finite or scaler is None or scaler.get_scale() < 1:
+            if not finite:
+                optimizer.zero_grad()  # sets gradients to None, so that the step changes nothing
+            self.steps.append(step)
+            self.fetch(trainer)
         return norm
 
-    def _skip(
-        self, trainer: L.Trainer, norm: float, batches: Sequence[tuple[Tensor, Sequence[str]]]
-    ) -> None:
+    def fetch(self, trainer: L.Trainer) -> None:
+        """Fetches the results of the latest steps, and reports those that were skipped.
+
+        Raises:
+            ValueError: too many steps in a row were skipped.
+        """
+        if not self.steps:
+            return
+        steps, self.steps = self.steps, []
+        norms = torch.stack([norm for _, norm, _ in steps]).tolist()
+        for norm, (number, _, batches) in zip(norms, steps, strict=True):
+            if math.isfinite(norm):
+                self.in_a_row = 0
+            else:
+                self._report(trainer, number, norm, batches)
+
+    def _report(self, trainer: L.Trainer, step: int, norm: float, batches: Batches) -> None:
         self.total += 1
         self.in_a_row += 1
-        step, path = trainer.global_step, Path(trainer.default_root_dir) / "nonfinite.csv"
-        with path.open("a", newline="") as file:
+        path = Path(trainer.default_root_dir) / "nonfinite.csv"
+        with path.open("a", newline="", errors="backslashreplace") as file:
             rows = csv.writer(file)
             if file.tell() == 0:
                 rows.writerow(["step", "rank", "loss", "gradient_norm", "sample"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Mapping
@@ -10,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 import torch.distributed as dist
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from dpt.config import build
-from dpt.config.compose import save_config
 from dpt.config.model import complete, make_model
+from dpt.config.objects import map_strings
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
 from dpt.data_check import quick_findings
-from dpt.evaluation.baselines import trivial_scores
+from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
-from dpt.objectives.base import lower_is_better
+from dpt.files import without_passwords
+from dpt.objectives.base import lower_is_better, nonfinite_summary
+from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.resume import RunState, checkpoint_of, step_of, without_weight_files
@@ -47,7 +52,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         The final validation metrics, also in ``metrics.json``.
     """
     folder, started = Path(cfg["run_dir"]), time.monotonic()
-    L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
+    keys = validate(build.RunKeys, cfg, "")
+    L.seed_everything(keys.seed, verbose=False)
 
     # data, and what is trained on it
     settings = build.loader_settings(cfg["data"])
@@ -57,60 +63,64 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     check_data(train, val, objectives, skips_broken=settings.on_error == "skip")
 
     # the model, new or from the run's checkpoint
-    checkpoint = checkpoint_of(folder) if cfg["resume"] else None
+    checkpoint = checkpoint_of(folder, cfg["resume"]) if cfg["resume"] else None
     parts = cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
     model = make_model(parts, objectives, settings, cfg["overrides"])
     task = make_task(cfg, objectives, model)
 
     # loaders and trainer
-    train_loader = build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
+    if cfg["overwrite"] and is_first_rank():
+        (folder / "wandb_id.txt").unlink(missing_ok=True)
+    train_loader = build.train_loader(train, settings, cfg["augment"], keys.seed, targets)
     val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
-    sampler, stop = train_loader.sampler, StopOnSignal()
+    sampler, stop = train_loader.sampler, StopOnSignal(resume=f"dpt train resume={folder}")
     assert isinstance(sampler, EpochSampler)
-    state = RunState(sampler=sampler, batch_size=settings.batch_size)
+    cfg = {**cfg, "model": complete(parts, model)}
+    state = RunState(cfg=cfg, sampler=sampler, batch_size=settings.batch_size)
     # StopOnSignal may save, so it comes after every callback that belongs to a step, such as EMA
     trainer = make_trainer(cfg, len(train_loader), [state, FailedFiles()], [stop])
     require_batches(trainer, len(train), settings.batch_size)
     require_images(trainer, len(val))
-    cfg = {**cfg, "model": complete(parts, model)}
-    if trainer.is_global_zero:
-        save_config(cfg, folder)
-        log_start(cfg, trainer, task, len(train), len(val))
-        if checkpoint is not None:
-            log.info("resume: from %s, step %d", checkpoint, step_of(checkpoint))
+    log_start(cfg, trainer, task, len(train), len(val))
+    if checkpoint is not None:
+        log.info("resume: from %s, step %d", checkpoint, step_of(checkpoint))
     for logger in trainer.loggers:
-        logger.log_hyperparams(dict(cfg))
+        logger.log_hyperparams(map_strings(cfg, without_passwords))
 
     # training and the last validation
-    try:
-        trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
-        scores = finish(trainer, task, val_loader, folder)
-    except Exception:
-        launcher: Any = trainer.strategy.launcher
-        if launcher is not None:  # the other ranks would wait for this one and hold their GPUs
-            launcher.kill(signal.SIGKILL)
-        raise
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-    # results
-    if not trainer.is_global_zero:
-        return scores
-    if scores:
+    with stop:
+        try:
+            trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
+            scores = finish(trainer, task, val_loader, folder)
+        except Exception:
+            launcher: Any = trainer.strategy.launcher
+            if launcher is not None:  # the other ranks would wait for this one and hold their GPUs
+                launcher.kill(signal.SIGKILL)
+            raise
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if not trainer.is_global_zero:
+            return scores
         notes: dict[str, float | str] = {
             **{k: v for o in objectives.values() for k, v in o.notes.items()},
             "precision": str(trainer.precision),
             "skipped_steps": task.guard.total,
+            "nonfinite_predictions": len(task.nonfinite),
             "ended": f"stopped by {stop.received.name}" if stop.received else "finished",
         }
-        write_json(folder / "metrics.json", {**scores, **notes})  # first without the slow baselines
-        rows = trivial_scores(objectives, train, val, settings.image_size)
-        baselines = {
-            f"{name.replace(' ', '_')}/{metric}": value
-            for name, row in rows.items()
-            for metric, value in row.items()
-        }
-        write_json(folder / "metrics.json", {**scores, **baselines, **notes})
+        if scores:
+            write_json(folder / "metrics.json", {**scores, **notes})
+
+    # baselines, which take time that a stopped job may not have
+    if scores:
+        rows: dict[str, dict[str, float]] = {}
+        if stop.received is None:
+            size, workers = settings.image_size, settings.num_workers
+            rows = trivial_scores(objectives, train, val, size, num_workers=workers)
+            write_json(folder / "metrics.json", {**scores, **named(rows), **notes})
+            for logger in trainer.loggers:
+                logger.log_metrics(named(rows), step=trainer.global_step)
+                logger.save()
         columns = {**rows, cfg["model"]["name"]: scores}
         lower = lower_is_better(objectives.values())
         log_table(columns, title="Scores on val", lower_is_better=lower)
@@ -120,8 +130,14 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         log.info("panels:      %s", folder / "panels")
     if stop.received is not None:
         log.info("stopped by %s after %d steps", stop.received.name, trainer.global_step)
+        log.info("go on with: %s", stop.resume)
         # Only rank 0 exits non-zero; otherwise the launcher would kill it while it is writing
         raise SystemExit(128 + stop.received)
+    if task.nonfinite:
+        raise ValueError(
+            f"the run has diverged: {nonfinite_summary(task.nonfinite)}. Lower optim.lr; "
+            f"best.ckpt, if there is one, is of an earlier validation"
+        )
     return scores
 
 
@@ -131,6 +147,8 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], *, skips_bro
     Raises:
         ValueError: a file that training would fail on; only a warning if ``skips_broken``.
     """
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # what starts such ranks ends them, srun does not
+        return
     for name, objective in objectives.items():
         if objective.target and objective.target not in val.info.targets:
             lacks = build.LABEL_NAMES[objective.target]
@@ -163,6 +181,9 @@ def log_start(
     parts += [f"{ranks} processes"] if ranks > 1 else []
     images = data["batch_size"] * accumulate * ranks
     log.info("each step uses %d images (%s)", images, ", ".join(parts))
+    threads, load = torch.get_num_threads(), os.getloadavg()[0]
+    if threads > 1 and threads + load > 1.5 * (os.cpu_count() or 1):
+        log.warning("this machine is busy: OMP_NUM_THREADS=1 before the command may be faster")
 
 
 def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:
@@ -170,8 +191,13 @@ def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dic
     _save_if_missing(trainer, folder / "checkpoints/last.ckpt")
     if task.scored_step != trainer.global_step:
         trainer.should_stop = False
-        trainer.validate(task, val_loader, verbose=False)
-    _save_if_missing(trainer, folder / "checkpoints/best.ckpt")
+        log.info("validating the final weights")
+        try:
+            trainer.validate(task, val_loader, verbose=False)
+        except SIGTERMException:  # it came before StopOnSignal could replace Lightning's handler
+            trainer.validate(task, val_loader, verbose=False)
+    if not task.nonfinite:
+        _save_if_missing(trainer, folder / "checkpoints/best.ckpt")
     return dict(task.scores)
 
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from lightning.pytorch.loggers import Logger
+import numpy as np
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from dpt.atomic import write_bytes
+from dpt.weights.files import reason
 
 log = logging.getLogger("dpt")
 
@@ -25,7 +27,7 @@ def make_wandb(
     name: str | None = None,
     group: str | None = None,
     tags: Sequence[str] = (),
-) -> Any:
+) -> Logger:
     """A W&B logger, offline unless logged in or ``WANDB_MODE`` is set.
 
     Also offline if the service cannot be reached. ``save_dir`` keeps the run's id, so that a
@@ -55,22 +57,30 @@ def make_wandb(
             settings=wandb.Settings(console="off", silent=True, init_timeout=60),
         )
 
-    mode, reason = os.environ.get("WANDB_MODE"), "not logged in"
+    mode, cause = os.environ.get("WANDB_MODE"), "not logged in"
     try:
         wandb.setup()  # reads a stored key
         run = start(mode or "online") if mode is not None or wandb.login(prompt=False) else None
     except Exception as error:  # network, service, key
-        run, reason = None, _short(error)
+        run, cause = None, reason(error)
     if run is None:
-        log.info("W&B: %s, so this run is logged to %s; `wandb sync` uploads it", reason, save_dir)
+        log.info("W&B: %s, so this run is logged to %s; `wandb sync` uploads it", cause, save_dir)
         run = start("offline")
     run.define_metric("trainer/global_step")
     run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
     return WandbLogger(experiment=run, save_dir=save_dir, project=project)
 
 
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+class TensorBoard(TensorBoardLogger):
+    """Lightning's logger, which also takes pictures."""
+
+    @rank_zero_only
+    def log_image(
+        self, key: str, images: list[np.ndarray], step: int, caption: list[str], **_: Any
+    ) -> None:
+        """Logs uint8 images (H, W, 3), as ``WandbLogger.log_image`` does."""
+        for name, image in zip(caption, images, strict=True):
+            self.experiment.add_image(f"{key}/{name}", image, step, dataformats="HWC")
 
 
 METHODS = ("log_metrics", "log_hyperparams", "log_image", "save", "finalize",
@@ -90,7 +100,7 @@ def never_fatal(logger: Logger) -> Logger:
                 if not failed:
                     log.warning(
                         "%s: %s failed (%s); training continues without what it would have logged",
-                        type(logger).__name__, method.__name__, _short(error),
+                        type(logger).__name__, method.__name__, reason(error),
                     )  # fmt: skip
                 failed.append(method.__name__)
 

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+
+from dpt.validation import Share
+
+Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps
+NonNegative = Annotated[float, Field(ge=0)]
 
 
 def make_optimizer(
     model: nn.Module,
     *,
     kind: Literal["adamw", "sgd"],
-    lr: float,
-    encoder_lr: float | None = None,
-    layer_decay: float | None = None,
-    weight_decay: float = 0.0,
-    betas: tuple[float, float] = (0.9, 0.999),
-    momentum: float = 0.9,
+    lr: Rate,
+    encoder_lr: Rate | None = None,
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None,
+    weight_decay: Rate = 0.0,
+    betas: tuple[Share, Share] = (0.9, 0.999),
+    momentum: Share = 0.9,
     fused: bool = True,
 ) -> Optimizer:
     """``torch.optim.AdamW`` or ``SGD`` over every trainable parameter.
@@ -40,10 +46,8 @@ def make_optimizer(
         weight_decay: of weight matrices and kernels.
 
     Raises:
-        ValueError: ``layer_decay`` is out of range, or the order of the layers is unknown.
+        ValueError: ``layer_decay`` is set, and the order of the encoder's layers is unknown.
     """
-    if layer_decay is not None and not 0 < layer_decay <= 1:
-        raise ValueError(f"optim.layer_decay={layer_decay}: must lie in 0..1, 0 excluded")
     encoder: Any = model.encoder
     layers = {} if layer_decay is None else encoder.layer_ids()
     top = max(layers.values(), default=0) + 1
@@ -75,9 +79,9 @@ def warmup_then_decay(
     *,
     total_steps: int,
     decay: Literal["poly", "cosine", "constant"],
-    warmup: float = 0.05,
-    power: float = 0.9,
-    final: float = 0.0,
+    warmup: NonNegative = 0.05,
+    power: NonNegative = 0.9,
+    final: NonNegative = 0.0,
 ) -> LambdaLR:
     """A linear warm-up, then a decay that ends at the last step.
 
@@ -86,8 +90,6 @@ def warmup_then_decay(
         warmup: number of steps (>= 1) or share of ``total_steps`` (< 1).
         final: factor of the full rate at the end.
     """
-    if warmup < 0 or total_steps < 1:
-        raise ValueError(f"schedule: {warmup=} and {total_steps=} must be positive")
     warmup_steps = int(warmup) if warmup >= 1 else round(warmup * total_steps)
 
     def factor(step: int) -> float:

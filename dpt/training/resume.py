@@ -6,8 +6,9 @@ import logging
 import random
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import lightning as L
 import numpy as np
@@ -15,14 +16,53 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import FSDPStrategy
+from pydantic import Field
+from torch import Tensor
 
+from dpt.config.compose import remove_run, save_config
 from dpt.data import EpochSampler
 from dpt.training.checkpoints import read_checkpoint
 from dpt.types import Batch
+from dpt.validation import validate
+from dpt.weights.files import check_archive, reason
 
 log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
+Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+Plain = dict[str, Any]
+
+
+@dataclass
+class OptimizerState:
+    state: dict[Any, Plain]
+    param_groups: list[Plain]
+
+
+@dataclass
+class Place:
+    """Where a run is; what :class:`RunState` saves."""
+
+    epoch: Count
+    batches: Count  # of this epoch, on each rank
+    batch_size: Count
+    world_size: Count
+    samples: Count
+    ranks: Annotated[list[Plain], Field(min_length=1)]
+
+
+@dataclass
+class Saved:
+    """What a checkpoint must hold."""
+
+    __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
+
+    global_step: Count
+    skipped_steps: tuple[Count, Count]
+    state_dict: dict[str, Tensor]
+    optimizer_states: Annotated[list[OptimizerState], Field(min_length=1)]
+    loops: dict[str, Plain]
+    dpt_run: Place
 
 
 class RunState(Callback):
@@ -33,11 +73,13 @@ class RunState(Callback):
     those configured now, not those of the checkpoint.
 
     Args:
+        cfg: of the run, which is saved when training starts, after all checks.
         sampler: of the training loader.
         batch_size: of one rank.
     """
 
-    def __init__(self, *, sampler: EpochSampler, batch_size: int) -> None:
+    def __init__(self, *, cfg: Mapping[str, Any], sampler: EpochSampler, batch_size: int) -> None:
+        self.cfg = cfg
         self.sampler = sampler
         self.batch_size = batch_size
         self.resumed = False
@@ -58,6 +100,12 @@ class RunState(Callback):
             for scope in ("total", "current"):
                 progress[scope]["ready"] = progress[scope]["processed"]
             progress["is_last_batch"] = False
+        if not trainer.state.finished:
+            # in an epoch; Lightning misses the start of one that follows a resumed last batch
+            done = trainer.current_epoch
+            counts = {"ready": done + 1, "started": done + 1, "processed": done, "completed": done}
+            for scope in ("total", "current"):
+                checkpoint["loops"]["fit_loop"]["epoch_progress"][scope] |= counts
         batches = current["processed"]
         epoch_is_done = batches >= trainer.num_training_batches
         checkpoint[KEY] = {
@@ -90,12 +138,24 @@ class RunState(Callback):
             saved = checkpoint["optimizer_states"][0]["param_groups"]
             new = pl_module.optimizer_factory(pl_module.model).param_groups
             sizes = [{g["name"]: len(g["params"]) for g in groups} for groups in (saved, new)]
-            if sizes[0] != sizes[1]:
+            moments = checkpoint["optimizer_states"][0]["state"]  # of each parameter, by its place
+            shapes = dict(enumerate(p.shape for g in new for p in g["params"]))
+            wrong = any(
+                v.shape != shapes.get(place)
+                for place, values in moments.items()
+                for v in values.values()
+                if isinstance(v, Tensor) and v.ndim  # torch's optimisers would read past its end
+            )
+            if sizes[0] != sizes[1] or wrong:
                 raise ValueError(
                     "resume: other parameters are trained, or in other groups: restore "
                     "optim.layer_decay and callbacks.freeze.parts, or start a new run from its "
                     "weights: model.weights=RUN/checkpoints/last.ckpt"
                 )
+        step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
+        if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:
+            trainer.fit_loop.epoch_loop.max_steps = step  # trains no further
+            log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
         checkpoint["lr_schedulers"] = []  # see on_train_start
         # set here, because Lightning creates the loader's iterator before it sets the epoch
         self.sampler.set_epoch(state["epoch"])
@@ -104,6 +164,11 @@ class RunState(Callback):
         self.resumed = True
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        if trainer.is_global_zero:
+            folder = Path(self.cfg["run_dir"])
+            if self.cfg["overwrite"] and not self.resumed:
+                remove_run(folder)
+            save_config(self.cfg, folder)
         if not self.resumed:
             return
         (optimizer,), (config,) = trainer.optimizers, trainer.lr_scheduler_configs
@@ -150,8 +215,12 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     random.setstate(state["python"])
 
 
-def checkpoint_of(folder: Path) -> Path | None:
+def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
     """The checkpoint to continue from: ``last.ckpt``, or ``best.ckpt`` if that is damaged.
+
+    Args:
+        folder: of the run.
+        resume: as on the command line; a file with the suffix ``.ckpt`` is the checkpoint itself.
 
     Returns:
         None if the run has no checkpoint yet.
@@ -160,14 +229,35 @@ def checkpoint_of(folder: Path) -> Path | None:
         ValueError: no checkpoint can be read.
     """
     paths = [folder / "checkpoints" / name for name in ("last.ckpt", "best.ckpt")]
-    found = [path for path in paths if path.is_file()]
+    found = [p for p in ([Path(resume)] if resume.endswith(".ckpt") else paths) if p.is_file()]
     for path in found:
-        if step_of(path) is not None:
-            if path != found[0]:
-                log.warning("%s cannot be read: continuing from %s", found[0], path)
+        if (fault := fault_of(path)) is None:
             return path
+        log.warning("%s is damaged (%s)", path, fault)
     if found:
-        raise ValueError(f"{found[0]}: damaged, and there is no other checkpoint: start a new run")
+        raise ValueError(f"{found[0]} is damaged, and there is no other checkpoint: start anew")
+    log.warning("resume: %s holds no checkpoint: starting from the first step", folder)
+    return None
+
+
+def fault_of(path: Path) -> str | None:
+    """What is missing or damaged in a checkpoint; None if it is complete.
+
+    All bytes are compared with the checksums that ``torch.save`` writes and does not read.
+    """
+    before = random_state()
+    try:
+        check_archive(path)
+        if (values := read_checkpoint(path)) is None:
+            return "cannot be read"
+        validate(Saved, values, "")
+        _ = values["loops"]["fit_loop"]["epoch_progress"]
+        for state in values[KEY]["ranks"]:
+            set_random_state(state)
+    except Exception as error:  # of archives, and of generators
+        return reason(error)
+    finally:
+        set_random_state(before)
     return None
 
 

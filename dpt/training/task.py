@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -14,12 +17,21 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.objects import make
 from dpt.model import DPT
-from dpt.objectives.base import Objective, same_size_groups, take
+from dpt.objectives.base import (
+    Objective,
+    lower_is_better,
+    nonfinite_names,
+    nonfinite_summary,
+    same_size_groups,
+    take,
+)
 from dpt.training.finite import StepGuard
 from dpt.training.teacher import Teacher, make_teacher
 from dpt.types import Batch
 from dpt.validation import validate
 from dpt.weights.formats import CONFIG_KEY
+
+log = logging.getLogger("dpt")
 
 
 class Task(L.LightningModule):
@@ -55,6 +67,7 @@ class Task(L.LightningModule):
         self.monitor = monitor
         self.guard = StepGuard(model, limit=max_skipped_steps)
         self.scores: dict[str, float] = {}  # of the last validation
+        self.nonfinite: list[str] = []  # its images whose prediction is not finite
         self.scored_step = -1
         self.optimizer_settings: list[dict[str, Any]] = []  # of each group, before the first step
 
@@ -74,6 +87,9 @@ class Task(L.LightningModule):
     def on_train_start(self) -> None:
         self.guard.keep_statistics()
 
+    def on_train_end(self) -> None:
+        self.guard.fetch(self.trainer)
+
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         inputs, batch = self._prepare(batch, step=self.global_step)
         outputs = self.model(inputs, upsample_logits=False)  # losses upsample the logits
@@ -83,11 +99,11 @@ class Task(L.LightningModule):
         if self.teacher is not None:
             terms |= self.teacher.losses(outputs, batch["image"])
         loss = torch.stack(list(terms.values())).sum()
+        loss = self.guard.checked(loss, outputs, batch.get("name", []))
         size = len(batch["image"])
         if len(terms) > 1:
             self.log_dict({f"train/{k}": v.detach() for k, v in terms.items()}, batch_size=size)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
-        self.guard.add_batch(loss, batch.get("name", []))
         return loss
 
     def configure_gradient_clipping(
@@ -102,10 +118,12 @@ class Task(L.LightningModule):
     def on_validation_epoch_start(self) -> None:
         for objective in self.objectives.values():
             objective.metrics.reset()
+        self.nonfinite = []
 
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
         groups = list(self.evaluate_batch(batch))
         for outputs, labels in groups:
+            self.nonfinite += nonfinite_names(outputs, labels)
             for objective in self.objectives.values():
                 objective.update(outputs, labels)
         return {"groups": groups}  # for the panels
@@ -124,6 +142,34 @@ class Task(L.LightningModule):
             if name == self.monitor or value == value:  # a class that does not occur has no IoU
                 # compute() has summed over the ranks: all log the same number
                 self.log(name, value, prog_bar=name == self.monitor, sync_dist=True)
+        if dist.is_initialized():
+            parts: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(parts, self.nonfinite)
+            self.nonfinite = [name for part in parts for name in part]
+        if self.nonfinite and self.trainer.is_global_zero:
+            log.warning(
+                "step %d: %s; best.ckpt is not replaced",
+                self.global_step, nonfinite_summary(self.nonfinite),
+            )  # fmt: skip
+
+    def improves(self, best: float | None) -> bool:
+        """Whether the monitored score of the last validation is better than ``best``.
+
+        Raises:
+            ValueError: there is no such score.
+        """
+        name = self.monitor
+        if name not in self.scores:
+            raise ValueError(
+                f"task.monitor={name}: there is no such score; choose from "
+                f"{', '.join(k for k in self.scores if k.count('/') == 1)}"
+            )
+        if self.nonfinite:
+            return False
+        if best is None or math.isnan(best):
+            return True
+        lower = name.removeprefix("val/") in lower_is_better(self.objectives.values())
+        return self.scores[name] < best if lower else self.scores[name] > best
 
     def configure_optimizers(self) -> Any:
         assert self.optimizer_factory is not None
@@ -143,6 +189,7 @@ class Task(L.LightningModule):
         return self.schedule_factory(optimizer, total_steps=total_steps)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.guard.fetch(self.trainer)
         checkpoint[CONFIG_KEY] = self.model.config.to_dict()
         checkpoint["skipped_steps"] = [self.guard.total, self.guard.in_a_row]
 
@@ -170,8 +217,8 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         model=model,
         objectives=objectives,
         teacher=make_teacher(cfg["task"], objectives),
-        optimizer=make(cfg["optim"], "optim"),
-        schedule=make(cfg["schedule"], "schedule"),
-        monitor=cfg["task"]["monitor"],
-        max_skipped_steps=validate(int, cfg["max_skipped_steps"], "max_skipped_steps"),
+        optimizer=make(cfg["optim"], "optim", Optimizer),
+        schedule=make(cfg["schedule"], "schedule", LRScheduler),
+        monitor=validate(str, cfg["task"].get("monitor", ""), "task.monitor"),
+        max_skipped_steps=int(cfg["max_skipped_steps"]),
     )

@@ -8,12 +8,12 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.loggers import Logger
 
 from dpt.config.objects import make
 from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import never_fatal
-from dpt.validation import validate
 
 VALIDATIONS = 10
 """Validations per run, unless the trainer's settings say otherwise."""
@@ -34,7 +34,7 @@ def make_trainer(
     """
     node = trainer_arguments(cfg["trainer"])
     if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
-        node["max_steps"] = validate(int, cfg["steps"], "steps")
+        node["max_steps"] = int(cfg["steps"])
     if node["max_epochs"] is None:
         node["max_epochs"] = -1  # no limit: steps or time end the run
     if node["max_steps"] == -1 and node["max_epochs"] == -1:
@@ -47,11 +47,11 @@ def make_trainer(
     is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
     if is_unset:
         node["val_check_interval"] = 1  # replaced below, when the number of ranks is known
-    loggers = [never_fatal(make(c, f"logger.{n}")) for n, c in cfg["logger"].items() if c]
+    loggers = [never_fatal(make(c, f"logger.{n}", Logger)) for n, c in cfg["logger"].items() if c]
     wanted = {name: c for name, c in cfg["callbacks"].items() if c}
     if not loggers:
         wanted.pop("learning_rate", None)  # Lightning's monitor needs a logger
-    callbacks = [make(c, f"callbacks.{name}") for name, c in wanted.items()]
+    callbacks = [make(c, f"callbacks.{name}", Callback) for name, c in wanted.items()]
     if "fsdp" in str(node["strategy"]) and any(isinstance(c, WeightAveraging) for c in callbacks):
         raise ValueError("callbacks.ema needs whole weights, but trainer.strategy=fsdp shards them")
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpt.files import few
 from dpt.nn import Beit, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
 from dpt.weights.files import from_hub, open_source, reason
-from dpt.weights.format import Config, Tensors, few, list_faults
+from dpt.weights.format import Config, Tensors, list_faults, naming
 from dpt.weights.formats import FORMATS, Native
 
 Grid = tuple[int, int]
@@ -68,7 +69,7 @@ class LoadReport:
             "also kept": self.kept,
             "left at random, of another size": self.outputs,
         }
-        shown = [f"{label}: {few(names)}" for label, names in lists.items() if names]
+        shown = [f"{label}: {few(names, 8)}" for label, names in lists.items() if names]
         return "; ".join([f"{self.source}: {self.loaded} encoder tensors loaded", *shown])
 
 
@@ -101,13 +102,14 @@ def load_model_weights(
     """
     own, given = _by_part(model.state_dict()), _by_part(state)
     shared = [part for part in own if part in given]
-    wanted = {k: v.shape for part in shared for k, v in own[part].items()}
+    wanted = {k: v for part in shared for k, v in own[part].items()}
     fitting = {k: v for part in shared for k, v in given[part].items()}
     outputs = {}
     for name in sorted(n for n in fitting if n.startswith("heads.") and n in wanted):
-        shape, layer = fitting[name].shape, name.rpartition(".")[0]
-        if shape != wanted[name] and shape[1:] == wanted[name][1:]:  # another number of outputs
-            outputs[layer] = f"{layer} ({shape[0]} to {wanted.pop(name)[0]})"
+        shape, new, layer = fitting[name].shape, wanted[name].shape, name.rpartition(".")[0]
+        if shape != new and shape[1:] == new[1:]:  # another number of outputs
+            outputs[layer] = f"{layer} ({shape[0]} to {new[0]})"
+            del wanted[name]
             del fitting[name]
     if faults := list_faults(wanted, fitting):
         raise ValueError(f"{source}: another architecture: {faults}")
@@ -147,10 +149,10 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
         report.unused.append("reg_token")
         del state["reg_token"]
     fitting = {k: v for k, v in state.items() if k in wanted}
-    if wrong := list_faults({k: wanted[k].shape for k in fitting}, fitting):
+    if wrong := list_faults({k: wanted[k] for k in fitting}, fitting):
         raise ValueError(f"{path}: another architecture: {wrong}")
     if not any("blocks" in k or "stages" in k or "layer" in k for k in fitting):
-        found = few(sorted(state))
+        found = few(sorted(state), 8)
         raise ValueError(f"{path}: no tensor of this encoder found; the file has {found}")
     target.load_state_dict(fitting, strict=False)
     report.loaded = len(fitting)
@@ -181,7 +183,8 @@ def _read(name: str) -> tuple[State, Grid | None]:
     for candidate in FORMATS:
         if candidate.recognises(source):
             checkpoint = candidate.read(source)
-            return _encoder_tensors(checkpoint.tensors), _saved_grid(checkpoint.config)
+            with naming(source.path):
+                return _encoder_tensors(checkpoint.tensors), _saved_grid(checkpoint.config)
     return tensors, None
 
 

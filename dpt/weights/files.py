@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from dpt.atomic import replacing
+from dpt.files import parse_json, read_bytes
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+RUN_FILES = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 WRAPPERS = ("teacher", "model_ema", "encoder", "model", "state_dict", "model_state_dict")
 
@@ -72,13 +75,19 @@ class Source:
 def open_source(path: str | Path) -> Source:
     """Reads a file, or a folder with ``config.json`` and weights (one file or shards).
 
+    Of a run's folder it reads ``checkpoints/best.ckpt``, or ``last.ckpt`` if there is no best one.
     A file that is missing, damaged, or would execute code is a ValueError.
     """
     path = Path(path)
+    if not (path / CONFIG_FILE).is_file():  # a run's folder
+        path = next((p for n in RUN_FILES if (p := path / n).is_file()), path)
     if not path.is_dir():
         return Source(path, {}, {}, read_tensors(path))
     if not (path / CONFIG_FILE).is_file():
-        raise ValueError(f"{path}: no {CONFIG_FILE} in this folder; a saved model has one")
+        raise ValueError(
+            f"{path}: this folder holds neither {CONFIG_FILE}, as a saved model's does, nor "
+            f"{' or '.join(RUN_FILES)}, as a run's does"
+        )
     config = read_json(path / CONFIG_FILE)
     processor = next((read_json(path / n) for n in PROCESSOR_FILES if (path / n).is_file()), {})
     for name in (WEIGHTS_FILE, "pytorch_model.bin"):
@@ -126,10 +135,7 @@ def _read_shards(index: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not JSON, or not text
-        raise ValueError(f"{path}: not valid JSON ({error})") from error
+    values = parse_json(read_bytes(path), path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: holds a {type(values).__name__}, not an object")
     return values
@@ -140,7 +146,7 @@ def unwrap(content: Mapping[str, Any]) -> dict[str, Tensor]:
     for key in WRAPPERS:
         if isinstance(content.get(key), dict):
             content = content[key]
-    tensors = {k: v for k, v in content.items() if isinstance(v, Tensor)}
+    tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
     if tensors and all(k.startswith("module.") for k in tensors):  # saved under DataParallel
         tensors = {k.removeprefix("module."): v for k, v in tensors.items()}
     return tensors
@@ -154,6 +160,7 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
+        check_archive(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, zip files and safetensors
         raise ValueError(
@@ -162,7 +169,25 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds a {type(content).__name__}, not a checkpoint")
+    for name, tensor in unwrap(content).items():
+        is_dense = tensor.layout == torch.strided and not tensor.is_meta
+        if not is_dense or tensor.untyped_storage().nbytes() < tensor.nbytes:
+            raise ValueError(f"{path}: {name} is sparse, or repeats or lacks its values")
     return content
+
+
+def check_archive(path: Path) -> None:
+    """Raises a ValueError if a file of ``torch.save`` is damaged, or would unpack to a larger size.
+
+    ``torch.load`` does not compare the checksums of the tensors.
+    """
+    if not zipfile.is_zipfile(path):  # the format before torch 1.6
+        return
+    with zipfile.ZipFile(path) as archive:
+        if sum(record.file_size for record in archive.infolist()) > path.stat().st_size:
+            raise ValueError("compressed")
+        if damaged := archive.testzip():
+            raise ValueError(f"the checksum of {damaged} is wrong")
 
 
 def reason(error: Exception) -> str:
@@ -175,10 +200,7 @@ def _writing(path: Path) -> Iterator[Path]:
     """A temporary file that replaces ``path`` at the end; a failed write is a ValueError."""
     try:
         with replacing(path) as temporary:
-            temporary.touch()
-            mode = temporary.stat().st_mode  # as the umask says; safetensors writes 0600
             yield temporary
-            temporary.chmod(mode)
     except safetensors.SafetensorError as error:  # a full disk, which is not an OSError there
         raise ValueError(f"{path}: cannot be written ({reason(error)})") from error
 

@@ -22,8 +22,8 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
+from dpt.files import few
 from dpt.model_config import ModelConfig
-from dpt.nn import DPT
 from dpt.weights.files import Source, reason
 
 Config = dict[str, Any]
@@ -103,7 +103,7 @@ class Format(ABC):
         try:
             source = self._write(full, tensors, Path(path))
             found = self._read(source)
-            read, shapes = resolve(found.config)
+            read, wanted = resolve(found.config)
         except ValueError as error:
             self.refuse(f"cannot express this model: {error}")
         ours, theirs = _options(full), _options(read)
@@ -114,7 +114,7 @@ class Format(ABC):
                 wrong.append(f"{key}={ours.get(key)!r} (only {theirs.get(key)!r})")
             elif notes_of[0]:
                 notes.append(f"{key}={ours.get(key)!r} becomes {theirs.get(key)!r}: {notes_of[0]}")
-        if reason := "; ".join(wrong) or list_faults(shapes, found.tensors):
+        if reason := "; ".join(wrong) or list_faults(wanted, found.tensors):
             self.refuse(f"cannot express {reason}{self.hint if 'heads.depth' in reason else ''}")
         source.save()
         return notes
@@ -136,12 +136,12 @@ def _options(config: Config) -> Config:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Puts the file in front of the message of an error in its model."""
+    """Puts the file in front of the message of an error in its model, on one line."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    except Exception as error:  # of torch, timm, and of operations on values of the wrong type
         message = f"{path}: its configuration describes no model ({reason(error)})"
         raise ValueError(message) from error
 
@@ -208,31 +208,30 @@ def to_theirs(state: Tensors, table: Table, deepest_unit: str) -> dict[str, Tens
     return tensors
 
 
-def resolve(config: Config) -> tuple[Config, dict[str, torch.Size]]:
-    """A configuration with every option, and the shapes of its tensors; nothing is allocated."""
+def resolve(config: Config) -> tuple[Config, Tensors]:
+    """A configuration with every option, and its tensors without values; nothing is allocated."""
     full = ModelConfig.from_dict(config)
-    with torch.device("meta"):
-        encoder, decoder, heads = full.build()
-        model = DPT(encoder=encoder, decoder=decoder, heads=heads)
-    return full.to_dict(), {k: v.shape for k, v in model.state_dict().items()}
+    tensors = full.outline().state_dict()
+    return full.to_dict(), tensors
 
 
-def list_faults(shapes: Mapping[str, torch.Size], state: Tensors) -> str:
-    """Lists missing, unexpected and misshapen tensors of ``state``; empty if there are none."""
-    faults = [f"missing {k}" for k in shapes if k not in state]
-    faults += [f"unexpected {k}" for k in state if k not in shapes]
+def list_faults(wanted: Tensors, state: Tensors) -> str:
+    """Lists missing, unexpected and unfit tensors of ``state``; empty if there are none."""
+    faults = [f"missing {k}" for k in wanted if k not in state]
+    faults += [f"unexpected {k}" for k in state if k not in wanted]
     faults += [
-        f"{k} is {tuple(state[k].shape)}, not {tuple(shape)}"
-        for k, shape in shapes.items()
-        if k in state and state[k].shape != shape
+        f"{k} {fault}" for k in wanted if k in state and (fault := _fault(wanted[k], state[k]))
     ]
-    return few(faults, "; ")
+    return few(faults, 8, "; ")
 
 
-def few(items: list[str], separator: str = ", ") -> str:
-    """The first items on one line, and the number of further ones."""
-    shown = separator.join(items[:8])
-    return f"{shown} and {len(items) - 8} more" if len(items) > 8 else shown
+def _fault(wanted: Tensor, given: Tensor) -> str:
+    """Why a tensor cannot be loaded; empty if it can."""
+    if given.shape != wanted.shape:
+        return f"is {tuple(given.shape)}, not {tuple(wanted.shape)}"
+    if given.is_floating_point() != wanted.is_floating_point() or given.is_complex():
+        return f"is {given.dtype}, not {wanted.dtype}"
+    return "" if given.isfinite().all() else "holds NaN or infinity"
 
 
 # Configurations

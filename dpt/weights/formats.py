@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dpt.files import few
 from dpt.weights.depth_anything import DepthAnything, Dinov2
-from dpt.weights.files import Source, open_source
+from dpt.weights.files import WEIGHTS_FILE, Source, open_source
 from dpt.weights.format import (
     Checkpoint,
     Config,
     Format,
     Tensors,
-    few,
     list_faults,
     naming,
     resolve,
@@ -46,11 +46,11 @@ class Native(Format):
 
     def _read(self, source: Source) -> Checkpoint:
         if source.config:
-            return Checkpoint(source.config, source.content)
+            return Checkpoint(source.config, source.tensors)
         if "state_dict" not in source.content:
             raise ValueError(f"has {CONFIG_KEY!r} but no 'state_dict'; is it complete?")
-        state = source.content["state_dict"]
-        tensors = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
+        state = source.tensors.items()
+        tensors = {k.removeprefix(PREFIX): v for k, v in state if k.startswith(PREFIX)}
         return Checkpoint(source.content[CONFIG_KEY], tensors)
 
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
@@ -67,20 +67,28 @@ def _open(path: str | Path) -> tuple[Format, Checkpoint]:
     source = open_source(path)
     for candidate in FORMATS:
         if candidate.recognises(source):
-            return candidate, candidate.read(source)
+            checkpoint = candidate.read(source)
+            with naming(path):
+                _, wanted = resolve(checkpoint.config)
+                if faults := list_faults(wanted, checkpoint.tensors):
+                    raise ValueError(f"does not fit its own configuration: {faults}")
+            return candidate, checkpoint
     found = sorted(map(str, source.content))
     config = f"model_type {source.config.get('model_type')!r}, " if source.config else ""
     raise ValueError(
         f"{path}: of no known format ({', '.join(f.name for f in FORMATS)}); found {config}"
-        f"{len(found)} entries: {few(found)}"
+        f"{len(found)} entries: {few(found, 8)}"
     )
 
 
 def read(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
     """Model configuration, and state dict with our names, of a file or folder in any format.
 
+    The tensors fit the configuration: a model built from it is as large as they are.
+
     Raises:
-        ValueError: missing, damaged, of no known format, or of a model that is not supported.
+        ValueError: missing, damaged, of no known format, of a model that is not supported, or the
+            tensors do not fit; every missing, unexpected or unfit one is listed.
     """
     _, checkpoint = _open(path)
     return checkpoint.config, checkpoint.tensors
@@ -99,7 +107,9 @@ class Conversion:
     def __str__(self) -> str:
         text = f"{self.source_format} -> {self.target_format}: {self.tensors} tensors"
         if self.unused:
-            text += f"\n{len(self.unused)} tensors that never run were left out: {few(self.unused)}"
+            text += (
+                f"\n{len(self.unused)} tensors that never run were left out: {few(self.unused, 8)}"
+            )
         return "\n".join([text, *self.notes])
 
 
@@ -111,13 +121,10 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     """
     if to not in WRITABLE:
         raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(WRITABLE)}")
-    if Path(src).resolve() == Path(dst).resolve():
-        raise ValueError(f"{dst}: is the source itself; give another path")
+    source, target = Path(src).resolve(), Path(dst).resolve()
+    if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):
+        raise ValueError(f"{dst}: is the source itself or a part of it; give another path")
     found, checkpoint = _open(src)
-    with naming(src):
-        _, shapes = resolve(checkpoint.config)
-    if faults := list_faults(shapes, checkpoint.tensors):
-        raise ValueError(f"{src} does not fit its own configuration: {faults}")
     if checkpoint.config.get("calibration") and to != "dpt":
         raise ValueError(
             f"the {to} format has no place for a calibration, so depth would no longer be in "

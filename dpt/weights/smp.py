@@ -99,7 +99,8 @@ def _config(source: Source, shapes: Shapes) -> Config:
         preprocessing["resize"] = "stretch"  # to the only size that it takes
     if known := get_pretrained_cfg(name):
         preprocessing |= {"mean": list(known.mean), "std": list(known.std)}
-        preprocessing["interpolation"] = known.interpolation.replace("bicubic", "cubic")
+        method = known.interpolation.replace("bicubic", "cubic")
+        preprocessing["interpolation"] = f"{method}_antialias"  # timm resizes by Pillow
     return model_dict(
         "dpt_base",
         heads={"segmentation": {"num_classes": config["classes"], "auxiliary": False}},

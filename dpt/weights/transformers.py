@@ -7,6 +7,9 @@ SwinV2 runs on timm's blocks. transformers pads a map to whole windows and then 
 shifts first, which mixes in rows of the far edge; ``pad_windows="before_shift"`` follows
 transformers. Images whose sides are not multiples of the deepest stride are padded before the
 network here, inside of it by transformers: the two are equal at multiples of 32.
+
+In this order: tables of tensor names; encoders and their configs (another one is an entry in
+``BACKBONES``); the format, with the config of a whole model; image processors.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from dpt.weights.format import (
 )
 from dpt.weights.official import restandardize
 
-RESAMPLE = {2: "bilinear", 3: "cubic", 4: "area"}  # by Pillow's number
+RESAMPLE = {2: "bilinear_antialias", 3: "cubic_antialias", 4: "area"}  # by Pillow's number
+PILLOW = {"bilinear": 2, "cubic": 3, "area": 4}
 
 
 # Names of tensors
@@ -243,7 +247,7 @@ def read_encoder(family: Family, config: Config) -> Config:
     if encoder.get("kind") == "beit":
         encoder["layer_scale"] = encoder["layer_scale"] or None
     if "kind" in encoder:
-        multiple = patch * 2 ** (len(encoder.get("depths", "1")) - 1)
+        multiple = patch * 2 ** (len(encoder["depths"]) - 1) if "depths" in encoder else patch
         if size[0] != size[1] or size[0] % multiple:
             raise ValueError(f"image_size={size}: only squares of multiples of {multiple} are read")
     if encoder.get("kind") == "timm":
@@ -522,7 +526,7 @@ def write_processor(config: Config) -> Config:
         "size": {"height": size[0], "width": size[1]},
         "keep_aspect_ratio": rule in ("minimal", "lower_bound", "upper_bound"),
         "ensure_multiple_of": p["multiple_of"],
-        "resample": {v: k for k, v in RESAMPLE.items()}[p["interpolation"]],
+        "resample": PILLOW[p["interpolation"].removesuffix("_antialias")],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

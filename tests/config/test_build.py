@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 from dpt.config import build
 from dpt.config.compose import config_dir
 from dpt.config.model import make_model
+from dpt.config.objects import continued
 from dpt.data import FolderDataset, ScenesDataset
 from dpt.evaluation.evaluate import objectives_of
 from dpt.metrics import Protocol
@@ -48,8 +49,10 @@ def test_loader_settings():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"image_size": [0, 48]}, r"image_size=\[0, 48\]"),
-        ({"eval_size": [0, 48]}, r"eval_size=\[0, 48\]"),
+        ({"image_size": [0, 48]}, r"data\.image_size\.0=0: must be greater"),
+        ({"image_size": [100_000, 100_000]}, r"data\.image_size\.0=100000: must be less"),
+        ({"eval_size": [1, 10**9]}, r"data\.eval_size\.1=1000000000: must be less"),
+        ({"num_workers": 10**6}, r"data\.num_workers=1000000: must be less"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"num_workers": -1}, "num_workers=-1"),
         ({"image_size": [32, 48, 3]}, r"data\.image_size"),
@@ -181,3 +184,11 @@ def test_a_data_set_of_files(dense_folder):
     assert isinstance(build.make_dataset(data, "val"), FolderDataset)
     with pytest.raises(ValueError, match=r"data\.num_classes='x'"):
         build.make_dataset({**data, "num_classes": "x"}, "val")
+
+
+def test_a_configuration_that_multiplies_itself(tmp_path):
+    """Each line doubles the one before: 2 ** 40 entries if its aliases were followed."""
+    lines = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))]
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"config\.yaml: nested too deep, or holds an alias"):
+        continued(OmegaConf.create({}), tmp_path, [])

@@ -130,6 +130,33 @@ def test_links_in_a_zip(tmp_path):
         extract(path, tmp_path / "out", ALL)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_without_a_name(tmp_path, kind):
+    path = make(tmp_path, kind, {"a.txt": b"a"})
+    if kind == "zip":
+        path.write_bytes(nameless_zip(path.read_bytes()))
+    else:
+        path = make(tmp_path, kind, {"a.txt": b"a", "": b"b"})
+    with pytest.raises(DataError, match=r"set\..*: cannot be unpacked"):
+        extract(path, tmp_path / "out", ALL)
+    assert tree(tmp_path / "out") == {}
+
+
+def nameless_zip(data):
+    """The zip with the name of its only member, ``a.txt``, cut out of both headers."""
+    local, central = data.index(b"PK\3\4"), data.index(b"PK\1\2")
+    parts = []
+    for start, end, length_at, name_at in ((local, central, 26, 30),
+                                           (central, data.index(b"PK\5\6"), 28, 46)):  # fmt: skip
+        part = bytearray(data[start:end])
+        part[length_at : length_at + 2] = b"\0\0"
+        del part[name_at : name_at + 5]
+        parts.append(bytes(part))
+    tail = bytearray(data[data.index(b"PK\5\6") :])
+    tail[12:20] = len(parts[1]).to_bytes(4, "little") + len(parts[0]).to_bytes(4, "little")
+    return b"".join(parts) + bytes(tail)
+
+
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
 def test_the_unpacked_size_is_limited(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(archive, "_ALWAYS_ALLOWED", 0)

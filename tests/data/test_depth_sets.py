@@ -174,6 +174,8 @@ def test_associate_takes_the_closest_first_and_each_once():
             expected[i] = j
     assert pairs == sorted(expected.items())
     assert len(pairs) > 20
+    hour = np.arange(0, 3600, 1 / 30)  # a table of all differences would need 93 GB
+    assert associate(hour.tolist(), (hour + 0.01).tolist()) == [(i, i) for i in range(len(hour))]
 
 
 def test_tum_sequences_are_never_divided(tmp_path):

@@ -165,7 +165,7 @@ def test_a_server_that_does_not_state_the_length(server, tmp_path):
 def test_a_wrong_checksum_or_size_leaves_nothing_behind(server, tmp_path):
     with pytest.raises(DataError, match=r"sha256 is \w{64}, expected beef.*has changed"):
         get(server, tmp_path, checksum="sha256:beef")
-    with pytest.raises(DataError, match="has 1000000 bytes, expected 5: it was removed"):
+    with pytest.raises(DataError, match=r"file\.zip\.part: has more than 5 bytes, the size"):
         get(server, tmp_path, size=5)
     assert names(tmp_path) == []
 
@@ -203,6 +203,10 @@ def test_error_statuses(server, tmp_path):
 def test_no_server(tmp_path):
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/x: .*refused.*check the network"):
         fetch("http://127.0.0.1:9/x", tmp_path / "x")
+    with pytest.raises(
+        DataError, match=r"http://\[::1/x: Invalid IPv6 URL: fetch the file by hand"
+    ):
+        fetch("http://[::1/x", tmp_path / "x")
 
 
 def test_other_file_systems(tmp_path):
@@ -216,9 +220,26 @@ def test_other_file_systems(tmp_path):
     assert names(tmp_path) == ["source", "x"]
 
 
+def test_no_more_is_taken_than_expected(server, tmp_path, monkeypatch):
+    server.with_length = False
+    for limit in ({"size": 1000}, {"limit": 1000}, {"size": 1000, "checksum": SHA256}):
+        with pytest.raises(DataError, match="has more than 1000 bytes"):
+            get(server, tmp_path, **limit)
+        assert names(tmp_path) == []
+    assert get(server, tmp_path / "a", limit=len(CONTENT)).read_bytes() == CONTENT
+    url = (tmp_path / "a" / "file.zip").as_uri()
+    with pytest.raises(DataError, match="has more than 1000 bytes"):
+        fetch(url, tmp_path / "c" / "file.zip", limit=1000)
+    free = shutil.disk_usage(tmp_path)._replace(free=500_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    with pytest.raises(DataError, match=r"has more than 450000 bytes, .* free some space"):
+        get(server, tmp_path / "b")
+    assert names(tmp_path / "b") == []
+
+
 def test_a_full_disk(server, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(DataError, match=r"needs .* GB, has .*free.*data\.root"):
+    with pytest.raises(DataError, match=r"has more than 900 bytes, .*free.*data\.root"):
         get(server, tmp_path)
     assert names(tmp_path) == []

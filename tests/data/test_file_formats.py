@@ -261,7 +261,7 @@ def test_truncated_files_are_named(tmp_path, suffix, share):
         with pytest.raises(DataError, match=rf"d\{suffix}.*again"):
             io.read_raw_depth(path)
     path.write_bytes(b"")
-    with pytest.raises(DataError, match=rf"d\{suffix}: the file is empty"):
+    with pytest.raises(DataError, match=rf"d\{suffix}: .*again"):
         io.read_raw_depth(path)
     path.unlink()
     with pytest.raises(DataError, match=rf"d\{suffix} does not exist"):

@@ -84,6 +84,13 @@ def test_missing_split_folder_does_not_fall_back_to_the_other_splits_files(tmp_p
         segmentation(tmp_path, split="val")
 
 
+def test_a_missing_folder_is_told_with_all_others_closest_first(tmp_path):
+    write(tmp_path / "images/train/a.png", photo())
+    (tmp_path / "masks").mkdir()
+    with pytest.raises(DataError, match=r"labels does not exist; .* holds images, masks: check"):
+        segmentation(tmp_path, labels="labels")
+
+
 def test_flat_masks_serve_split_images(tmp_path):
     write(tmp_path / "images/train/a.png", photo())
     write(tmp_path / "images/val/b.png", photo())
@@ -91,6 +98,32 @@ def test_flat_masks_serve_split_images(tmp_path):
         write(tmp_path / f"masks/{stem}.png", ids())
     assert stems(segmentation(tmp_path)) == ["a"]
     assert stems(segmentation(tmp_path, split="val")) == ["b"]
+
+
+def test_a_table_pairs_files_of_any_name(tmp_path):
+    for i in range(4):
+        write(tmp_path / f"rgb/{i}.png", photo(i))
+        write(tmp_path / f"ids/mask_{9 - i}.png", ids(i % 3))
+    rows = ["image, mask, split", "rgb/0.png, ids/mask_9.png, train", "rgb/1.png,,train",
+            "rgb/2.png,ids/mask_7.png,train", "rgb/3.png,ids/mask_6.png,validation"]  # fmt: skip
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    lists = {"split_files": {"train": "list.csv", "val": "list.csv", "test": "list.csv"}}
+    names = {"split_names": {"val": "validation"}}
+    with pytest.raises(DataError, match=r"list\.csv: line 3 has no mask: .*missing=skip"):
+        segmentation(tmp_path, **lists)
+    assert stems(segmentation(tmp_path, **lists, missing="skip")) == ["0", "2"]
+    dataset = segmentation(tmp_path, **lists, missing="keep")
+    assert stems(dataset) == ["0", "1", "2"]
+    assert [int(dataset[i]["labels"][0, 0]) for i in (0, 2)] == [0, 2]
+    assert "labels" not in dataset[1]
+    assert stems(segmentation(tmp_path, **lists, **names, split="val")) == ["3"]
+    with pytest.raises(DataError, match=r"list\.csv: no image found"):
+        segmentation(tmp_path, **lists, split="test")
+    with pytest.raises(DataError, match=r"list\.csv: no column depth"):
+        segmentation(tmp_path, **lists, depth="d", max_depth=10)
+    (tmp_path / "rgb/2.png").unlink()
+    with pytest.raises(DataError, match=r"list\.csv: 1 files of its 2 images do not exist.*2\.png"):
+        segmentation(tmp_path, **lists, missing="skip")
 
 
 def test_fractions_cover_everything_once_and_are_stable(tmp_path):
@@ -219,10 +252,15 @@ def test_faulty_folders(tmp_path):
     (tmp_path / "imges").mkdir()
     with pytest.raises(DataError, match=r"images does not exist; .* holds imges: .*data\.images"):
         segmentation(tmp_path)
+    (tmp_path / "labls").mkdir()
+    with pytest.raises(DataError, match=r"holds imges, labls: .*data\.images"):  # near names first
+        segmentation(tmp_path)
     (tmp_path / "images/train").mkdir(parents=True)
     with pytest.raises(DataError, match=r"no file in .*images/train.*it is empty"):
         segmentation(tmp_path)
     (tmp_path / "images/train/a.heic").write_bytes(b"x")
+    for name in ("b", "c"):  # endless, if they were followed
+        (tmp_path / "images/train" / name).symlink_to("..")
     with pytest.raises(DataError, match=r"no file in .*suffix of \.jpg .*found .*a\.heic"):
         segmentation(tmp_path)
 
@@ -276,6 +314,10 @@ def test_colour_masks(tmp_path):
     dataset = one(tmp_path, np.array(colors, np.uint8)[mask], label_colors=colors, ignore_index=3)
     assert np.array_equal(dataset[0]["labels"], np.where(mask == 3, IGNORE_INDEX, mask))
     assert dataset.info.palette == ((255, 0, 0), (0, 255, 0), (0, 0, 255))
+    mask[0, :3] = mask[1] = 2
+    dataset = one(tmp_path, np.array(colors, np.uint8)[np.where(mask == 2, 2, 0)])
+    with pytest.raises(DataError, match=r"2 colours: .*label_colors=\[\[0,0,255\],\[255,0,0\]\]"):
+        dataset[0]
 
 
 def test_class_options(tmp_path):
@@ -286,6 +328,8 @@ def test_class_options(tmp_path):
         ({"num_classes": 256}, r"data\.num_classes=256 must lie in 1\.\.255"),
         ({"class_names": ["a"]}, r"data\.class_names has 1 rows for 3 classes"),
         ({"label_colors": [[1, 2, 3]]}, r"data\.label_colors has 1 rows for 3"),
+        ({"label_colors": [[1, 2]] * 3}, r"data\.label_colors must have rows \[r,g,b\]"),
+        ({"label_colors": [[1, 2, 300]] * 3}, r"data\.label_colors must have rows \[r,g,b\]"),
     ]:
         with pytest.raises(DataError, match=says):
             one(tmp_path, ids(), **options)
@@ -360,6 +404,8 @@ def test_depth_options(tmp_path):
         ({"max_depth": None}, r"data\.max_depth is needed"),
         ({"min_depth": 20}, r"data\.min_depth=20 must lie"),
         ({"depth_scale": 0}, r"data\.depth_scale=0"),
+        ({"depth_scale": 1e-320}, r"data\.depth_scale=.* must be above 0"),
+        ({"cache_size": [5]}, r"data\.cache_size=\[5\]: must be \[height, width\]"),
     ]:
         with pytest.raises(DataError, match=says):
             depth_set(tmp_path, **options)

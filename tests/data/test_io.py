@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpt.data.errors import DataError
 from dpt.data.formats import io
+from dpt.files import DataError
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.integers(0, 256, (24, 32, 3), dtype=np.uint8)
@@ -51,7 +51,7 @@ def test_size_is_told_by_the_header(tmp_path, suffix):
 @pytest.mark.parametrize("content", [b"", b"nothing", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"GIF89a"])
 def test_size_of_what_is_no_photo(tmp_path, content):
     (tmp_path / "photo.png").write_bytes(content)
-    with pytest.raises(DataError, match=r"photo\.png: (cannot be|the file is empty)"):
+    with pytest.raises(DataError, match=r"photo\.png: not a picture"):
         io.read_size(tmp_path / "photo.png")
     with pytest.raises(DataError, match=r"gone\.png"):
         io.read_size(tmp_path / "gone.png")
@@ -102,10 +102,10 @@ def test_bytes_after_the_end_mark_do_no_harm(tmp_path):
         assert io.read_image(path).shape == NOISE.shape
 
 
-@pytest.mark.parametrize(("content", "says"), [(b"", "empty"), (b"hello", "not a picture")])
-def test_file_without_a_picture(tmp_path, content, says):
+@pytest.mark.parametrize("content", [b"", b"hello"])
+def test_file_without_a_picture(tmp_path, content):
     (tmp_path / "a.jpg").write_bytes(content)
-    with pytest.raises(DataError, match=rf"a\.jpg.*{says}"):
+    with pytest.raises(DataError, match=r"a\.jpg: not a picture"):
         io.read_image(tmp_path / "a.jpg")
 
 

@@ -2,6 +2,8 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -207,31 +209,55 @@ def test_cache_is_filled_before_workers_start(num_workers):
     assert dataset.preloaded == num_workers
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody knows who sent a signal")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_workers_leave_a_wish_to_stop_to_the_main_process(number):
-    """Ctrl-C, ``timeout`` and SLURM tell all processes of a job."""
+    """Ctrl-C, ``timeout`` and SLURM tell all processes of a job, perhaps more than once."""
     iterator = iter(loader(num_workers=1))
     next(iterator)
     worker = iterator._workers[0]
-    os.kill(worker.pid, number)
+    for _ in range(2):
+        subprocess.run(["kill", f"-{number}", str(worker.pid)], check=True)
     assert len(list(iterator)) == 1
     assert worker.is_alive()
 
 
-@pytest.mark.slow
-def test_the_second_sigterm_ends_a_worker():
-    """So nobody waits for one that hangs: torch and the end of the process send it again."""
-    code = """if True:
-        import os, signal
-        from dpt.data.loading import init_worker
-        init_worker(0)
-        os.kill(os.getpid(), signal.SIGTERM)
-        print("alive", flush=True)
-        os.kill(os.getpid(), signal.SIGTERM)
-        print("still")
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "alive\n")
+LIVING_WORKERS = """if True:
+    import os, signal, sys, time
+    sys.path.insert(0, {tests!r})
+    from test_loading import Noise, loader
+
+    class Hangs(Noise):
+        def __getitem__(self, index):
+            return super().__getitem__(index) if index < 4 else time.sleep(1000)
+
+    batches = iter(loader(Hangs(), training=False, num_workers=2))
+    next(batches)
+    print("a batch", flush=True)
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("raise SystemExit(3)", 3),
+        pytest.param("os.kill(os.getpid(), signal.SIGKILL)", -9, marks=pytest.mark.slow),
+        pytest.param("del batches", 0, marks=pytest.mark.slow),
+    ],
+)
+def test_workers_end_with_their_process(end, code):
+    """Also those that hang: nobody waits for them, and none is left."""
+    script = LIVING_WORKERS.format(tests=str(Path(__file__).parent), end=end)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, _ = process.communicate(timeout=60)  # the workers hold the pipe, too
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, out) == (code, "a batch\n")
 
 
 @pytest.mark.gpu

@@ -283,6 +283,9 @@ def test_a_packed_split_is_not_overwritten(tree, tmp_path):
     with pytest.raises(DataError, match=r"val\.json: the split is already packed"):
         pack(folder_set(tree), tmp_path)
     assert contents(tmp_path) == before
+    (tmp_path / "val.json").unlink()
+    with pytest.raises(DataError, match=r"val-000000\.tar: exists, but val\.json does not"):
+        pack(folder_set(tree), tmp_path)
 
 
 def test_samples_that_cannot_be_read(tree, tmp_path, caplog):
@@ -334,6 +337,8 @@ def changed(folder, shards, change):
         lambda v: v["shards"][0].update(name="a/b.tar"),
         lambda v: v["shards"][0].update(sha256="../../x"),
         lambda v: v["shards"][0].update(samples="many"),
+        lambda v: v["shards"][0].update(samples=10**9),
+        lambda v: v["shards"][0].update(samples=10**9, size=10**13),
         lambda v: v["shards"].clear(),
         lambda v: v.update(format="dpt-packed-99"),
         lambda v: v["info"].update(targets=["everything"]),
@@ -359,11 +364,24 @@ def test_shards_that_differ_from_the_index(tmp_path, shards):
     first.write_bytes(tar_of({"1.jpg": b"x"}, size=len(whole)))
     with pytest.raises(DataError, match=r"val-000000\.tar: has 1 samples, expected"):
         packed(folder)[0]
+    member = tarfile.TarInfo("1.jpg")
+    member.pax_headers = {"size": "-512"}
+    first.write_bytes(tar_of({}, member, size=len(whole)))
+    with pytest.raises(
+        DataError, match=r"val-000000\.tar: not a readable shard .*not a plain file"
+    ):
+        packed(folder)[0]
     first.unlink()
     with pytest.raises(DataError, match=r"val-000000\.tar: does not exist: copy it again"):
         packed(folder)[0]
     with pytest.raises(DataError, match=r"index .*test\.json does not exist; .*dpt data pack"):
         PackedDataset(root=str(folder), split="test")
+
+
+def npz(array):
+    file = io.BytesIO()
+    np.savez(file, array)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -373,6 +391,9 @@ def test_shards_that_differ_from_the_index(tmp_path, shards):
         ({"jpg": b"x", "json": b"{}"}, r"s\.jpg: not a picture"),
         ({"png": None}, r"s\.json: missing or damaged"),
         ({"png": None, "json": b"3"}, r"s\.json: missing or damaged"),
+        ({"png": None, "json": b'{"class_id": "x"}'}, r"s\.json: missing or damaged"),
+        ({"png": None, "json": b'{"value": NaN}'}, r"s\.json: missing or damaged"),
+        ({"png": None, "json": b"{}", "depth.npz": npz("text")}, "depth is <U4"),
         ({"png": None, "json": b"{}", "depth.npz": b"PK\3\4"}, r"s\.depth\.npz: cannot be read"),
     ],
 )

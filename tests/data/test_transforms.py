@@ -6,6 +6,7 @@ import pytest
 
 from dpt.data import Augmented, Dataset, EvalTransform, FolderDataset, TrainTransform
 from dpt.data.resize import resize_image, resize_map
+from dpt.data.transforms import LUMA
 from dpt.types import IGNORE_INDEX, DatasetInfo, Preprocessing, Sample
 
 H, W = 48, 64
@@ -142,6 +143,68 @@ def test_zoom_1_covers_image_size_as_lower_bound_does(size):
     assert np.allclose(shown, expected, rtol=0.1, atol=1.6)
 
 
+def draws(size: int, seeds: range, **options) -> dict[str, np.ndarray]:
+    """What each change did in the result of each seed, read off the results.
+
+    The depth tells the place in the photo; the photo has one colour and a brighter pixel in the
+    middle.
+    """
+    options = {"hflip": 0.5, "rotate": 10.0, "grayscale": 0.5, "color": 0.5} | options
+    transform = TrainTransform(image_size=[25, 25], zoom_scales_depth=False, **options)
+    sample = coordinates(size, size)
+    sample["image"][:] = 60, 40, 20
+    sample["image"][size // 2, size // 2] = 120, 80, 40
+    found: dict[str, list[float]] = {}
+    for seed in seeds:
+        out = transform(sample, seed=seed)
+        rows = np.floor(out["depth"] - 1 + 1e-3)
+        columns = (out["depth"] - 1 - rows) * 1000
+        luma = out["image"] @ LUMA
+        across = columns[12, 20] - columns[12, 4]
+        changes = {
+            "flip": across < 0,
+            "angle": rows[12, 20] - rows[12, 4],
+            "grey": np.ptp(out["image"][7, 7].astype(int)) == 0,
+            "brightness": luma[7, 7],
+            "blur": luma[12, 12] / luma[7, 7],
+            "zoom": abs(across),
+            "row": rows[12, 12],
+            "column": columns[12, 12],
+        }
+        for name, value in changes.items():
+            found.setdefault(name, []).append(float(value))
+    return {name: np.array(values) for name, values in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "names"),
+    [
+        (25, {"blur": 0.5}, "flip angle grey brightness blur"),
+        (75, {"zoom": [1.2, 2.0]}, "flip angle grey brightness zoom row column"),
+    ],
+)
+def test_no_change_depends_on_another(size, options, names):
+    found = draws(size, range(400), **options)
+    values = np.stack([found[name] for name in names.split()])
+    correlations = np.corrcoef(values) - np.eye(len(values))
+    assert np.abs(correlations).max() < 0.22  # 4.4 standard deviations
+
+
+@pytest.mark.parametrize(("image_size", "places"), [([8, 8], 5), ([16, 24], 13)])
+def test_windows_are_equally_likely_at_all_places(image_size, places):
+    """Also at the first and last, and where the window is larger than the photo (zoom 0.5)."""
+    sample = coordinates(8, 12)
+    sample["depth"][:] = 1 + np.arange(12)
+    zoom = 1.0 if image_size == [8, 8] else 0.5
+    transform = TrainTransform(image_size=image_size, hflip=0, zoom=[zoom, zoom],
+                               zoom_scales_depth=False)  # fmt: skip
+    depths = [transform(sample, seed=seed)["depth"] for seed in range(100 * places)]
+    first = [d[:, 0].max() - 1 if zoom == 1 else d.any(axis=0).argmax() for d in depths]
+    counts = np.bincount(np.array(first, int), minlength=places)
+    assert len(counts) == places
+    assert ((counts - 100) ** 2 / 100).sum() < 3 * places
+
+
 def test_same_seed_same_result_and_inputs_untouched():
     options = {"zoom": [0.5, 2.0], "hflip": 0.5, "rotate": 10.0, "color": 1.0, "blur": 0.3}
     sample = coordinates()
@@ -185,7 +248,9 @@ def test_wrong_settings_are_named(options):
 # ------------------------------------------------------------------------------------ resizing
 
 
-@pytest.mark.parametrize("rule", ["train", "area", "bilinear", "cubic"])
+@pytest.mark.parametrize(
+    "rule", ["train", "area", "bilinear", "cubic", "bilinear_antialias", "cubic_antialias"]
+)
 def test_rules_agree_on_a_smooth_picture(rule):
     rows, columns = np.mgrid[:96, :128]
     smooth = np.dstack([rows, columns, rows + columns]).astype(np.uint8)
@@ -223,14 +288,73 @@ def test_evaluation_keeps_labels_at_their_own_size():
     assert sample["image"].shape == (H, W, 3)
 
 
+def midas_size(height, width, target, rule, multiple):
+    """MiDaS, midas/transforms.py, Resize.get_size, with keep_aspect_ratio=True."""
+
+    def constrain(x, min_val=0, max_val=None):
+        y = int(np.round(x / multiple) * multiple)
+        if max_val is not None and y > max_val:
+            y = int(np.floor(x / multiple) * multiple)
+        if y < min_val:
+            y = int(np.ceil(x / multiple) * multiple)
+        return y
+
+    scale_height, scale_width = target[0] / height, target[1] / width
+    if rule == "lower_bound":
+        scale = max(scale_height, scale_width)
+        limits = [{"min_val": side} for side in target]
+    elif rule == "upper_bound":
+        scale = min(scale_height, scale_width)
+        limits = [{"max_val": side} for side in target]
+    else:
+        fit_width = abs(1 - scale_width) < abs(1 - scale_height)
+        scale = scale_width if fit_width else scale_height
+        limits = [{}, {}]
+    return tuple(
+        constrain(scale * x, **limit) for x, limit in zip((height, width), limits, strict=True)
+    )
+
+
+@pytest.mark.parametrize("rule", ["lower_bound", "upper_bound", "minimal"])
+def test_the_networks_input_has_the_size_of_midas(rule):
+    random = np.random.default_rng(0)
+    for _ in range(2000):
+        height, width = random.integers(100, 2000, 2).tolist()
+        target = tuple(random.integers(100, 700, 2).tolist())
+        multiple = int(random.choice([1, 14, 16, 32]))
+        ours = Preprocessing(image_size=target, resize=rule, multiple_of=multiple)
+        wanted = midas_size(height, width, target, rule, multiple)
+        # where MiDaS rounds to 0 pixels, ours takes one multiple
+        assert ours.input_size(height, width) == tuple(max(multiple, side) for side in wanted)
+
+
+def test_sizes_off_the_multiple_and_ties():
+    ade20k = Preprocessing(image_size=(520, 520), multiple_of=16)
+    assert ade20k.input_size(480, 640) == (528, 688)
+    fits = Preprocessing(image_size=(480, 640), multiple_of=14, resize="upper_bound")
+    assert fits.input_size(960, 1280) == (476, 630)
+    minimal = Preprocessing(image_size=(384, 384), multiple_of=32, resize="minimal")
+    assert minimal.input_size(320, 480) == (384, 576)  # 1.2 and 0.8: the height's
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"multiple_of": 0}, {"std": (0.0, 0, 0)}, {"std": (1, -1, 1)}, {"mean": (np.nan, 0, 0)}],
+    ids=str,
+)
+def test_preprocessing_that_cannot_be_is_named(setting):
+    with pytest.raises(ValueError, match=f"preprocessing.{next(iter(setting))}="):
+        Preprocessing(**setting)
+
+
 def test_evaluation_honours_the_interpolation():
     image = np.random.default_rng(0).integers(0, 256, (H, W, 3), dtype=np.uint8)
     results = [
         EvalTransform(Preprocessing(image_size=(16, 16), interpolation=rule))({"image": image})
-        for rule in ("bilinear", "cubic", "area")
+        for rule in ("bilinear", "cubic", "area", "cubic_antialias")
     ]
     spread = [r["image"].std() for r in results]
-    assert spread[2] < spread[0] < spread[1]  # area averages, cubic sharpens
+    assert max(spread[2:]) < spread[0] < spread[1]  # area averages, cubic sharpens
 
 
 # ----------------------------------------------------------------------------------- Augmented

@@ -1,5 +1,9 @@
 """Videos frame by frame."""
 
+import os
+import socket
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -48,3 +52,39 @@ def test_a_lost_end_is_noticed(tmp_path):
     cut.write_bytes(data[:start][: start // 2] + b"\0" * (start - start // 2) + data[start:])
     with pytest.raises(DataError, match=r"of 30 frames can be decoded"):
         list(VideoReader(cut))
+
+
+def test_lists_of_other_files_and_addresses_are_no_videos(tmp_path, monkeypatch):
+    clip = write(tmp_path / "clip.mp4", [np.zeros((48, 64, 3), np.uint8)] * 3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/clip.ts"
+        for text in (f"#EXTM3U\n#EXTINF:1,\n{clip}\n#EXT-X-ENDLIST\n",
+                     f"#EXTM3U\n#EXTINF:1,\n{address}\n#EXT-X-ENDLIST\n",
+                     f"ffconcat version 1.0\nfile {clip.name}\n"):  # fmt: skip
+            (tmp_path / "list.mp4").write_text(text)
+            with pytest.raises(DataError, match="not a video"):
+                VideoReader(tmp_path / "list.mp4")
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has asked
+            server.accept()
+
+
+@pytest.mark.parametrize("fps", [119.9234, 999.99, 0.01, 1 / 3])
+def test_every_rate_can_be_written(tmp_path, fps):
+    writer = VideoWriter(tmp_path / "clip.mp4", fps=fps)
+    for _ in range(3):
+        writer.write(np.zeros((48, 64, 3), np.uint8))
+    writer.close()
+    assert VideoReader(tmp_path / "clip.mp4").fps == pytest.approx(fps, rel=1e-2)
+
+
+def test_a_size_that_cannot_be_written(tmp_path):
+    with pytest.raises(DataError, match="1x1"):
+        VideoWriter(tmp_path / "clip.mp4", fps=8.0).write(np.zeros((1, 1, 3), np.uint8))
+
+
+def test_names_that_opencv_does_not_take(tmp_path):
+    path = tmp_path / os.fsdecode(b"\xe9.mp4")
+    for work in (VideoReader, partial(VideoWriter, fps=8.0)):
+        with pytest.raises(DataError, match="must be UTF-8: rename it"):
+            work(path)

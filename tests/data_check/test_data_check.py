@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import cv2
@@ -17,6 +18,7 @@ from dpt.config.compose import config_dir
 from dpt.data import Dataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS, UNITS, likely_scale
+from dpt.data_check.propose import class_settings
 from dpt.data_check.registration import edge_scores, find_move
 from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.types import DatasetInfo, Sample
@@ -37,6 +39,18 @@ def small_copy(source: Path, target: Path, labels: str) -> None:
                 :count
             ]:
                 shutil.copy(file, target / kind / split / file.name)
+
+
+def two_dozen(source: Path, target: Path, labels: str) -> list[str]:
+    """24 images of the train split, evenly spread, in ``target``; their stems."""
+    every = sorted((source / "images/train").iterdir())
+    photos = every[:: len(every) // 24][:24]
+    for kind in ("images", labels):
+        (target / kind / "train").mkdir(parents=True)
+    for photo in photos:
+        shutil.copy(photo, target / "images/train" / photo.name)
+        shutil.copy(source / labels / f"train/{photo.stem}.png", target / labels / "train")
+    return [photo.stem for photo in photos]
 
 
 @pytest.fixture
@@ -206,6 +220,92 @@ def test_faults_of_masks_are_found(camvid, plant, code, severity):
     assert found.keys() - HARMLESS == {code}  # and said once
 
 
+def reordered(folder: Path, order) -> None:
+    """File i gets the content of file order[i]."""
+    paths = sorted(folder.iterdir())
+    contents = [path.read_bytes() for path in paths]
+    for path, source in zip(paths, order, strict=True):
+        path.write_bytes(contents[source])
+
+
+PAIRINGS = {  # the code without the kind, its severity, what the finding says
+    "right": None,
+    "shuffled": ("unpaired", None, "no better than those of other samples"),
+    "next": ("unpaired", None, "when given to the previous sample"),
+    "swapped": ("swapped", "warning", "2 of 24"),
+    "mirrored": ("unpaired", "error", "when flipped left to right"),
+}
+
+
+@pytest.mark.parametrize("fault", PAIRINGS)
+@pytest.mark.parametrize(
+    ("name", "labels", "kind"),
+    [
+        ("camvid", "masks", "labels"),
+        pytest.param("rgbd", "depth", "depth", marks=pytest.mark.slow),
+    ],
+)
+def test_labels_of_other_photos_are_found(shared_data, tmp_path, name, labels, kind, fault):
+    stems = two_dozen(shared_data / name, tmp_path, labels)
+    folder, order = tmp_path / labels / "train", np.arange(24)
+    if fault == "mirrored":
+        for path in folder.iterdir():
+            save(path, load(path)[:, ::-1])
+    elif fault == "swapped":
+        order[[4, 15]] = order[[15, 4]]
+    elif fault == "next":
+        order = np.roll(order, 1)
+    elif fault == "shuffled":
+        order = np.random.default_rng(0).permutation(24)
+    reordered(folder, order)
+    found = diagnose(tmp_path, f"data={name}", "data.root={root}", splits=["train"])
+    codes = {code for code in found if code.startswith(kind)} - HARMLESS
+    if fault == "right":
+        assert codes == set()
+        return
+    code, severity, said = PAIRINGS[fault]
+    assert codes == {f"{kind}_{code}"}
+    assert found[f"{kind}_{code}"].severity == (severity or found[f"{kind}_{code}"].severity)
+    if (kind, fault) != ("depth", "next"):  # neighbouring frames of one room are alike
+        assert said in found[f"{kind}_{code}"].message
+    assert found[f"{kind}_{code}"].remedy
+    if fault == "swapped":
+        named = " ".join(found[f"{kind}_{code}"].examples)
+        assert stems[4] in named
+        assert stems[15] in named
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "labels"), [("camvid", "masks"), ("rgbd", "depth")])
+def test_a_shuffled_set_is_found(shared_data, tmp_path, name, labels):
+    for kind in ("images", labels):
+        shutil.copytree(shared_data / name / kind, tmp_path / kind, copy_function=shutil.copyfile)
+    for path in [tmp_path, *tmp_path.rglob("*")]:
+        path.chmod(0o755)
+    count = len(list((tmp_path / labels / "train").iterdir()))
+    reordered(tmp_path / labels / "train", np.random.default_rng(0).permutation(count))
+    found = diagnose(tmp_path, f"data={name}", "data.root={root}", splits=["train"])
+    kind = "labels" if name == "camvid" else "depth"
+    severity = found[f"{kind}_unpaired"].severity  # depth maps of one room are alike
+    assert severity == "error" or (kind, severity) == ("depth", "warning")
+
+
+def test_masks_of_one_split_shifted_by_one_class(camvid):
+    for path in files(camvid, "masks", "val"):
+        mask = load(path)
+        save(path, np.where(mask == 11, mask, (mask + 1) % 11).astype(np.uint8))
+    found = diagnose(camvid, *CAMVID)
+    assert found.keys() - HARMLESS == {"class_shift"}
+    assert (found["class_shift"].split, found["class_shift"].severity) == ("val", "error")
+
+
+@pytest.mark.slow
+def test_masks_of_both_splits_shifted_by_one_class(camvid):
+    change(camvid, "masks", lambda mask: np.where(mask == 11, mask, mask + 1).astype(np.uint8))
+    found = diagnose(camvid, *CAMVID)
+    assert found.keys() - HARMLESS == {"off_by_one"}
+
+
 @pytest.mark.slow
 def test_the_shift_of_masks_is_measured(camvid):
     shifted_masks(camvid)
@@ -252,6 +352,22 @@ def whole_metres(root):
     return []
 
 
+def a_tenth(root):
+    path = files(root, "depth")[3]
+    depth = load(path)
+    save(path, np.where(depth == 65535, depth, depth // 10).astype(np.uint16))
+    return [path.stem]
+
+
+def disparity(root):
+    def inverted(depth):
+        known = (depth > 0) & (depth < 65535)
+        return np.where(known, 3e6 / depth.clip(1), 0).astype(np.uint16)
+
+    change(root, "depth", inverted)
+    return []
+
+
 NO_65535 = "data.invalid_depth=[0]"
 
 
@@ -278,6 +394,18 @@ NO_65535 = "data.invalid_depth=[0]"
             "[0,65535]",
         ),
         (eight_bits, ("data.depth_scale=0.04",), "depth_8bit", "warning", "16-bit"),
+        # one remedy: another scale would make the fault look mended
+        (eight_bits, (), "depth_unit", "warning", "16-bit"),
+        pytest.param(
+            eight_bits,
+            ("data.depth_scale=1",),
+            "depth_unit",
+            "error",
+            "16-bit",
+            marks=pytest.mark.slow,
+        ),
+        (a_tenth, (), "depth_outlier", "warning", "unit"),
+        (disparity, (), "depth_inverse", "warning", "baseline / disparity"),
     ],
 )
 def test_faults_of_depth_are_found(rgbd, plant, overrides, code, severity, remedy):
@@ -288,6 +416,14 @@ def test_faults_of_depth_are_found(rgbd, plant, overrides, code, severity, remed
     said = " ".join(found[code].examples)
     assert all(name in said for name in named), said
     assert found.keys() - HARMLESS == {code}
+
+
+def test_one_unit_is_proposed_for_all_splits(rgbd):
+    """Alone, val would look like KITTI's 1/256 m: it shows only what is near."""
+    data = configured("data=rgbd", f"data.root={rgbd}", "data.depth_scale=1")
+    findings, _ = examine(data, splits=["train", "val"])
+    hints = {f.split: f.remedy for f in findings if f.code == "depth_unit"}
+    assert hints == dict.fromkeys(("train", "val"), "set data.depth_scale=0.001")
 
 
 def test_many_faults_at_once(camvid):
@@ -345,8 +481,59 @@ def test_the_report_lists_findings_and_the_exit_code_says_pass_or_fail(data_chec
     assert first["code"] == "label_outside"
     assert first.keys() == {"severity", "code", "split", "message", "remedy", "examples"}
     out = capsys.readouterr().out
+    assert "480 x 360" in out  # the tables of the report
+    assert "Bicyclist" in out
     assert "reading val: 6 of 6" in out  # lines, no bar, without a terminal
     assert "2 masks with class ids outside 0..10: 40, 77" in out
+
+
+def pasted(remedy: str) -> list[str]:
+    """The settings that a remedy names, without those of the task."""
+    words = remedy.partition(";")[0].removeprefix("set ").split()
+    return [word for word in words if word.startswith("data.")]
+
+
+def test_settings_of_an_unknown_folder_are_proposed(data_check, camvid, tmp_path, capsys):
+    folder = ("data=folder", f"data.root={camvid}", "data.labels=masks", "data.num_workers=0")
+    assert data_check(tmp_path / "run", *folder) == 0
+    note = next(f for f in report(tmp_path / "run") if f["code"] == "proposal")
+    assert pasted(note["remedy"]) == ["data.num_classes=12", "data.ignore_index=255"]
+    assert "data.ignore_index" in note["remedy"].partition(";")[2]  # 11 may mean unlabelled
+    weights = note["remedy"].partition("class_weights=")[2].partition(";")[0]
+    assert len(json.loads(weights)) == 12
+    assert passes(diagnose(camvid, *folder, *pasted(note["remedy"])))
+
+
+def test_colours_and_range_of_an_unknown_folder_are_proposed(camvid, rgbd, tmp_path):
+    palette = np.random.default_rng(0).integers(0, 255, (12, 3), np.uint8)
+    palette[11] = 0
+    change(camvid, "masks", lambda mask: palette[mask])
+    folder = ("data=folder", f"data.root={camvid}", "data.labels=masks", "data.num_workers=0")
+    found = diagnose(camvid, *folder)
+    assert passes(found)
+    colors, count = sorted(pasted(found["proposal"].remedy))
+    assert count == "data.num_classes=12"
+    rows = json.loads(colors.partition("=")[2])
+    assert sorted(rows) == sorted(palette.tolist())
+    assert passes(diagnose(camvid, *folder, count, colors))
+    found = diagnose(rgbd, "data=folder", f"data.root={rgbd}", "data.depth=depth",
+                     "data.invalid_depth=[0,65535]")  # fmt: skip
+    assert passes(found)
+    assert pasted(found["proposal"].remedy) == ["data.max_depth=100.0"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "settings"),
+    [
+        ((0, 1, 2, 255), {"num_classes": 3, "ignore_index": 255}),
+        ((0, 1, 3), {"num_classes": 4, "ignore_index": 255}),
+        ((1, 2, 3, 255), {"label_map": [1, 2, 3]}),
+        ((0, 255), {"label_map": [0, 255]}),
+        ((7, 8, 11, 26), {"label_map": [7, 8, 11, 26]}),
+    ],
+)
+def test_classes_of_ids(ids, settings):
+    assert class_settings(Counter((i,) for i in ids))[0] == settings
 
 
 def test_a_mistake_in_the_configuration_is_no_finding(data_check, tmp_path, capsys):
@@ -512,6 +699,10 @@ def test_a_known_move_is_found_again(scale, shift):
     assert (found.dx * 240, found.dy * 240) == pytest.approx(shift, abs=1.5)
 
 
+def test_a_photo_of_one_row_is_compared():
+    assert edge_scores(np.zeros((1, 3000, 3), np.uint8), np.ones((1, 3000), bool)).ndim == 3
+
+
 @pytest.mark.parametrize(
     ("typical", "high", "max_depth", "tried", "unit"),
     [  # a room of 1.9 m, at most 3 m; a road of 15 m, at most 60 m
@@ -550,6 +741,13 @@ def test_quick_findings_name_the_remedy(camvid, rgbd):
         make_dataset(configured(*(o.format(root=camvid) for o in CAMVID)), "train"), 16
     )
     assert "set data.label_map=1-11" in line
+
+
+def test_quick_findings_tell_of_classes_that_do_not_occur(camvid):
+    settings = [o.format(root=camvid) for o in CAMVID if "root" in o]
+    data = configured("data=folder", *settings, "data.labels=masks", "data.num_classes=22")
+    (line,) = quick_findings(make_dataset(data, "train"), 16)
+    assert "set data.num_classes=12" in line
 
 
 def test_a_run_starts_with_them(train, dense_folder, tmp_path):

@@ -1,4 +1,4 @@
-"""Predictors that never look at the image, on data where their scores are known."""
+"""Predictors that understand nothing, on data where their scores are known."""
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def test_image_level_targets_have_a_constant_alone():
     objectives = {"classification": ClassificationObjective(num_classes=3),
                   "regression": RegressionObjective()}  # fmt: skip
     scores = trivial_scores(objectives, train, val, SIZE)
-    assert set(scores) == {"constant"}
+    assert set(scores) == {"constant", "nearest photo"}
     assert scores["constant"]["val/accuracy"] == 0.5
     assert scores["constant"]["val/mae"] == pytest.approx(1.5)  # 4 is said of 4 and of 1
 
@@ -136,3 +136,97 @@ def test_objectives_are_left_empty():
     objective = DepthObjective(max_depth=10.0)
     trivial_scores({"depth": objective}, data, data, SIZE)
     assert np.isnan(objective.compute()["abs_rel"])
+
+
+def photo(gray, **labels):
+    return {"image": np.full((*SIZE, 3), gray, np.uint8), "name": f"photo {gray}", **labels}
+
+
+def test_the_nearest_photo_is_repeated():
+    """Of two scenes, bright and dark, each has labels of its own."""
+    dark, bright = (halves(*ids, np.uint8) for ids in ((0, 1), (2, 1)))
+    train = Listed([photo(10, labels=dark), photo(240, labels=bright), photo(200)])
+    unlabelled = bright.copy()
+    unlabelled[:2] = 255
+    val = Listed([photo(30, labels=dark), photo(210, labels=unlabelled)])
+    objective = {"segmentation": SegmentationObjective(num_classes=3)}
+    scores = trivial_scores(objective, train, val, SIZE)
+    assert scores["nearest photo"]["val/miou"] == 1  # a photo without labels is passed over
+    assert scores["per position"]["val/miou"] < 0.8
+
+
+def test_a_photo_is_not_its_own_neighbour():
+    samples = [photo(10 + k, **depth_sample(left=2.0 + k)) for k in range(3)]
+    data = Listed(samples)
+    scores = trivial_scores({"depth": DepthObjective(max_depth=10.0)}, data, data, SIZE)
+    assert scores["nearest photo"]["val/abs_rel"] > 0.1
+
+
+def test_unknown_depth_of_the_nearest_photo_is_its_median():
+    train = [photo(10, **depth_sample()), photo(20, **depth_sample())]
+    train[0]["valid"][:, 6:] = False
+    val = Listed([photo(12, **depth_sample())])
+    scores = trivial_scores({"depth": DepthObjective(max_depth=10.0)}, Listed(train), val, SIZE)
+    assert scores["nearest photo"]["val/abs_rel"] == pytest.approx(0.4 * 6 / 8)
+
+
+def test_image_level_targets_of_the_nearest_photo():
+    train = Listed([photo(10, class_id=2, value=4.0), photo(240, class_id=1, value=8.0)])
+    val = Listed([photo(20, class_id=2, value=5.0)])
+    objectives = {"classification": ClassificationObjective(num_classes=3),
+                  "regression": RegressionObjective()}  # fmt: skip
+    scores = trivial_scores(objectives, train, val, SIZE)["nearest photo"]
+    assert scores["val/accuracy"] == 1
+    assert scores["val/mae"] == pytest.approx(1)
+
+
+class Counted(Listed):
+    """Counts how often samples are read."""
+
+    read = 0
+
+    def __getitem__(self, index):
+        self.read += 1
+        return super().__getitem__(index)
+
+
+def test_each_sample_is_read_once():
+    sizes = [(16, 20), (24, 30)] * 5
+    val = Counted([{"labels": halves(0, 1, np.uint8, size=size)} for size in sizes])
+    train = Counted([{"labels": halves(0, 1, np.uint8)}] * 3)
+    objective = {"segmentation": SegmentationObjective(num_classes=2)}
+    scores = trivial_scores(objective, train, val, SIZE)
+    assert scores["nearest photo"]["val/miou"] == 1
+    assert (train.read, val.read) == (len(train), len(val))
+
+
+@pytest.mark.slow
+def test_workers_do_not_matter():
+    samples = [photo(10 * k, **depth_sample(left=2.0 + k)) for k in range(5)]
+    data, objectives = Listed(samples), {"depth": DepthObjective(max_depth=10.0)}
+    alone, others = (trivial_scores(objectives, data, data, SIZE, num_workers=n) for n in (0, 2))
+    assert alone == others
+
+
+@pytest.mark.slow
+def test_real_photos(shared_data):
+    """What a model must beat; ``pytest -s -m slow -k real_photos`` prints the guide's figures."""
+    from dpt.data.datasets.folder import FolderDataset
+
+    options = {
+        "camvid": {"labels": "masks", "num_classes": 11, "ignore_index": 11},
+        "rgbd": {"depth": "depth", "depth_scale": 0.001, "invalid_depth": [0, 65535],
+                 "max_depth": 10.0},
+    }  # fmt: skip
+    objectives = {"camvid": {"segmentation": SegmentationObjective(num_classes=11)},
+                  "rgbd": {"depth": DepthObjective(max_depth=10.0)}}  # fmt: skip
+    best = {}
+    for name, arguments in options.items():
+        sets = [FolderDataset(root=shared_data / name, split=split, **arguments)
+                for split in ("train", "val")]  # fmt: skip
+        scores = trivial_scores(objectives[name], *sets, (192, 256))
+        print({kind: {k: round(v, 3) for k, v in row.items() if k.count("/") == 1}
+               for kind, row in scores.items()})  # fmt: skip
+        best[name] = scores["nearest photo"]
+    assert best["camvid"]["val/miou"] == pytest.approx(0.352, abs=0.01)
+    assert best["rgbd"]["val/abs_rel"] == pytest.approx(0.234, abs=0.01)

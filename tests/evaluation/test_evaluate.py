@@ -1,8 +1,13 @@
 """Scores of a checkpoint."""
 
 import json
+import re
+import shutil
 
 import pytest
+import torch
+from omegaconf import OmegaConf
+from tiny import ON_CPU, call
 
 import dpt
 
@@ -65,3 +70,67 @@ def test_heads_without_labels_are_left_out(evaluate, checkpoint, metrics, dense_
                    "data.depth=depth", "data.max_depth=10", "data.missing=skip")  # fmt: skip
     assert "val/abs_rel" in metrics(run)
     assert "val/miou" not in metrics(run)
+
+
+# ------------------------------------------------------------------------ a run's own data
+
+
+@pytest.mark.parametrize("form", ["{run}", "checkpoint={run}/checkpoints/last.ckpt"])
+def test_a_run_is_evaluated_on_its_own_data(form, train, dense_data, scores, tmp_path):
+    run = train(tmp_path / "run", "task=segmentation", *dense_data, "trainer.max_steps=1")
+    root = OmegaConf.load(run / "config.yaml").data.root
+    found, keys = tmp_path / "found", ["data.batch_size=1"]  # these change the run's
+    if form != "{run}":
+        root = str(shutil.copytree(root, tmp_path / "moved"))
+        keys.append(f"data.root={root}")
+    call("evaluate", form.format(run=run), f"run_dir={found}", *ON_CPU, *keys)
+    assert close(scores(found), scores(run))
+    data = OmegaConf.load(found / "config.yaml").data
+    assert (data.root, data.batch_size) == (root, 1)
+
+
+def test_without_a_run_the_data_must_be_named(checkpoint, tmp_path, capsys):
+    saved = tmp_path / "saved"
+    dpt.DPT.from_pretrained(checkpoint).save_pretrained(saved)
+    for source in (f"checkpoint={saved}", f"predictions={saved}"):
+        with pytest.raises(SystemExit) as stop:
+            call("evaluate", source, f"run_dir={tmp_path / 'run'}")
+        assert stop.value.code == 1
+        assert "data=NAME must be given" in capsys.readouterr().err
+
+
+def test_baselines_stand_beside_the_scores(evaluate, checkpoint, metrics, tmp_path):
+    found = metrics(evaluate(tmp_path, checkpoint))
+    for kind in ("constant", "per_position", "nearest_photo"):
+        assert 0 <= found[f"{kind}/val/miou"] <= 1
+        assert found[f"{kind}/val/abs_rel"] > 0
+    assert "constant" in (tmp_path / "log.txt").read_text()
+    assert '<th class="number">nearest photo</th>' in (tmp_path / "report.html").read_text()
+
+
+def test_without_a_train_split_there_are_no_baselines(evaluate, checkpoint, dense_folder, metrics,
+                                                      tmp_path):  # fmt: skip
+    (tmp_path / "data").mkdir()
+    for name in ("images", "depth"):
+        (tmp_path / "data" / name).mkdir()
+        (tmp_path / "data" / name / "val").symlink_to(dense_folder / name / "val")
+    run = evaluate(tmp_path / "run", checkpoint, "data=folder", f"data.root={tmp_path / 'data'}",
+                   "data.depth=depth", "data.max_depth=10", "data.missing=skip")  # fmt: skip
+    assert "val/abs_rel" in metrics(run)
+    assert "constant/val/abs_rel" not in metrics(run)
+    assert "no baselines" in (run / "log.txt").read_text()
+
+
+def test_predictions_that_are_not_finite_are_counted_and_named(
+    evaluate, checkpoint, metrics, tmp_path, capsys
+):
+    """As the smallest depth they would score an abs_rel of 0.9997."""
+    content = torch.load(checkpoint, weights_only=True)
+    name = next(k for k in content["state_dict"] if ".heads.depth." in k)
+    content["state_dict"][name].fill_(3e38)  # whose sums are infinite
+    torch.save(content, tmp_path / "large.ckpt")
+    with pytest.raises(SystemExit) as end:
+        evaluate(tmp_path / "run", tmp_path / "large.ckpt")
+    assert end.value.code == 1
+    assert metrics(tmp_path / "run")["nonfinite_predictions"] == 5
+    assert re.search(r"error: .*not finite.*: 5, such as \S+", capsys.readouterr().err)

@@ -20,7 +20,7 @@ from dpt.config.objects import check_arguments
 from dpt.data.transforms import EvalTransform
 from dpt.evaluation.predictions import PredictionFolder
 from dpt.evaluation.report import write_report
-from dpt.evaluation.scoring import Scorer
+from dpt.evaluation.scoring import Scorer, blocks_of
 from dpt.metrics import DepthMetrics, Protocol, SegmentationMetrics
 from dpt.objectives import ClassificationObjective, SegmentationObjective
 from dpt.types import IGNORE_INDEX, OutputSpec
@@ -135,10 +135,14 @@ def test_the_report_is_one_whole_page(plain_run):
     page = Page()
     page.feed(text)
     assert page.open == []
-    assert page.seen.count("img") == 8  # four of five images, by each of two heads
-    for heading in ("Scores", "Classes", "Largest confusions", "Worst images by abs_rel",
-                    "Worst images by miou"):  # fmt: skip
-        assert f">{heading}<" in text
+    assert page.seen.count("img") == 5 + 8  # examples, and four of the worst by each of two heads
+    headings = ("Examples", "Worst images by abs_rel", "Worst images by miou", "Scores", "Classes",
+                "Largest confusions", "Settings")  # fmt: skip
+    assert [text.index(f">{heading}<") for heading in headings] == sorted(
+        text.index(f">{heading}<") for heading in headings
+    )
+    assert "better than nearest photo" in text
+    assert not re.search(r">-?0\.[1-9]\d{3,}<", text)  # three digits
 
 
 def test_a_broken_file_counts_nowhere(evaluate, checkpoint, dense_folder, metrics, tmp_path):
@@ -161,7 +165,10 @@ def report_of(objectives, outputs, labels, tmp_path):
     scorer = Scorer(objectives, specs, keep=2)
     labels |= {"index": torch.arange(3), "name": ["<a>", "b", "c"]}
     scorer.add(outputs, labels, torch.zeros(3, 3, 8, 9, dtype=torch.uint8))
-    write_report(tmp_path / "report.html", scorer, scorer.scores(), scorer.intervals(), settings={})
+    intervals = scorer.intervals(blocks_of("abc", None))
+    write_report(
+        tmp_path / "report.html", scorer, scorer.scores(), intervals, baselines={}, settings={}
+    )
     text = (tmp_path / "report.html").read_text()
     page = Page()
     page.feed(text)
@@ -346,6 +353,10 @@ def test_the_manifest_of_dpt_predict_says_the_scale(
             "files": [f"depth/{path.stem}.png", f"depth_color/{path.stem}.png"],
         }))  # fmt: skip
     (root / "predictions.jsonl").write_text("\n".join([*lines, '{"name": "cut sho']))
+    with (root / "predictions.jsonl").open("a") as file:  # numbers that no file has
+        for scale in ("-1", "NaN", "1" + "0" * 400):
+            depth = f'{{"unit": "m", "scale": {scale}, "offset": 0}}'
+            file.write(f'\n{{"name": "x", "source": "x", "files": [], "depth": {depth}}}')
     found = metrics(score_files(tmp_path / "run", root))
     assert found["predictions_kind"] == "relative"
     assert found["protocol/alignment"] == "scale_shift"
@@ -354,23 +365,69 @@ def test_the_manifest_of_dpt_predict_says_the_scale(
     assert found["val/abs_rel"] == pytest.approx(expected["val/abs_rel"], rel=1e-3)
 
 
-def test_samples_of_one_stem_are_told_apart_by_their_folders(tmp_path):
-    for name in ("a/b/1.npy", "c/b/1.npy", "a/2.npy"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        np.save(tmp_path / name, np.ones((2, 2)))
-    folder = PredictionFolder(tmp_path, target="depth")
-    assert folder.find("/data/a/b/1.jpg") == tmp_path / "a/b/1.npy"
-    assert folder.find("/data/c/b/1.jpg") == tmp_path / "c/b/1.npy"
-    assert folder.find("elsewhere/2.png") == tmp_path / "a/2.npy"
-    with pytest.raises(ValueError, match="both have its name"):
-        folder.find("/data/b/1.jpg")
-    with pytest.raises(ValueError, match=r"no file 3\.\* in"):
-        folder.find("3.jpg")
-    np.save(tmp_path / "0012.npy", np.ones((2, 2)))
-    folder = PredictionFolder(tmp_path, target="depth")
-    assert folder.find("/data/nyu.mat#12") == tmp_path / "0012.npy"
-    with pytest.raises(ValueError, match=r"nyu\.mat#13: no file 13\.\*"):
-        folder.find("/data/nyu.mat#13")
+def prediction_folder(root, names, samples):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return PredictionFolder(root, target="depth", names=[f"/data/images/{s}" for s in samples])
+
+
+VAL = ["val/a/1.png", "val/b/1.png"]
+
+
+@pytest.mark.parametrize("front", ["", "val/", "images/val/"])
+def test_predictions_have_the_whole_relative_paths_of_their_images(tmp_path, front):
+    names = [f"{front}a/1.npy", f"{front}b/1.npy", "train/a/1.npy"]
+    folder = prediction_folder(tmp_path, names, VAL)
+    assert folder[0] == tmp_path / names[0]
+    assert folder[1] == tmp_path / names[1]
+
+
+def test_folders_may_be_left_out_where_names_differ(tmp_path):
+    samples = ["val/a/a_1.png", "val/b/b_1.png"]
+    folder = prediction_folder(tmp_path, ["a_1.npy", "b_1.png.npy"], samples)
+    assert [folder[k].name for k in (0, 1)] == ["a_1.npy", "b_1.png.npy"]
+
+
+def test_another_file_is_not_taken_where_one_is_missing(tmp_path):
+    folder = prediction_folder(tmp_path, ["val/a/1.npy", "train/b/1.npy", "val/1.npy"], VAL)
+    says = r"/data/images/val/b/1\.png: no file b/1\.\* in .*\(1 of 2 images have none\)"
+    with pytest.raises(ValueError, match=says):
+        folder[1]
+
+
+def test_predictions_of_another_split_or_without_folders_are_no_predictions(tmp_path):
+    folder = prediction_folder(tmp_path, ["train/a/1.npy", "train/b/1.npy", "1.npy"], VAL)
+    with pytest.raises(ValueError, match=r"no file a/1\.\* in .*\(2 of 2 images have none\)"):
+        folder[0]
+
+
+@pytest.mark.parametrize("names", [["2.npy", "val/2.npy"], ["2.npy", "2.png"]])
+def test_two_predictions_of_one_image_are_an_error(tmp_path, names):
+    with pytest.raises(ValueError, match="are predictions of one image: remove one"):
+        prediction_folder(tmp_path, names, ["val/2.png"])[0]
+
+
+def test_images_that_differ_only_in_zeros_are_an_error(tmp_path):
+    with pytest.raises(ValueError, match="differ only in the suffix or in zeros"):
+        prediction_folder(tmp_path, ["7.npy"], ["7.png", "07.png"])
+
+
+def test_samples_of_one_file_have_files_of_their_numbers(tmp_path):
+    folder = prediction_folder(tmp_path, ["0012.npy", "7.npy"], ["nyu.mat#12", "nyu.mat#13"])
+    assert folder[0] == tmp_path / "0012.npy"
+    with pytest.raises(ValueError, match=r"nyu\.mat#13: no file"):
+        folder[1]
+
+
+def test_files_of_other_images_are_refused_by_the_manifest(mistake, files, dense_folder, tmp_path):
+    """The same names, but predicted for the photos of the train split."""
+    root = tmp_path / "out"
+    shutil.copytree(files, root)
+    lines = [json.dumps({"name": f"{k}", "source": f"{dense_folder}/images/train/{k}.png",
+                         "files": [f"depth/{k}.npy"]}) for k in range(5)]  # fmt: skip
+    (root / "predictions.jsonl").write_text("\n".join(lines))
+    assert re.search(r"was predicted from \S+train/0\.png, which is not \S+val/", mistake(root))
 
 
 @pytest.fixture
@@ -397,11 +454,12 @@ def test_missing_and_misshapen_files_are_named(mistake, files, tmp_path):
     says = r"2\.npy: 9x7 pixels \(width x height\), but its truth has 48x32"
     assert re.search(says, mistake(broken, workers))
     (broken / "depth/0.npy").unlink()
-    assert re.search(r"val/0\.png: no file 0\.\* in \S+depth", mistake(broken))
+    assert re.search(r"val/0\.png: no file 0\.\* in \S+depth \(1 of 5", mistake(broken))
 
 
 def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, tmp_path):
     assert "no such folder" in mistake(tmp_path / "nowhere")
+    assert "split=['val']: must be a valid string" in mistake(tmp_path, "split=[val]")
     (tmp_path / "empty").mkdir()
     flat = mistake(tmp_path / "empty")
     assert "put predicted depth into" in flat
@@ -417,6 +475,8 @@ def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, 
     photos = ("data=imagefolder", f"data.root={image_folder}")
     assert "scores depth maps and class masks" in mistake(files, data=photos)
     assert "'metric' or 'relative'" in mistake(files, "predictions_kind=disparity")
+    for scale in ("nan", "-1", "0", "inf"):
+        assert "predictions_scale=" in mistake(files, f"predictions_scale={scale}")
     assert "no unit" in mistake(files, "predictions_kind=relative", "protocol.alignment=none")
     assert "one of the two" in mistake(files, "checkpoint=some.ckpt")
     assert "eigen_nyu is for maps of 480x640" in mistake(files, "protocol=nyu_eigen")
@@ -427,3 +487,39 @@ def test_the_log_says_what_a_protocol_cannot_see(evaluate, checkpoint, tmp_path,
     caplog.set_level(logging.WARNING)
     run = evaluate(tmp_path, checkpoint, "protocol.max_depth=500")
     assert "the data leaves out depths beyond" in (run / "log.txt").read_text()
+
+
+# ------------------------------------------------------------------------ blocks of images
+
+
+def scorer_of(names):
+    scorer = Scorer({"classification": ClassificationObjective(num_classes=3)}, {})
+    count = len(names)
+    labels = {"class_id": torch.zeros(count).long(), "index": torch.arange(count), "name": names}
+    right = torch.arange(count) < count // 2  # the first half: one video is easy, the other hard
+    logits = torch.stack([right.float(), 0.5 * torch.ones(count), torch.zeros(count)], 1)
+    scorer.add({"classification": logits}, labels, torch.zeros(count, 3, 2, 2, dtype=torch.uint8))
+    return scorer
+
+
+def test_intervals_resample_blocks():
+    names = [f"/data/{video}/{video}_{k}.png" for video in "ab" for k in range(50)]
+    scorer = scorer_of(names)
+    low, high = scorer.intervals(blocks_of(names, None))["accuracy"]
+    assert 0.35 < low < 0.45 < 0.55 < high < 0.65
+    for rule in ("folder", "/[ab]_"):
+        blocks = blocks_of(names, rule)
+        assert blocks.tolist() == [0] * 50 + [1] * 50
+        assert scorer.intervals(blocks)["accuracy"] == (0, 1)  # of two videos little is known
+    assert np.isnan(scorer.intervals(blocks_of(names, "data"))["accuracy"]).all()  # one block
+
+
+def test_names_without_a_match_are_blocks_of_their_own():
+    blocks = blocks_of([f"/data/{k}.png" for k in ("a_1", "a_2", "3", "4")], "[a-z]_")
+    assert len(set(blocks.tolist())) == 3
+
+
+def test_a_wrong_rule_of_blocks_is_refused_before_scoring(mistake, files):
+    assert "blocks=(: is no regular expression" in mistake(files, "blocks='('")
+    says = r"blocks=video_: matches no image's name, such as \S+val/0\.png"
+    assert re.search(says, mistake(files, "blocks=video_"))

@@ -172,7 +172,7 @@ def test_half_precision_inputs_and_autocast(loss):
 
 def test_mistakes_are_named():
     logits, labels = example()
-    with pytest.raises(ValueError, match="3 class_weights for 5 classes"):
+    with pytest.raises(ValueError, match="class_weights has 3 entries for 5 classes"):
         CrossEntropyLoss(class_weights=[1, 1, 1])(logits, labels)
     with pytest.raises(ValueError, match=r"labels \(B, H, W\)"):
         DiceLoss()(logits, labels[:, None])

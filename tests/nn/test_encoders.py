@@ -105,6 +105,7 @@ def test_unknown_timm_name_is_answered_with_near_ones(name, near):
     [
         ("vit_tiny_patch16_224", {"foo": 3}, "refused.*foo"),
         ("resnet18", {"foo": 3}, "refused.*foo"),
+        ("resnet18", {"checkpoint_path": "weights.pth"}, "refused.*checkpoint_path"),
         ("vit_tiny_patch16_224.no_such_tag", {}, "no_such_tag"),
         ("vit_tiny_patch16_224", {"out_indices": [2, 5, 8, 12]}, r"out_indices.*0\.\.11"),
         ("resnet18", {"out_indices": [1, 2, 3, 5]}, r"out_indices.*0\.\.4"),

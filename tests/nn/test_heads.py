@@ -235,7 +235,7 @@ def test_inpainting_places_the_pixels_of_each_token():
         ("depth", {"kind": "absolute"}, r"^heads\.kind='absolute': .*relative.*metric"),
         ("depth", {"kind": "metric"}, "needs max_depth > 0 in metres, not None"),
         ("depth", {"kind": "metric", "max_depth": 0.0}, "needs max_depth > 0"),
-        ("depth", {"kind": "metric", "max_depth": float("nan")}, "needs max_depth > 0"),
+        ("depth", {"kind": "metric", "max_depth": float("nan")}, "max_depth=nan: must be a finite"),
         ("depth", {"kind": "metric", "activation": "exp"}, r"activation='exp'.*sigmoid.*inverse"),
         ("segmentation", {"num_classes": 0}, r"num_classes=0: .*greater than or equal to 1"),
         ("segmentation", {}, r"heads\.num_classes must be given"),

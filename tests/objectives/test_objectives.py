@@ -81,6 +81,24 @@ def test_the_range_bounds_what_counts():
     assert scores(objective, outputs, batch)["abs_rel"] == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize(("kind", "counted"), [("metric", [1]), ("relative", [0, 1, 2])])
+def test_depth_that_a_metric_head_cannot_reach_is_not_trained_on(kind, counted):
+    """At zoom 0.75 a truth of 9 m becomes 12 m."""
+
+    class Distance(torch.nn.Module):
+        def forward(self, prediction, target, valid):
+            return ((prediction - target).abs() * valid).sum()
+
+    objective = DepthObjective(kind=kind, max_depth=10.0, min_depth=0.5, loss=Distance())
+    truth = torch.tensor([[[0.4, 5.0, 12.0]]])
+    outputs = {"depth": torch.zeros_like(truth, requires_grad=True)}
+    batch = {"depth": truth, "valid": torch.ones_like(truth, dtype=torch.bool)}
+    for loss in (objective.losses(outputs, batch)["loss_depth"],
+                 objective.distil(outputs, {"depth": truth}, temperature=1.0)):  # fmt: skip
+        (gradient,) = torch.autograd.grad(loss, outputs["depth"])
+        assert gradient.flatten().nonzero().flatten().tolist() == counted
+
+
 def test_depth_losses_follow_the_kind_and_the_weight():
     assert isinstance(default_loss(kind="metric"), SILogLoss)
     assert isinstance(default_loss(kind="relative"), ScaleShiftInvariantLoss)

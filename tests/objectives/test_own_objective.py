@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from dpt.data import Dataset
 from dpt.evaluation.baselines import trivial_scores
 from dpt.evaluation.report import write_per_image, write_report
-from dpt.evaluation.scoring import Scorer
+from dpt.evaluation.scoring import Scorer, blocks_of
 from dpt.metrics import SumMetric
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.base import lower_is_better
@@ -53,14 +54,13 @@ def objective():
     del OBJECTIVES["slope"]
 
 
-class Listed:
+class Listed(Dataset):
     info = DatasetInfo(targets=("depth",), max_depth=10.0)
 
     def __init__(self, depths):
         self.samples = [
             {"image": np.zeros((*SIZE, 3), np.uint8), "depth": d, "valid": d > 0} for d in depths
         ]
-        self.available_indices = range(len(depths))
 
     def __len__(self):
         return len(self.samples)
@@ -107,7 +107,10 @@ def test_it_is_scored_drawn_and_reported(objective, tmp_path):
     assert lower_is_better([objective]) == {"difference"}
     write_per_image(tmp_path / "per_image.csv", scorer)
     assert "b,2,48" in (tmp_path / "per_image.csv").read_text()
-    write_report(tmp_path / "report.html", scorer, scorer.scores(), scorer.intervals(), settings={})
+    intervals = scorer.intervals(blocks_of(list("abcd"), None))
+    write_report(
+        tmp_path / "report.html", scorer, scorer.scores(), intervals, baselines={}, settings={}
+    )
     page = (tmp_path / "report.html").read_text()
     assert page.index("b: difference 2") < page.index("c: difference 1")
 

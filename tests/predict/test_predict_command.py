@@ -13,11 +13,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from photos import photo_of, save_photo, tiny
 from PIL import Image
 
 import dpt
 from dpt.data import read_depth, read_labels
+from dpt.predict.folder import OutputFolder
 from dpt.predict.outputs import Style, depth_coding, encode_depth
 from dpt.predict.pipeline import STEADINESS, next_style
 from dpt.types import OutputSpec
@@ -59,7 +61,13 @@ def test_a_folder_of_photos(run, checkpoints, photos, tmp_path):
     assert about["unit"] == "relative inverse depth"
     for name in names:
         size = Image.open(photos / f"{name}.png").size
-        assert {Image.open(out / f"{kind}/{name}.png").size for kind in kinds} == {size}
+        maps, pictures = (
+            {Image.open(out / f"{kind}/{name}.png").size for kind in group}
+            for group in (kinds[:2], kinds[2:])
+        )
+        assert maps == {size}
+        # a bar of 36 rows or a row of classes below it, both 240 pixels wide at least
+        assert pictures == {(240, size[1] + 36), (240, size[1] + 40)}
 
 
 def test_every_format_holds_the_prediction(run, checkpoints, joint, tmp_path):
@@ -83,7 +91,8 @@ def test_every_format_holds_the_prediction(run, checkpoints, joint, tmp_path):
     shown = np.asarray(Image.open(out / "labels/photo.png").convert("RGB"))
     np.testing.assert_array_equal(shown, default_palette(5)[wanted.labels])
     colors = np.asarray(Image.open(out / "depth_color/photo.png"))
-    np.testing.assert_array_equal(colors, colorize_depth(wanted.depth, inverse=False))
+    np.testing.assert_array_equal(colors[:33, :50], colorize_depth(wanted.depth, inverse=False))
+    assert (colors[33:].max(axis=2) > 200).any()  # the bar
 
 
 def test_metric_depth_is_stored_in_millimetres(run, checkpoints, metric, tmp_path):
@@ -119,7 +128,7 @@ def test_another_colormap(run, checkpoints, metric, tmp_path):
         "--colormap", "turbo")  # fmt: skip
     found = np.asarray(Image.open(tmp_path / "out/depth_color/photo.png"))
     wanted = colorize_depth(dpt.Predictor(metric)(photo).depth, colormap="turbo")
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(found[: wanted.shape[0], : wanted.shape[1]], wanted)
 
 
 def test_answers_for_whole_pictures_are_records(run, photos, tmp_path):
@@ -238,15 +247,54 @@ def test_another_file_of_the_same_name_is_refused(run, checkpoints, tmp_path):
     assert "1 was predicted from" in error_line(err)
 
 
-def test_the_truth_of_a_data_set_is_not_overwritten(run, checkpoints, tmp_path):
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_the_truth_of_a_data_set_is_not_overwritten(run, checkpoints, tmp_path, overwrite):
     photo = save_photo(tmp_path / "images/1.png")
     truth = save_photo(tmp_path / "depth/1.png")
     before = truth.read_bytes()
-    code, _, err = run(checkpoints["metric"], photo.parent, "--out", tmp_path)
-    assert code == 1
-    assert "was not written by dpt predict" in error_line(err)
+    for inputs in (photo.parent, truth.parent):
+        code, _, err = run(checkpoints["metric"], inputs, "--out", tmp_path, *overwrite)
+        assert code == 1
+        assert "depth: exists and was not written by dpt predict" in error_line(err)
     assert truth.read_bytes() == before
+    assert files_of(tmp_path) == {"images/1.png", "depth/1.png"}
     assert run(checkpoints["metric"], photo.parent, "--out", tmp_path / "new")[0] == 0
+
+
+def test_overwrite_replaces_only_what_the_command_wrote(run, checkpoints, tmp_path):
+    out = tmp_path / "out"
+    photo = save_photo(tmp_path / "photos/1.png")
+    command = (checkpoints["metric"], "--out", out, "--overwrite", "--format", "png")
+    assert run(*command, photo)[0] == 0
+    written = (out / "depth/1.png").read_bytes()
+    code, _, err = run(*command, out / "depth")
+    assert (code, "is an input" in error_line(err)) == (1, True)
+    assert (out / "depth/1.png").read_bytes() == written
+
+    labels = save_photo(out / "labels/1.png").read_bytes()  # of another program
+    other_model = (checkpoints["joint"], *command[1:], photo)
+    code, _, err = run(*other_model)
+    assert code == 1
+    assert "labels: exists and was not written by dpt predict" in error_line(err)
+    assert (out / "labels/1.png").read_bytes() == labels
+    assert records_of(out).keys() == {"1"}
+    assert run(*command, photo, "--flip")[0] == 0
+    assert (out / "depth/1.png").read_bytes() != written
+    (out / "labels/1.png").unlink()
+    for _ in range(2):
+        assert run(*other_model)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["predictions.json", "predictions.jsonl"])
+def test_records_of_another_program_are_kept(run, checkpoints, photos, tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("[1, 2]")
+    for overwrite in ((), ("--overwrite",)):
+        code, _, err = run(checkpoints["metric"], photos, "--out", tmp_path / "out", *overwrite)
+        assert code == 1
+        assert f"{name}: " in error_line(err)
+        assert "was not written by dpt predict" in err
+    assert (tmp_path / "out" / name).read_text() == "[1, 2]"
 
 
 # ------------------------------------------------------------------------------ what goes wrong
@@ -278,6 +326,77 @@ def test_broken_files_are_listed_and_the_others_done(run, checkpoints, photos, t
     code, said, err = run(checkpoints["metric"], photos, "--out", out)
     assert (code, err.splitlines()[0]) == (1, "5 failed:")
     assert "0 images" in said
+
+
+def test_predictions_that_are_not_finite_are_named(run, photos, tmp_path):
+    model = tiny({"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}})
+    with torch.no_grad():
+        for parameter in model.heads["segmentation"].parameters():
+            parameter.fill_(1e38)  # overflows
+    model.save_pretrained(tmp_path / "model")
+    clip = save_video(tmp_path / "clip.mp4", 3)
+    for _ in range(2):  # they are never done
+        code, said, err = run(tmp_path / "model", photos, clip, "--out", tmp_path / "out")
+        assert (code, err.splitlines()[0]) == (1, "7 failed:")
+        assert err.count("segmentation holds NaN or infinity") == 7
+        assert "0 images" in said
+    assert files_of(tmp_path / "out") == {"predictions.json", "predictions.jsonl"}
+
+
+def test_large_images_are_predicted_one_by_one(run, checkpoints, photos, tmp_path, monkeypatch):
+    held, most = set(), []
+    prepare, save = dpt.Predictor.prepare, OutputFolder.files
+
+    def count(self, path, **options):
+        held.add(path)
+        most.append(len(held))
+        return prepare(self, path, **options)
+
+    def release(self, source, *others):
+        held.remove(source.path)
+        return save(self, source, *others)
+
+    monkeypatch.setattr("dpt.predict.pipeline.LARGE", 0)
+    monkeypatch.setattr("dpt.Predictor.prepare", count)
+    monkeypatch.setattr("dpt.predict.folder.OutputFolder.files", release)
+    command = (checkpoints["metric"], photos, "--out", tmp_path / "out", "--batch-size", "4")
+    assert run(*command)[0] == 0
+    assert len(records_of(tmp_path / "out")) == 6
+    assert max(most) == 1
+
+
+def test_names_that_are_not_utf8_or_have_two_lines(checkpoints, tmp_path):
+    photos, out = tmp_path / "photos", os.fsdecode(os.fsencode(tmp_path) + b"/out\xff")
+    save_photo(photos / "two\nlines.png")
+    save_photo(photos / os.fsdecode(b"latin\xe9.png"))
+    (photos / os.fsdecode(b"bad\xe9.png")).write_bytes(b"no picture")
+    save_video(tmp_path / "clip.mp4", 2).rename(photos / os.fsdecode(b"clip\xe9.mp4"))
+    done = subprocess.run(
+        [sys.executable, "-m", "dpt", "predict", checkpoints["metric"], photos, "--out", out],
+        cwd=ROOT, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    said, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == 1
+    assert "2 images in" in said
+    assert r"out\udcff" in said
+    assert [r"bad\udce9.png" in err, r"clip\udce9.mp4: " in err] == [True, True]
+    assert err.count("\n") == 3, err
+    assert err.count(r"bad\udce9.png") == 1
+    assert set(records_of(Path(out))) == {"two\nlines", os.fsdecode(b"latin\xe9")}
+
+
+def test_a_runs_folder_is_a_checkpoint(run, joint, photos, tmp_path):
+    state = {f"model.{k}": v for k, v in joint.state_dict().items()}
+    content = {"dpt_config": joint.config.to_dict(), "state_dict": state}
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/config.yaml").write_text("seed: 0")
+    code, _, err = run(tmp_path / "run", photos, "--out", tmp_path / "out")
+    assert (code, "nor checkpoints/best.ckpt or checkpoints/last.ckpt" in err) == (1, True)
+    torch.save(content, tmp_path / "run/checkpoints/last.ckpt")
+    assert run(tmp_path / "run", photos, "--out", tmp_path / "out")[0] == 0
+    (tmp_path / "run/checkpoints/best.ckpt").write_bytes(b"damaged")  # the best one is taken
+    code, _, err = run(tmp_path / "run", photos, "--out", tmp_path / "out")
+    assert (code, "best.ckpt: damaged" in error_line(err)) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -341,10 +460,8 @@ def test_a_video_becomes_videos_of_as_many_frames(run, checkpoints, tmp_path):
         while found.read()[0]:
             count += 1
         assert count == 11
-        assert (found.get(cv2.CAP_PROP_FRAME_WIDTH), found.get(cv2.CAP_PROP_FRAME_HEIGHT)) == (
-            64,
-            48,
-        )
+        assert found.get(cv2.CAP_PROP_FRAME_WIDTH) == 240
+        assert found.get(cv2.CAP_PROP_FRAME_HEIGHT) == 48 + (36 if "depth" in name else 40)
     assert records_of(out)["clip"]["frames"] == 11
     assert "1 were done before" in run(*command)[1]
 

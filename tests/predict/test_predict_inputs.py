@@ -37,6 +37,12 @@ def test_one_file_has_its_own_name(root):
     assert names([root / "a/deep/1.png"]) == ["1"]
 
 
+def test_an_input_more_changes_no_name(root):
+    clip = (root / "a/clip.mp4").rename(root / "b/clip.mp4")
+    alone = names([root / "a"])
+    assert names([root / "a", clip, root / "a/deep/1.png"]) == [*alone, "clip"]
+
+
 def test_files_that_differ_by_their_suffix_keep_it(root):
     save_photo(root / "b/1.jpg")
     save_photo(root / "b/3.jpg")

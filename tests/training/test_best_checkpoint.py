@@ -16,7 +16,10 @@ from dpt.training.task import Task
 class Trainer:
     """What the callback asks of a trainer."""
 
-    sanity_checking = should_stop = False
+    sanity_checking = should_stop = is_last_batch = False
+    accumulate_grad_batches = 1
+    fit_loop = SimpleNamespace(batch_idx=0)
+    max_epochs, max_steps, loggers = None, -1, ()
     strategy = SimpleNamespace(broadcast=lambda value: value)
 
     def __init__(self, callback):
@@ -29,20 +32,22 @@ class Trainer:
         torch.save({"global_step": self.global_step, "callbacks": state}, path)
 
 
-def validate(callback, score, *, step, monitor="val/r2"):
+def validate(callback, score, *, step, monitor="val/r2", nonfinite=()):
     """Whether a validation at ``step`` with this score writes the file."""
     trainer = Trainer(callback)
     trainer.global_step = step
     objectives = {"regression": RegressionObjective()}
     task = Task(model=torch.nn.Identity(), objectives=objectives, monitor=monitor)
     task.scores = {"val/r2": score, "val/mae": score}
+    task.nonfinite = list(nonfinite)
     before = callback.best_score
     callback.on_validation_end(trainer, task)
+    callback.stops = trainer.should_stop
     return callback.best_score is not before
 
 
-def best(folder):
-    return RunCheckpoints(dirpath=str(folder))
+def best(folder, **settings):
+    return RunCheckpoints(dirpath=str(folder), **settings)
 
 
 @pytest.mark.parametrize(("monitor", "kept"), [("val/r2", [0.3, 0.5]), ("val/mae", [0.3, 0.1])])
@@ -53,6 +58,29 @@ def test_the_best_is_kept(tmp_path, monitor, kept):
     assert math.isnan(written[0])  # better than none
     assert written[1:] == kept
     assert torch.load(callback.best)["callbacks"]["RunCheckpoints"]["best_score"] == kept[-1]
+
+
+def test_predictions_that_are_not_finite_are_never_the_best(tmp_path):
+    """Their scores may be any number, since metrics replace NaN."""
+    callback = best(tmp_path)
+    assert not validate(callback, 0.9, step=1, nonfinite=["a.png"])
+    assert not callback.best.exists()
+    assert validate(callback, 0.1, step=2)
+    assert not validate(callback, 0.9, step=3, nonfinite=["a.png"])
+
+
+def test_a_stop_during_validation_waits_for_the_step(tmp_path):
+    """No checkpoint holds gradients that are being accumulated."""
+    callback = best(tmp_path)
+    trainer = Trainer(callback)
+    trainer.accumulate_grad_batches, trainer.global_step, trainer.should_stop = 2, 1, True
+    task = SimpleNamespace(monitor="val/x", improves=lambda score: False)
+    callback.on_validation_end(trainer, task)
+    assert not trainer.should_stop
+    assert not callback.last.exists()
+    callback.on_train_batch_end(trainer, task, None, {}, 1)
+    assert trainer.should_stop
+    assert callback.last.exists()
 
 
 def test_a_metric_that_does_not_exist_is_named(tmp_path):
@@ -99,3 +127,39 @@ def test_a_moved_and_extended_run_keeps_its_best(train, tmp_path):
         k for k, v in before["state_dict"].items() if not torch.equal(v, last["state_dict"][k])
     ]
     assert changed  # the new rate counts
+
+
+# ------------------------------------------------------------------------ early stopping
+
+
+def stopped_at(callback, scores):
+    """The validation after which the run ends."""
+    for i, score in enumerate(scores, 1):
+        validate(callback, score, step=i)
+        if callback.stops:
+            return i
+    return None
+
+
+def test_a_run_ends_when_its_score_no_longer_improves(tmp_path):
+    scores = [0.1, 0.3, 0.2, 0.3, 0.4, 0.3, 0.3, 0.4, 0.5]
+    assert stopped_at(best(tmp_path, patience=3), scores) == 8
+    assert stopped_at(best(tmp_path, patience=4), scores) is None
+    assert stopped_at(best(tmp_path), scores) is None
+    halves = best(tmp_path, patience=3), best(tmp_path, patience=3)
+    assert stopped_at(halves[0], scores[:6]) is None
+    last = {"global_step": 6, "callbacks": {halves[0].state_key: halves[0].state_dict()}}
+    halves[1].on_load_checkpoint(None, None, last)
+    halves[1].load_state_dict(last["callbacks"][halves[1].state_key])
+    assert stopped_at(halves[1], scores[6:]) == 2
+
+
+@pytest.mark.slow
+def test_early_stopping_can_be_switched_on(train, metrics, tmp_path):
+    """At a rate of 0 no validation is better than the first."""
+    run = train(tmp_path, "task=regression", "optim.lr=0", "trainer.max_steps=50",
+                "trainer.val_check_interval=1", "callbacks.checkpoint.patience=2")  # fmt: skip
+    content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    assert content["global_step"] == 3
+    assert "val/mae" in metrics(run)
+    assert "stopping early: val/mae has not improved in 2" in (run / "log.txt").read_text()

@@ -9,11 +9,18 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from dpt.evaluation.callbacks import spread
 from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
 from dpt.training import callbacks
-from dpt.training.callbacks import ProgressLines, StopOnSignal, Throughput, make_progress
+from dpt.training.callbacks import (
+    MovingAverage,
+    ProgressLines,
+    StopOnSignal,
+    Throughput,
+    make_progress,
+)
 from dpt.types import OutputSpec
 
 
@@ -27,22 +34,22 @@ def test_pictures_are_spread_over_the_data_set(count, length, expected):
 
 def fake_trainer(**values):
     usual = {"world_size": 1, "global_step": 3, "should_stop": False, "is_last_batch": False,
-             "accumulate_grad_batches": 1, "is_global_zero": True}  # fmt: skip
+             "accumulate_grad_batches": 1, "is_global_zero": True,
+             "sanity_checking": False}  # fmt: skip
     return SimpleNamespace(**usual | values)
 
 
 @pytest.fixture
 def stop():
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-    callback = StopOnSignal()
-    callback.on_train_start(fake_trainer(), None)
-    yield callback
-    callback.on_train_end(fake_trainer(), None)
+    with StopOnSignal(resume="dpt train resume=RUN") as callback:
+        callback.on_train_start(fake_trainer(), None)
+        yield callback
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_ends_the_run_after_the_step(stop, number):
+def test_a_signal_ends_the_run_after_the_step(stop, number, caplog):
     trainer = fake_trainer()
     stop.on_train_batch_end(trainer, None, None, {}, 0)
     assert not trainer.should_stop
@@ -50,12 +57,34 @@ def test_a_signal_ends_the_run_after_the_step(stop, number):
     assert stop.received == number
     stop.on_train_batch_end(trainer, None, None, {}, 0)
     assert trainer.should_stop
+    assert "validating, then stopping; Ctrl-C" in caplog.text
+    assert "stops at once" in caplog.text
 
 
-def test_a_second_ctrl_c_interrupts_at_once(stop):
-    os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
+def test_a_second_ctrl_c_ends_the_process(stop, monkeypatch):
+    """Without clean-up, in which workers could hang."""
+    reasons = []
+    monkeypatch.setattr(callbacks, "end_now", reasons.append)
+    for _ in range(2):
         os.kill(os.getpid(), signal.SIGINT)
+    (reason,) = reasons
+    assert reason.code == 128 + signal.SIGINT
+    assert "from the last checkpoint: dpt train resume=RUN" in reason.message
+
+
+def test_sigterm_may_come_twice(stop):
+    """timeout(1) sends it to the process and to its group."""
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.received == signal.SIGTERM
+
+
+def test_a_signal_during_validation_makes_it_the_last(stop):
+    trainer = fake_trainer()
+    stop.on_validation_start(trainer, None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop.on_validation_end(trainer, None)
+    assert trainer.should_stop
 
 
 def test_gradients_on_their_way_are_waited_for(stop):
@@ -71,9 +100,9 @@ def test_ranks_stop_together(stop):
     """Only between steps, and if any of them was told to: then all know by what."""
     asked = []
 
-    def reduce(number, reduce_op):
-        asked.append((int(number), reduce_op))
-        return torch.tensor(signal.SIGUSR1)  # another rank's
+    def reduce(values, reduce_op):
+        asked.append((int(values[0]), reduce_op))
+        return torch.tensor([signal.SIGUSR1, 0.0])  # another rank's
 
     strategy = SimpleNamespace(reduce=reduce, root_device=torch.device("cpu"))
     trainer = fake_trainer(world_size=2, strategy=strategy, accumulate_grad_batches=2)
@@ -83,6 +112,24 @@ def test_ranks_stop_together(stop):
     assert asked == [(0, "max")]
     assert trainer.should_stop
     assert stop.received == signal.SIGUSR1
+
+
+@pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.01, 5, 8), (0.1, 10, 16),
+                                                         (3.0, 98, 100)])  # fmt: skip
+def test_ranks_ask_one_another_about_once_a_second(stop, monkeypatch, seconds, fewest, most):
+    """Each time they wait for the device and for the slowest rank."""
+    now, asked = [0.0], []
+    monkeypatch.setattr("dpt.training.callbacks.time.monotonic", lambda: now[0])
+    strategy = SimpleNamespace(
+        reduce=lambda values, reduce_op: asked.append(now[0]) or values,
+        root_device=torch.device("cpu"),
+    )
+    stop.on_train_start(fake_trainer(global_step=0), None)
+    for step in range(1, 101):
+        now[0] = seconds * step
+        trainer = fake_trainer(world_size=2, strategy=strategy, global_step=step)
+        stop.on_train_batch_end(trainer, None, None, {}, 0)
+    assert fewest <= len(asked) <= most
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -95,7 +142,7 @@ def test_slurms_signal_saves_on_every_rank_and_requeues_once(stop, monkeypatch, 
     done = SimpleNamespace(returncode=0)
     monkeypatch.setattr(callbacks.subprocess, "run", lambda c, **_: called.append(c) or done)
     strategy = SimpleNamespace(
-        reduce=lambda number, reduce_op: torch.tensor(signal.SIGUSR1),  # another rank's
+        reduce=lambda values, reduce_op: torch.tensor([signal.SIGUSR1, 0.0]),  # another rank's
         root_device=torch.device("cpu"),
     )
     trainer = fake_trainer(world_size=2, strategy=strategy, is_global_zero=rank == 0)
@@ -120,6 +167,7 @@ def test_ctrl_c_in_a_run_validates_and_saves(train, metrics, monkeypatch, tmp_pa
     assert stop.value.code == 128 + signal.SIGINT
     assert signal.getsignal(signal.SIGINT) == before
     assert "val/mae" in metrics(tmp_path)
+    assert f"resume={tmp_path}" in (tmp_path / "log.txt").read_text()
     assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] <= 4
     assert (tmp_path / "checkpoints/best.ckpt").is_file()
 
@@ -139,6 +187,34 @@ def test_throughput_counts_the_images_of_all_ranks(monkeypatch):
 
 def test_progress_without_a_terminal_is_lines(capsys):
     assert isinstance(make_progress(), ProgressLines)
+
+
+@pytest.mark.slow
+def test_a_run_in_a_terminal(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    train(tmp_path, "task=regression")
+    assert (tmp_path / "metrics.json").is_file()
+    out = capsys.readouterr().out
+    assert "v_num" not in out
+    assert "/-2" not in out
+
+
+# --------------------------------------------------------------------- average of weights
+
+
+def test_an_average_forgets_the_first_weights_of_a_short_run():
+    """A weight of 0 for 100 steps and of 1 for 300: 0.999 alone would keep 26 % of the 0."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    average = AveragedModel(model, **MovingAverage(decay=0.999)._kwargs)
+    for step in range(400):
+        model.weight.data.fill_(float(step >= 100))
+        average.update_parameters(model)
+    assert average.module.weight.item() > 0.999
+    for _ in range(20_000):
+        average.n_averaged += 1
+    model.weight.data.fill_(0.0)
+    average.update_parameters(model)
+    assert average.module.weight.item() == pytest.approx(0.999, abs=1e-4)
 
 
 # ------------------------------------------------------------------------------ pictures

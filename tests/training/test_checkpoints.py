@@ -4,15 +4,23 @@ import resource
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging
 
+from dpt.config.objects import check_arguments
 from dpt.training import resume
 from dpt.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
 from dpt.training.trainer import make_trainer
 
 
 def checkpoint(step):
-    return {"global_step": step, "state_dict": {"weight": torch.full((1000,), float(step))}}
+    place = dict.fromkeys(("epoch", "batches", "batch_size", "world_size", "samples"), 1)
+    return {
+        "global_step": step,
+        "state_dict": {"weight": torch.full((1000,), float(step))},
+        "optimizer_states": [{"state": {}, "param_groups": []}],
+        "skipped_steps": [0, 0],
+        "loops": {"fit_loop": {"epoch_progress": {}}},
+        resume.KEY: {**place, "ranks": [resume.random_state()]},
+    }
 
 
 def test_a_full_disk_is_said_and_leaves_the_file_before_it(tmp_path):
@@ -48,9 +56,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_best(tmp_path, caplog):
     assert resume.checkpoint_of(run) == last
     last.write_bytes(last.read_bytes()[:2000])
     assert resume.checkpoint_of(run) == run / "checkpoints/best.ckpt"
-    assert "last.ckpt cannot be read" in caplog.text
+    assert "last.ckpt is damaged (cannot be read)" in caplog.text
     (run / "checkpoints/best.ckpt").write_bytes(b"")
-    with pytest.raises(ValueError, match="damaged, and there is no other"):
+    with pytest.raises(ValueError, match=r"last.ckpt is damaged, and there is no other"):
         resume.checkpoint_of(run)
 
 
@@ -69,17 +77,17 @@ def test_random_states_come_back(tmp_path):
     assert drawn[1:] == again[1:]
 
 
-@pytest.mark.parametrize("name", ["every_n_train_steps", "every_n_minutes"])
-def test_intervals_are_positive(name, tmp_path):
-    with pytest.raises(ValueError, match=rf"callbacks\.checkpoint\.{name}=0 must be above 0"):
-        RunCheckpoints(dirpath=str(tmp_path), **{name: 0})
+@pytest.mark.parametrize("name", ["every_n_train_steps", "every_n_minutes", "patience"])
+def test_intervals_are_positive(name):
+    with pytest.raises(ValueError, match=rf"c\.{name}=0: must be greater than"):
+        check_arguments(RunCheckpoints, {"dirpath": "x", name: 0}, "c")
 
 
 def test_averages_need_whole_weights():
     trainer = {"strategy": "fsdp", "max_steps": 1, "max_epochs": None, "max_time": None,
                "val_check_interval": None, "check_val_every_n_epoch": None, "precision": "32-true",
                "accumulate_grad_batches": 1, "enable_progress_bar": False}  # fmt: skip
-    target = f"{EMAWeightAveraging.__module__}.EMAWeightAveraging"
+    target = "dpt.training.callbacks.MovingAverage"
     cfg = {"trainer": trainer, "logger": {}, "callbacks": {"ema": {"_target_": target}}}
     with pytest.raises(ValueError, match=r"callbacks\.ema needs whole weights"):
         make_trainer(cfg, 1)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tiny import ON_CPU, TINY_DATA, TINY_MODEL, call
 
-from dpt.training.find_lr import lowest_loss
+from dpt.training.find_lr import suggested_rate
 
 TINY = (*TINY_MODEL, *TINY_DATA, *ON_CPU, "data=scenes", "data.train.length=8", "task=depth")
 
@@ -31,7 +31,7 @@ def swept(tmp_path_factory):
 
 def test_a_sweep_writes_what_it_found(swept):
     folder, found = swept
-    assert found["optim.lr"] == pytest.approx(found["lowest_loss_at"] / 3)
+    assert found["optim.lr"] in found["rates"]
     assert found["optim.encoder_lr"] == pytest.approx(found["optim.lr"] / 10)  # as 1e-4 of 1e-3
     assert found["rates"][0] == pytest.approx(1e-5)
     assert len(found["rates"]) == len(found["losses"]) <= 30
@@ -39,23 +39,24 @@ def test_a_sweep_writes_what_it_found(swept):
     assert ratios == pytest.approx(np.full(len(ratios), math.log(1e5) / 29))
     picture = cv2.imread(str(folder / "lr.png"))
     assert picture.shape == (400, 640, 3)
-    assert "try a third of it: optim.lr=" in (folder / "log.txt").read_text()
+    assert "fallen by 90 % at this rate: optim.lr=" in (folder / "log.txt").read_text()
     assert not (folder / "checkpoints").exists()
 
 
 @pytest.mark.slow
 def test_a_sweep_that_is_stopped_says_so(tmp_path):
     command = [sys.executable, "-m", "dpt", "find-lr", *TINY, "find.steps=100000"]
-    process = subprocess.Popen([*command, f"run_dir={tmp_path}"], start_new_session=True)
+    process = subprocess.Popen(
+        [*command, f"run_dir={tmp_path}"], start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
     log, deadline = tmp_path / "log.txt", time.monotonic() + 120
     while not (log.is_file() and "steps from" in log.read_text()):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    time.sleep(1.5)  # the handler is set when the first step begins
     os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(60) == 128 + signal.SIGTERM
-    assert "stopped by SIGTERM after" in log.read_text()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (128 + signal.SIGTERM, "stopped by SIGTERM\n")
     assert not (tmp_path / "lr.json").exists()
 
 
@@ -76,30 +77,33 @@ def test_accumulated_batches_are_one_step(tmp_path):
 RATES = np.geomspace(1e-6, 1, 100)
 
 
-def test_the_suggestion_of_a_noisy_valley():
-    """A loss that is lowest at 1e-3, with noise of a tenth of its fall."""
-    noise = np.random.default_rng(0).normal(0, 0.1, 100)
-    lowest, _ = lowest_loss(RATES, (np.log10(RATES) + 3) ** 2 / 9 + 2 + noise)
-    assert 3e-4 < lowest < 3e-3
+@pytest.mark.parametrize("seed", range(5))
+def test_the_suggestion_is_where_a_flat_basin_begins(seed):
+    """As on scenes and CamVid: the loss falls to 1e-3, and its lowest is anywhere up to 1e-1."""
+    noise = np.random.default_rng(seed).normal(0, 0.05, 100)
+    slope = np.clip(-3 - np.log10(RATES), 0, None) / 3 + np.clip(np.log10(RATES) + 1, 0, None)
+    rate, _ = suggested_rate(RATES, 2 + slope + noise)
+    assert 2e-4 < rate < 2e-3
 
 
 def test_a_loss_that_only_rises():
     with pytest.raises(ValueError, match=r"does not fall from find\.lr_min=1\.0e-06 on"):
-        lowest_loss(RATES, np.arange(100.0))
+        suggested_rate(RATES, np.arange(100.0))
     with pytest.raises(ValueError, match="does not fall"):
-        lowest_loss(RATES, np.array([math.nan]))
+        suggested_rate(RATES, np.array([math.nan]))
 
 
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("find.steps=3", "at least 10 steps"),
+        ("find.steps=3", "10 to 1,000,000 steps"),
+        ("find.steps=1000000000000", "10 to 1,000,000 steps"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 ("find.lr_min=2", "needs 0 < lr_min < lr_max"),
                 ("find.steps=x", "find.steps='x'"),
-                ("optim.lr=0", "optim.lr=0: must be above 0"),
+                ("optim.lr=0", "optim.lr=0: must be greater than 0"),
                 ("trainer.devices=2", "find-lr runs on one device"),
             )
         ),

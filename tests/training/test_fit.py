@@ -15,7 +15,11 @@ import torch
 from omegaconf import OmegaConf
 
 import dpt
+from dpt.data import DataError, Dataset
 from dpt.data.scenes.dataset import CLASSES
+from dpt.training import task
+from dpt.training.fit import check_data
+from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
 DEPTH = {"val/abs_rel", "val/rmse", "val/sq_rel", "val/rmse_log", "val/log10", "val/silog",
@@ -62,8 +66,8 @@ def checkpoint_of(folder, name="last"):
 def test_the_folder_is_complete(kind, run):
     files = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
     pictures = {f for f in files if f.startswith("panels/")}
-    assert files - pictures == {"config.yaml", "log.txt", "metrics.json", "checkpoints/last.ckpt",
-                                "checkpoints/best.ckpt"}  # fmt: skip
+    assert files - pictures == {"config.yaml", "log.txt", "metrics.json", ".lock",
+                                "checkpoints/last.ckpt", "checkpoints/best.ckpt"}  # fmt: skip
     wanted = {f"panels/{i:05d}.png" for i in range(5)} if RUNS[kind][3] else set()
     assert pictures == wanted
     assert "Scores on val" in log_of(run)
@@ -316,6 +320,10 @@ def test_a_sweep_numbers_its_runs(train, tmp_path):
         assert (folder / "metrics.json").is_file()
         assert (folder / "checkpoints/last.ckpt").is_file()
         assert log_of(folder).count("Scores on val") == 1
+    lines = log_of(folder).partition("Sweep")[2].splitlines()
+    assert "val/mae" in lines[2]
+    assert [line.split()[:2] for line in lines[4:6]] == [["0", "optim.lr=0.01"],
+                                                        ["1", "optim.lr=0.02"]]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------ loggers
@@ -424,3 +432,38 @@ def test_precision_auto_is_what_the_machine_can(train, metrics, tmp_path):
     assert picked is not None
     assert picked[1] in ("bf16-mixed", "32-true")
     assert metrics(folder)["val/abs_rel"] > 0
+
+
+def test_one_rank_of_a_machine_reads_the_first_files(monkeypatch):
+    """All of them under srun, which sets no LOCAL_RANK: rank 0 could not tell them of an error."""
+
+    class Broken(Dataset):
+        info = DatasetInfo(targets=("depth",))
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            raise DataError("broken")
+
+    with pytest.raises(DataError, match="broken"):
+        check_data(Broken(), Broken(), {}, skips_broken=False)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    check_data(Broken(), Broken(), {}, skips_broken=False)
+
+
+def test_a_run_that_diverges_fails(train, metrics, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(task, "nonfinite_names", lambda outputs, labels: labels["name"])
+    with pytest.raises(SystemExit) as end:
+        train(tmp_path / "run", "task=depth")
+    assert end.value.code == 1
+    assert "error: the run has diverged: predictions that are not" in capsys.readouterr().err
+    assert metrics(tmp_path / "run")["nonfinite_predictions"] == 5
+    assert not (tmp_path / "run/checkpoints/best.ckpt").exists()
+    assert "best.ckpt is not replaced" in log_of(tmp_path / "run")
+
+
+def test_whole_numbers_may_be_written_as_floats(train, metrics, tmp_path):
+    run = train(tmp_path, "task=regression", "callbacks.panels=null", "seed=1e3", "steps=2e0",
+                "trainer.max_steps=-1")  # fmt: skip
+    assert "2 steps in" in log_of(run)

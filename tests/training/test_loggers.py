@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, Logger
 
-from dpt.training.loggers import make_wandb, never_fatal
+from dpt.config.objects import make
+from dpt.training.loggers import TensorBoard, make_wandb, never_fatal
 
 
 class Unreachable(CSVLogger):
@@ -82,3 +84,26 @@ def test_a_key_that_cannot_be_checked_leaves_the_run_offline(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "AuthenticationError" in done.stdout
     assert "`wandb sync` uploads it" in done.stdout
+
+
+def test_tensorboard_that_is_not_installed(tmp_path, monkeypatch):
+    for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
+        monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
+    node = {"_target_": "dpt.training.loggers.TensorBoard", "save_dir": str(tmp_path)}
+    with pytest.raises(ValueError, match=r"logger\.tensorboard: Neither `tensorboard`.*install"):
+        make(node, "logger.tensorboard", Logger)
+
+
+def test_tensorboard_takes_pictures(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logger = TensorBoard(save_dir=str(tmp_path), name="", version="")
+    pictures = [np.zeros((8, 12, 3), np.uint8)] * 2
+    logger.log_image("panels/val", pictures, step=3, caption=["a.png", "b.png"], file_type=["jpg"])
+    logger.finalize("success")
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert events.Tags()["images"] == ["panels/val/a.png", "panels/val/b.png"]
+    (event,) = events.Images("panels/val/a.png")
+    assert (event.step, event.width, event.height) == (3, 12, 8)

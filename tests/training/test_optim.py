@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import dpt
+from dpt.config.objects import check_arguments
 from dpt.training.optim import make_optimizer, warmup_then_decay
 
 adamw, sgd = (partial(make_optimizer, kind=kind) for kind in ("adamw", "sgd"))
@@ -123,8 +124,8 @@ def test_rates_keep_their_ratio():
 
 
 def test_a_negative_warmup():
-    with pytest.raises(ValueError, match="warmup=-1"):
-        rates(10, decay="poly", warmup=-1)
+    with pytest.raises(ValueError, match=r"schedule\.warmup=-1"):
+        check_arguments(warmup_then_decay, {"warmup": -1}, "schedule", is_partial=True)
 
 
 # ------------------------------------------------------------------------------ resume

@@ -95,6 +95,7 @@ def test_data_check_reads_packed_data(data_check, packed, tmp_path):
         (("data=camvid",), "out must be given"),
         (("data=camvid", "out=x", "data.root=/nowhere"), "/nowhere does not exist"),
         (("data=scenes", "out=x", "shard_mb=0"), "shard_mb=0: must be above 0"),
+        (("data=scenes", "out=x", "shard_mb=1e303"), "shard_mb=1e+303: must be above 0"),
     ],
 )
 def test_mistakes_get_one_line(tmp_path, capsys, arguments, message):

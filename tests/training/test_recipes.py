@@ -104,3 +104,5 @@ def test_a_recipe_says_what_it_costs_and_what_to_expect(recipe):
     assert "\n# Score: " in head
     if recipe not in ("camvid", "rgbd"):
         assert "never trained here" in head
+        assert "\n# Follows " in head  # which settings are those of the source,
+        assert "\n# Differs" in head  # and which are not

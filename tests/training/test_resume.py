@@ -151,7 +151,7 @@ def test_twenty_kills_in_a_row(tmp_path):
     finish(start(f"run_dir={whole}"))
     draw = random.Random(seed := int(os.environ.get("DPT_KILL_SEED", time.time_ns() % 10**6)))
     for i in range(20):
-        steps = [draw.randrange(1, 18)]
+        steps = [draw.randrange(1, 15)]
         print(f"kill {i + 1} after step {steps}, DPT_KILL_SEED={seed}", flush=True)
         assert_same_run(killed_and_resumed(tmp_path / str(i), steps), whole)
 

@@ -7,6 +7,8 @@ import torch
 from benchmarks.models import kept_bytes
 
 import dpt
+from dpt import functional
+from dpt.config.model import set_switches
 
 
 def weights(run):
@@ -37,6 +39,23 @@ def test_a_switch_changes_nothing_but_the_cost(train, tmp_path, switch, dropped)
     for name, value in plain.items():
         if value.is_floating_point():
             assert (found[name] - value).abs().mean() < 0.02 * scale, name
+
+
+def test_recomputation_saves_memory_where_it_is_wanted(monkeypatch):
+    model = dpt.create_model(
+        "dpt_tiny", heads={"depth": {"kind": "relative"}}, num_blocks=4, out_indices=[0, 1, 2, 3],
+        embed_dim=48, num_heads=3,
+    )  # fmt: skip
+
+    def kept(setting, dtype=torch.float32):
+        set_switches(model.to(dtype), {"save_memory": setting})
+        return kept_bytes(lambda: model(torch.zeros(2, 3, 64, 96, dtype=dtype)))
+
+    monkeypatch.setattr(functional, "save_memory", None)
+    assert kept(True) == kept("auto") < kept(False)
+    assert kept(True, torch.bfloat16) < kept("auto", torch.bfloat16) == kept(False, torch.bfloat16)
+    with pytest.raises(ValueError, match=r"model\.save_memory"):
+        set_switches(model, {"save_memory": "some"})
 
 
 @pytest.mark.parametrize("kind", ["vit", "beit"])

@@ -65,6 +65,7 @@ def test_another_task(source, tmp_path):
     [
         (["model.weights=absent.ckpt"], "absent.ckpt: no such file"),
         (["model.encoder.weights=x.ckpt"], "give one of the two"),
+        (["model=dpt_small"], "model=dpt_small: the sizes are those of model.weights="),
         (["model/encoder=beit"], "has an encoder of kind vit: leave model/encoder out"),
         (["model.encoder.embed_dim=96"], "another architecture"),
     ],

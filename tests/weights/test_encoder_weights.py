@@ -241,12 +241,16 @@ def test_what_does_not_fit_changes_nothing(tmp_path):
     odd = dict(small().encoder.state_dict())
     odd["pos_embed"] = torch.ones(1, 1 + 14, 32)
     torch.save(odd, tmp_path / "odd.pt")
+    for name, config in {"empty": {}, "patchless": {"encoder": {"patch_size": 0}}}.items():
+        torch.save({"dpt_config": config, "state_dict": {}}, tmp_path / f"{name}.ckpt")
     for name, message in {
         "wide.pt": r"another architecture: blocks\.0\.norm1\.weight is \(48,\), not \(32,\)",
         "other.pt": r"no tensor of this encoder found; the file has conv1\.weight, fc\.bias",
         "almost.pt": "no tensor of this encoder found",
         "odd.pt": "pos_embed has 15 slots, which are not those of a square",
         "absent.pt": "no such file",
+        "empty.ckpt": "its configuration describes no model",
+        "patchless.ckpt": "its configuration describes no model",
     }.items():
         with pytest.raises(ValueError, match=rf"{name.replace('.', '[.]')}: {message}") as caught:
             load_encoder_weights(target.encoder, tmp_path / name)

@@ -198,8 +198,10 @@ def test_conversions_that_cannot_be(saved, tmp_path):
     _, folder = saved
     with pytest.raises(ValueError, match=r"nothing is written as 'onnx'; choose from .*official"):
         convert(folder, tmp_path / "a", to="onnx")
-    with pytest.raises(ValueError, match="the source itself"):
-        convert(folder, folder, to="dpt")
+    file = folder / "model.safetensors"
+    for src, dst in ((folder, folder), (folder, file), (file, folder)):
+        with pytest.raises(ValueError, match="the source itself"):
+            convert(src, dst, to="official")
     with pytest.raises(ValueError, match="no such file"):
         convert(tmp_path / "nowhere", tmp_path / "a", to="dpt")
     state = load_file(folder / "model.safetensors")

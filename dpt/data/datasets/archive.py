@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import lzma
 import os
 import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dpt import atomic
-from dpt.data.errors import DataError
+from dpt.files import DataError
 
 MAX_RATIO = 100
 """Largest unpacked size of an archive, relative to its own size."""
 _ALWAYS_ALLOWED = 1 << 30
 _BLOCK = 4096  # bytes on disk of an empty file
-_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError,
-           RuntimeError, OSError)  # fmt: skip
 
 
 def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
@@ -79,7 +75,9 @@ def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
             target = folder / path.relative_to(staging)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)
-    except _DAMAGE as error:
+    except DataError:
+        raise
+    except Exception as error:  # of many kinds, for damaged archives
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"{archive}: cannot be unpacked ({reason}): if it is damaged, download it again"
@@ -116,5 +114,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, bool, Callable[[], Any]]
         return
     with tarfile.open(archive) as tar:
         for member in tar:
+            if member.size < 0:  # the next header would be an earlier one, again and again
+                raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
             if not member.isdir():
                 yield member.name, member.size, member.isreg(), partial(tar.extractfile, member)

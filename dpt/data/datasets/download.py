@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 from urllib.error import HTTPError
@@ -19,7 +20,7 @@ from urllib.request import Request, urlopen
 
 import fsspec
 
-from dpt.data.errors import DataError
+from dpt.files import DataError
 from dpt.run_log import tracked
 
 ATTEMPTS = 6
@@ -38,6 +39,7 @@ def fetch(
     *,
     checksum: str | None = None,
     size: int | None = None,
+    limit: int | None = None,
     remedy: str | None = None,
     quiet: bool = False,
 ) -> Path:
@@ -51,6 +53,7 @@ def fetch(
         target: the file to write; its folder is created.
         checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. None checks the length only.
         size: size of the file in bytes, if known.
+        limit: largest size that is accepted, by default ``size``; at most 90 % of the free space.
         remedy: what to do if the server refuses; None suggests fetching the file by hand.
         quiet: show no progress.
 
@@ -65,10 +68,13 @@ def fetch(
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab" if checksum else "wb") as file:
+            room = file.tell() + int(0.9 * shutil.disk_usage(part.parent).free)
+            limit = min(limit or size or room, room)
             if url.startswith(("http://", "https://")):
-                _copy_http(url, file, resume=checksum is not None, remedy=remedy, quiet=quiet)
+                resume = checksum is not None
+                _copy_http(url, file, limit, resume=resume, remedy=remedy, quiet=quiet)
             else:
-                _copy_fsspec(url, file, remedy=remedy)
+                _copy_fsspec(url, file, limit, remedy=remedy)
     except DataError:
         if part.stat().st_size == 0:
             part.unlink()
@@ -108,20 +114,36 @@ def verify(
         raise DataError(f"{path}: its {algorithm} is {digest}, expected {expected}: {remedy}")
 
 
-def _copy_fsspec(url: str, file: BinaryIO, *, remedy: str) -> None:
+def _append(file: BinaryIO, blocks: Iterable[bytes], limit: int, *, announced: int = 0) -> None:
+    for block in chain([b""], blocks):
+        file.write(block)
+        if max(file.tell(), announced) > limit:
+            if file.tell() > limit:
+                _clear(file)
+            raise DataError(
+                f"{file.name}: has more than {limit} bytes, the size expected or 90 % of the free "
+                "space: check the address, free some space, or set data.root to another disk"
+            )
+
+
+def _copy_fsspec(url: str, file: BinaryIO, limit: int, *, remedy: str) -> None:
     """Appends the rest of a file that fsspec can read."""
     try:
         with fsspec.open(url, "rb") as source:
             source.seek(file.tell())
-            shutil.copyfileobj(source, file, _MEGABYTE)
+            _append(file, iter(partial(source.read, _MEGABYTE), b""), limit)
+    except DataError:
+        raise
     except Exception as error:  # every file system has its own exceptions
         raise DataError(f"{url}: cannot be read ({error}): {remedy}") from None
 
 
-def _copy_http(url: str, file: BinaryIO, *, resume: bool, remedy: str, quiet: bool) -> None:
+def _copy_http(
+    url: str, file: BinaryIO, limit: int, *, resume: bool, remedy: str, quiet: bool
+) -> None:
     """Sends requests until the file is complete."""
     furthest, failures = file.tell(), 0
-    while reason := _request(url, file, remedy=remedy, quiet=quiet):
+    while reason := _request(url, file, limit, remedy=remedy, quiet=quiet):
         done = file.tell()
         failures = 0 if done > furthest else failures + 1
         furthest = max(furthest, done)
@@ -135,7 +157,7 @@ def _copy_http(url: str, file: BinaryIO, *, resume: bool, remedy: str, quiet: bo
         time.sleep(PAUSE * 2**failures)
 
 
-def _request(url: str, file: BinaryIO, *, remedy: str, quiet: bool) -> str:
+def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) -> str:
     """Appends the rest of a file; returns what interrupted it, "" if it is complete."""
     headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
     if start := file.tell():
@@ -144,7 +166,7 @@ def _request(url: str, file: BinaryIO, *, remedy: str, quiet: bool) -> str:
         with urlopen(Request(url, headers=headers), timeout=TIMEOUT) as response:
             if response.status != 206:  # the server sends the whole file
                 _clear(file)
-            return _receive(response, file, quiet=quiet)
+            return _receive(response, file, limit, quiet=quiet)
     except HTTPError as error:
         reason = f"the server answers {error.code} {error.reason}"
         if error.code == 416:  # nothing lies after ``start``
@@ -152,24 +174,21 @@ def _request(url: str, file: BinaryIO, *, remedy: str, quiet: bool) -> str:
         if error.code in (408, 425, 429) or error.code >= 500:
             return reason
         raise DataError(f"{url}: {reason}: {remedy}") from None
+    except DataError:
+        raise
+    except ValueError as error:  # an address or a header is malformed
+        raise DataError(f"{url}: {error}: {remedy}") from None
     except (OSError, http.client.HTTPException) as error:
         return str(error) or type(error).__name__
 
 
-def _receive(response: http.client.HTTPResponse, file: BinaryIO, *, quiet: bool) -> str:
+def _receive(response: http.client.HTTPResponse, file: BinaryIO, limit: int, *, quiet: bool) -> str:
     length = int(response.headers["Content-Length"] or 0)  # 0 if the server does not state it
     total = file.tell() + length
-    folder = Path(file.name).parent
-    if length > (free := shutil.disk_usage(folder).free):
-        raise DataError(
-            f"{folder}: needs {length / 1e9:.1f} GB, has {free / 1e9:.1f} GB free: free some "
-            "space, or set data.root to another disk"
-        )
     blocks: Iterable[bytes] = iter(partial(response.read, _MEGABYTE), b"")
     if length and not quiet:
         blocks = tracked(blocks, -(-length // _MEGABYTE), title=f"{Path(file.name).stem} (MB)")
-    for block in blocks:
-        file.write(block)
+    _append(file, blocks, limit, announced=total)
     done = file.tell()
     return f"the connection ended at {done} of {total} bytes" if length and done != total else ""
 

@@ -9,7 +9,7 @@ from typing import Literal
 from dpt.data.base import Files
 from dpt.data.datasets.files import existing, read_list
 from dpt.data.datasets.folder import FolderDataset
-from dpt.data.errors import DataError
+from dpt.files import DataError
 from dpt.types import Sample
 
 CROP_SIZE = (352, 1216)

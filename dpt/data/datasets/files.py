@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,12 +13,36 @@ from typing import ClassVar
 import numpy as np
 
 from dpt.data.base import Dataset, Files, check_sample
-from dpt.data.errors import DataError, data_root, few
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
+from dpt.files import DataError, data_root, few, printable, read_text
 from dpt.types import DatasetInfo, Sample
+
+
+class FileTable:
+    """The ``Files`` of many samples, pickled into one block of bytes.
+
+    Worker processes share its memory. Many objects would be copied into each of them page by page,
+    because reading an object writes its count of references.
+    """
+
+    def __init__(self, files: Iterable[Files]) -> None:
+        rows = [pickle.dumps(tuple(each)) for each in files]
+        self._rows = b"".join(rows)
+        self._ends = np.cumsum([0, *map(len, rows)])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> Files:
+        index = range(len(self))[index]
+        return Files(*pickle.loads(self._rows[self._ends[index] : self._ends[index + 1]]))
+
+
+FRACTIONS = {"train": 0.9, "val": 0.1}
+"""Shares of the splits where neither folders nor lists tell them apart."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,10 +74,12 @@ class FileDataset(Dataset):
     """Scale and invalid values of the depth files."""
 
     def __post_init__(self) -> None:
+        if self.cache_size is not None and (len(self.cache_size) != 2 or min(self.cache_size) < 1):
+            raise DataError(f"data.cache_size={self.cache_size}: must be [height, width]")
         self.root = self.folder = data_root(self.root)
         self.depth_rule = self.make_depth_rule()
         self.label_rule = self.make_label_rule()
-        self._files = self.list_files()
+        self._files = FileTable(self.list_files())
         self.info = self.make_info()
         self._cache: dict[int, Sample] = {}
 
@@ -113,7 +141,8 @@ class FileDataset(Dataset):
     def read_sample(self, index: int) -> Sample:
         """The decoded sample, never from the cache."""
         files = self._files[index]
-        sample = Sample(image=self.read_image(index), index=index, name=self.name(index))
+        name = printable(self.name(index))
+        sample = Sample(image=self.read_image(index), index=index, name=name)
         if self.label_rule is not None:
             raw = self.read_raw_labels(index)
             if raw is not None:
@@ -173,7 +202,7 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
 
 def read_list(path: Path) -> list[str]:
     """The lines of a text file that are neither blank nor comments (``#``)."""
-    lines = (line.strip() for line in io.read_text(path).splitlines())
+    lines = (line.strip() for line in read_text(path).splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -182,16 +211,16 @@ def share_out(
 ) -> list[str]:
     """The keys of one split where no folder or list tells the splits apart.
 
-    Keys are ranked by a hash of their name and dealt out in the order of ``fractions`` (None: 0.9
-    to train, 0.1 to val): the same on every machine, and new files hardly move the others.
+    Keys are ranked by a hash of their name and dealt out in the order of ``fractions`` (None:
+    :data:`FRACTIONS`): the same on every machine, and new files hardly move the others.
     """
-    fractions = fractions or {"train": 0.9, "val": 0.1}
+    fractions = fractions or FRACTIONS
     if split not in fractions:
         known = ", ".join(fractions)
         raise DataError(f"split {split} has no folder, list or share in data.fractions ({known})")
     if min(fractions.values()) <= 0 or sum(fractions.values()) > 1 + 1e-6:
         raise DataError(f"data.fractions={dict(fractions)} must be above 0 and sum to at most 1")
-    ranked = sorted(keys, key=lambda key: hashlib.sha256(key.encode()).hexdigest())
+    ranked = sorted(keys, key=lambda key: hashlib.sha256(os.fsencode(key)).hexdigest())
     counts = {name: max(1, int(len(ranked) * f + 1e-6)) for name, f in fractions.items()}
     left = len(ranked) - sum(counts.values())
     if left < 0 or sum(fractions.values()) > 1 - 1e-6:

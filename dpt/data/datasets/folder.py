@@ -11,11 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, read_list, share_out
-from dpt.data.errors import DataError, few, missing_path
+from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list, share_out
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
+from dpt.files import DataError, few, missing_path
 from dpt.types import IGNORE_INDEX
 
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
@@ -72,11 +72,18 @@ class FolderDataset(FileDataset):
         )
 
     def list_files(self) -> list[Files]:
+        if self._lists.get(self.split, "").endswith(".csv"):
+            return self._read_table(self.list_file())
         folder, own = self._find(self.images, option="data.images")
         photos = scan(folder, self.images_name, io.IMAGE_SUFFIXES, option="data.images_name")
         if self._lists:
             keys = self._select_listed(photos, folder)
         elif own:
+            if self.fractions not in (None, FRACTIONS):
+                raise DataError(
+                    f"data.fractions has no effect: {folder} is the split {self.split}: leave it "
+                    "out, or set data.images, labels and depth to folders to divide"
+                )
             keys = list(photos)
         else:
             keys = share_out(photos, split=self.split, fractions=self.fractions)
@@ -119,10 +126,11 @@ class FolderDataset(FileDataset):
         A line is a key, or a path from ``folder`` or from the root, with or without suffix.
         """
         known: dict[str, str] = {}
+        from_root = Path(os.path.relpath(folder, self.folder)).as_posix() + "/"
         for key, path in photos.items():
-            for base in (folder, self.folder):
-                relative = Path(os.path.relpath(path, base))
-                known[relative.as_posix()] = known[relative.with_suffix("").as_posix()] = key
+            name = path.relative_to(folder).as_posix()
+            for line in (name, from_root + name):
+                known[line] = known[os.path.splitext(line)[0]] = key
         known |= {key: key for key in photos}
         path = self.list_file()
         wanted = [line.replace("\\", "/").removeprefix("./") for line in read_list(path)]
@@ -133,6 +141,25 @@ class FolderDataset(FileDataset):
                 f"({few(unknown)}): write one relative path or stem per line"
             )
         return list(dict.fromkeys(known[line] for line in wanted))
+
+    def _read_table(self, path: Path) -> list[Files]:
+        """The split's rows of a CSV table of paths below the root."""
+        kinds = [k for k, used in {"mask": self.labels, "depth": self.depth}.items() if used]
+        names = (self.split, (self.split_names or {}).get(self.split))
+        files: list[Files] = []
+        rows = io.read_table(path, ["split", "image", *kinds], remedy="name the columns so")
+        for place, (split, image, *texts) in rows:
+            maps = {k: self.folder / text for k, text in zip(kinds, texts, strict=True) if text}
+            is_bare = bool(kinds) and not maps
+            if split not in names or (is_bare and self.missing == "skip"):
+                continue
+            if is_bare and self.missing == "raise":
+                remedy = (
+                    "complete the line, or set data.missing=skip (or keep, with a task.teacher)"
+                )
+                raise DataError(f"{place} has no {' and no '.join(kinds)}: {remedy}")
+            files.append(Files(self.folder / image, maps.get("mask"), maps.get("depth")))
+        return existing(files, source=path, remedy="check data.root and the table")
 
     @property
     def _lists(self) -> dict[str, str]:
@@ -157,10 +184,12 @@ class FolderDataset(FileDataset):
         if (folder / on_disk).is_dir():
             return folder / on_disk, True
         others = [name for name in _SPLIT_FOLDERS if (folder / name).is_dir()]
+        known = self.split in (self.split_names or {})
+        name = f"{'' if known else '+'}data.split_names.{self.split}"
         if others:  # using the folder for all splits would mix their files
             raise DataError(
                 f"folder {folder / on_disk} does not exist, but {folder} holds "
-                f"{', '.join(others)}: make it, set data.split_names.{on_disk}={others[-1]}, or "
+                f"{', '.join(others)}: make it, set {name}={others[-1]}, or "
                 f"set {option}={template.rstrip('/')}/{others[0]} to divide it by data.fractions"
             )
         return folder, False
@@ -180,11 +209,13 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
         raise DataError(f"{option}={name} must hold %stem once, as in %stem_leftImg8bit")
     before, after = name.split("%stem")
     with_suffix = PurePosixPath("x" + after).suffix.lower() in suffixes
-    pattern = re.compile(re.escape(before) + "(.*)" + re.escape(after))
+    pattern = re.compile(re.escape(before) + "(.*)" + re.escape(after), re.DOTALL)
     found: dict[str, Path] = {}
     other: Path | None = None
     for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        folders[:] = sorted(
+            f for f in folders if not (f.startswith(".") or _leads_back(Path(parent, f)))
+        )
         relative = Path(parent).relative_to(folder)
         for file in sorted(f for f in files if not f.startswith(".")):
             stem, suffix = os.path.splitext(file)
@@ -205,3 +236,8 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
             f"{f'found {other}' if other else 'it is empty'}: set {option}, or check the folder"
         )
     return dict(sorted(found.items()))
+
+
+def _leads_back(folder: Path) -> bool:
+    """Whether it is a link to a folder that contains it."""
+    return folder.is_symlink() and any(folder.samefile(parent) for parent in folder.parents)

@@ -9,10 +9,10 @@ import numpy as np
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
-from dpt.data.errors import DataError, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
+from dpt.files import DataError, missing_path
 
 _TABLE = "metadata_images_split_scene_v1.csv"
 _COLUMNS = ("scene_name", "camera_name", "frame_id", "included_in_public_release",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing, share_out
-from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
+from dpt.files import DataError, few, missing_path
 from dpt.types import DatasetInfo
 
 

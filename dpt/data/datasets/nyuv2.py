@@ -10,10 +10,10 @@ import numpy as np
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset
-from dpt.data.errors import DataError, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
+from dpt.files import DataError, missing_path
 
 _MAT = "nyu_depth_v2_labeled.mat"
 _MAPPING = "classMapping40.mat"

@@ -10,10 +10,10 @@ import numpy as np
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset
-from dpt.data.errors import DataError, few, missing_path
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
+from dpt.files import DataError, few, missing_path
 
 _LISTS = "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat"
 _MASKS = "SUNRGBDtoolbox/Metadata/SUNRGBD2Dseg.mat"

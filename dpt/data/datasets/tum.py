@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing, read_list, share_out
-from dpt.data.errors import DataError, few
 from dpt.data.formats.depth_encoding import DepthRule
+from dpt.files import DataError, few
 
 MAX_DIFFERENCE = 0.02
 """Seconds by which a photo and its depth map may differ, as in the benchmark's ``associate.py``."""
@@ -59,16 +58,18 @@ class TumDataset(FileDataset):
 
 
 def associate(photos: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:
-    """Index pairs of times (seconds) less than ``MAX_DIFFERENCE`` apart.
+    """Index pairs of times (seconds, ascending) less than ``MAX_DIFFERENCE`` apart.
 
     The closest pair comes first; each time is used once.
     """
-    difference = np.abs(np.subtract.outer(photos, maps))
-    near = np.argwhere(difference < MAX_DIFFERENCE)
+    near: list[tuple[float, int, int]] = []
+    for i, time in enumerate(photos):
+        first, last = (bisect_left(maps, time + side * MAX_DIFFERENCE) for side in (-2, 2))
+        near += [(abs(time - maps[j]), i, j) for j in range(first, last)]
     partner: dict[int, int] = {}
     taken: set[int] = set()
-    for i, j in near[np.argsort(difference[tuple(near.T)], kind="stable")].tolist():
-        if i not in partner and j not in taken:
+    for difference, i, j in sorted(near):
+        if difference < MAX_DIFFERENCE and i not in partner and j not in taken:
             partner[i] = j
             taken.add(j)
     return sorted(partner.items())

@@ -8,9 +8,9 @@ from itertools import product
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
-from dpt.data.errors import DataError, few
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
+from dpt.files import DataError, few
 
 _MASKS = "classSegmentation"
 

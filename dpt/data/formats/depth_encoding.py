@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpt.data.errors import DataError
+from dpt.files import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class DepthRule:
     decode: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        if self.scale <= 0:
-            raise DataError(f"data.depth_scale={self.scale} must be above 0")
+        if not 1e-30 < self.scale < 1e30:
+            raise DataError(f"data.depth_scale={self.scale} must be above 0, in metres")
         if self.max_depth is not None and not 0 <= self.min_depth < self.max_depth:
             limits = f"0..data.max_depth={self.max_depth}"
             raise DataError(f"data.min_depth={self.min_depth} must lie in {limits} (metres)")

@@ -4,33 +4,50 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
+import struct
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
 from PIL import Image
+from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, ImageFileDirectory_v2
 
-from dpt.data.errors import DataError, few, missing_path, require
 from dpt.data.formats.depth_encoding import DepthRule
+from dpt.files import (
+    MAX_BYTES,
+    MAX_PIXELS,
+    DataError,
+    few,
+    open_file,
+    read_bytes,
+    read_text,
+    require,
+)
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".npz", ".h5", ".hdf5",
                   ".mat")  # fmt: skip
 DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")
 
+MAX_COLORS = 1 << 16
+"""In an RGB label file, where each stands for a class."""
+
 # Every failure is raised with the file's name; OpenCV's own lines would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+warnings.filterwarnings("ignore", module="PIL")  # of large or damaged pictures
 
 AGAIN = "copy or download it again"
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_PACKED = np.array([65536, 256, 1], np.int32)  # from R, G and B to one number
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
-_HEADER_FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM")
+_HEADER_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 """Pillow's names; some of its other formats start external programs."""
 
 
@@ -85,6 +102,7 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
         raise DataError(f"{path}: this is a colour picture, not depth: check data.depth")
     if raw.ndim != 2 or raw.dtype.kind not in "uif":
         raise DataError(f"{path}: depth must be numbers of (H, W), found {raw.dtype} {raw.shape}")
+    check_pixels(path, *raw.shape)
     return raw
 
 
@@ -97,27 +115,26 @@ def read_labels(path: str | Path, *, colors: Sequence[Sequence[int]] | None = No
         colors: an RGB row for each id, for RGB files. A colour for "unlabelled" goes after the
             last class; its row number is the ignore index.
     """
-    labels = _READERS.get(Path(path).suffix.lower(), read_label_picture)(path, None)
+    labels = _read_stored_labels(path)
+    return labels if labels.ndim == 2 else _ids_of_colors(path, labels, colors)
+
+
+def _read_stored_labels(path: str | Path) -> np.ndarray:
+    """Integers (H, W), or colours uint8 (H, W, 3)."""
+    labels: np.ndarray = _READERS.get(Path(path).suffix.lower(), read_label_picture)(path, None)
     if labels.dtype == bool:
         labels = labels.astype(np.uint8)
     if labels.ndim == 3 and labels.shape[2] == 1:
         labels = labels[..., 0]
     if labels.ndim == 3 and labels.shape[2] in (3, 4) and labels.dtype == np.uint8:
-        return _ids_of_colors(path, labels[..., :3], colors)
+        return labels[..., :3]
     if labels.ndim != 2 or labels.dtype.kind not in "ui":
         raise DataError(
             f"{path}: found {labels.dtype} {labels.shape}: label files hold one whole-number "
             "class id per pixel; save them as single-channel PNG"
         )
+    check_pixels(path, *labels.shape)
     return labels
-
-
-def read_text(path: str | Path) -> str:
-    """A UTF-8 text file: a list of names or a table."""
-    try:
-        return read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not a text file in UTF-8: save it as UTF-8") from None
 
 
 def read_table(
@@ -128,26 +145,46 @@ def read_table(
     Yields:
         The row's place for messages, ``FILE: line N``, and its texts; "" where it is too short.
     """
-    rows = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
-    header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
-    if absent := [name for name in columns if name not in header]:
-        found = few(header, 6) or "none"
-        raise DataError(f"{path}: no column {', '.join(absent)} (it has {found}): {remedy}")
-    for row in rows:
-        yield f"{path}: line {rows.line_num}", [(row[name] or "").strip() for name in columns]
+    with _decoding(path, "a table"):
+        rows = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
+        header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+        if absent := [name for name in columns if name not in header]:
+            found = few(header, 6) or "none"
+            raise DataError(f"{path}: no column {', '.join(absent)} (it has {found}): {remedy}")
+        for row in rows:
+            yield f"{path}: line {rows.line_num}", [(row[name] or "").strip() for name in columns]
+
+
+def label_values(path: str | Path) -> dict[tuple[int, ...], int]:
+    """Pixels of each id ``(i,)``, or of each colour ``(r, g, b)`` of an RGB label file."""
+    labels = _read_stored_labels(path)
+    if labels.ndim == 3:
+        return _count_colors(path, labels)
+    ids, counts = np.unique(labels, return_counts=True)
+    return {(i,): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
+
+
+def _count_colors(path: str | Path, rgb: np.ndarray) -> dict[tuple[int, ...], int]:
+    codes, counts = np.unique(rgb.astype(np.int32) @ _PACKED, return_counts=True)
+    if len(codes) > MAX_COLORS:
+        raise DataError(f"{path}: a picture of {len(codes)} colours, not labels: check data.labels")
+    colors = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).tolist()
+    return dict(zip(map(tuple, colors), counts.tolist(), strict=True))
 
 
 def _ids_of_colors(
     path: str | Path, rgb: np.ndarray, colors: Sequence[Sequence[int]] | None
 ) -> np.ndarray:
     if not colors:
+        found = [list(color) for color in _count_colors(path, rgb)]
+        shown = str(found).replace(" ", "") if len(found) <= 12 else "[[r,g,b],...]"
         raise DataError(
-            f"{path}: an RGB picture: label files hold one class id per pixel; "
-            "set data.label_colors=[[r,g,b],...], one row for each id, or save ids"
+            f"{path}: an RGB picture of {len(found)} colours: label files hold one class id per "
+            f"pixel; save ids, or set data.label_colors={shown} and the colours of other files, "
+            "one row for each id (dpt data check lists all)"
         )
-    weights = np.array([65536, 256, 1], np.int32)
-    codes = np.asarray(colors, np.int32) @ weights
-    packed = rgb.astype(np.int32) @ weights
+    codes = np.asarray(colors, np.int32) @ _PACKED
+    packed = rgb.astype(np.int32) @ _PACKED
     order = np.argsort(codes)
     ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
     unknown = codes[ids] != packed
@@ -163,22 +200,18 @@ def _ids_of_colors(
 # ------------------------------------------------------------------------ files and decoders
 
 
-def check_file(path: str | Path) -> None:
-    if not Path(path).is_file():
-        raise missing_path(Path(path), what="file", remedy="check the path")
-    if Path(path).stat().st_size == 0:
-        raise DataError(f"{path}: the file is empty: {AGAIN}")
+def check_pixels(path: str | Path, height: int, width: int) -> None:
+    """DataError if a picture or map is larger than ``MAX_PIXELS``."""
+    if height * width > MAX_PIXELS:
+        most = f"{MAX_PIXELS / 1e6:g} million"
+        raise DataError(f"{path}: has more than {most} pixels, the limit: cut or shrink it")
 
 
-def read_bytes(path: str | Path) -> bytes:
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        check_file(path)
-        raise DataError(f"{path}: cannot be read ({error.strerror}): check permissions") from None
-    if not data:
-        check_file(path)
-    return data
+def _check_array(path: str | Path, shape: Sequence[int], dtype: Any) -> None:
+    """DataError if an array in a file is larger than ``MAX_BYTES``."""
+    if math.prod(shape) * np.dtype(dtype).itemsize > MAX_BYTES:
+        found, most = f"{dtype} {tuple(shape)}", f"{MAX_BYTES / 1e6:g} MB"
+        raise DataError(f"{path}: {found} takes more than {most}, the limit: cut or shrink it")
 
 
 @contextmanager
@@ -199,21 +232,39 @@ def _decoding(path: str | Path, kind: str) -> Iterator[None]:
 def exif_orientation(path: str | Path) -> int:
     """EXIF orientation, 1 (upright, or no such tag) to 8, without decoding pixels."""
     try:
-        with Image.open(path) as picture:
+        with open_file(path) as file:
+            picture = Image.open(file, formats=(*_HEADER_FORMATS, "TIFF"))
             return int(picture.getexif().get(0x0112, 1))
-    except (OSError, SyntaxError, ValueError, TypeError):
+    except Exception:  # of many kinds, for damaged tags
         return 1
 
 
 def read_size(path: str | Path) -> tuple[int, int]:
     """(H, W) of a photo as it is stored, without decoding pixels."""
-    check_file(path)
-    with (
-        _decoding(path, "a picture"),
-        warnings.catch_warnings(action="ignore"),  # of large pictures
-        Image.open(path, formats=_HEADER_FORMATS) as picture,
-    ):
-        return picture.height, picture.width
+    with open_file(path) as file:
+        return _stored_size(path, file)
+
+
+def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
+    """(H, W) by a file's header; DataError if it has too many pixels."""
+    try:
+        start = file.read(24)
+        if start.startswith(_PNG_START):
+            width, height = struct.unpack(">II", start[16:])
+        elif start[:2] in (b"II", b"MM"):  # Pillow does not open every TIFF
+            tags = ImageFileDirectory_v2(start[: 16 if start[2] == 43 else 8])
+            file.seek(tags.next)
+            tags.load(file)
+            height, width = int(tags[IMAGELENGTH]), int(tags[IMAGEWIDTH])
+        else:
+            with Image.open(file, formats=_HEADER_FORMATS) as picture:
+                height, width = picture.height, picture.width
+    except Image.DecompressionBombError:  # far above MAX_PIXELS
+        height, width = MAX_PIXELS, 2
+    except Exception:  # of many kinds, for damaged files
+        raise DataError(f"{path}: not a picture that can be decoded, or damaged: {AGAIN}") from None
+    check_pixels(path, height, width)
+    return height, width
 
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
@@ -224,6 +275,7 @@ def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
         _require_end(path, data, _JPEG_END, max(scan, 0))
     elif data.startswith(_PNG_START):
         _require_end(path, data, _PNG_END)
+    _stored_size(path, io.BytesIO(data))
     with _decoding(path, "a picture"):
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if image is None:
@@ -250,8 +302,9 @@ def read_label_picture(path: str | Path, key: None = None) -> np.ndarray:
     bits, color_type = (data[24], data[25]) if has_header else (8, 0)
     if color_type == 3:
         _require_end(path, data, _PNG_END)
+        _stored_size(path, io.BytesIO(data))
         with _decoding(path, "a picture"):
-            return np.asarray(Image.open(io.BytesIO(data)))
+            return np.asarray(Image.open(io.BytesIO(data), formats=("PNG",)))
     labels = decode_picture(path, data, cv2.IMREAD_UNCHANGED)
     if bits < 8:  # OpenCV stretches 1, 2 and 4 bits to 0..255
         labels = labels // np.uint8(255 // (2**bits - 1))
@@ -285,15 +338,22 @@ def read_numpy(
         loaded = np.load(io.BytesIO(data or read_bytes(path)), allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
-        return loaded[loaded.files[0] if key is None else _choose(path, loaded.files, key)]
+        for member in loaded.zip.infolist():
+            _check_array(path, (member.file_size,), np.uint8)
+        name = loaded.files[0] if key is None else _choose(path, loaded.files, key)
+        return np.asarray(loaded[name])  # bytes, if it is no array
 
 
 def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
     """A channel of an OpenEXR file: without ``key`` the one called Z, or any of equal ones."""
     library = require("OpenEXR", f"{path}: reading it", extra="exr")
-    check_file(path)
-    with _decoding(path, "an EXR file"), library.File(str(path), separate_channels=True) as file:
-        channels = {name: c.pixels for name, c in file.channels().items()}
+    with open_file(path), _decoding(path, "an EXR file"):
+        for part in library.File(str(path), header_only=True).parts:
+            first, last = part.header["dataWindow"]
+            size = (last - first + 1).tolist()
+            _check_array(path, (*size, len(part.header["channels"])), np.float32)
+        with library.File(str(path), separate_channels=True) as file:
+            channels = {name: c.pixels for name, c in file.channels().items()}
     names = [name for name in channels if name.rpartition(".")[2] == "Z"] or list(channels)
     if key is None and len({channels[name].tobytes() for name in names}) == 1:  # grey RGB
         return channels[names[0]]
@@ -303,12 +363,12 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
 def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
     """A data set of an HDF5 file, or its entry ``index`` along the first axis.
 
-    An entry that is a reference, as MATLAB stores the fields of its structs, is followed.
+    An entry that is a reference, as MATLAB stores the fields of its structs, is followed. Other
+    files are never read.
     """
     h5py = require("h5py", f"{path}: reading it", extra="datasets")
-    check_file(path)
-    # without a lock: nothing is written, and network file systems often refuse it
-    with _decoding(path, "an HDF5 file"), h5py.File(path, "r", locking=False) as file:
+    # given an open file, HDF5 resolves external links in that file, and locks nothing
+    with open_file(path) as raw, _decoding(path, "an HDF5 file"), h5py.File(raw, "r") as file:
         if key is None or key not in file:
             names: list[str] = []
 
@@ -319,10 +379,13 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
             file.visititems(visit)
             key = _choose(path, names, key)
         found = file[key]
-        entry = found[()] if index is None else found[index]
         if h5py.check_ref_dtype(found.dtype) is not None and index is not None:
-            return file[entry.item()][()]
-        return entry
+            found, index = file[found[index].item()], None
+        if found.external or found.is_virtual:
+            raise DataError(f"{path}: {key} is stored in other files: copy it into this one")
+        for shape in (found.shape if index is None else found.shape[1:], found.chunks or ()):
+            _check_array(path, shape, found.dtype)
+        return np.asarray(found[()] if index is None else found[index])
 
 
 def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
@@ -331,18 +394,22 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
     Version 7.3 is HDF5, with the axes in reverse, of which only the entry is read; older versions
     are read by SciPy.
     """
-    check_file(path)
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         start = file.read(520)
     if _HDF5_START in (start[:8], start[512:]):  # MATLAB writes 512 bytes of text before it
         return read_hdf5(path, key, index=index).T
     import scipy.io  # slow to import
 
     with _decoding(path, "a MATLAB file"):
-        variables = scipy.io.loadmat(io.BytesIO(read_bytes(path)))
-    arrays = {k: v for k, v in variables.items() if isinstance(v, np.ndarray)}
-    numbers = [k for k, v in arrays.items() if v.dtype.kind in "buif"]
-    found = arrays[key if key in arrays else _choose(path, numbers, key)]
+        content = io.BytesIO(read_bytes(path))
+        shapes = {
+            name: shape
+            for name, shape, kind in scipy.io.whosmat(content)
+            if name == key or kind.startswith(("double", "single", "logical", "int", "uint"))
+        }
+        key = _choose(path, list(shapes), key)
+        _check_array(path, shapes[key], np.float64)
+        found = np.asarray(scipy.io.loadmat(content, variable_names=[key])[key])
     return found if index is None else found[..., index]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from dpt.data.errors import DataError, few
+from dpt.files import DataError, few
 from dpt.types import IGNORE_INDEX
 
 LabelMap = Sequence[int | Sequence[int]] | str
@@ -48,7 +50,8 @@ class LabelRule:
         if num_classes is None:
             num_classes = len(class_names) if rows is None else len(rows)
             if num_classes == 0:
-                raise DataError("data.num_classes is needed with data.labels: set it")
+                remedy = "set it (dpt data check proposes it)"
+                raise DataError(f"data.num_classes is needed with data.labels: {remedy}")
         if not 1 <= num_classes <= 255:
             raise DataError(f"data.num_classes={num_classes} must lie in 1..255 (255 is ignored)")
         for option, values in (("label_map", rows), ("class_names", class_names)):
@@ -59,6 +62,8 @@ class LabelRule:
                 )
         self.num_classes = num_classes
         self.class_names = tuple(class_names) or tuple(f"class_{i}" for i in range(num_classes))
+        if any(len(row) != 3 or min(row) < 0 or max(row) > 255 for row in colors):
+            raise DataError("data.label_colors must have rows [r,g,b] of numbers in 0..255")
         self.colors = tuple((int(r), int(g), int(b)) for r, g, b in colors)
         first_ids = range(num_classes) if rows is None else [ids[0] for ids in rows]
         if self.colors and len(self.colors) <= max(first_ids):
@@ -91,18 +96,19 @@ class LabelRule:
 
 def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
     if isinstance(label_map, str):
-        first, dash, last = label_map.partition("-")
-        if not (dash and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+        ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", label_map)
+        first, last = [int(end) for end in ends.groups()] if ends else [0, 0]
+        if not first < last:
             raise DataError(
                 f"data.label_map={label_map}: must be a range of ids such as 1-150, or a list of "
                 "the ids of each class, such as [7,8,[11,12]]"
             )
-        label_map = range(int(first), int(last) + 1)
+        label_map = range(first, last + 1)
     rows = tuple((row,) if isinstance(row, int) else tuple(row) for row in label_map)
     if not rows or not all(rows):
         raise DataError("data.label_map has an empty row: every class needs an id of the files")
     ids = [i for row in rows for i in row]
-    twice = [str(i) for i in dict.fromkeys(ids) if ids.count(i) > 1]
+    twice = [str(i) for i, count in Counter(ids).items() if count > 1]
     if twice or min(ids) < 0 or max(ids) > _LARGEST_ID:
         fault = f"names {few(twice)} twice" if twice else f"has ids outside 0..{_LARGEST_ID}"
         raise DataError(f"data.label_map {fault}: give each id of the files to one class")

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
 import numpy as np
 
-from dpt.data.errors import DataError, missing_path
+from dpt.data.formats.io import check_pixels
+from dpt.files import DataError, open_file
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
+# Containers only: FFmpeg's other formats are lists of further files and addresses, which it opens.
+os.environ.setdefault(
+    "OPENCV_FFMPEG_CAPTURE_OPTIONS",
+    "format_whitelist;mov,avi,matroska,mpegts,mpeg,flv,asf|protocol_whitelist;file",
+)
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # a damaged file writes a line a block
 _WHOLE = 0.9
 """Share of the announced frames below which a video counts as damaged: headers often round."""
+
+
+def _require_utf8(path: str | Path) -> None:
+    """DataError for a name in another encoding, for which OpenCV would end the process."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{path}: names of videos must be UTF-8: rename it") from None
 
 
 class VideoReader:
@@ -27,23 +43,30 @@ class VideoReader:
     """
 
     def __init__(self, path: str | Path) -> None:
+        _require_utf8(path)
         self.path = Path(path)
-        if not self.path.is_file():
-            raise missing_path(self.path, what="file", remedy="check the path")
-        self._capture = cv2.VideoCapture(str(self.path))
+        with open_file(self.path):  # a regular file
+            # FFmpeg alone: OpenCV would go on to cameras and numbered sequences of pictures
+            self._capture = cv2.VideoCapture(str(self.path.absolute()), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise DataError(
                 f"{path}: not a video that can be decoded, or damaged: copy or download it again"
             )
+        height = self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
+        check_pixels(path, int(height), int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH)))
         fps = self._capture.get(cv2.CAP_PROP_FPS)
-        self.fps = fps if 0 < fps < 1000 else 25.0
+        self.fps = fps if 0.01 <= fps <= 1000 else 25.0
         self.announced = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        count = 0
+        count, shape = 0, None
         try:
             while (read := self._capture.read())[0]:
                 count += 1
+                if read[1].shape != (shape := shape or read[1].shape):
+                    raise DataError(
+                        f"{self.path}: frame {count} has another size than the first: convert it"
+                    )
                 yield cv2.cvtColor(read[1], cv2.COLOR_BGR2RGB, dst=read[1])
         finally:
             self._capture.release()
@@ -62,8 +85,9 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path, *, fps: float) -> None:
+        _require_utf8(path)
         self.path = path
-        self.fps = fps
+        self.fps = round(fps, min(3, int(np.log10(65535 / fps))))  # 16 bits in MPEG-4 part 2
         self.count = 0
         self._writer: cv2.VideoWriter | None = None
 
@@ -73,7 +97,7 @@ class VideoWriter:
             size = (frame.shape[1], frame.shape[0])
             self._writer = cv2.VideoWriter(str(self.path), code, self.fps, size)
             if not self._writer.isOpened():
-                raise OSError(f"{self.path}: this OpenCV cannot write a video of {size} pixels")
+                raise DataError(f"a video of {size[0]}x{size[1]} pixels cannot be written")
         self._writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
         self.count += 1
 

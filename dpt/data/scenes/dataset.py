@@ -12,6 +12,7 @@ import numpy as np
 from dpt.data.base import Dataset
 from dpt.data.scenes.layouts import LAYOUTS
 from dpt.data.scenes.shading import render
+from dpt.files import MAX_PIXELS
 from dpt.types import DatasetInfo, Sample
 
 CLASSES = {
@@ -63,10 +64,12 @@ class ScenesDataset(Dataset):
     ) -> None:
         if split not in SPLITS:
             raise ValueError(f"scenes: split={split!r}: choose from {', '.join(SPLITS)}")
-        if len(size) != 2 or min(size) < 16:
-            raise ValueError(f"scenes: size={size!r}: must be [H, W] with both at least 16")
-        if length < 1 or seed < 0:
-            raise ValueError(f"scenes: length={length} must be above 0, seed={seed} not below 0")
+        if len(size) != 2 or min(size) < 16 or size[0] * size[1] > MAX_PIXELS:
+            raise ValueError(
+                f"scenes: size={size!r}: H, W at least 16, at most {MAX_PIXELS} pixels"
+            )
+        if not 1 <= length <= 10**8 or seed < 0:
+            raise ValueError(f"scenes: length={length} must be 1..10**8, seed={seed} not below 0")
         self.split, self.length, self.seed = split, length, seed
         self.size = (size[0], size[1])
 

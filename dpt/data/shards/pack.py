@@ -16,14 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import torch.utils.data
-from torch.utils.data import DataLoader
 
 from dpt import atomic
 from dpt.data.base import Dataset, check_sample
-from dpt.data.errors import DataError
-from dpt.data.loading import init_worker
+from dpt.data.loading import read_in_order
 from dpt.data.shards.packed import INDEX, Shard, ShardIndex
 from dpt.data.shards.samples import encode_sample
+from dpt.files import DataError
 from dpt.run_log import tracked
 
 log = logging.getLogger("dpt")
@@ -64,27 +63,31 @@ def pack_split(
     target = folder / f"{split}.json"
     if target.exists():
         raise DataError(f"{target}: the split is already packed: choose another out, or remove it")
+    if found := sorted(folder.glob(f"{split}-*.tar")):
+        raise DataError(
+            f"{found[0]}: exists, but {target.name} does not: remove the shards that a "
+            "killed run left, or choose another out"
+        )
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
-    loader: Iterable[Encoded] = DataLoader(
-        _Encoder(dataset, skip_broken),
-        batch_size=None,
-        sampler=[int(index) for index in order],
-        num_workers=num_workers,
-        worker_init_fn=init_worker,
-        prefetch_factor=8 if num_workers else None,
-    )
+    indices = [int(index) for index in order]
+    encoded = read_in_order(_Encoder(dataset, skip_broken), indices, num_workers=num_workers)
 
     def readable() -> Iterator[tuple[str, dict[str, bytes]]]:
-        for key, parts in tracked(loader, len(dataset), title=f"packing {split}"):
+        for key, parts in tracked(encoded, len(dataset), title=f"packing {split}"):
             if isinstance(parts, str):
                 log.warning("left out: %s", parts)
             else:
                 yield key, parts
 
     samples, shards = readable(), list[Shard]()
-    for first in samples:
-        path = folder / f"{split}-{len(shards):06}.tar"
-        shards.append(_write_shard(path, chain([first], samples), shard_size=shard_size))
+    try:
+        for first in samples:
+            path = folder / f"{split}-{len(shards):06}.tar"
+            shards.append(_write_shard(path, chain([first], samples), shard_size=shard_size))
+    except BaseException:
+        for shard in shards:
+            (folder / shard.name).unlink(missing_ok=True)
+        raise
     if not shards:
         raise DataError(f"split {split}: no sample could be read: check the data set")
     index = ShardIndex(

@@ -21,11 +21,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dpt.data.base import Dataset
 from dpt.data.datasets.download import fetch, verify
-from dpt.data.errors import DataError, data_root, missing_path
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
-from dpt.types import DatasetInfo, Sample
+from dpt.files import MAX_BYTES, DataError, data_root, missing_path, read_bytes
+from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
+MAX_SAMPLES = 10**8
+"""Of a split: their order in an epoch takes some bytes of memory for each."""
+_MAX_INDEX = 1 << 26
 _REMEDY = "check data.root, and that all files that dpt data pack wrote were copied there"
 
 Table = list[tuple[str, dict[str, tuple[int, int]]]]
@@ -50,6 +53,10 @@ class ShardIndex:
     class_id_names: tuple[str, ...] = ()
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
     format: Literal["dpt-packed-3"] = "dpt-packed-3"
+
+    def __post_init__(self) -> None:
+        if (count := sum(shard.samples for shard in self.shards)) > MAX_SAMPLES:
+            raise ValueError(f"{count} samples, at most {MAX_SAMPLES} are read")
 
 
 INDEX = TypeAdapter(ShardIndex)
@@ -100,8 +107,20 @@ class PackedDataset(Dataset):
                 file.seek(start)
                 parts[name] = file.read(length)
         sample = decode_sample(parts, source=f"{self.root}/{self.shards[number].name}#{key}")
+        self._check_classes(sample)
         sample["index"] = index
         return sample
+
+    def _check_classes(self, sample: Sample) -> None:
+        """Raises DataError for a class that the index does not name."""
+        names, id_names = self.info.class_names, self.class_id_names
+        labels = sample["labels"] if "labels" in sample else np.uint8(IGNORE_INDEX)
+        outside = (labels >= len(names)) & (labels != IGNORE_INDEX)
+        beyond = sample.get("class_id", -1) >= len(id_names)
+        if (names and outside.any()) or (id_names and beyond):
+            raise DataError(
+                f"{self.root}: {sample.get('name')} has a class that the index lacks: {_REMEDY}"
+            )
 
     @property
     def available_indices(self) -> range:
@@ -118,11 +137,12 @@ class PackedDataset(Dataset):
         with tempfile.TemporaryDirectory() as folder:
             path = self.folder / f"{split}.json"
             if self.is_remote:
-                path = fetch(source, Path(folder) / path.name, remedy=_REMEDY, quiet=True)
+                path = Path(folder) / path.name
+                fetch(source, path, limit=_MAX_INDEX, remedy=_REMEDY, quiet=True)
             elif not path.is_file():
                 remedy = f"check data.root, or pack the split: dpt data pack data=... split={split}"
                 raise missing_path(path, what="index", remedy=remedy)
-            text = path.read_bytes()
+            text = read_bytes(path, limit=_MAX_INDEX)
         try:
             return INDEX.validate_json(text)
         except ValidationError as error:
@@ -171,12 +191,13 @@ def _read_table(file: BinaryIO, *, source: str) -> Table:
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
-                if not member.isreg() or member.issparse():
-                    raise tarfile.TarError(f"{member.name} is not a plain file")
+                plain = member.isreg() and not member.issparse()
+                if not (plain and 0 <= member.size <= MAX_BYTES):
+                    raise tarfile.TarError(f"{member.name} is not a plain file, or too large")
                 key, _, part = member.name.partition(".")
                 if not table or table[-1][0] != key:
                     table.append((key, {}))
                 table[-1][1][part] = member.offset_data, member.size
-    except tarfile.TarError as error:
+    except (tarfile.TarError, MemoryError) as error:  # a header may declare any size
         raise DataError(f"{source}: not a readable shard ({error}): copy it again") from None
     return table

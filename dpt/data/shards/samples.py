@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import cv2
 import numpy as np
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from dpt.data.base import check_sample
-from dpt.data.errors import DataError
 from dpt.data.formats import io
+from dpt.files import DataError, read_bytes
 from dpt.types import Sample
 
-_SCALARS = ("name", "class_id", "value")
+
+@dataclass(frozen=True)
+class _Scalars:
+    """What is stored of a sample as JSON, as far as it has it."""
+
+    name: str | None = None
+    class_id: Annotated[int, Field(ge=0)] | None = None
+    value: FiniteFloat | None = None
+
+
+_SCALARS = TypeAdapter(_Scalars)
 
 
 def encode_sample(sample: Sample) -> dict[str, bytes]:
@@ -33,7 +45,7 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     path = Path(sample.get("name", ""))
     suffix, data = path.suffix.lower().removeprefix("."), b""
     if f".{suffix}" in io.IMAGE_SUFFIXES and path.is_file():
-        data = io.read_bytes(path)
+        data = read_bytes(path)
     if data and np.array_equal(io.read_image(path, data=data), sample["image"]):
         parts = {{"jpeg": "jpg", "tiff": "tif"}.get(suffix, suffix): data}
     else:
@@ -45,8 +57,8 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
         depth = np.where(sample["valid"], sample["depth"], np.float32(0))
         np.savez_compressed(file, depth=depth)
         parts["depth.npz"] = file.getvalue()
-    scalars = {key: values[key] for key in _SCALARS if key in values}
-    text = json.dumps(scalars, default=lambda number: number.item(), ensure_ascii=False)
+    scalars = {key: values[key] for key in _Scalars.__annotations__ if key in values}
+    text = json.dumps(scalars, default=lambda number: number.item())
     return {**parts, "json": text.encode()}
 
 
@@ -61,18 +73,18 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
         raise DataError(f"{source}: has {len(images)} images, expected one: pack the data again")
     image = io.read_image(f"{source}.{images[0]}", data=parts[images[0]])
     try:
-        values = dict(json.loads(parts["json"]))
-    except (KeyError, ValueError, TypeError):
+        scalars = vars(_SCALARS.validate_json(parts["json"]))
+    except (KeyError, ValueError):
         raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
-    scalars = {key: values[key] for key in _SCALARS if key in values}
-    sample = cast(Sample, {"image": image, **scalars})
+    sample = cast(Sample, {"image": image, **{k: v for k, v in scalars.items() if v is not None}})
     if "labels.png" in parts:
         labels, path = parts["labels.png"], f"{source}.labels.png"
         sample["labels"] = io.decode_picture(path, labels, cv2.IMREAD_UNCHANGED)
     if "depth.npz" in parts:
         sample["depth"] = io.read_numpy(f"{source}.depth.npz", data=parts["depth.npz"])
-        sample["valid"] = sample["depth"] > 0
     check_sample(sample)
+    if "depth" in sample:
+        sample["valid"] = (sample["depth"] > 0) & (sample["depth"] < np.inf)
     return sample
 
 

@@ -1,0 +1,85 @@
+"""Settings of a folder that its configuration leaves out: proposed from what the files hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from dpt.config import build
+from dpt.data import DataError
+from dpt.data.formats import io
+from dpt.data_check.scan import Finding
+from dpt.run_log import tracked
+from dpt.types import IGNORE_INDEX
+
+Values = Counter[tuple[int, ...]]
+"""Pixels of each id ``(i,)`` and of each colour ``(r, g, b)`` of mask files."""
+
+_CLASSES = ("num_classes", "label_map", "class_names")
+_MOST = 256  # values of masks: 255 classes, and one that means unlabelled
+_METRES = 100.0  # valid depth while data.max_depth is unknown
+
+
+def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, Any], list[Finding]]:
+    """Settings that a folder lacks, and a note that lists them. Reads its masks for the classes."""
+    settings: dict[str, Any] = {}
+    hint = ""
+    if data.get("depth") and data.get("max_depth", _METRES) is None:
+        settings["max_depth"] = _METRES
+    unknown = data.get("labels") and not any(data.get(key, True) for key in _CLASSES)
+    if unknown and (values := _read_masks({**data, **settings, "num_classes": 1}, splits)):
+        classes, counts = class_settings(values)
+        settings |= classes
+        # (share of the pixels)^-0.25 divided by the mean; 1 for classes without a pixel
+        weights = np.array([count or np.nan for count in counts], float) ** -0.25
+        weights = np.nan_to_num(weights / np.nanmean(weights), nan=1.0).round(2)
+        hint = f" task.segmentation_loss.class_weights={weights.tolist()}"
+        hint += "; ids that mean unlabelled are no classes: see data.ignore_index"
+    if not settings:
+        return {}, []
+    message = f"not given, so proposed: data.{', data.'.join(settings)}"
+    pasted = [f"data.{key}={value}" for key, value in settings.items()]
+    remedy = f"set {' '.join(pasted)}{hint}".replace(", ", ",")
+    return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
+
+
+def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> Values:
+    values = Values()
+    for split in splits:
+        try:
+            dataset = build.make_dataset(data, split)
+        except DataError:  # becomes a finding when the split is read, as do damaged files
+            continue
+        found = [dataset.files(index) for index in range(len(dataset))]
+        paths = [files.labels for files in found if files and files.labels]
+        for path in tracked(paths, len(paths), title=f"reading masks of {split}"):
+            with suppress(DataError):
+                values.update(io.label_values(path))
+            if len(values) > _MOST:
+                raise DataError(
+                    f"{path}: the masks hold more than {_MOST} ids or colours: save class ids as "
+                    "PNG without interpolation, or choose some of them by data.label_map"
+                )
+    return values
+
+
+def class_settings(values: Values) -> tuple[dict[str, Any], list[int]]:
+    """The settings that make classes of the values in mask files, and the pixels of each class."""
+    ids = sorted(key[0] for key in values if len(key) == 1)
+    found = [i for i in ids if i != IGNORE_INDEX]
+    keys: list[tuple[int, ...]]
+    settings: dict[str, Any]
+    if len(ids) < len(values):
+        keys = [key for key, _ in values.most_common() if len(key) == 3]
+        settings = {"num_classes": len(keys), "label_colors": [list(key) for key in keys]}
+    elif len(found) > 1 and found[0] == 0 and found[-1] < 2 * len(found):
+        keys = [(i,) for i in range(found[-1] + 1)]
+        settings = {"num_classes": len(keys), "ignore_index": IGNORE_INDEX}
+    else:  # a class for each id; 255 too where only one other id occurs
+        keys = [(i,) for i in (found if len(found) > 1 else ids)]
+        settings = {"label_map": [i for (i,) in keys]}
+    return settings, [values[key] for key in keys]

@@ -1,0 +1,163 @@
+"""Files that a user names or that somebody else wrote: regular files of bounded size, and errors.
+
+A FIFO or a device in their place would block or never end, and a small file can describe data that
+fill the memory. Whatever reads such files asks here first, and checks sizes before it decodes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+MAX_PIXELS = 175_000_000
+"""Largest picture or map that is read: more than any camera's, less than Pillow's own limit."""
+MAX_BYTES = 8 * MAX_PIXELS
+"""Largest file that is read as a whole, and largest array in a file: 16-bit RGBA, or float64."""
+_MAX_YAML = 1 << 20
+_MAX_LEVELS = 50  # of mappings and lists in a YAML file
+
+
+class DataError(ValueError):
+    """A mistake in the data or in its configuration: one line with the file and the remedy.
+
+    A DataLoader re-raises a worker's exception as ``type(error)("Caught ... Original Traceback
+    ...")``; the message is cut back to the original one.
+    """
+
+    def __init__(self, message: str) -> None:
+        if message.startswith(f"Caught {type(self).__name__} in ") and "Traceback" in message:
+            own_name = f"{type(self).__module__}.{type(self).__qualname__}: "
+            message = message.rpartition(own_name)[2].strip()
+        super().__init__(printable(message))
+
+
+def data_root(root: str | Path) -> Path:
+    """The folder of a data set; DataError if it does not exist."""
+    path = Path(root).expanduser()
+    if not path.is_dir():
+        raise missing_path(path, what="folder", remedy="check data.root")
+    return path
+
+
+def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
+    """The error for a path that does not exist; it lists similar names that do."""
+    if path.is_symlink():
+        return DataError(f"{what} {path} is a link to {path.readlink()}, which is not there")
+    parent = path
+    while not parent.is_dir() and parent != parent.parent:
+        wanted, parent = parent.name, parent.parent
+    if parent == path:
+        return DataError(f"{what} {path} is a folder: {remedy}")
+    names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
+    close = difflib.get_close_matches(wanted, names, n=5, cutoff=0.5)
+    found = few([*close, *(name for name in names if name not in close)], 10) or "nothing"
+    return DataError(f"{what} {path} does not exist; {parent} holds {found}: {remedy}")
+
+
+def require(name: str, purpose: str, *, extra: str) -> Any:
+    """The optional package ``name``; DataError names the extra that installs it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        install = f"pip install 'dense-prediction-transformers[{extra}]'"
+        raise DataError(f"{purpose} needs {name}: {install}") from None
+
+
+def few(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:
+    """The first ``count`` names, for a message, and the number of further ones."""
+    left = f" and {len(names) - count} more" if len(names) > count else ""
+    return separator.join(names[:count]) + left
+
+
+@contextmanager
+def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[BufferedReader]:
+    """A regular file, or the one that a link leads to, for reading.
+
+    Raises:
+        DataError: it does not exist, cannot be read, has more than ``limit`` bytes, or is a folder,
+            a FIFO, a socket or a device.
+    """
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            kind = "folder" if stat.S_ISDIR(found.st_mode) else "FIFO, a socket or a device"
+            raise DataError(f"{path}: is a {kind}, not a file: check the path")
+        if limit is not None and found.st_size > limit:
+            raise DataError(f"{path}: has more than {limit} bytes: check that it is the right file")
+        with open(path, "rb") as file:
+            yield file
+    except (FileNotFoundError, NotADirectoryError):
+        raise missing_path(Path(path), what="file", remedy="check the path") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}): check permissions") from None
+
+
+def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
+    """The content of a file; errors as :func:`open_file`."""
+    with open_file(path, limit=limit) as file:
+        return file.read()
+
+
+def read_text(path: str | Path, *, limit: int = MAX_BYTES) -> str:
+    """The content of a file in UTF-8; errors as :func:`open_file`."""
+    try:
+        return read_bytes(path, limit=limit).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not a text file in UTF-8: save it as UTF-8") from None
+
+
+def parse_json(text: str | bytes, source: str | Path) -> Any:
+    """Plain data from JSON; a DataError that names ``source`` if it is none or nested too deep."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{source}: not usable JSON ({error})") from None
+
+
+def read_yaml(path: str | Path) -> str:
+    """The text of a YAML file that can be parsed safely.
+
+    Raises:
+        DataError: it is no YAML, is larger than a megabyte, is nested too deep, or holds aliases,
+            by which a short file stands for data of any size.
+    """
+    import yaml  # not needed by most users of this module
+
+    text, level = read_text(path, limit=_MAX_YAML), 0
+    try:
+        for event in yaml.parse(text):
+            level += isinstance(event, yaml.CollectionStartEvent)
+            level -= isinstance(event, yaml.CollectionEndEvent)
+            if level > _MAX_LEVELS or isinstance(event, yaml.AliasEvent):
+                raise DataError(f"{path}: nested too deep, or holds an alias: write values out")
+        return text
+    except yaml.YAMLError as error:
+        raise DataError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+
+
+def config_dir() -> Path:
+    """The configuration files: the repository's in an editable install, else the package's own."""
+    package = Path(__file__).parent
+    for folder in (package.parent / "conf", package / "conf"):
+        if (folder / "train.yaml").is_file():
+            return folder
+    raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
+
+
+def without_passwords(text: str) -> str:
+    """``text`` with ``***`` in place of the passwords in addresses, ``https://name:word@host``."""
+    return re.sub(r"(\w://[^\s/:@]*):[^\s/]+@", r"\1:***@", text)
+
+
+def printable(text: str | Path) -> str:
+    """A path, or a text with paths, as UTF-8 can store it: other bytes become ``\\udcNN``."""
+    return str(text).encode(errors="backslashreplace").decode()

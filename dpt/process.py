@@ -1,0 +1,89 @@
+"""The process of a command: how signals end it, and which of several ranks it is.
+
+Only the standard library is imported: signals are handled before anything slow is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from _thread import start_new_thread  # takes no lock, unlike threading.Thread
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = 10.0
+"""Seconds that a stopped command has to remove its temporary files."""
+_RANKS = ("LOCAL_RANK", "RANK", "SLURM_PROCID")  # of Lightning, torchrun, srun
+
+
+class Stopped(SystemExit):
+    """Raised by a signal: code 128 + N, and a line for the user."""
+
+    def __init__(self, number: int, remark: str = "") -> None:
+        super().__init__(128 + number)
+        self.message = f"stopped by {signal.Signals(number).name}{remark}"
+
+
+def is_first_rank() -> bool:
+    return all(os.environ.get(name, "0") == "0" for name in _RANKS)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise :class:`Stopped` in the block, and then end the process."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    handle_signals()
+    try:
+        yield
+    except Stopped as reason:
+        end_now(reason)
+    finally:
+        for number, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(number, handler)
+
+
+def handle_signals() -> None:
+    """Ctrl-C and SIGTERM raise :class:`Stopped`; a second Ctrl-C ends the process at once.
+
+    To be called again where a library has set handlers of its own.
+    """
+    for number in SIGNALS:
+        signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    # SIGTERM may come twice: timeout(1) sends it to the process and to its group
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, lambda *_: end_now(Stopped(number)))
+    start_new_thread(_limit_time, (number,))
+    raise Stopped(number)
+
+
+def _limit_time(number: int) -> None:
+    """Ends a stopped process if a library hangs or drops the exception."""
+    time.sleep(PATIENCE)
+    end_now(Stopped(number))
+
+
+def end_now(reason: Stopped) -> None:
+    """Ends the process; the first rank prints why.
+
+    Python's own clean-up is left out: it may wait for ever for a loader's worker.
+    """
+    try:
+        if is_first_rank():
+            print(reason.message, file=sys.stderr, flush=True)
+        sys.stdout.flush()
+    finally:
+        os._exit(int(reason.code or 0))
+
+
+def end_with_parent() -> None:
+    """This process is killed when the one that started it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

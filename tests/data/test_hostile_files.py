@@ -1,0 +1,222 @@
+"""Files that would block a reader, fill the memory, or lead to other files."""
+
+import os
+import struct
+import sys
+import zipfile
+import zlib
+
+import cv2
+import h5py
+import numpy as np
+import OpenEXR
+import pytest
+import scipy.io
+from PIL import Image
+
+from dpt.data import DataError, EvalTransform, FolderDataset
+from dpt.data.formats import io
+from dpt.data.formats.labels import LabelRule
+from dpt.data.formats.video import VideoReader, VideoWriter
+from dpt.data.shards.samples import decode_sample, encode_sample
+from dpt.types import Preprocessing
+
+MAP = np.arange(1, 601, dtype=np.uint16).reshape(20, 30)
+
+
+def depth_file(path):
+    """A map of 20 × 30 in the format that the suffix names."""
+    if path.suffix == ".exr":
+        header = {"compression": OpenEXR.ZIP_COMPRESSION, "type": OpenEXR.scanlineimage}
+        OpenEXR.File(header, {"Z": MAP.astype(np.float32)}).write(str(path))
+    elif path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file["depth"] = MAP
+    elif path.suffix == ".mat":
+        scipy.io.savemat(path, {"depth": MAP}, do_compression=True)
+    elif path.suffix == ".npz":
+        np.savez_compressed(path, MAP)
+    else:
+        cv2.imwrite(str(path), MAP.astype(np.uint8))
+    return path
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(height, width, *, color_type):
+    """The start and the end of a PNG of that size."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0))
+    palette = chunk(b"PLTE", bytes(6)) if color_type == 3 else b""
+    data = chunk(b"IDAT", zlib.compress(bytes(width + 1))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + header + palette + data
+
+
+@pytest.mark.parametrize("suffix", [".png", ".npy", ".npz", ".exr", ".h5", ".mat", ".pfm", ".tif"])
+@pytest.mark.parametrize("kind", ["FIFO", "device"])
+def test_what_is_no_regular_file_is_not_opened(tmp_path, suffix, kind):
+    path = tmp_path / f"a{suffix}"
+    os.mkfifo(path) if kind == "FIFO" else path.symlink_to("/dev/zero")
+    for read in (io.read_image, io.read_labels, io.read_raw_depth, io.read_size, VideoReader):
+        with pytest.raises(DataError, match=rf"a\{suffix}: is a FIFO, a socket or a device"):
+            read(path)
+    assert io.exif_orientation(path) == 1
+
+
+@pytest.mark.parametrize("color_type", [0, 2, 3])
+@pytest.mark.parametrize("size", [(30_000, 30_000), (13_300, 13_300)])  # Pillow refuses one itself
+def test_the_pixels_are_counted_before_they_are_decoded(tmp_path, color_type, size):
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png(*size, color_type=color_type))
+    for read in (io.read_image, io.read_labels, io.read_raw_depth, io.read_size):
+        with pytest.raises(DataError, match=r"bomb\.png: has more than 175 million pixels"):
+            read(path)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif", ".bmp", ".webp", ".pgm", ".exr", ".h5",
+                                    ".mat", ".npz"])  # fmt: skip
+def test_one_limit_holds_for_every_format(tmp_path, monkeypatch, suffix):
+    path = depth_file(tmp_path / f"a{suffix}")
+    if suffix != ".webp":  # which has colours always
+        io.read_raw_depth(path)
+    monkeypatch.setattr(io, "MAX_PIXELS", 599)
+    monkeypatch.setattr(io, "MAX_BYTES", 1199)
+    with pytest.raises(DataError, match=rf"a\{suffix}: .* more than"):
+        io.read_raw_depth(path)
+
+
+def test_the_limit_holds_for_videos(tmp_path, monkeypatch):
+    writer = VideoWriter(tmp_path / "a.mp4", fps=8.0)
+    writer.write(np.zeros((20, 30, 3), np.uint8))
+    writer.close()
+    monkeypatch.setattr(io, "MAX_PIXELS", 599)
+    with pytest.raises(DataError, match=r"a\.mp4: has more than 0\.000599 million pixels"):
+        VideoReader(tmp_path / "a.mp4")
+
+
+def test_the_limit_holds_for_arrays(tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", MAP)
+    monkeypatch.setattr(io, "MAX_PIXELS", 599)
+    for read in (io.read_labels, io.read_raw_depth):
+        with pytest.raises(DataError, match=r"a\.npy: has more than 0\.000599 million pixels"):
+            read(tmp_path / "a.npy")
+
+
+def test_a_photo_in_place_of_labels(tmp_path, monkeypatch):
+    colors = np.arange(90, dtype=np.uint8).reshape(5, 6, 3)
+    Image.fromarray(colors).save(tmp_path / "a.png")
+    monkeypatch.setattr(io, "MAX_COLORS", 29)
+    for read in (io.read_labels, io.label_values):
+        with pytest.raises(DataError, match=r"a\.png: a picture of 30 colours, not labels"):
+            read(tmp_path / "a.png")
+
+
+def test_hdf5_that_declares_more_than_it_holds(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("depth", (50_000, 50_000), np.float64, chunks=(100, 100))
+        file.create_dataset("frames", (2, 5, 5), np.uint8, maxshape=(None,) * 3,
+                            chunks=(2, 40_000, 40_000))  # fmt: skip
+    for key, index in {"depth": None, "frames": 0}.items():
+        with pytest.raises(DataError, match=r"a\.h5: .* takes more than 1400 MB"):
+            io.read_hdf5(tmp_path / "a.h5", key, index=index)
+
+
+def test_hdf5_reads_no_other_file(tmp_path):
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["depth"] = MAP
+    (tmp_path / "raw").write_bytes(MAP.tobytes())
+    os.mkfifo(tmp_path / "fifo")
+    layout = h5py.VirtualLayout(MAP.shape, MAP.dtype)
+    layout[...] = h5py.VirtualSource(str(tmp_path / "secret.h5"), "depth", MAP.shape)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["outside"] = h5py.ExternalLink("secret.h5", "/depth")
+        file["group/outside"] = h5py.ExternalLink("secret.h5", "/")
+        file["blocks"] = h5py.ExternalLink("fifo", "/depth")
+        file["soft"] = h5py.SoftLink("/outside")
+        external = [(str(tmp_path / "raw"), 0, MAP.nbytes)]
+        file.create_dataset("stored", MAP.shape, MAP.dtype, external=external)
+        file.create_virtual_dataset("virtual", layout)
+        file["own"] = MAP
+    keys = ("outside", "group/outside/depth", "blocks", "soft", "stored", "virtual")
+    for key in keys:
+        with pytest.raises(
+            DataError, match=r"a\.h5: (cannot be read|holds no|.* is stored in other files)"
+        ):
+            io.read_raw_depth(tmp_path / "a.h5", key=key)
+    assert np.array_equal(io.read_raw_depth(tmp_path / "a.h5", key="own"), MAP)
+
+
+def test_a_text_in_a_npz_and_in_hdf5(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("a.txt", "text")
+    for read in (io.read_raw_depth, io.read_labels):
+        with pytest.raises(DataError, match=r"a\.npz: "):
+            read(tmp_path / "a.npz")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["depth"] = "text"
+    with pytest.raises(DataError, match=r"a\.h5: depth must be numbers"):
+        io.read_raw_depth(tmp_path / "a.h5", key="depth")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_file_that_opens_but_cannot_be_read():
+    with pytest.raises(DataError, match="/proc/self/mem: cannot be read"):
+        io.read_image("/proc/self/mem")
+
+
+def test_a_large_comment_is_no_fault_of_a_picture(tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 5, 3), np.uint8))
+    data = (tmp_path / "a.png").read_bytes()
+    comment = chunk(b"zTXt", b"comment\0\0" + zlib.compress(bytes(2_000_000)))
+    comment += chunk(b"eXIf", b"II*\0\x08\0")  # a damaged tag
+    (tmp_path / "a.png").write_bytes(data[:33] + comment + data[33:])
+    assert io.exif_orientation(tmp_path / "a.png") == 1
+    assert io.read_image(tmp_path / "a.png").shape == (4, 5, 3)
+    assert io.read_size(tmp_path / "a.png") == (4, 5)
+
+
+@pytest.mark.parametrize("label_map", ["1-999999999", "1-" + "9" * 5000, "0-65535"])
+def test_a_range_of_ids_is_bounded(label_map):
+    with pytest.raises(DataError, match=r"data\.(label_map|num_classes)=.* must"):
+        LabelRule(label_map=label_map)
+
+
+@pytest.mark.parametrize("settings", [{}, {"resize": "none", "multiple_of": 1000}], ids=str)
+def test_a_photo_that_is_too_elongated_for_the_network(settings):
+    sample = {"image": np.zeros((200_000, 1, 3), np.uint8), "name": "strip.png"}
+    with pytest.raises(DataError, match=r"strip\.png: 1x200000 pixels are too elongated"):
+        EvalTransform(Preprocessing(**settings))(sample)
+
+
+NAMES = [b"caf\xe9", b"line\nbreak", "ü".encode()]
+
+
+def test_names_that_are_not_plain_text(tmp_path):
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+        for name in NAMES:
+            path = tmp_path / folder / os.fsdecode(name + b".png")
+            Image.fromarray(MAP.astype(np.uint8) % 3).save(path)
+    dataset = FolderDataset(root=tmp_path, split="train", labels="masks", num_classes=3,
+                            fractions={"train": 1.0})  # fmt: skip
+    samples = [dataset[i] for i in range(len(dataset))]
+    names = {sample["name"].encode().rpartition(b"/")[2] for sample in samples}
+    assert names == {b"caf\\udce9.png", b"line\nbreak.png", "ü.png".encode()}
+    for sample in samples:
+        copy = decode_sample(encode_sample(sample), source="s")
+        assert copy["name"] == sample["name"]
+        assert np.array_equal(copy["image"], sample["image"])
+    (tmp_path / "images" / os.fsdecode(NAMES[0] + b".png")).write_bytes(b"x")
+    with pytest.raises(DataError) as caught:
+        list(map(dataset.__getitem__, range(3)))
+    assert "caf\\udce9.png" in str(caught.value).encode().decode()
+
+
+def test_a_shard_of_huge_labels_or_deep_json():
+    sample = {"image": np.zeros((4, 5, 3), np.uint8), "labels": np.zeros((4, 5), np.uint8)}
+    parts = encode_sample(sample)
+    for change in ({"labels.png": png(30_000, 30_000, color_type=0)}, {"json": b"[" * 100_000},
+                   {"json": b'{"a":' * 100_000}):  # fmt: skip
+        with pytest.raises(DataError, match=r"^s\.(labels\.png: has more than|json: missing)"):
+            decode_sample(parts | change, source="s")

@@ -1,0 +1,176 @@
+"""Signals end every command by one line and exit code 128 + N, and leave no process behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from dpt import process
+
+ROOT = Path(__file__).parents[1]
+CHECK = ("data", "check", "data=scenes", "split=train", "data.train.length=1000000",
+         "data.num_workers=2")  # fmt: skip
+
+
+def stopped(body, **environment):
+    """Exit code and error output of a process that runs ``body`` in the block."""
+    code = "import os, signal, time\nfrom dpt import process\nwith process.stoppable():\n"
+    command = [sys.executable, "-c", code + textwrap.indent(textwrap.dedent(body), "    ")]
+    options = {"capture_output": True, "text": True, "cwd": ROOT, "timeout": 60}
+    done = subprocess.run(command, env={**os.environ, **environment}, **options)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(("rank", "line"), [("0", "stopped by SIGTERM\n"), ("1", "")])
+def test_a_signal_ends_the_process_and_the_first_rank_says_so(rank, line):
+    body = "os.kill(os.getpid(), signal.SIGTERM)"
+    assert stopped(body, LOCAL_RANK=rank) == (143, line)
+
+
+def test_a_dropped_exception_does_not_keep_the_process():
+    body = """
+    process.PATIENCE = 0.5
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except SystemExit:
+        pass
+    time.sleep(100)
+    """
+    assert stopped(body) == (143, "stopped by SIGTERM\n")
+
+
+def test_the_handlers_from_before_the_block_are_restored():
+    before = [signal.getsignal(number) for number in process.SIGNALS]
+    with process.stoppable():
+        assert signal.getsignal(signal.SIGINT) == process._stop
+    assert [signal.getsignal(number) for number in process.SIGNALS] == before
+
+
+@pytest.fixture
+def start():
+    """start(*arguments): a command in a process group of its own, with its output in pipes."""
+    started = []
+
+    def call(*arguments):
+        command = [sys.executable, "-m", "dpt", *(str(a) for a in arguments)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+        started.append(subprocess.Popen(
+            command, cwd=ROOT, env=environment, start_new_session=True, **pipes
+        ))  # fmt: skip
+        return started[-1]
+
+    yield call
+    for each in started:
+        if each.poll() is None:
+            each.kill()
+
+
+def descendants(pid):
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for file in found for child in file.read_text().split()]
+    return [pid for child in children for pid in (child, *descendants(child))]
+
+
+def until(process, condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def ends(process, *numbers, code, group=False):
+    """Sends signals; the line that the command ends with."""
+    left = descendants(process.pid)
+    for number in numbers:
+        (os.killpg if group else os.kill)(process.pid, number)
+        time.sleep(0.2)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in left):
+        assert time.monotonic() < deadline, "a process is left running"
+        time.sleep(0.1)
+    (line,) = err.splitlines()
+    return line
+
+
+def test_a_check_with_workers(start, tmp_path):
+    check = start(*CHECK, f"run_dir={tmp_path}")
+    until(check, lambda: len(descendants(check.pid)) >= 2)
+    time.sleep(1)  # Python drops what is raised in the middle of a fork; it then takes 10 s
+    assert ends(check, signal.SIGTERM, code=143) == "stopped by SIGTERM"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("group", [False, True])
+def test_packing_with_workers(start, tmp_path, number, group):
+    pack = start("data", "pack", "data=scenes", f"out={tmp_path / 'out'}", "data.num_workers=2",
+                 "data.train.length=100000", f"run_dir={tmp_path}")  # fmt: skip
+    until(pack, lambda: len(descendants(pack.pid)) >= 2)
+    time.sleep(1)
+    line = ends(pack, number, code=128 + number, group=group)
+    assert line == f"stopped by {number.name}"
+    assert not list((tmp_path / "out").glob(".part.*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_evaluation(start, joint_run, tmp_path, number, ranks):
+    """Lightning's own handler ignores SIGTERM, and waits for the other ranks."""
+    score = start("evaluate", f"checkpoint={joint_run / 'checkpoints/last.ckpt'}", "data=scenes",
+                  "data.val.length=100000", "data.num_workers=1", "trainer.accelerator=cpu",
+                  "data.image_size=[32,48]", f"trainer.devices={ranks}", f"run_dir={tmp_path}",
+                  *(["trainer.strategy=ddp"] if ranks > 1 else []))  # fmt: skip
+    until(score, lambda: len(descendants(score.pid)) >= 2 * ranks - 1)
+    time.sleep(1)
+    assert ends(score, number, code=128 + number) == f"stopped by {number.name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [CHECK, ("train",), ("predict", "no.ckpt", "x", "--out", "y")])
+def test_the_first_moments(start, tmp_path, command):
+    early = start(*command, *([] if "predict" in command else [f"run_dir={tmp_path}"]))
+    caught = Path(f"/proc/{early.pid}/status")
+    # until Python handles SIGTERM, which is when the command line begins
+    until(early, lambda: int(caught.read_text().split("SigCgt:")[1].split()[0], 16) >> 14 & 1)
+    line = ends(early, signal.SIGINT, code=130)
+    assert line.startswith("stopped by SIGINT")
+
+
+TRAIN = ("train", "task=regression", "logger=none", "data.image_size=[32,32]", "data.batch_size=2",
+         "data.num_workers=1", "model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
+         "trainer.accelerator=cpu")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_second_ctrl_c_ends_training_at_once(start, tmp_path, ranks):
+    run = start(*TRAIN, "trainer.max_steps=1000000", "data.train.length=64", "data.val.length=4000",
+                "callbacks.checkpoint.every_n_train_steps=20", f"run_dir={tmp_path}",
+                "trainer.val_check_interval=500000", f"trainer.devices={ranks}",
+                *(["trainer.strategy=ddp"] if ranks > 1 else []))  # fmt: skip
+    until(run, (tmp_path / "checkpoints/last.ckpt").is_file)
+    line = ends(run, signal.SIGINT, signal.SIGINT, code=130, group=True)
+    assert line.startswith("stopped by SIGINT; go on from the last checkpoint: dpt train resume=")
+
+
+@pytest.mark.slow
+def test_sigterm_in_the_last_validation(start, tmp_path):
+    """It is completed: exit code 143, and the run has its metrics."""
+    run = start(*TRAIN, "trainer.max_steps=2", "data.train.length=8", "data.val.length=4000",
+                "trainer.val_check_interval=100", f"run_dir={tmp_path}")  # fmt: skip
+    log = tmp_path / "log.txt"
+    until(run, lambda: log.is_file() and "validating the final weights" in log.read_text())
+    run.send_signal(signal.SIGTERM)
+    _, err = run.communicate(timeout=120)
+    assert (run.returncode, err) == (143, "")
+    assert "stopped by SIGTERM" in (tmp_path / "metrics.json").read_text()

@@ -1,0 +1,78 @@
+"""An error ends its command also while the loaders' workers live, and leaves no process behind."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny import ON_CPU, TINY_MODEL, TINY_SCENES
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+RUN = ("train", "task=depth", *TINY_MODEL, *ON_CPU, "logger=none", "trainer.max_steps=2",
+       "data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=2")  # fmt: skip
+
+
+def ends(*arguments: str, code: int = 1, **options) -> str:
+    """The output of ``dpt ARGUMENTS``, once no process holds the pipe any more."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dpt", *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True, **options,
+    )  # fmt: skip
+    try:
+        out, _ = process.communicate(timeout=150)
+    except subprocess.TimeoutExpired:
+        pytest.fail("hangs, or leaves a process behind")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == code, out[-2000:]
+    assert "Traceback" not in out
+    return out
+
+
+@pytest.mark.parametrize("ranks", [(), ("trainer.devices=2", "trainer.strategy=ddp")])
+def test_a_score_that_does_not_exist(tmp_path, ranks):
+    out = ends(*RUN, *TINY_SCENES, *ranks, f"run_dir={tmp_path}", "task.monitor=val/foo")
+    assert "val/foo" in out
+
+
+def test_panels_that_cannot_be_written(tmp_path):
+    (tmp_path / "panels").write_text("a file in place of the folder")
+    assert "panels" in ends(*RUN, *TINY_SCENES, f"run_dir={tmp_path}")
+
+
+def test_a_full_disk(tmp_path):
+    def limit_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+    out = ends(*RUN, *TINY_SCENES, f"run_dir={tmp_path}", preexec_fn=limit_files)
+    assert "cannot be written" in out
+
+
+@pytest.mark.parametrize("command", ["train", "pack"])
+def test_a_file_that_cannot_be_read(tmp_path, command):
+    random = np.random.default_rng(0)
+    for i in range(40):  # a truncated one is not among those that are read first
+        for split in ("train", "val"):
+            for kind, high in (("images", 255), ("depth", 9000)):
+                path = tmp_path / f"{kind}/{split}/{i:02}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                values = random.integers(0, high, (48, 64, 3) if kind == "images" else (48, 64))
+                Image.fromarray(values.astype(np.uint8 if high == 255 else np.uint16)).save(path)
+    for split in ("train", "val"):
+        path = tmp_path / f"images/{split}/13.png"
+        path.write_bytes(path.read_bytes()[:200])
+    data = ("data=folder", f"data.root={tmp_path}", "data.depth=depth", "data.max_depth=10")
+    if command == "train":
+        out = ends(*RUN, *data, f"run_dir={tmp_path}/run")
+    else:
+        out = ends("data", "pack", *data, f"out={tmp_path}/out", "data.num_workers=2")
+    assert "13.png" in out

@@ -1,0 +1,295 @@
+"""A run's folder belongs to one run and one process; what is damaged in it is named."""
+
+import json
+import multiprocessing
+import shutil
+import zipfile
+
+import pytest
+import torch
+import yaml
+from filelock import FileLock
+from test_resume import assert_same, resume_it, state_of
+from tiny import TINY_DATA, TINY_SCENES, call
+
+from dpt.config import compose
+from dpt.training import resume
+from dpt.training.checkpoints import AtomicCheckpointIO
+
+RUN = ("task=regression", "callbacks.panels=null")
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def finished(train, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("finished") / "run", *RUN)
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of the finished run."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def refused(capsys):
+    """refused(function, *arguments): the one line with which the command ends."""
+
+    def call_it(function, *arguments):
+        with pytest.raises(SystemExit) as stop:
+            function(*arguments)
+        assert stop.value.code == 1
+        err = capsys.readouterr().err
+        assert err.startswith("error: ")
+        assert len(err.splitlines()) == 1, err
+        return err
+
+    return call_it
+
+
+def content(folder):
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name not in ("log.txt", ".lock"))
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
+# ------------------------------------------------------------------------------ one run
+
+
+def test_a_second_run_is_refused_and_changes_nothing(train, run, refused):
+    before = content(run)
+    message = refused(train, run, *RUN, "seed=5")
+    assert f"run_dir={run} holds a run already" in message
+    for remedy in ("another run_dir", f"resume={run}", "overwrite=true"):
+        assert remedy in message
+    assert content(run) == before
+
+
+def test_another_command_does_not_write_into_it(run, refused):
+    before = content(run)
+    message = refused(call, "data", "check", f"run_dir={run}", *TINY_DATA, *TINY_SCENES)
+    assert f"run_dir={run} holds a run already" in message
+    assert "overwrite" not in message
+    assert content(run) == before
+
+
+def test_a_run_is_overwritten_on_demand(train, run, tmp_path):
+    (run / "nonfinite.csv").write_text("old")
+    train(run, *RUN, "seed=5", "overwrite=true")
+    fresh = train(tmp_path / "fresh", *RUN, "seed=5")
+    assert_same(state_of(run)["state_dict"], state_of(fresh)["state_dict"])
+    assert json.loads((run / "metrics.json").read_text()) == json.loads(
+        (fresh / "metrics.json").read_text()
+    )
+    assert not (run / "nonfinite.csv").exists()
+    resume_it(f"resume={run}", "trainer.max_steps=3")  # not overwritten once more
+    assert "last.ckpt, step 2" in (run / "log.txt").read_text()
+
+
+def test_a_mistake_does_not_overwrite(train, run, refused):
+    before = content(run)
+    assert "'x'" in refused(train, run, *RUN, "overwrite=true", "data.batch_size=x")
+    assert "trainer: " in refused(train, run, *RUN, "overwrite=true", "trainer.strategy=x")
+    assert content(run) == before
+
+
+def test_a_folder_in_which_nothing_was_trained_is_free(train, tmp_path, refused):
+    refused(train, tmp_path, *RUN, "optim.lr=fast")
+    assert (tmp_path / "config.yaml").is_file()
+    train(tmp_path, *RUN)
+    assert (tmp_path / "metrics.json").is_file()
+
+
+# ------------------------------------------------------------------------------ one process
+
+
+def hold(path, held, done):
+    with FileLock(path):
+        held.set()
+        done.wait(60)
+
+
+def test_two_processes_do_not_share_a_folder(train, run, refused, monkeypatch):
+    monkeypatch.setattr(compose, "LOCK_SECONDS", 0.2)
+    context = multiprocessing.get_context("spawn")
+    held, done = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(run / ".lock", held, done))
+    other.start()
+    assert held.wait(60)
+    before = content(run)
+    message = refused(resume_it, f"resume={run}", "trainer.max_steps=3")
+    assert f"run_dir={run}: another process is writing to it" in message
+    assert content(run) == before
+    done.set()
+    other.join()
+    resume_it(f"resume={run}", "trainer.max_steps=3")
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+
+
+# ------------------------------------------------------------------------------ the end of a run
+
+EPOCHS = (*RUN, "trainer.max_steps=-1")
+
+
+def test_a_run_extended_by_epochs_stays_finished(train, tmp_path, metrics):
+    run = train(tmp_path / "run", *EPOCHS, "trainer.max_epochs=1")
+    for epochs in (2, 3):
+        resume_it(f"resume={run}", f"trainer.max_epochs={epochs}")
+        assert resume.step_of(run / "checkpoints/last.ckpt") == 2 * epochs
+    state, scores = state_of(run), metrics(run)
+    for _ in range(2):
+        resume_it(f"resume={run}")
+        assert_same(state_of(run), state)
+        assert metrics(run) == scores
+    assert (run / "log.txt").read_text().count("this run is finished") == 2
+    assert yaml.safe_load((run / "config.yaml").read_text())["trainer"]["max_steps"] == -1
+    whole = train(tmp_path / "whole", *EPOCHS, "trainer.max_epochs=3", "schedule=constant")
+    assert resume.step_of(whole / "checkpoints/last.ckpt") == 6
+
+
+@SLOW
+def test_epochs_added_one_by_one_are_those_of_a_whole_run(train, tmp_path):
+    same = (*EPOCHS, "schedule=constant", "schedule.warmup=1")
+    whole = train(tmp_path / "whole", *same, "trainer.max_epochs=4")
+    run = train(tmp_path / "run", *same, "trainer.max_epochs=1")
+    for epochs in (2, 3, 4):
+        resume_it(f"resume={run}", f"trainer.max_epochs={epochs}")
+    found, expected = state_of(run), state_of(whole)
+    assert_same(found["state_dict"], expected["state_dict"])
+    assert_same(found["optimizer_states"], expected["optimizer_states"])
+
+
+# ------------------------------------------------------------------------------ damaged files
+
+
+def test_resuming_without_a_checkpoint_says_so(run):
+    shutil.rmtree(run / "checkpoints")
+    resume_it(f"resume={run}")
+    assert (
+        f"resume: {run} holds no checkpoint: starting from the first step"
+        in (run / "log.txt").read_text()
+    )
+
+
+def test_the_checkpoint_that_is_named_is_taken(run, refused):
+    last, best = (run / f"checkpoints/{name}.ckpt" for name in ("last", "best"))
+    resume_it(f"resume={best}", "trainer.max_steps=3")
+    assert f"resume: from {best}" in (run / "log.txt").read_text()
+    last.unlink()
+    assert f"resume={last}: no such file" in refused(resume_it, f"resume={last}")
+
+
+CONFIGS = {
+    "empty": b"",
+    "no mapping": b"- 1\n- 2\n",
+    "text": b"run_dir",
+    "not UTF-8": b"\xff\xfe\x00",
+    "nested": b"task: " + b"[" * 5000 + b"]" * 5000,
+    "interpolation": b"run_dir: ${oc.env:HOME}\n",
+    "tag": b"a: !!python/object/apply:os.system [ls]\n",
+    "a key twice": b"a: 1\na: 2\n",
+    "bomb": b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
+}
+
+
+@pytest.mark.parametrize(
+    "case", [*CONFIGS, "truncated", "half a line", "without a group", "other folder"]
+)
+def test_a_damaged_config_yaml_is_named(run, refused, case):
+    path, text = run / "config.yaml", (run / "config.yaml").read_bytes()
+    if case in ("without a group", "other folder"):
+        values = yaml.safe_load(text)
+        if case == "other folder":
+            values["callbacks"]["checkpoint"]["dirpath"] = "elsewhere"
+        else:
+            del values["optim"]
+        CONFIGS[case] = yaml.safe_dump(values).encode()
+    cuts = {"truncated": text.index(b"\ntrainer:") + 1, "half a line": text.index(b"\noptim:") + 4}
+    path.write_bytes(text[: cuts[case]] if case in cuts else CONFIGS[case])
+    before = content(run)
+    assert f"{path}" in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
+    assert content(run) == before
+
+
+def change(path, key):
+    values = torch.load(path, weights_only=True)
+    if key == "no ranks":
+        values[resume.KEY]["ranks"] = []
+    elif key == "no random state":
+        values[resume.KEY]["ranks"] = [{}]
+    elif key == "empty optimiser":
+        values["optimizer_states"] = [{}]
+    elif key == "moments of another shape":
+        values["optimizer_states"][0]["state"][0]["exp_avg"] = torch.zeros(2)
+    elif key == "a step that is no number":
+        values["global_step"] = "x"
+    else:
+        del values[key]
+    AtomicCheckpointIO().save_checkpoint(values, path)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["state_dict", "no ranks",
+     *(pytest.param(key, marks=SLOW) for key in ("optimizer_states", "loops", resume.KEY,
+       "global_step", "skipped_steps", "no random state", "empty optimiser",
+       "moments of another shape", "a step that is no number"))],
+)  # fmt: skip
+def test_a_checkpoint_with_a_missing_part_is_named(run, refused, key):
+    path = run / "checkpoints/last.ckpt"
+    (run / "checkpoints/best.ckpt").unlink()
+    change(path, key)
+    where = "other parameters" if key == "moments of another shape" else str(path)
+    assert where in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
+
+
+def test_flipped_bits_are_found_and_best_ckpt_is_taken(run):
+    last = run / "checkpoints/last.ckpt"
+    with zipfile.ZipFile(last) as archive:
+        record = max(archive.infolist(), key=lambda entry: entry.file_size)
+    data = bytearray(last.read_bytes())
+    assert record.file_size > 8192
+    data[record.header_offset + 4096] ^= 4
+    last.write_bytes(data)
+    assert resume.fault_of(last)
+    assert resume.fault_of(run / "checkpoints/best.ckpt") is None
+    assert resume.checkpoint_of(run) == run / "checkpoints/best.ckpt"
+
+
+@pytest.mark.parametrize("name", ["metrics.json", pytest.param("log.txt", marks=SLOW)])
+def test_a_folder_in_place_of_a_file_is_named(run, refused, name):
+    (run / name).unlink()
+    (run / name).mkdir()
+    assert f"{run / name}" in refused(resume_it, f"resume={run}")
+
+
+@pytest.mark.parametrize("name", ["metrics.json", pytest.param("nonfinite.csv", marks=SLOW)])
+def test_a_damaged_result_does_not_matter(run, name):
+    (run / name).write_bytes(b"\xff{{{")
+    resume_it(f"resume={run}", "trainer.max_steps=3")
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+
+
+@pytest.mark.parametrize("name", ["version_old", pytest.param("version_0/metrics.csv", marks=SLOW)])
+def test_a_strange_folder_of_the_csv_logger(train, tmp_path, name):
+    run = train(tmp_path, *RUN, "logger=csv")
+    path = run / "csv" / name
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    resume_it(f"resume={run}", "trainer.max_steps=3")
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+
+
+# ------------------------------------------------------------------------------ passwords
+
+
+def test_passwords_in_addresses_are_not_written(tmp_path, refused):
+    address = "http://name:word-of-mine@127.0.0.1:9/shards"
+    arguments = ("data=packed", f"data.root={address}", "task=regression", "logger=none")
+    message = refused(call, "train", *arguments, *TINY_DATA, f"run_dir={tmp_path}")
+    assert "word-of-mine" not in message
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert b"word-of-mine" not in path.read_bytes(), path
+    assert "name:***@127.0.0.1" in (tmp_path / "config.yaml").read_text()
+    message = refused(resume_it, f"resume={tmp_path}")
+    assert "passwords are not stored" in message
