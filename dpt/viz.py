@@ -1,6 +1,7 @@
-"""Pictures of images, depth, labels and other outputs; panels of captioned pictures in a row.
+"""Pictures of images, depth, labels and other outputs.
 
-Every picture and panel is uint8 (H, W, 3) RGB. Black is kept for invalid and ignored pixels.
+Every picture is uint8 (H, W, 3) RGB. Black is kept for invalid and ignored pixels. In this order:
+colours; legends, which say what colours mean; panels, which are captioned pictures in a row.
 """
 
 from __future__ import annotations
@@ -263,14 +264,14 @@ def legend(
 def class_legend(
     ids: np.ndarray, palette: np.ndarray, names: Sequence[str] = (), *, width: int
 ) -> np.ndarray:
-    """Colours and names of the classes in ``ids``, the most frequent first, in up to three rows."""
+    """Colours and names of the classes in ``ids`` (H, W), frequent ones first, in up to 3 rows."""
     count = len(palette)
     names = [*names, *(f"class {k}" for k in range(len(names), count))]
     entry = min(_CELL_WIDTH, width, 34 + max(map(_text_width, names)))
     columns = width // entry
     strip = np.full((_CAPTION_HEIGHT * min(3, -(-count // columns)), width, 3), _PAPER, np.uint8)
-    counts = [np.bincount(row[row < count], minlength=count) for row in ids]  # 64 bits a pixel
-    pixels = np.sum(counts, axis=0)
+    # by rows: bincount makes 64 bits of each id
+    pixels = sum(np.bincount(row[row < count], minlength=count) for row in ids)
     order = np.argsort(-pixels, kind="stable")[: np.count_nonzero(pixels)]
     for i, k in enumerate(order[: 3 * columns].tolist()):
         x, y = entry * (i % columns), _CAPTION_HEIGHT * (i // columns)
@@ -347,7 +348,7 @@ def segmentation_panel(
     share = f"wrong {wrong.sum() / known.sum():.1%}" if known.any() else "no truth"
     maps = [colorize_labels(ids, rows) for ids in (labels, prediction)]
     cells = side_by_side([image, *maps, error], ("image", "truth", "prediction", share))
-    ids = np.concatenate([labels.ravel(), prediction.ravel()])
+    ids = np.concatenate([labels, prediction])
     return stack([cells, class_legend(ids, rows, names, width=cells.shape[1])])
 
 

@@ -33,7 +33,7 @@ def test_the_size_is_checked_before_reading(tmp_path):
 
 @pytest.mark.parametrize("text", [b"{", b"[" * 100_000, b"\xff\xff", b'{"a": ' * 100_000])
 def test_json(text):
-    with pytest.raises(ValueError, match=r"^it\.json: not (valid|usable) JSON"):
+    with pytest.raises(ValueError, match=r"^it\.json: not usable JSON"):
         parse_json(text, "it.json")
 
 

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import cv2
 import numpy as np
 import pytest
@@ -177,6 +179,15 @@ def test_the_legend_names_the_classes_that_occur(image):
     labels = np.zeros((48, 64), np.uint8)
     panel = viz.segmentation_panel(image, labels, labels, palette, ("road",))
     assert palette[0] in colors_of(panel[212:])
+
+
+def test_the_legend_of_a_panel_takes_little_memory():
+    labels = np.zeros((128, 256), np.uint8)
+    tracemalloc.start()
+    viz.segmentation_panel(np.zeros((128, 256, 3), np.uint8), labels, labels, np.ones((150, 3)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * 2**20
 
 
 def texts(monkeypatch):

@@ -369,7 +369,7 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
     yield from scan.affected(constant, "depth_constant", what, remedy)
     coarse = [(record, depth.dtype == "uint8") for record, depth in scan.maps]
     what = "depth maps stored with 8 bits, which is 255 levels at most"
-    if not any(unit(scan)):  # which gives the same remedy
+    if not any(finding.remedy == _MORE_BITS for finding in unit(scan)):
         yield from scan.affected(coarse, "depth_8bit", what, _MORE_BITS, "warning")
     what = "depth maps hold the largest value of the files' type as a valid depth"
     last = [(record, depth.has_last) for record, depth in scan.maps]

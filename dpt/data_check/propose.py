@@ -54,16 +54,20 @@ def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> Values:
             dataset = build.make_dataset(data, split)
         except DataError:  # becomes a finding when the split is read, as do damaged files
             continue
+        rule = dataset.label_rule
+        assert rule is not None
         found = [dataset.files(index) for index in range(len(dataset))]
         paths = [files.labels for files in found if files and files.labels]
         for path in tracked(paths, len(paths), title=f"reading masks of {split}"):
             with suppress(DataError):
-                values.update(io.label_values(path))
+                values.update(io.label_values(path, colors=rule.colors))
             if len(values) > _MOST:
                 raise DataError(
                     f"{path}: the masks hold more than {_MOST} ids or colours: save class ids as "
                     "PNG without interpolation, or choose some of them by data.label_map"
                 )
+        for i in {*rule.ignore_index} - {IGNORE_INDEX}:
+            values.pop((i,), None)
     return values
 
 
@@ -78,7 +82,7 @@ def class_settings(values: Values) -> tuple[dict[str, Any], list[int]]:
         settings = {"num_classes": len(keys), "label_colors": [list(key) for key in keys]}
     elif len(found) > 1 and found[0] == 0 and found[-1] < 2 * len(found):
         keys = [(i,) for i in range(found[-1] + 1)]
-        settings = {"num_classes": len(keys), "ignore_index": IGNORE_INDEX}
+        settings = {"num_classes": len(keys)}
     else:  # a class for each id; 255 too where only one other id occurs
         keys = [(i,) for i in (found if len(found) > 1 else ids)]
         settings = {"label_map": [i for (i,) in keys]}

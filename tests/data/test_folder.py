@@ -109,7 +109,7 @@ def test_a_table_pairs_files_of_any_name(tmp_path):
     (tmp_path / "list.csv").write_text("\n".join(rows))
     lists = {"split_files": {"train": "list.csv", "val": "list.csv", "test": "list.csv"}}
     names = {"split_names": {"val": "validation"}}
-    with pytest.raises(DataError, match=r"list\.csv: line 3 has no mask: .*missing=skip"):
+    with pytest.raises(DataError, match=r"1 of 3 images .* no labels \(rgb/1\.png\): .*=skip"):
         segmentation(tmp_path, **lists)
     assert stems(segmentation(tmp_path, **lists, missing="skip")) == ["0", "2"]
     dataset = segmentation(tmp_path, **lists, missing="keep")
@@ -224,7 +224,9 @@ def test_images_without_labels(tmp_path):
     for i in (0, 2):
         write(tmp_path / f"masks/train/{i}.png", ids())
     (tmp_path / "masks/train/.hidden.png").write_bytes(b"junk")
-    with pytest.raises(DataError, match=r"3 of 5 images.*without labels: 1, 3, 4\).*missing=skip"):
+    with pytest.raises(
+        DataError, match=r"3 of 5 .* no labels \(images.train.1.png, .*=skip"
+    ):
         segmentation(tmp_path)
     assert stems(segmentation(tmp_path, missing="skip")) == ["0", "2"]
     kept = segmentation(tmp_path, missing="keep")
@@ -238,7 +240,7 @@ def test_partial_labels(tmp_path):
         write(tmp_path / f"masks/train/{i}.png", ids())
     for i in (1, 2):
         write(tmp_path / f"depth/train/{i}.png", millimetres())
-    with pytest.raises(DataError, match=r"1 of 4 images.*no labels and no depth.*: 3\)"):
+    with pytest.raises(DataError, match=r"1 of 4 images.*no labels and no depth.*/3\.png\)"):
         segmentation(tmp_path, depth="depth", max_depth=10)
     write(tmp_path / "masks/train/3.png", ids())
     dataset = segmentation(tmp_path, depth="depth", max_depth=10)

@@ -418,6 +418,14 @@ def test_faults_of_depth_are_found(rgbd, plant, overrides, code, severity, remed
     assert found.keys() - HARMLESS == {code}
 
 
+def test_a_wrong_unit_does_not_hide_a_map_of_8_bits(rgbd):
+    path = files(rgbd, "depth")[0]
+    save(path, (load(path) // 40).clip(0, 254).astype(np.uint8))
+    found = diagnose(rgbd, *RGBD, "data.depth_scale=1", splits=["train"])
+    assert "data.depth_scale=0.001" in found["depth_unit"].remedy
+    assert path.stem in " ".join(found["depth_8bit"].examples)
+
+
 def test_one_unit_is_proposed_for_all_splits(rgbd):
     """Alone, val would look like KITTI's 1/256 m: it shows only what is near."""
     data = configured("data=rgbd", f"data.root={rgbd}", "data.depth_scale=1")
@@ -432,6 +440,17 @@ def test_many_faults_at_once(camvid):
     found = diagnose(camvid, *CAMVID)
     assert not passes(found)
     assert {"unreadable", "size_mismatch", "photo_without_label", "label_outside"} <= found.keys()
+
+
+def test_photos_without_labels_in_a_table_are_found(dense_folder, tmp_path):
+    rows = [f"train,images/train/{i}.png,{f'masks/train/{i}.png' if i % 3 else ''}"
+            for i in range(6)]  # fmt: skip
+    (tmp_path / "list.csv").write_text("\n".join(["split,image,mask", *rows]))
+    found = diagnose(tmp_path, "data=folder", f"data.root={dense_folder}", "data.labels=masks",
+                     "data.num_classes=3", f"data.split_files.train={tmp_path}/list.csv",
+                     splits=["train"])  # fmt: skip
+    assert found["photo_without_label"].severity == "error"
+    assert len(found["photo_without_label"].examples) == 2
 
 
 def test_a_split_that_is_not_there_does_not_hide_the_others(camvid):
@@ -497,11 +516,14 @@ def test_settings_of_an_unknown_folder_are_proposed(data_check, camvid, tmp_path
     folder = ("data=folder", f"data.root={camvid}", "data.labels=masks", "data.num_workers=0")
     assert data_check(tmp_path / "run", *folder) == 0
     note = next(f for f in report(tmp_path / "run") if f["code"] == "proposal")
-    assert pasted(note["remedy"]) == ["data.num_classes=12", "data.ignore_index=255"]
+    assert pasted(note["remedy"]) == ["data.num_classes=12"]
     assert "data.ignore_index" in note["remedy"].partition(";")[2]  # 11 may mean unlabelled
     weights = note["remedy"].partition("class_weights=")[2].partition(";")[0]
     assert len(json.loads(weights)) == 12
     assert passes(diagnose(camvid, *folder, *pasted(note["remedy"])))
+    found = diagnose(camvid, *folder, "data.ignore_index=11")
+    assert pasted(found["proposal"].remedy) == ["data.num_classes=11"]
+    assert passes(found)
 
 
 def test_colours_and_range_of_an_unknown_folder_are_proposed(camvid, rgbd, tmp_path):
@@ -516,6 +538,10 @@ def test_colours_and_range_of_an_unknown_folder_are_proposed(camvid, rgbd, tmp_p
     rows = json.loads(colors.partition("=")[2])
     assert sorted(rows) == sorted(palette.tolist())
     assert passes(diagnose(camvid, *folder, count, colors))
+    given = f"data.label_colors={palette.tolist()}".replace(" ", "")
+    found = diagnose(camvid, *folder, given, "data.ignore_index=11")
+    assert pasted(found["proposal"].remedy) == ["data.num_classes=11"]
+    assert passes(found)
     found = diagnose(rgbd, "data=folder", f"data.root={rgbd}", "data.depth=depth",
                      "data.invalid_depth=[0,65535]")  # fmt: skip
     assert passes(found)
@@ -525,8 +551,8 @@ def test_colours_and_range_of_an_unknown_folder_are_proposed(camvid, rgbd, tmp_p
 @pytest.mark.parametrize(
     ("ids", "settings"),
     [
-        ((0, 1, 2, 255), {"num_classes": 3, "ignore_index": 255}),
-        ((0, 1, 3), {"num_classes": 4, "ignore_index": 255}),
+        ((0, 1, 2, 255), {"num_classes": 3}),
+        ((0, 1, 3), {"num_classes": 4}),
         ((1, 2, 3, 255), {"label_map": [1, 2, 3]}),
         ((0, 255), {"label_map": [0, 255]}),
         ((7, 8, 11, 26), {"label_map": [7, 8, 11, 26]}),

@@ -108,17 +108,23 @@ class FolderDataset(FileDataset):
             maps[kind] = found
             if own_maps or not own:  # else they may belong to another split's photos
                 stray += [path for key, path in found.items() if key not in photos]
-        bare = [key for key in keys if maps and not any(key in found for found in maps.values())]
-        if bare and self.missing == "raise":
-            raise DataError(
-                f"{len(bare)} of {len(keys)} images in {photos[keys[0]].parent} have no "
-                f"{' and no '.join(maps)} (images without labels: {few(bare)}): add the files, fix "
-                "the name templates, or set data.missing=skip (or keep, with a task.teacher)"
-            )
-        self.unpaired = [photos[key] for key in bare], stray
-        skipped = set(bare) if self.missing == "skip" else set()
         labels, depth = maps.get("labels", {}), maps.get("depth", {})
-        return [Files(photos[k], labels.get(k), depth.get(k)) for k in keys if k not in skipped]
+        return self._keep([Files(photos[k], labels.get(k), depth.get(k)) for k in keys], stray)
+
+    def _keep(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
+        """``files`` without the images that have neither labels nor depth, if they are skipped."""
+        kinds = [kind for kind in ("labels", "depth") if getattr(self, kind)]
+        bare = [each.image for each in files if kinds and not (each.labels or each.depth)]
+        if bare and self.missing == "raise":
+            names = [os.path.relpath(path, self.folder) for path in bare]
+            raise DataError(
+                f"{len(bare)} of {len(files)} images in {self.folder} have no "
+                f"{' and no '.join(kinds)} ({few(names)}): add the files, fix the name templates "
+                "or the table, or set data.missing=skip (or keep, with a task.teacher)"
+            )
+        self.unpaired = bare, stray
+        skipped = set(bare) if self.missing == "skip" else set()
+        return [each for each in files if each.image not in skipped]
 
     def _select_listed(self, photos: Mapping[str, Path], folder: Path) -> list[str]:
         """The keys that the split's list names, in its order.
@@ -148,18 +154,11 @@ class FolderDataset(FileDataset):
         names = (self.split, (self.split_names or {}).get(self.split))
         files: list[Files] = []
         rows = io.read_table(path, ["split", "image", *kinds], remedy="name the columns so")
-        for place, (split, image, *texts) in rows:
-            maps = {k: self.folder / text for k, text in zip(kinds, texts, strict=True) if text}
-            is_bare = bool(kinds) and not maps
-            if split not in names or (is_bare and self.missing == "skip"):
-                continue
-            if is_bare and self.missing == "raise":
-                remedy = (
-                    "complete the line, or set data.missing=skip (or keep, with a task.teacher)"
-                )
-                raise DataError(f"{place} has no {' and no '.join(kinds)}: {remedy}")
-            files.append(Files(self.folder / image, maps.get("mask"), maps.get("depth")))
-        return existing(files, source=path, remedy="check data.root and the table")
+        for _, (split, image, *texts) in rows:
+            if split in names:
+                maps = {k: self.folder / text for k, text in zip(kinds, texts, strict=True) if text}
+                files.append(Files(self.folder / image, maps.get("mask"), maps.get("depth")))
+        return existing(self._keep(files), source=path, remedy="check data.root and the table")
 
     @property
     def _lists(self) -> dict[str, str]:

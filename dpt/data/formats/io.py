@@ -155,9 +155,11 @@ def read_table(
             yield f"{path}: line {rows.line_num}", [(row[name] or "").strip() for name in columns]
 
 
-def label_values(path: str | Path) -> dict[tuple[int, ...], int]:
-    """Pixels of each id ``(i,)``, or of each colour ``(r, g, b)`` of an RGB label file."""
-    labels = _read_stored_labels(path)
+def label_values(
+    path: str | Path, *, colors: Sequence[Sequence[int]] = ()
+) -> dict[tuple[int, ...], int]:
+    """Pixels of each id ``(i,)``, or without ``colors`` of each ``(r, g, b)`` of an RGB file."""
+    labels = read_labels(path, colors=colors) if colors else _read_stored_labels(path)
     if labels.ndim == 3:
         return _count_colors(path, labels)
     ids, counts = np.unique(labels, return_counts=True)
