@@ -93,10 +93,11 @@ def log_table(
         if "/" in name:
             continue
         values = [column.get(metric, float("nan")) for column in columns.values()]
-        better = "lower" if name in lower_is_better else "higher"
+        better = "↓" if name in lower_is_better else "↑"
         cells = ["-" if v != v else f"{v:.4f}" for v in values]
-        rows.append([f"{metric} ({better} is better)", *cells])
-    log_rows(title, ["metric", *columns], rows)
+        rows.append([f"{metric} {better}", *cells])
+    header = ["metric", *(name.replace(" ", "\n") for name in columns)]
+    log_rows(f"{title} (↓: lower is better)", header, rows)
 
 
 def log_sweep(results: Mapping[str, Mapping[str, float] | None]) -> None:
@@ -111,7 +112,7 @@ def log_sweep(results: Mapping[str, Mapping[str, float] | None]) -> None:
 
 def log_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Logs a table; all columns but the first are aligned to the right."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for index, name in enumerate(header):
         table.add_column(name, justify="right" if index else "left")
     for row in rows:
@@ -121,4 +122,4 @@ def log_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -
     console = Console(file=text, width=100, color_system=None, force_jupyter=False, markup=False)
     console.print(table)
     log.disabled = False  # Hydra disables existing loggers, also at the end of a sweep
-    log.info("%s", text.getvalue().rstrip())
+    log.info("%s\n%s", title, text.getvalue().rstrip())

@@ -68,7 +68,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
     typed, config = sys.argv, re.sub("[ -]", "_", command)
     # Hydra accepts the flag only before the overrides
-    arguments = sorted(arguments, key=lambda a: a not in SWEEP)
+    arguments = sorted(map(_as_choice, arguments), key=lambda a: a not in SWEEP)
 
     results: dict[str, dict[str, float] | None] = {}  # of each run of a sweep; None: failed
 
@@ -110,6 +110,14 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         raise ValueError(_explain(error)) from error
     finally:
         sys.argv = typed
+
+
+def _as_choice(argument: str) -> str:
+    """``optim='null'`` for ``optim=null``: Hydra does not name a group that is set to no string."""
+    group, _, value = argument.partition("=")
+    if (config_dir() / group).is_dir() and re.fullmatch(r"(?i)null|true|false|[-+.\d]+", value):
+        return f"{group}='{value}'"
+    return argument
 
 
 def _folder_to_resume(arguments: Sequence[str]) -> list[str]:

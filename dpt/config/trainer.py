@@ -12,6 +12,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Timer
 
 from dpt.config.objects import check_arguments
 
@@ -67,6 +68,9 @@ def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
 def build_trainer(**arguments: Any) -> L.Trainer:
     """Lightning's trainer; ``ValueError`` for arguments that it refuses."""
     try:
+        left = Timer(arguments["max_time"]).time_remaining()
+        if left is not None and left <= 0:
+            raise ValueError("max_time must be above 0")
         return L.Trainer(**arguments)
     except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
         remedy = " Set trainer.accelerator=auto" if "backend found" in str(error) else ""

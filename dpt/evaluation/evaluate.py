@@ -222,7 +222,7 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[
         folder / "report.html", scorer, scores, intervals, baselines=baselines, settings=settings
     )
     log_table(
-        {**baselines, "95 % from": low, "to": high, "score": scores},
+        {**baselines, "ci95 low": low, "ci95 high": high, "score": scores},
         title=f"{source} on {cfg['split']}, protocol {notes['protocol']}",
         lower_is_better=lower_is_better(objectives),
     )

@@ -89,14 +89,20 @@ def test_a_run_is_evaluated_on_its_own_data(form, train, dense_data, scores, tmp
     assert (data.root, data.batch_size) == (root, 1)
 
 
-def test_without_a_run_the_data_must_be_named(checkpoint, tmp_path, capsys):
+def test_without_a_run_the_data_must_be_named(joint_run, checkpoint, tmp_path, capsys, monkeypatch):
     saved = tmp_path / "saved"
     dpt.DPT.from_pretrained(checkpoint).save_pretrained(saved)
-    for source in (f"checkpoint={saved}", f"predictions={saved}"):
+    monkeypatch.chdir(joint_run)  # of which the predictions are not
+    needs_data = "data=NAME must be given"
+    for source, says in {
+        f"checkpoint={saved}": needs_data,
+        f"predictions={saved}": needs_data,
+        "checkpoint=nowhere.ckpt": "checkpoint nowhere.ckpt does not exist",
+    }.items():
         with pytest.raises(SystemExit) as stop:
             call("evaluate", source, f"run_dir={tmp_path / 'run'}")
         assert stop.value.code == 1
-        assert "data=NAME must be given" in capsys.readouterr().err
+        assert says in capsys.readouterr().err
 
 
 def test_baselines_stand_beside_the_scores(evaluate, checkpoint, metrics, tmp_path):

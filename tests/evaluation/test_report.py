@@ -52,19 +52,22 @@ def lines_of(capsys, rows):
     start_log(None)
     log_table(rows, title="Scores", lower_is_better={"abs_rel", "mae"})
     out = capsys.readouterr().out
-    return {line.split()[0]: line for line in out.splitlines() if "is better" in line}
+    assert max(map(len, out.splitlines())) <= 80
+    return {line.split()[0]: line for line in out.splitlines() if "val/" in line}
 
 
 def test_the_table_says_which_scores_are_better(capsys):
+    other = {"val/miou": 0.2, "val/abs_rel": 54.7593}
     rows = {
         "constant": {"val/miou": 0.1, "val/abs_rel": 0.5, "val/iou/sky": 0.0},
+        **dict.fromkeys(("per position", "nearest photo", "ci95 low", "ci95 high"), other),
         "model": {"val/miou": 0.4, "val/abs_rel": 0.7, "val/iou/sky": 0.3},
     }
     lines = lines_of(capsys, rows)
     assert set(lines) == {"val/miou", "val/abs_rel"}  # classes would fill the screen
-    assert "higher is better" in lines["val/miou"]
-    assert "lower is better" in lines["val/abs_rel"]
-    assert lines["val/abs_rel"].split()[-2:] == ["0.5000", "0.7000"]
+    assert lines["val/miou"].split()[:2] == ["val/miou", "↑"]
+    assert lines["val/abs_rel"].split()[:4] == ["val/abs_rel", "↓", "0.5000", "54.7593"]
+    assert lines["val/abs_rel"].split()[-1] == "0.7000"
 
 
 def test_the_table_with_gaps(capsys):

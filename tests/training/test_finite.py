@@ -23,11 +23,28 @@ class Trainer:
 
 
 @pytest.fixture
-def task(tmp_path, monkeypatch):
-    task = task_of("depth")
-    task._trainer = Trainer(tmp_path)
-    monkeypatch.setattr(task, "log", lambda *a, **k: None)
-    return task
+def make_task(tmp_path, monkeypatch):
+    def make(kind):
+        task = task_of(kind)
+        task._trainer = Trainer(tmp_path)
+        monkeypatch.setattr(task, "log", lambda *a, **k: None)
+        return task
+
+    return make
+
+
+@pytest.fixture
+def task(make_task):
+    return make_task("depth")
+
+
+@pytest.fixture
+def trained(make_task):
+    """A task with BatchNorm after a step, its optimiser and what it has learned."""
+    task = make_task("segmentation")
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+    step(task, optimizer)
+    return task, optimizer, {k: v.clone() for k, v in task.model.state_dict().items()}
 
 
 def step(task, optimizer, *, factor=1.0):
@@ -85,7 +102,7 @@ def test_steps_do_not_wait_for_the_device(task, tmp_path):
     assert (task.guard.total, task.guard.in_a_row) == (1, 0)
 
 
-def test_a_loss_that_hides_a_prediction_does_not_count(task, monkeypatch):
+def test_a_loss_that_hides_a_prediction_does_not_count(task):
     """SILog's root of NaN is 0, by which the log said "loss 0"."""
     with torch.no_grad():
         next(p for n, p in task.model.named_parameters() if n.startswith("heads.")).fill_(torch.nan)
@@ -93,14 +110,9 @@ def test_a_loss_that_hides_a_prediction_does_not_count(task, monkeypatch):
     assert loss.isnan()
 
 
-def test_an_infinite_statistic_skips_the_step(tmp_path, monkeypatch):
+def test_an_infinite_statistic_skips_the_step(trained):
     """BatchNorm divides by it: the loss remains finite, and every evaluation after it is wrong."""
-    task = task_of("segmentation")
-    task._trainer = Trainer(tmp_path)
-    monkeypatch.setattr(task, "log", lambda *a, **k: None)
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
-    step(task, optimizer)
-    kept = {k: v.clone() for k, v in task.model.state_dict().items()}
+    task, optimizer, kept = trained
     name = next(k for k in kept if "running_var" in k)
     task.model.get_buffer(name).fill_(torch.inf)
     step(task, optimizer)
@@ -124,14 +136,9 @@ def test_every_batch_of_an_accumulated_step_is_written_down(task, tmp_path):
     assert len(list(csv.DictReader((tmp_path / "nonfinite.csv").open()))) == 4 + len(NAMES)
 
 
-def test_statistics_of_such_a_step_are_forgotten(tmp_path, monkeypatch):
+def test_statistics_of_such_a_step_are_forgotten(trained, monkeypatch):
     """BatchNorm has seen the images before their loss is known, and would keep a NaN for ever."""
-    task = task_of("segmentation")
-    task._trainer = Trainer(tmp_path)
-    monkeypatch.setattr(task, "log", lambda *a, **k: None)
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
-    step(task, optimizer)
-    kept = {k: v.clone() for k, v in task.model.state_dict().items()}
+    task, optimizer, kept = trained
     assert any("running_var" in k for k in kept)
     with monkeypatch.context() as patch:
         patch.setattr(task, "_normalize", lambda images: torch.full(images.shape, float("nan")))
