@@ -1,7 +1,8 @@
 """``dpt data check``: finds faults of a data set before training.
 
-``scan`` reads every sample in parallel into a few measurements (``measure``, ``registration``);
-the functions in ``checks`` judge them; ``report`` writes the findings.
+``propose`` finds settings that a folder lacks; ``scan`` reads every sample in parallel into a few
+measurements (``measure``, ``registration``); the functions in ``checks`` judge them; ``report``
+writes the findings.
 """
 
 from __future__ import annotations

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
+from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from dpt.functional import upsample
 from dpt.types import OutputSpec, Tokens
 
 Padding = Literal["bottom_right", "center"]
-STRICT = {"extra": "forbid", "allow_inf_nan": False}
-"""Pydantic configuration of the dataclasses: a setting that is not a field, infinity and NaN are
-errors."""
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+"""Pydantic's rules for settings: no unknown ones, and neither infinity nor NaN."""
 
 
 class Encoder(nn.Module):

@@ -18,7 +18,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from dpt.nn.base import Encoder, EncoderConfig, register_encoder
+from dpt.nn.base import STRICT, Encoder, EncoderConfig, register_encoder
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types import Tokens
 
@@ -169,7 +169,7 @@ class TimmConfig(EncoderConfig):
             multiple of the window.
     """
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "allow", "allow_inf_nan": False}
+    __pydantic_config__: ClassVar[Any] = {**STRICT, "extra": "allow"}
     name: str
     kind: str = "timm"
     out_indices: tuple[int, ...] | Literal["auto"] = "auto"

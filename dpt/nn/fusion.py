@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch.nn.functional as F
-from pydantic import ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
-from dpt.nn.base import Encoder, Features
+from dpt.nn.base import STRICT, Encoder, Features
 from dpt.nn.reassemble import ReadoutMode, Reassemble
 from dpt.types import Tokens
 
 
-@dataclass(kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+@dataclass(kw_only=True, config=STRICT)
 class DecoderConfig:
     """Settings of :class:`Decoder`.
 

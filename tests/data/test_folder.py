@@ -224,9 +224,7 @@ def test_images_without_labels(tmp_path):
     for i in (0, 2):
         write(tmp_path / f"masks/train/{i}.png", ids())
     (tmp_path / "masks/train/.hidden.png").write_bytes(b"junk")
-    with pytest.raises(
-        DataError, match=r"3 of 5 .* no labels \(images.train.1.png, .*=skip"
-    ):
+    with pytest.raises(DataError, match=r"3 of 5 .* no labels \(images.train.1.png, .*=skip"):
         segmentation(tmp_path)
     assert stems(segmentation(tmp_path, missing="skip")) == ["0", "2"]
     kept = segmentation(tmp_path, missing="keep")

@@ -268,3 +268,9 @@ def test_truncated_palette_png(tmp_path):
         path.write_bytes(data[:length])
         with pytest.raises(DataError, match=r"m\.png: the file is truncated"):
             io.read_labels(path)
+
+
+def test_a_table_names_files_with_line_breaks(tmp_path):
+    (tmp_path / "a.csv").write_bytes('image,value\r\n"a\nb.png",1\r\nc\u2028d.png,2\r\n'.encode())
+    rows = [texts for _, texts in io.read_table(tmp_path / "a.csv", ["image", "value"], remedy="")]
+    assert rows == [["a\nb.png", "1"], ["c\u2028d.png", "2"]]

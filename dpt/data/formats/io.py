@@ -146,7 +146,7 @@ def read_table(
         The row's place for messages, ``FILE: line N``, and its texts; "" where it is too short.
     """
     with _decoding(path, "a table"):
-        rows = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
+        rows = csv.DictReader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
         header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
         if absent := [name for name in columns if name not in header]:
             found = few(header, 6) or "none"

@@ -63,7 +63,7 @@ def pack_split(
     target = folder / f"{split}.json"
     if target.exists():
         raise DataError(f"{target}: the split is already packed: choose another out, or remove it")
-    if found := sorted(folder.glob(f"{split}-*.tar")):
+    if found := sorted(folder.glob(f"{split}-{6 * '[0-9]'}.tar")):
         raise DataError(
             f"{found[0]}: exists, but {target.name} does not: remove the shards that a "
             "killed run left, or choose another out"
