@@ -153,6 +153,11 @@ def config_dir() -> Path:
     raise FileNotFoundError(f"no configuration files beside {package}: reinstall the package")
 
 
+def run_folder(path: Path) -> Path:
+    """The folder of a run that ``path``, the folder or a checkpoint in it, names."""
+    return path.absolute().parent.parent if path.suffix == ".ckpt" else path
+
+
 def without_passwords(text: str) -> str:
     """``text`` with ``***`` in place of the passwords in addresses, ``https://name:word@host``."""
     return re.sub(r"(\w://[^\s/:@]*):[^\s/]+@", r"\1:***@", text)

@@ -1,10 +1,11 @@
 """Files that are no plain files, or stand for more data than they hold."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from dpt.files import open_file, parse_json, printable, read_bytes, read_yaml
+from dpt.files import open_file, parse_json, printable, read_bytes, read_yaml, run_folder
 
 
 def test_only_regular_files_are_read(tmp_path):
@@ -56,3 +57,10 @@ def test_yaml(tmp_path, text, fault):
 def test_a_name_that_is_not_utf8_can_be_written():
     assert printable(os.fsdecode(b"caf\xe9.png")) == "caf\\udce9.png"
     assert printable("café.png") == "café.png"
+
+
+def test_a_checkpoint_names_its_run_also_from_its_own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_folder(Path("last.ckpt")) == tmp_path.parent
+    assert run_folder(Path("runs/a/checkpoints/last.ckpt")) == tmp_path / "runs/a"
+    assert run_folder(Path("runs/a")) == Path("runs/a")

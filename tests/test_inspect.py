@@ -295,18 +295,20 @@ def test_mistakes_are_one_line(files, tmp_path, flags, message, monkeypatch, cap
     assert not list(tmp_path.iterdir())
 
 
-def test_the_photo_is_not_replaced_and_a_line_is_no_photo(files, tmp_path, capsys):
+def test_mistakes_are_one_line_and_the_photo_is_not_replaced(files, tmp_path, capsys):
     photo = tmp_path / "photo.png"
     photo.write_bytes(files[1].read_bytes())
     (tmp_path / "link.png").symlink_to(photo)
     cv2.imwrite(str(tmp_path / "line.png"), np.zeros((50_000, 1, 3), np.uint8))
-    for image, out, message in (
+    sheet = tmp_path / "sheet.png"
+    for image, out, message, *more in (
         (photo, photo, "is the photo itself"),
         (photo, tmp_path / "link.png", "is the photo itself"),
-        (tmp_path / "line.png", tmp_path / "sheet.png", "1x50000 pixels are too elongated"),
+        (tmp_path / "line.png", sheet, "1x50000 pixels are too elongated"),
+        (photo, sheet, "device='warp' cannot be used", "--device", "warp"),
     ):
         with pytest.raises(SystemExit):
-            run(files[0], image, "--out", out)
+            run(files[0], image, "--out", out, *more)
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1

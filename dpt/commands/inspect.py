@@ -28,15 +28,14 @@ def run(arguments: list[str]) -> None:
     if options.out.resolve() == options.image.resolve():
         raise ValueError(f"--out {options.out}: is the photo itself: choose another --out")
 
-    import torch
-
     from dpt.data import read_image
     from dpt.inspect import inspection_sheet
     from dpt.model import DPT
+    from dpt.predict.predictor import pick_device
     from dpt.viz import save_png
 
     image = read_image(options.image, exif=True)
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = pick_device(options.device)
     model = DPT.from_pretrained(options.checkpoint).to(device)
     patch = None if options.patch is None else (options.patch[0], options.patch[1])
     sheet = inspection_sheet(model, image, patch=patch)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from dpt.config.objects import check_arguments, find, keys_of, make, read_run, with_values
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
-from dpt.files import missing_path
+from dpt.files import missing_path, run_folder
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
@@ -174,7 +174,7 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
     if "data" in keys:
         return cfg["data"]
     path = Path(cfg["checkpoint"] or "").expanduser()
-    folder = path.parent.parent if path.suffix == ".ckpt" else path
+    folder = run_folder(path)
     if not path.exists():
         remedy = "check the path, and give data=NAME for a name on the Hugging Face hub"
         raise missing_path(path, what="checkpoint", remedy=remedy)

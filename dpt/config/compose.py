@@ -18,7 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dpt.files import config_dir, without_passwords
+from dpt.files import config_dir, run_folder, without_passwords
 from dpt.plugins import load_plugins
 from dpt.process import is_first_rank
 
@@ -130,7 +130,7 @@ def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
     if values[-1] == "auto":
         return []
     path = Path(values[-1])
-    folder = path.parent.parent if path.suffix == ".ckpt" else path
+    folder = run_folder(path)
     if folder != path and not path.is_file():
         raise ValueError(f"resume={path}: no such file")
     if not (folder / "config.yaml").is_file():

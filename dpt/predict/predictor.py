@@ -172,7 +172,7 @@ class Predictor:
             raise ValueError(f"batch_size={batch_size}: must be at least 1")
         if precision not in _DTYPES:
             raise ValueError(f"precision={precision!r}: choose from {get_args(Precision)}")
-        self.device, self.dtype = _device(device), _DTYPES[precision]
+        self.device, self.dtype = pick_device(device), _DTYPES[precision]
         if self.dtype is torch.float16 and self.device.type == "cpu":
             raise ValueError("precision=fp16 is for GPUs: choose bf16 or fp32 on a CPU")
         if isinstance(model, str | Path):
@@ -311,7 +311,8 @@ def batches(items: Iterable[T], size: int, *, key: Callable[[T], Hashable]) -> I
             yield batch
 
 
-def _device(name: str | torch.device | None) -> torch.device:
+def pick_device(name: str | torch.device | None) -> torch.device:
+    """The device of that name, or a GPU if there is one; ValueError if it cannot be used."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
