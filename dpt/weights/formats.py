@@ -107,9 +107,7 @@ class Conversion:
     def __str__(self) -> str:
         text = f"{self.source_format} -> {self.target_format}: {self.tensors} tensors"
         if self.unused:
-            text += (
-                f"\n{len(self.unused)} tensors that never run were left out: {few(self.unused, 8)}"
-            )
+            text += f"\n{len(self.unused)} unused tensors are left out: {few(self.unused, 8)}"
         return "\n".join([text, *self.notes])
 
 

@@ -65,9 +65,7 @@ class ScenesDataset(Dataset):
         if split not in SPLITS:
             raise ValueError(f"scenes: split={split!r}: choose from {', '.join(SPLITS)}")
         if len(size) != 2 or min(size) < 16 or size[0] * size[1] > MAX_PIXELS:
-            raise ValueError(
-                f"scenes: size={size!r}: H, W at least 16, at most {MAX_PIXELS} pixels"
-            )
+            raise ValueError(f"scenes: size={size!r}: H, W at least 16, up to {MAX_PIXELS} pixels")
         if not 1 <= length <= 10**8 or seed < 0:
             raise ValueError(f"scenes: length={length} must be 1..10**8, seed={seed} not below 0")
         self.split, self.length, self.seed = split, length, seed
