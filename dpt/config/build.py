@@ -36,6 +36,7 @@ LABEL_NAMES = {
 
 
 Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.files.MAX_PIXELS
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Part = dict[str, Any]
 Named = dict[str, Part | None]
 
@@ -68,7 +69,7 @@ class RunKeys:
     logger: Named
     run_dir: str
     overrides: list[str]
-    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    seed: Seed
     steps: Count
     max_skipped_steps: Count
     resume: str | None

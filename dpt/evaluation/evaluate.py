@@ -48,10 +48,12 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     Args:
         cfg: as plain data (``conf/evaluate.yaml``).
     """
+    for key in ("checkpoint", "predictions"):
+        validate(str | None, cfg[key], key)
     if bool(cfg["checkpoint"]) == bool(cfg["predictions"]):
         raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
     cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
-    L.seed_everything(validate(int, cfg["seed"], "seed"), verbose=False)
+    L.seed_everything(validate(build.Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     dataset = build.make_dataset(cfg["data"], cfg["split"])
     if blocks := validate(str | None, cfg["blocks"], "blocks"):  # a mistake is told before scoring

@@ -38,13 +38,12 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     Returns:
         ``optim.lr`` and, where it is set, ``optim.encoder_lr``.
     """
-    folder = Path(cfg["run_dir"])
+    folder, keys = Path(cfg["run_dir"]), validate(build.RunKeys, cfg, "")
     rates = sweep_rates(**check_arguments(sweep_rates, cfg["find"], "find"))
     base = validate(Positive, cfg["optim"]["lr"], "optim.lr")  # encoder_lr is relative to it
     if str(cfg["trainer"]["devices"]) != "1":
         raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
 
-    keys = validate(build.RunKeys, cfg, "")
     L.seed_everything(keys.seed, verbose=False)
     settings = build.loader_settings(cfg["data"])
     train = build.make_dataset(cfg["data"], "train")

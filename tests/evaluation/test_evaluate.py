@@ -89,7 +89,7 @@ def test_a_run_is_evaluated_on_its_own_data(form, train, dense_data, scores, tmp
     assert (data.root, data.batch_size) == (root, 1)
 
 
-def test_without_a_run_the_data_must_be_named(joint_run, checkpoint, tmp_path, capsys, monkeypatch):
+def test_mistakes_in_what_is_evaluated(joint_run, checkpoint, tmp_path, capsys, monkeypatch):
     saved = tmp_path / "saved"
     dpt.DPT.from_pretrained(checkpoint).save_pretrained(saved)
     monkeypatch.chdir(joint_run)  # of which the predictions are not
@@ -98,9 +98,11 @@ def test_without_a_run_the_data_must_be_named(joint_run, checkpoint, tmp_path, c
         f"checkpoint={saved}": needs_data,
         f"predictions={saved}": needs_data,
         "checkpoint=nowhere.ckpt": "checkpoint nowhere.ckpt does not exist",
+        "checkpoint=5": "error: checkpoint=5: must be a valid string",
+        f"checkpoint={checkpoint} seed=-1": "error: seed=-1: must be greater",
     }.items():
         with pytest.raises(SystemExit) as stop:
-            call("evaluate", source, f"run_dir={tmp_path / 'run'}")
+            call("evaluate", *source.split(), f"run_dir={tmp_path / 'run'}")
         assert stop.value.code == 1
         assert says in capsys.readouterr().err
 

@@ -96,6 +96,7 @@ def test_a_loss_that_only_rises():
 @pytest.mark.parametrize(
     ("override", "says"),
     [
+        ("find=null", "find=None: must be a valid dictionary"),
         ("find.steps=3", "10 to 1,000,000 steps"),
         ("find.steps=1000000000000", "10 to 1,000,000 steps"),
         *(
