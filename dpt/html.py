@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import jinja2
 
 Cell = str | float | int | None
-"""A cell of a table: numbers are shown with three digits, None and NaN as a dash."""
+"""A cell of a table: numbers are shown with three significant digits, None and NaN as a dash."""
 
 
 def write_report(path: Path, template: str, **values: Any) -> None:
@@ -44,7 +44,7 @@ def number(value: Cell) -> str:
         return "-"
     if isinstance(value, (str, Integral)):
         return str(value)
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.3g}".removesuffix(".")
 
 
 @cache

@@ -181,7 +181,8 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
         raise missing_path(path, what="checkpoint", remedy=remedy)
     if not (cfg["checkpoint"] and (folder / "config.yaml").is_file()):
         raise ValueError(
-            "data=NAME must be given: only a run's folder, or a checkpoint inside, tells its data"
+            f"data=NAME must be given: {cfg['checkpoint'] or cfg['predictions']} is not a run's "
+            "folder or a checkpoint inside one, which name their data"
         )
     changed = (key for key in keys if key.startswith("data."))
     run: Any = with_values(read_run(folder), OmegaConf.create(dict(cfg)), changed)

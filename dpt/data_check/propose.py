@@ -38,10 +38,10 @@ def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, A
         weights = np.array([count or np.nan for count in counts], float) ** -0.25
         weights = np.nan_to_num(weights / np.nanmean(weights), nan=1.0).round(2)
         hint = f" task.segmentation_loss.class_weights={weights.tolist()}"
-        hint += "; ids that mean unlabelled are no classes: see data.ignore_index"
+        hint += "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
     if not settings:
         return {}, []
-    message = f"not given, so proposed: data.{', data.'.join(settings)}"
+    message = "the configuration lacks settings; these follow from the files"
     pasted = [f"data.{key}={value}" for key, value in settings.items()]
     remedy = f"set {' '.join(pasted)}{hint}".replace(", ", ",")
     return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]

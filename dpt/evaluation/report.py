@@ -64,7 +64,7 @@ def write_report(
     html.write_report(
         path,
         "evaluation.html",
-        settings=list(settings.items()),
+        settings=[(name, str(value)) for name, value in settings.items()],
         headlines=[headline(scorer.sorted_by(key)) for key in scorer.objectives],
         columns=["metric", "score", "95 % from", "to", "better", *baselines],
         scores=[

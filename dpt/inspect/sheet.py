@@ -67,7 +67,7 @@ def _outputs(
 ) -> list[np.ndarray]:
     """The photo and the outputs: dense ones as pictures, others in the title."""
     facts = (f"; {name}: {value}" for name, value in image_facts(prediction).items())
-    title = f"network input {shape[1]} x {shape[0]}{''.join(facts)}"
+    title = f"network input {shape[0]} x {shape[1]} (height x width){''.join(facts)}"
     dense = [name for name, spec in prediction.outputs.items() if spec.dense]
     pictures = [photo, *(paint(name, prediction, photo, Style()) for name in dense)]
     legends = [explain(name, prediction, Style(), width=WIDTH) for name in dense]

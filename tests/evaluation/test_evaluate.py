@@ -93,7 +93,7 @@ def test_mistakes_in_what_is_evaluated(joint_run, checkpoint, tmp_path, capsys, 
     saved = tmp_path / "saved"
     dpt.DPT.from_pretrained(checkpoint).save_pretrained(saved)
     monkeypatch.chdir(joint_run)  # of which the predictions are not
-    needs_data = "data=NAME must be given"
+    needs_data = f"data=NAME must be given: {saved} is not a run's folder"
     for source, says in {
         f"checkpoint={saved}": needs_data,
         f"predictions={saved}": needs_data,
@@ -113,7 +113,9 @@ def test_baselines_stand_beside_the_scores(evaluate, checkpoint, metrics, tmp_pa
         assert 0 <= found[f"{kind}/val/miou"] <= 1
         assert found[f"{kind}/val/abs_rel"] > 0
     assert "constant" in (tmp_path / "log.txt").read_text()
-    assert '<th class="number">nearest photo</th>' in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert '<th class="number">nearest photo</th>' in page
+    assert "<td>protocol/min_depth</td><td>0.001</td>" in page  # exact, in line with the others
 
 
 def test_without_a_train_split_there_are_no_baselines(evaluate, checkpoint, dense_folder, metrics,

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from dpt.html import number
 from dpt.run_log import log_table, start_log, write_json
 
 
@@ -68,6 +69,13 @@ def test_the_table_says_which_scores_are_better(capsys):
     assert lines["val/miou"].split()[:2] == ["val/miou", "↑"]
     assert lines["val/abs_rel"].split()[:4] == ["val/abs_rel", "↓", "0.5000", "54.7593"]
     assert lines["val/abs_rel"].split()[-1] == "0.7000"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.6, "0.600"), (2.0, "2.00"), (123.4, "123"), (1234.5, "1234"), (7, "7")]
+)
+def test_numbers_of_a_report_have_three_digits(value, text):
+    assert number(value) == text
 
 
 def test_the_table_with_gaps(capsys):
