@@ -82,8 +82,8 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
             point = [float(value) for value in values]
         except ValueError:
             raise DataError(f"{where}: {values} must be three numbers: x, y, depth_m") from None
-        if not 0 < point[2] < inf:
-            raise DataError(f"{where}: depth_m={point[2]} must be metres above 0")
+        if not 1e-6 < point[2] < 1e6:  # squares and reciprocals stay finite
+            raise DataError(f"{where}: depth_m={point[2]} must be metres above 0, below 1e6")
         found.setdefault(image, []).append(point)
     folder = Path(path).parent if images is None else Path(images)
     known = []

@@ -68,8 +68,10 @@ def main(command: str | None = None) -> None:
     if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words, as in dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
     if command == "evaluate" and arguments:
-        if arguments[0][:1] != "-" and "=" not in arguments[0]:
-            arguments[0] = f"checkpoint='{arguments[0]}'"
+        path = arguments[0]
+        if path[:1] != "-" and ("=" not in path or os.path.exists(path)):
+            quoted = path.replace("'", "\\'")
+            arguments[0] = f"checkpoint='{quoted}'"
         if not any(a.startswith("data=") for a in arguments):  # the run's data may have other keys
             arguments = [f"++{a}" if a.startswith("data.") else a for a in arguments]
     if command not in (*COMMANDS, *FILE_COMMANDS):

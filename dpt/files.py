@@ -99,6 +99,10 @@ def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[Buffere
         raise missing_path(Path(path), what="file", remedy="check the path") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}): check permissions") from None
+    except ValueError:
+        if "\0" in str(path):
+            raise DataError(f"{str(path)!r}: no name of a file: check the path") from None
+        raise
 
 
 def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:

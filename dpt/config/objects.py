@@ -192,7 +192,13 @@ def read_run(folder: Path) -> DictConfig:
         found = OmegaConf.create(text)
     except (YAMLError, OmegaConfBaseException) as error:  # tags, keys that occur twice, dates
         raise ValueError(f"{path}: {error}") from error
-    if not isinstance(found, DictConfig) or not found or "${" in text:
+    except AssertionError:  # of OmegaConf, for a number
+        found = None
+    if (
+        not isinstance(found, DictConfig)
+        or not isinstance(found.get("data"), DictConfig)
+        or "${" in text
+    ):
         raise ValueError(f"{path}: not the configuration of a run, with every value written out")
     return found
 

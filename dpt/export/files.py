@@ -94,6 +94,8 @@ def write(
         raise ValueError(f"ONNX cannot express this model: {reason}") from error
     finally:
         logging.disable(logging.NOTSET)
+    if opset not in (None, found := made.model.opset_imports[""]):
+        raise ValueError(f"--opset {opset}: the exporter wrote opset {found}: choose another")
     made.model.metadata_props.update(metadata)
     _name_axes(made.model.graph.inputs[0], axes)
     for value, spec in zip(made.model.graph.outputs, outputs.values(), strict=True):
@@ -114,7 +116,11 @@ def run_of(path: Path) -> Run:
     options.log_severity_level = 3
     # spinning threads would slow down other timings
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own types
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"ONNX Runtime refuses the file, try another --opset: {reason}") from error
     names = [output.name for output in session.get_outputs()]
 
     def run(images: Tensor) -> dict[str, Tensor]:

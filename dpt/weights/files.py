@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -161,7 +162,8 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         check_archive(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of files that are refused
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, zip files and safetensors
         raise ValueError(
             f"{path}: damaged, or holds more than tensors and plain data, and was not loaded "
@@ -203,6 +205,9 @@ def _writing(path: Path) -> Iterator[Path]:
             yield temporary
     except safetensors.SafetensorError as error:  # a full disk, which is not an OSError there
         raise ValueError(f"{path}: cannot be written ({reason(error)})") from error
+    except OSError as error:
+        message = f"{path}: cannot be written ({error.strerror}): make room or give another path"
+        raise ValueError(message) from error
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

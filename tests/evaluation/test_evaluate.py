@@ -144,3 +144,34 @@ def test_predictions_that_are_not_finite_are_counted_and_named(
     assert end.value.code == 1
     assert metrics(tmp_path / "run")["nonfinite_predictions"] == 5
     assert re.search(r"error: .*not finite.*: 5, such as \S+", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["seed=-1"], "seed=-1: must be"),
+        (["checkpoint=[1]"], "checkpoint=[1]: must be a valid string"),
+        (["checkpoint=null", "predictions={a:1}"], "predictions={'a': 1}: must be a valid string"),
+    ],
+)
+def test_wrong_keys_are_named(evaluate, checkpoint, tmp_path, capsys, overrides, says):
+    with pytest.raises(SystemExit):
+        evaluate(tmp_path / "run", checkpoint, *overrides)
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["5", "data: [1]", "data: null", "task: {}"])
+def test_a_damaged_configuration_of_a_run_is_named(tmp_path, capsys, text):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(SystemExit):
+        call("evaluate", str(tmp_path), f"run_dir={tmp_path / 'scores'}")
+    assert f"{tmp_path}/config.yaml: not the configuration of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["it's", "lr=0.1"])
+def test_a_run_of_any_name_is_found(tmp_path, capsys, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "config.yaml").write_text("task: {}")
+    with pytest.raises(SystemExit):
+        call("evaluate", str(tmp_path / name), f"run_dir={tmp_path / 'scores'}")
+    assert f"{name}/config.yaml: not the configuration" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pickle
 import re
 
 import pytest
@@ -321,3 +322,23 @@ def test_an_encoder_takes_its_weights_from_any_format(name, saved, tmp_path):
     assert report.missing == []
     found, wanted = other.encoder.state_dict(), model.encoder.state_dict()
     assert all(torch.equal(found[k], v) for k, v in wanted.items() if k != "pos_embed")
+
+
+def test_a_folder_with_other_files_is_not_converted_into(saved, tmp_path):
+    (tmp_path / "config.json").write_text("mine")
+    with pytest.raises(ValueError, match="a folder with other files"):
+        convert(saved[1], tmp_path, to="dpt")
+    assert (tmp_path / "config.json").read_text() == "mine"
+
+
+def test_a_target_that_cannot_be_written_is_named(saved, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match=r"file/config\.json: cannot be written"):
+        convert(saved[1], tmp_path / "file", to="dpt")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_refused_file_gives_no_warning(tmp_path):
+    (tmp_path / "a.pt").write_bytes(pickle.dumps({"a": 1}, protocol=4)[:-1])
+    with pytest.raises(ValueError, match="damaged"):
+        formats.read(tmp_path / "a.pt")
