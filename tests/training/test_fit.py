@@ -321,8 +321,8 @@ def test_a_sweep_numbers_its_runs(train, tmp_path):
         assert (folder / "checkpoints/last.ckpt").is_file()
         assert log_of(folder).count("Scores on val") == 1
     lines = log_of(folder).partition("Sweep")[2].splitlines()
-    assert "val/mae" in lines[2]
-    assert [line.split()[:2] for line in lines[4:6]] == [["0", "optim.lr=0.01"],
+    assert "val/mae" in lines[1]
+    assert [line.split()[:2] for line in lines[3:5]] == [["0", "optim.lr=0.01"],
                                                         ["1", "optim.lr=0.02"]]  # fmt: skip
 
 
