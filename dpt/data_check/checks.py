@@ -1,4 +1,4 @@
-"""The checks: each judges the measurements of a split, and is listed in ``CHECKS``."""
+"""The checks of a split's measurements; ``CHECKS`` lists them."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _REFUSALS = {
         "pair the right files, or resize them to one size (labels and depth by nearest)",
     ),
 }
-UNITS = {
+UNITS = {  # by metres for each unit
     0.001: "millimetres",
     1.0: "metres",
     0.01: "centimetres",
     1 / 256: "KITTI's 1/256 m",
     0.0002: "TUM's 1/5000 m",
 }
-_TOO_NEAR = 0.02  # metres: cameras do not focus below
+_TOO_NEAR = 0.02  # metres: cameras do not focus nearer
 _NEAR = 0.25  # metres: an implausible typical depth
-_MANY_BEYOND = 0.1  # of the measured pixels
+_MANY_BEYOND = 0.1  # share of the measured pixels
 _MORE_BITS = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
-_DIFFERENT = 0.2  # share of the pixels
+_DIFFERENT = 0.2  # share of pixels by which class shares differ
 _FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
 _NOUNS = {"labels": "masks", "depth": "depth maps"}
 _AS_THEY_ARE = "as they are"
-_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of maps (N, h, w)
+_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # mistakes to try on maps (N, h, w)
     _AS_THEY_ARE: lambda maps: maps,
     "flipped left to right": lambda maps: maps[:, :, ::-1],
     "flipped upside down": lambda maps: maps[:, ::-1],
@@ -54,9 +54,9 @@ _CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of maps (N, h, w)
     "given to the previous sample": lambda maps: np.roll(maps, -1, axis=0),
     "given to the next sample": lambda maps: np.roll(maps, 1, axis=0),
 }
-# fits of fit_table, in standard deviations. CamVid and 7-Scenes: a map fits its own photo by 2 to 8
+# values of fit_table, in standard deviations: 2 to 8 for right pairs of CamVid and 7-Scenes
 _NO_FIT, _FIT, _CLEARLY_BETTER, _NOT_BY_CHANCE = 1.0, 2.0, 2.5, 3.5
-_BETTER = 1.2  # ratio of fits
+_BETTER = 1.2  # ratio of two fits
 
 
 def plural(count: int, noun: str) -> str:
@@ -93,7 +93,7 @@ def files_without_partner(scan: Scan) -> Iterator[Finding]:
 
 
 def duplicates(scan: Scan) -> Iterator[Finding]:
-    """Photos whose decoded pixels are equal, within the split and in earlier ones."""
+    """Photos whose decoded pixels equal those of another, in this split or an earlier one."""
     copies: dict[bytes, list[Record]] = defaultdict(list)
     for record, photo in _distinct(scan):
         copies[photo.digest].append(record)
@@ -114,7 +114,7 @@ def duplicates(scan: Scan) -> Iterator[Finding]:
 
 
 def _distinct(scan: Scan) -> list[tuple[Record, Photo]]:
-    """Photos that are not empty, each file once: a mix repeats the photos of its sets."""
+    """Photos that are not empty, each file once, since a mix of data sets repeats photos."""
     return list({r.name: (r, photo) for r, photo in scan.photos if not photo.is_empty}.values())
 
 
@@ -136,7 +136,7 @@ def unusual_photos(scan: Scan) -> Iterator[Finding]:
 
 
 def registration(scan: Scan) -> Iterator[Finding]:
-    """Masks and depth maps whose edges fit other photos, or another place of their own, better."""
+    """Maps whose edges fit another photo, or another place of their own photo, better."""
     for kind in MAP_KINDS:
         move = find_move(record.edge_scores.get(kind) for record in scan.records)
         wrong = list(_pairing(scan, kind, move))
@@ -155,8 +155,8 @@ def registration(scan: Scan) -> Iterator[Finding]:
 
 
 def _pairing(scan: Scan, kind: MapKind, move: Move | None) -> Iterator[Finding]:
-    """Whether maps, after ``move``, fit other photos better than their own, all or some of them."""
-    # by name, since a mix repeats samples
+    """Findings if all or some maps, after ``move``, fit another photo better than their own."""
+    # by name, since a mix of data sets repeats samples
     found = {r.name: (r, photo.size) for r, photo in scan.photos if kind in r.edges}
     if len(found) < MANY_IMAGES:
         return
@@ -189,8 +189,8 @@ def _pairing(scan: Scan, kind: MapKind, move: Move | None) -> Iterator[Finding]:
 
 
 def class_counts(scan: Scan) -> dict[str, tuple[Sequence[str], Counter[int]]]:
-    """Names of the classes and their ``pixels`` (``IGNORE_INDEX`` for those without a class), and
-    of the image-level classes and their ``images``."""
+    """Class names, and counts by id: ``pixels`` of the classes in masks (``IGNORE_INDEX``: without
+    a class), ``images`` of the image-level classes."""
     pixels, info = Counter[int](), scan.dataset.info
     for _, labels in scan.masks:
         pixels.update(labels.counts)
@@ -199,7 +199,7 @@ def class_counts(scan: Scan) -> dict[str, tuple[Sequence[str], Counter[int]]]:
 
 
 def ids_outside(scan: Scan) -> Iterator[Finding]:
-    """Ids that are neither a class nor ignored, or that seem to count from 1."""
+    """Ids that are neither a class nor ignored, or classes that seem to be numbered from 1."""
     wrong = [(record, labels.outside) for record, labels in scan.masks if labels.outside]
     records = [record for record, _ in wrong]
     examples = [f"{record.name}: {_listed(values)}" for record, values in wrong]
@@ -216,7 +216,7 @@ def ids_outside(scan: Scan) -> Iterator[Finding]:
 
 
 def _shift(scan: Scan) -> tuple[Severity, str] | None:
-    """Severity and message if ids seem to count from 1, with or without an id 0 for "other"."""
+    """Severity and message if classes seem to be numbered from 1, with id 0 unused or "other"."""
     rule, (names, counts) = scan.dataset.label_rule, class_counts(scan)["pixels"]
     count, ignored = len(names), rule.ignore_index if rule else ()
     present = counts.keys() - {IGNORE_INDEX}
@@ -255,7 +255,7 @@ def absent_classes(scan: Scan) -> Iterator[Finding]:
 
 
 def too_many_classes(scan: Scan) -> Iterator[Finding]:
-    """The last third of the classes without a pixel, in a few samples."""
+    """A third of the classes or more, the last ones, without a pixel in the samples read."""
     names, counts = class_counts(scan)["pixels"]
     used = 1 + max(counts.keys() - {IGNORE_INDEX}, default=len(names))
     if len(names) > 2 and 3 * used <= 2 * len(names):
@@ -265,7 +265,7 @@ def too_many_classes(scan: Scan) -> Iterator[Finding]:
 
 
 def class_shift(scan: Scan) -> Iterator[Finding]:
-    """Class shares like those of the first split only after a shift of all ids by 1."""
+    """Class shares that resemble those of the first split only if all ids are shifted by 1."""
     ids, splits = range(scan.dataset.info.num_classes), (scan.first, scan)
     counts = [np.array([class_counts(each)["pixels"][1][i] for i in ids]) for each in splits]
     usual, shares = (each / max(1, each.sum()) for each in counts)
@@ -278,7 +278,7 @@ def class_shift(scan: Scan) -> Iterator[Finding]:
 
 
 def empty_masks(scan: Scan) -> Iterator[Finding]:
-    """Masks without a labelled pixel, and those that hold one class only, if most do."""
+    """Masks without a labelled pixel; masks of one class only, if most are."""
     held = [(record, labels.counts.keys() - {IGNORE_INDEX}) for record, labels in scan.masks]
     what, remedy = "masks without a labelled pixel", "check data.ignore_index, or remove them"
     yield from scan.affected([(r, not ids) for r, ids in held], "labels_all_ignored", what, remedy)
@@ -306,7 +306,7 @@ def interpolated_masks(scan: Scan) -> Iterator[Finding]:
 
 
 def unit(scan: Scan) -> Iterator[Finding]:
-    """Implausible typical depths, with the unit that would make them plausible."""
+    """An implausible typical depth, with the unit that would make it plausible."""
     if (found := _typical(scan)) is None:
         return
     rule, max_depth = scan.depth_rule, scan.dataset.info.max_depth
@@ -345,7 +345,7 @@ def _typical(scan: Scan) -> tuple[float, float] | None:
 def likely_scale(
     typical: float, high: float, *, max_depth: float | None, scale: float
 ) -> float | None:
-    """The largest scale in ``UNITS`` with plausible depths, for a median and a 99 % quantile."""
+    """The largest scale in ``UNITS`` but ``scale`` that makes :func:`_typical` depths plausible."""
     limit = 100.0 if max_depth is None else max_depth
     plausible = [u for u in UNITS if typical * u >= _NEAR and high * u <= limit]
     return max((u for u in plausible if abs(u / scale - 1) > 0.01), default=None)
@@ -398,7 +398,7 @@ def deviating_maps(scan: Scan) -> Iterator[Finding]:
 
 
 def inverse_maps(scan: Scan) -> Iterator[Finding]:
-    """Maps whose lower half is farther, though what is low in a picture is mostly near."""
+    """Most maps have a farther lower half, though photos mostly show near things below."""
     grows = [(record, depth.grows_down) for record, depth in scan.maps]
     if len(grows) >= MANY_IMAGES and sum(flag for _, flag in grows) > AGREEING * len(grows):
         what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
@@ -407,11 +407,11 @@ def inverse_maps(scan: Scan) -> Iterator[Finding]:
 
 
 Check = Callable[[Scan], Iterable[Finding]]
-"""Judges the measurements of a split. Gives nothing where what it judges is absent."""
+"""Yields the findings of a split; none if it lacks the data to be checked."""
 QUICK_CHECKS: tuple[Check, ...] = (
     *(ids_outside, too_many_classes, interpolated_masks, unit, unusual_maps),
 )
-"""Made at the start of every training run too, on a few samples and without photos."""
+"""Also run at the start of every training, on a few samples and without photos."""
 CHECKS: tuple[Check, ...] = (
     *(refused_samples, files_without_partner, duplicates, unusual_photos, registration),
     *(absent_classes, class_shift, empty_masks, empty_maps, deviating_maps, inverse_maps),

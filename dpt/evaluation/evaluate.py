@@ -43,7 +43,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     """Scores ``cfg["checkpoint"]`` or the files in ``cfg["predictions"]`` on one split.
 
     Writes ``metrics.json``, ``per_image.csv``, ``confusion.csv``, ``report.html`` and pictures.
-    Each image counts once on any number of processes.
+    Returns each score as ``val/NAME``. Each image counts once on any number of processes.
 
     Args:
         cfg: as plain data (``conf/evaluate.yaml``).
@@ -56,7 +56,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     L.seed_everything(validate(build.Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     dataset = build.make_dataset(cfg["data"], cfg["split"])
-    if blocks := validate(str | None, cfg["blocks"], "blocks"):  # a mistake is told before scoring
+    if blocks := validate(str | None, cfg["blocks"], "blocks"):  # a mistake fails before scoring
         blocks_of([dataset.name(index) for index in range(len(dataset))], blocks)
     run = _score_checkpoint if cfg["checkpoint"] else _score_files
     scorer, notes = run(cfg, dataset, protocol)
@@ -73,7 +73,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
 def objectives_of(
     outputs: Mapping[str, OutputSpec], data: Any, protocol: Protocol
 ) -> dict[str, Objective]:
-    """Objectives that score predictions: one for each output that the data has labels for."""
+    """An objective for each output that the data has labels for; ValueError if there is none."""
     objectives: dict[str, Objective] = {}
     for name, output in outputs.items():
         cls = OBJECTIVES.get(name)
@@ -95,7 +95,7 @@ def objectives_of(
     if is_for_depth and all(objective.target != "depth" for objective in objectives.values()):
         raise ValueError(
             f"protocol={protocol.name} says how depth is scored, but only {', '.join(objectives)} "
-            "is: choose another, such as whole or slide"
+            "is scored: choose another protocol, such as whole or slide"
         )
     return objectives
 
@@ -142,7 +142,7 @@ class Evaluation(L.LightningModule):
 def _score_checkpoint(
     cfg: Mapping[str, Any], dataset: Any, protocol: Protocol
 ) -> tuple[Scorer, dict[str, Any]]:
-    """The scores of a model, and notes for ``metrics.json``."""
+    """A scorer that has seen a model's predictions, and notes for ``metrics.json``."""
     model = DPT.from_pretrained(cfg["checkpoint"])
     image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
     if image_size is not None:
@@ -178,7 +178,7 @@ def _score_checkpoint(
 def _score_files(
     cfg: Mapping[str, Any], dataset: Any, protocol: Protocol
 ) -> tuple[Scorer, dict[str, Any]]:
-    """The scores of predictions on disk, and notes for ``metrics.json``."""
+    """A scorer that has seen the predictions on disk, and notes for ``metrics.json``."""
     pairs = Pairs(
         dataset,
         Path(cfg["predictions"]).expanduser(),
@@ -194,11 +194,7 @@ def _score_files(
 
 
 def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[str, Any]) -> None:
-    """Writes the files of an evaluation.
-
-    Raises:
-        ValueError: afterwards, if a prediction is not finite.
-    """
+    """Writes the files of an evaluation; then a ValueError if a prediction is not finite."""
     folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
     blocks = blocks_of([name for _, (name, _) in sorted(scorer.rows.items())], cfg["blocks"])
     scores, intervals = scorer.scores(), scorer.intervals(blocks)
@@ -211,7 +207,7 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[
     values = settings | {f"val/{k}": v for k, v in scores.items()}
     values |= {f"ci95_low/{k}": v for k, v in low.items()}
     values |= {f"ci95_high/{k}": v for k, v in high.items()}
-    write_json(folder / "metrics.json", values)  # first without the slow baselines
+    write_json(folder / "metrics.json", values)  # already here, since baselines are slow
     write_per_image(folder / "per_image.csv", scorer)
     write_confusion(folder / "confusion.csv", scorer)
     rows = _baselines(cfg, scorer, dataset)
@@ -230,11 +226,11 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[
     )
     log.info("%d images; report: %s", settings["images"], folder / "report.html")
     if broken:
-        raise ValueError(f"{nonfinite_summary(broken)}: the scores are not to be relied on")
+        raise ValueError(f"{nonfinite_summary(broken)}: the scores are unreliable")
 
 
 def _baselines(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any) -> dict[str, dict[str, float]]:
-    """The scores of baselines, see :func:`trivial_scores`; none without a train split."""
+    """The scores of :func:`trivial_scores`; empty, with a warning, without a train split."""
     settings = build.loader_settings(cfg["data"])
     size, workers = settings.image_size, settings.num_workers
     try:

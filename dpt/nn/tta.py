@@ -1,9 +1,9 @@
 """Test-time augmentation: horizontal flip, scales, sliding window.
 
-Each function takes a model (or another of these functions with its model) and returns what the
-model returns: a tensor for each head, maps at the images' size. What an output means is read from
-its :class:`dpt.types.OutputSpec`. Logits stay logits: means over flips and scales are of
-probabilities, returned as their logarithms, so that softmax returns the mean.
+Each augmentation calls a model, which may itself be an augmentation bound to a model, and returns
+what the model returns: a tensor for each head, dense ones at the images' size. The output's
+:class:`dpt.types.OutputSpec` says how to average it. For logits, flips and scales average
+probabilities and return the logarithm of the mean, so that softmax gives the mean.
 
 Shapes: images float (B, 3, H, W), normalised; K classes.
 """
@@ -40,9 +40,9 @@ def augmented(
 ) -> Model:
     """``model`` with the requested augmentations; ``model`` itself if none is requested.
 
-    With all of them, every scale of every image goes through the sliding window, as it is and
-    flipped, as in mmsegmentation. Arguments as for the functions below, with ``specs`` as
-    ``dpt.DPT.outputs``; ``window=None`` predicts whole images, ``stride=None`` is two thirds of
+    If all are requested, the sliding window runs over every scale of every image and of its mirror
+    image, as in mmsegmentation. Arguments are those of the functions below. ``specs`` is
+    ``dpt.DPT.outputs``; ``window=None`` predicts whole images; ``stride=None`` is two thirds of
     the window.
     """
     if window is not None:
@@ -89,13 +89,12 @@ def multi_scale(
 ) -> Outputs:
     """Mean of the predictions for the images at several sizes, each resized to (H, W) first.
 
-    The sizes are made from ``images``: scales above 1 show more detail only if these were upsampled
-    less than the photos allow.
+    Each size is interpolated from ``images``: scales above 1 add no detail of the original photo.
 
     Args:
         scales: factors of both sides.
         multiple_of: sides are rounded to multiples of this many pixels.
-        resize: how the predictions of a scale get the size of ``images``.
+        resize: how predictions are resized to the size of ``images``.
     """
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={list(scales)}: must be factors above 0, as [0.75, 1.0, 1.25]")
@@ -128,11 +127,11 @@ def resized(output: Tensor, spec: OutputSpec, size: tuple[int, int], rule: Outpu
 def slide(
     model: Model, specs: Specs, images: Tensor, *, window: tuple[int, int], stride: tuple[int, int]
 ) -> Outputs:
-    """Predictions for overlapping windows, averaged where they overlap: logits as logits.
+    """Predictions for windows, averaged where these overlap; logits themselves are averaged.
 
     As in mmsegmentation: windows start every ``stride`` pixels, the last ones are moved back
-    inside, and an image smaller than the window is predicted whole. Outputs that are not dense are
-    averaged over the windows.
+    inside the image, and an image smaller than the window is predicted whole. Outputs that are not
+    dense are averaged over all windows.
 
     Args:
         window: [h, w] in pixels of ``images``.
@@ -171,7 +170,7 @@ def spans(length: int, window: int, stride: int) -> Iterator[slice]:
 
 
 def _mean(views: Iterable[Mapping[str, Tensor]], specs: Specs) -> Outputs:
-    """Mean of outputs, one view in memory at a time; of logits, the mean of probabilities."""
+    """Mean of outputs (logits: log of the mean probabilities), one view in memory at a time."""
     total: Outputs = {}
     count = 0
     for outputs in views:
@@ -182,6 +181,6 @@ def _mean(views: Iterable[Mapping[str, Tensor]], specs: Specs) -> Outputs:
         count += 1
     for name, value in total.items():
         value.div_(count)
-        if specs[name].kind == "logits":  # the logarithm of 0, -inf, would spread in interpolation
+        if specs[name].kind == "logits":  # interpolation would spread log(0) = -inf
             value.clamp_(min=torch.finfo(value.dtype).tiny).log_()
     return total

@@ -71,7 +71,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def project_qkv(self, tokens_BTD: Tensor, norm: nn.Module | None) -> Tensor:
-        """(B, T, D) to (B, T, 3 D): Q, K and V side by side, of what ``norm`` makes of tokens."""
+        """(B, T, D) to (B, T, 3 D): Q, K and V side by side, computed from ``norm(tokens)``."""
         return norm_linear(norm, self.qkv, tokens_BTD)
 
     def split_heads(self, qkv_BT3D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,8 +87,8 @@ class Attention(nn.Module):
         """(B, T, D) to the same.
 
         Args:
-            norm: applied to the tokens first; here, since its output need not be kept.
-            bias: (1, heads, T, T), added to the scores.
+            norm: applied to the tokens first; the backward pass may recompute its output.
+            bias: (1, heads, T, T), added to the scaled scores.
         """
         q, k, v = self.split_heads(self.project_qkv(tokens_BTD, norm))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
@@ -148,23 +148,23 @@ class ViTConfig(EncoderConfig):
     """Settings of :class:`VisionTransformer`.
 
     Attributes:
-        image_size: [H, W] that learned position codes are made for; other sizes resize them.
+        image_size: [H, W] of the learned position codes, in pixels; other sizes resize them.
         patch_size: side of a patch in pixels.
         embed_dim: D.
-        num_blocks: of the architecture; those up to the last of ``out_indices`` are built.
-        mlp_ratio: hidden width of the MLP over ``embed_dim``.
-        num_register_tokens: extra tokens after CLS that nothing reads (Darcet et al. 2024).
+        num_blocks: of the architecture; only blocks up to the last of ``out_indices`` are built.
+        mlp_ratio: hidden width of the MLP divided by ``embed_dim``.
+        num_register_tokens: tokens after CLS that the decoder ignores (Darcet et al. 2024).
         position: ``learned`` adds a parameter for each grid cell, ``sincos_1d`` and ``sincos_2d``
             add fixed codes, ``concat`` concatenates a learned code of ``position_dim`` channels to
-            a patch code of ``embed_dim - position_dim``, ``none`` adds nothing.
+            a patch embedding of ``embed_dim - position_dim``, ``none`` adds nothing.
         cls_position: whether learned codes have an entry for CLS, as in ViT and timm.
         position_resize: see :func:`dpt.nn.positions.resize_positions`.
         norm_order: see :class:`Block`.
         swiglu: see :class:`MLP`.
-        layer_scale: initial gain of LayerScale; None leaves it out.
-        drop_path: rate at the last block; it grows linearly from 0 at the first.
+        layer_scale: initial gain of LayerScale; None: no LayerScale.
+        drop_path: rate of the last of ``num_blocks``; it grows linearly from 0 at the first.
         out_indices: zero-based blocks whose outputs are returned, ascending.
-        final_norm: apply one LayerNorm to every output, as Depth Anything; official DPT does not.
+        final_norm: apply one LayerNorm to every output (Depth Anything: True, official DPT: False).
         padding: see :class:`dpt.nn.base.Encoder`.
     """
 
@@ -255,7 +255,7 @@ class VisionTransformer(Encoder):
         return Block(config, drop_path=config.drop_path * index / max(config.num_blocks - 1, 1))
 
     def init_weights(self) -> None:
-        """Truncated normal 0.02 for linear maps and codes, zero for biases, as ViT and timm."""
+        """Truncated normal, std 0.02, for linear layers, tokens and position codes; zero biases."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
@@ -266,7 +266,7 @@ class VisionTransformer(Encoder):
                 nn.init.trunc_normal_(code, std=0.02)
 
     def layer_ids(self) -> dict[str, int]:
-        """Embeddings, tokens and a hybrid's CNN are 0, block i is i + 1, the norm as the last."""
+        """0 for embeddings, tokens and a hybrid's CNN, i + 1 for block i; norm as last block."""
 
         def layer(name: str) -> int:
             part, *rest = name.split(".")
@@ -290,7 +290,7 @@ class VisionTransformer(Encoder):
         return None
 
     def embed(self, map_BDhw: Tensor) -> Tensor:
-        """A map of patch codes to the token matrix (B, T, D) that enters the first block."""
+        """A map of patch embeddings to the input (B, T, D) of the first block."""
         B, _, *grid = map_BDhw.shape
         tokens = map_BDhw.flatten(2).transpose(1, 2)
         codes = self.position_codes((grid[0], grid[1]))
@@ -305,11 +305,11 @@ class VisionTransformer(Encoder):
         return torch.cat([p.expand(B, -1, -1) for p in prefix] + [tokens], dim=1)
 
     def attention_biases(self, grid: tuple[int, int]) -> Iterable[Tensor | None]:
-        """What each block adds to its attention scores, (1, heads, T, T)."""
+        """The bias (1, heads, T, T) of each block's attention scores; None for no bias."""
         return repeat(None)
 
     def encode(self, map_BDhw: Tensor) -> list[Tensor]:
-        """A map of patch codes to the token matrices of ``out_indices``."""
+        """A map of patch embeddings to the outputs (B, T, D) of the blocks in ``out_indices``."""
         tokens = self.embed(map_BDhw)
         biases = self.attention_biases((map_BDhw.shape[-2], map_BDhw.shape[-1]))
         levels = []
@@ -327,10 +327,10 @@ class VisionTransformer(Encoder):
         self.checkpoints_activations = enable
 
     def forward(self, images: Tensor) -> Tokens:
-        """Normalised images (B, C, H, W), H and W multiples of the patch size, to their tokens.
+        """Tokens of normalised images (B, C, H, W); H and W are multiples of the patch size.
 
         Raises:
-            ValueError: the size is not a multiple of the patch size.
+            ValueError: they are not.
         """
         height, width = images.shape[-2:]
         if height % self.config.patch_size or width % self.config.patch_size:

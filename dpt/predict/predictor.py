@@ -126,9 +126,9 @@ class Prepared:
 
     Attributes:
         size: (H, W) of the image.
-        input: (h, w, 3), resized.
-        large: for tiles, the image at a size at which a tile is as large as a network input.
-        image: (H, W, 3), if it is needed for pictures.
+        input: the image resized to (h, w, 3).
+        large: the image resized so that each tile is one network input; None without tiles.
+        image: the image itself, (H, W, 3), if it was to be kept.
     """
 
     size: tuple[int, int]
@@ -149,13 +149,13 @@ class Predictor:
         batch_size: number of images in one pass, if their network inputs have one size.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None uses a GPU if there is one.
         precision: ``fp32``, ``bf16``, or ``fp16`` (GPUs). Outputs are float32.
-        flip: also predict the mirrored image, and average class probabilities and values.
-        tile: predict images that are larger than this, in pixels, by overlapping tiles of this
-            side: more detail, more passes. See :mod:`dpt.predict.tiling`.
+        flip: average the predictions (class probabilities) for the image and its mirror image.
+        tile: side in pixels of overlapping tiles, by which larger images are predicted: more
+            detail, more passes. None: whole images only. See :mod:`dpt.predict.tiling`.
 
     Attributes:
-        outputs: declaration of each output; depth in metres where the model is calibrated.
-        calibration: applied to the first depth output; None if there is none.
+        outputs: declaration of each output; a calibrated depth is declared in metres.
+        calibration: converts the first depth output to metres; None leaves it as it is.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Predictor:
     def __call__(
         self, images: Image | list[Image] | tuple[Image, ...]
     ) -> Prediction | list[Prediction]:
-        """The prediction for an image, or those for several, in their order.
+        """Predicts one image, or a list of images in order.
 
         Args:
             images: a path, uint8 (H, W, 3) RGB, a PIL image, a tensor (uint8 (3, H, W), or float
@@ -257,10 +257,10 @@ class Predictor:
 
     @torch.inference_mode()
     def _run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:
-        """The outputs for images uint8 (h, w, 3) of one size, float32 on the device.
+        """The outputs for each of the images, uint8 (h, w, 3) of one size: float32 on the device.
 
-        The outputs of each image keep the batch axis (the memory format makes upsampling fast).
-        Dense outputs have a channel axis; logits may be smaller than the images.
+        They keep a batch axis of 1 (and so a memory format in which upsampling is fast). Dense
+        outputs have a channel axis, (1, C, h', w'); logits may be smaller than the images.
         """
         stacked = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2)
         outputs = dict(self._forward(self.preprocessing.normalize(stacked).to(self.dtype)))
@@ -275,7 +275,7 @@ class Predictor:
 
     @torch.inference_mode()
     def _finish(self, prepared: Prepared, found: dict[str, Tensor]) -> Prediction:
-        """The network's outputs for one image at the image's own size, in NumPy."""
+        """The prediction at the image's own size, from what :meth:`_run` found."""
         outputs, (height, width) = self.outputs, prepared.input.shape[:2]
         dense = {name: spec for name, spec in self.network_outputs.items() if spec.dense}
         if prepared.large is not None and dense:
@@ -288,7 +288,7 @@ class Predictor:
         for name, spec in outputs.items():
             values = found[name]
             if spec.dense and spec.kind == "logits":
-                if prepared.large is None:  # first to the network's input, as in evaluation
+                if prepared.large is None:  # first to the size of the input, as in evaluation
                     values = upsample(values, (height, width))
                 dtype = torch.uint8 if values.shape[1] <= 256 else torch.int32
                 values = chunked_argmax(values, prepared.size, dtype=dtype)[0]
@@ -299,7 +299,7 @@ class Predictor:
                 values = values[0].softmax(0) if spec.kind == "logits" else values[0]
             if name == self._depth and self.calibration is not None:
                 values = self.calibration.to_metres(values)
-            array = np.array(values.cpu().numpy(), order="C")  # a copy: may be part of a batch
+            array = np.array(values.cpu().numpy(), order="C")  # a copy, not a view of the batch
             arrays[name] = array.astype(np.uint16) if array.dtype == np.int32 else array
         return Prediction(arrays, outputs, not_finite)
 

@@ -41,24 +41,24 @@ class OptimizerState:
 
 @dataclass
 class Place:
-    """Where a run is; what :class:`RunState` saves."""
+    """A run's position in the data, and random states; what :class:`RunState` saves."""
 
     epoch: Count
-    batches: Count  # of this epoch, on each rank
-    batch_size: Count
+    batches: Count  # done in this epoch, on each rank
+    batch_size: Count  # of one rank
     world_size: Count
-    samples: Count
-    ranks: Annotated[list[Plain], Field(min_length=1)]
+    samples: Count  # in the training set
+    ranks: Annotated[list[Plain], Field(min_length=1)]  # random_state() of each
 
 
 @dataclass
 class Saved:
-    """What a checkpoint must hold."""
+    """What a checkpoint must hold to be resumed from."""
 
     __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
 
     global_step: Count
-    skipped_steps: tuple[Count, Count]
+    skipped_steps: tuple[Count, Count]  # in all, in a row
     state_dict: dict[str, Tensor]
     optimizer_states: Annotated[list[OptimizerState], Field(min_length=1)]
     loops: dict[str, Plain]
@@ -68,12 +68,12 @@ class Saved:
 class RunState(Callback):
     """Saves and restores what Lightning does not: the place in the epoch and random states.
 
-    Random states are restored before the first resumed step, so that building the model and
-    validating before it have no influence. Learning rates and the optimiser's other settings are
-    those configured now, not those of the checkpoint.
+    Random states are restored just before the first resumed step, so that random numbers drawn
+    while the model is built or validated have no influence. Learning rates and other settings of
+    the optimiser are those configured now, not those of the checkpoint.
 
     Args:
-        cfg: of the run, which is saved when training starts, after all checks.
+        cfg: the run's configuration; saved when training starts, after all checks.
         sampler: of the training loader.
         batch_size: of one rank.
     """
@@ -92,16 +92,16 @@ class RunState(Callback):
         if dist.is_initialized():
             ranks = [None] * trainer.world_size
             dist.all_gather_object(ranks, random_state())
-        # this depends on the private format of Lightning's progress
+        # the format of Lightning's progress is private
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         current = progress["current"]
         if current["ready"] > current["processed"]:
-            # saved before a batch that is already fetched; the resumed run fetches it again
+            # the next batch is fetched but not processed: the resumed run fetches it again
             for scope in ("total", "current"):
                 progress[scope]["ready"] = progress[scope]["processed"]
             progress["is_last_batch"] = False
         if not trainer.state.finished:
-            # in an epoch; Lightning misses the start of one that follows a resumed last batch
+            # count this epoch as started: Lightning may not, after resuming at an epoch's end
             done = trainer.current_epoch
             counts = {"ready": done + 1, "started": done + 1, "processed": done, "completed": done}
             for scope in ("total", "current"):
@@ -118,8 +118,9 @@ class RunState(Callback):
         }
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Sets the place to continue from; ValueError if the checkpoint does not fit the run."""
         state = checkpoint[KEY]
-        if trainer.overfit_batches:  # for which Lightning replaces the sampler
+        if trainer.overfit_batches:  # Lightning replaces the sampler
             raise ValueError("resume: a run with trainer.overfit_batches must be started again")
         for name, now in (("world_size", trainer.world_size), ("batch_size", self.batch_size)):
             if state[name] != now:
@@ -138,13 +139,13 @@ class RunState(Callback):
             saved = checkpoint["optimizer_states"][0]["param_groups"]
             new = pl_module.optimizer_factory(pl_module.model).param_groups
             sizes = [{g["name"]: len(g["params"]) for g in groups} for groups in (saved, new)]
-            moments = checkpoint["optimizer_states"][0]["state"]  # of each parameter, by its place
+            moments = checkpoint["optimizer_states"][0]["state"]  # by parameter index
             shapes = dict(enumerate(p.shape for g in new for p in g["params"]))
             wrong = any(
                 v.shape != shapes.get(place)
                 for place, values in moments.items()
                 for v in values.values()
-                if isinstance(v, Tensor) and v.ndim  # torch's optimisers would read past its end
+                if isinstance(v, Tensor) and v.ndim  # too small, torch would read past its end
             )
             if sizes[0] != sizes[1] or wrong:
                 raise ValueError(
@@ -154,7 +155,7 @@ class RunState(Callback):
                 )
         step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
         if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:
-            trainer.fit_loop.epoch_loop.max_steps = step  # trains no further
+            trainer.fit_loop.epoch_loop.max_steps = step  # ends training at once
             log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
         checkpoint["lr_schedulers"] = []  # see on_train_start
         # set here, because Lightning creates the loader's iterator before it sets the epoch
@@ -176,7 +177,7 @@ class RunState(Callback):
             optimizer.param_groups, pl_module.optimizer_settings, strict=True
         ):
             parameters = group["params"]
-            group.clear()  # also of what the previous schedule added
+            group.clear()  # also drops what the first schedule added
             group.update(settings, params=parameters)
         config.scheduler = schedule = pl_module.make_schedule(optimizer)
         with warnings.catch_warnings():
@@ -190,12 +191,12 @@ class RunState(Callback):
         if self.random_state is not None:
             set_random_state(self.random_state)
             self.random_state = None
-            # the step that loggers see; Lightning may have added 1 when it resumed
+            # loggers use this as their step; on resuming, Lightning may have added 1
             trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
 
 
 def random_state() -> dict[str, Any]:
-    """The state of the generators that (seed, epoch, index) does not determine, as plain data."""
+    """States of the global generators, as plain data; samples do not depend on them."""
     kind, keys, *rest = np.random.get_state()
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None  # of this rank's GPU
     return {
@@ -243,7 +244,7 @@ def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
 def fault_of(path: Path) -> str | None:
     """What is missing or damaged in a checkpoint; None if it is complete.
 
-    All bytes are compared with the checksums that ``torch.save`` writes and does not read.
+    All bytes are compared with the checksums in the file, which ``torch.load`` ignores.
     """
     before = random_state()
     try:
@@ -254,7 +255,7 @@ def fault_of(path: Path) -> str | None:
         _ = values["loops"]["fit_loop"]["epoch_progress"]
         for state in values[KEY]["ranks"]:
             set_random_state(state)
-    except Exception as error:  # of archives, and of generators
+    except Exception as error:  # damaged archives and random states raise many kinds
         return reason(error)
     finally:
         set_random_state(before)
@@ -268,10 +269,10 @@ def step_of(path: Path) -> int | None:
 
 
 def without_weight_files(model: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
-    """``model`` of a run's configuration, without the weight files of its start.
+    """A run's ``model`` configuration without the weight files that the run started from.
 
-    They are not needed to resume and may be gone. If the run started from a whole model, the
-    checkpoint takes its place, since it defines the architecture.
+    They are not needed to resume and may be gone. If the run started from a whole model's file, the
+    checkpoint replaces it, since that file defined the architecture.
     """
     encoder = {k: v for k, v in model["encoder"].items() if k != "weights"}
     weights = None if model.get("weights") is None else str(checkpoint)

@@ -44,7 +44,7 @@ class Task(L.LightningModule):
         optimizer: creates the optimiser from the model; None if nothing is trained.
         schedule: creates the schedule from (optimiser, total_steps=...).
         monitor: the score that decides which checkpoint is best, shown in the progress bar.
-        max_skipped_steps: steps in a row that may be skipped because the gradient is not finite.
+        max_skipped_steps: skipped steps in a row (gradient not finite) after which the run stops.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Task(L.LightningModule):
         self.monitor = monitor
         self.guard = StepGuard(model, limit=max_skipped_steps)
         self.scores: dict[str, float] = {}  # of the last validation
-        self.nonfinite: list[str] = []  # its images whose prediction is not finite
-        self.scored_step = -1
-        self.optimizer_settings: list[dict[str, Any]] = []  # of each group, before the first step
+        self.nonfinite: list[str] = []  # images whose prediction there is not finite
+        self.scored_step = -1  # step of the last validation
+        self.optimizer_settings: list[dict[str, Any]] = []  # of each group, as configured
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """uint8 images (B, 3, H, W) to the model's outputs."""
@@ -139,8 +139,8 @@ class Task(L.LightningModule):
         for objective in self.objectives.values():
             self.scores |= {f"val/{k}": v for k, v in objective.compute().items()}
         for name, value in self.scores.items():
-            if name == self.monitor or value == value:  # a class that does not occur has no IoU
-                # compute() has summed over the ranks: all log the same number
+            if name == self.monitor or value == value:  # NaN: class does not occur
+                # compute() has summed over the ranks, so all of them log the same number
                 self.log(name, value, prog_bar=name == self.monitor, sync_dist=True)
         if dist.is_initialized():
             parts: list[Any] = [None] * dist.get_world_size()
@@ -156,7 +156,7 @@ class Task(L.LightningModule):
         """Whether the monitored score of the last validation is better than ``best``.
 
         Raises:
-            ValueError: there is no such score.
+            ValueError: there is no score of the name ``monitor``.
         """
         name = self.monitor
         if name not in self.scores:
@@ -183,7 +183,7 @@ class Task(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def make_schedule(self, optimizer: Optimizer) -> LRScheduler:
-        """The schedule from its first step."""
+        """A new schedule, at its first step."""
         assert self.schedule_factory is not None
         total_steps = int(self.trainer.estimated_stepping_batches)
         return self.schedule_factory(optimizer, total_steps=total_steps)

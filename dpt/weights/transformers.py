@@ -1,12 +1,12 @@
-"""Folders of transformers' ``dpt``: its own ViT or the hybrid, or depth over a ``backbone_config``.
+"""Reads and writes folders of transformers' ``dpt``, over its own ViT, a hybrid or a backbone.
 
-Names are those on disk, which transformers keeps while names in memory change. Backbones are
-DINOv2, BEiT and SwinV2; over Swin, transformers' dpt itself fails.
+Backbones, given by ``backbone_config``, are DINOv2, BEiT and SwinV2; over Swin, transformers' dpt
+itself fails. Tensor names are those on disk, which are stable; those in memory change.
 
-SwinV2 runs on timm's blocks. transformers pads a map to whole windows and then shifts it, timm
-shifts first, which mixes in rows of the far edge; ``pad_windows="before_shift"`` follows
-transformers. Images whose sides are not multiples of the deepest stride are padded before the
-network here, inside of it by transformers: the two are equal at multiples of 32.
+SwinV2 runs on timm's blocks. transformers pads a map to whole windows and then shifts it; timm
+shifts first, which mixes in rows of the far edge. ``pad_windows="before_shift"`` follows
+transformers. We pad an image before the network, transformers pads maps inside of it: outputs are
+equal if the image's sides are multiples of the deepest stride, 32.
 
 In this order: tables of tensor names; encoders and their configs (another one is an entry in
 ``BACKBONES``); the format, with the config of a whole model; image processors.
@@ -36,7 +36,7 @@ from dpt.weights.format import (
 )
 from dpt.weights.official import restandardize
 
-RESAMPLE = {2: "bilinear_antialias", 3: "cubic_antialias", 4: "area"}  # by Pillow's number
+RESAMPLE = {2: "bilinear_antialias", 3: "cubic_antialias", 4: "area"}  # by Pillow's constant
 PILLOW = {"bilinear": 2, "cubic": 3, "area": 4}
 
 
@@ -57,7 +57,7 @@ def _rows(
     layer: str = "layer.{i}",
     inner: str = "attention",
 ) -> Table:
-    """Rows of an encoder: those given, then those that are common to all encoders."""
+    """Rows of an encoder: ``first``, its own, then the common ones; ``inner`` holds q, k and v."""
     block, layer = f"{ours}.{block}", f"{theirs}.encoder.{layer}"
     return [
         *first,
@@ -100,7 +100,7 @@ BEIT_TABLE = _rows(
     (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.lambda_{{k}}"),
 )
 SWINV2_TABLE = _rows(
-    # timm merges patches before a stage, transformers behind the one before it
+    # timm merges patches at the start of a stage, transformers at the end of the one before
     ("encoder.model.layers.{s}.downsample.*", "backbone.encoder.layers.{s-1}.downsample.*"),
     (f"encoder.model.{SWIN_BLOCK}.attn.logit_scale", f"{SELF}.logit_scale"),
     (f"encoder.model.{SWIN_BLOCK}.attn.cpb_mlp.*", f"{SELF}.continuous_position_bias_mlp.*"),
@@ -122,7 +122,7 @@ MASK_TOKEN, REGISTERS = "backbone.embeddings.mask_token", "backbone.embeddings.r
 
 
 def neck_table(levels: int = 4) -> Table:
-    """Rows of the decoder; fusion blocks are counted from the deepest level."""
+    """Rows of the decoder; transformers counts fusion blocks from the deepest level."""
     stage = "neck.reassemble_stage"
     fusion = f"neck.fusion_stage.layers.{{{levels - 1}-n}}"
     return [
@@ -140,15 +140,12 @@ def neck_table(levels: int = 4) -> Table:
 
 
 class Family(NamedTuple):
-    """An encoder of transformers: names of tensors, keys of its config, our further arguments.
-
-    ``needed`` are the values in its config that are supported; True is never the default there.
-    """
+    """An encoder of transformers, and how it becomes ours."""
 
     table: Table
-    keys: Keys
-    fixed: Config
-    needed: Config
+    keys: Keys  # our options that its config holds
+    fixed: Config  # our other options
+    needed: Config  # the only supported values; a missing key means them, except True
 
 
 KEYS: Keys = {
@@ -193,7 +190,7 @@ SWINV2_KEYS: Keys = {
 VIT = Family(VIT_TABLE, VIT_KEYS, {"position_resize": "bilinear"}, {})
 HYBRID = Family(HYBRID_TABLE, VIT_KEYS, {**VIT.fixed, "weight_standardization": "sqrt"}, {})
 BACKBONES = {
-    # transformers' dpt fails over register tokens, which it takes for patches: none are written
+    # transformers' dpt takes register tokens for patches and fails: none are written
     "dinov2": Family(
         DINOV2_TABLE,
         {**DINOV2_KEYS, "patch_size": ("patch_size", 14)},
@@ -221,9 +218,9 @@ BACKBONES = {
         {"use_absolute_embeddings": False, "layer_norm_eps": 1e-5},
     ),
 }
-"""Encoders that may stand in a ``backbone_config``, by ``model_type``."""
+"""Encoders that a ``backbone_config`` may describe, by ``model_type``."""
 
-BIT = {
+BIT = {  # config of the hybrid's CNN
     "model_type": "bit",
     "global_padding": "same",
     "layer_type": "bottleneck",
@@ -234,7 +231,7 @@ BIT = {
 
 
 def read_encoder(family: Family, config: Config) -> Config:
-    """Our encoder's arguments for an encoder of transformers with this config."""
+    """Our encoder's options for an encoder of transformers; ValueError if it is not supported."""
     needed = {"hidden_act": "gelu", **family.needed}
     for key, value in needed.items():
         if (found := config.get(key, None if value is True else value)) != value:
@@ -243,7 +240,7 @@ def read_encoder(family: Family, config: Config) -> Config:
     size, patch = encoder["image_size"], encoder["patch_size"]
     encoder["image_size"] = size = [size, size] if isinstance(size, int) else list(size)
     if family.keys["mlp_ratio"][0] == "intermediate_size":
-        encoder["mlp_ratio"] /= encoder["embed_dim"]
+        encoder["mlp_ratio"] /= encoder["embed_dim"]  # the key holds the hidden width
     if encoder.get("kind") == "beit":
         encoder["layer_scale"] = encoder["layer_scale"] or None
     if "kind" in encoder:
@@ -252,7 +249,7 @@ def read_encoder(family: Family, config: Config) -> Config:
             raise ValueError(f"image_size={size}: only squares of multiples of {multiple} are read")
     if encoder.get("kind") == "timm":
         encoder["img_size"] = encoder.pop("image_size")
-    if "out_indices" not in encoder:  # of a backbone: "stem" is 0, the first block or stage is 1
+    if "out_indices" not in encoder:  # a backbone counts from 1; 0 is the "stem"
         names = [f.removeprefix("stage") for f in config.get("out_features") or ()]
         stages = config.get("out_indices") or [0 if n == "stem" else int(n) for n in names]
         encoder["out_indices"] = [s - 1 for s in stages]
@@ -260,7 +257,7 @@ def read_encoder(family: Family, config: Config) -> Config:
 
 
 def read_backbone(config: Config, *allowed: str) -> Config:
-    """Our encoder's arguments for a ``backbone_config``, of an allowed ``model_type``."""
+    """:func:`read_encoder` for a ``backbone_config``, whose ``model_type`` must be allowed."""
     model_type = config.get("model_type")
     if model_type not in allowed:
         only = ", ".join(allowed)
@@ -269,7 +266,7 @@ def read_backbone(config: Config, *allowed: str) -> Config:
 
 
 def write_encoder(family: Family, encoder: Config) -> Config:
-    """The config of an encoder with square images."""
+    """Transformers' config of our encoder, whose ``image_size`` must be square."""
     config = write_keys(family.keys, encoder)
     config["image_size"] = encoder["image_size"][0]
     if "mlp_ratio" in config:
@@ -282,7 +279,7 @@ def write_encoder(family: Family, encoder: Config) -> Config:
 
 
 def write_backbone(model_type: str, encoder: Config) -> Config:
-    """The ``backbone_config`` of an encoder."""
+    """Transformers' ``backbone_config`` of our encoder."""
     stages = [i + 1 for i in encoder["out_indices"]]
     family = BACKBONES[model_type]
     return {
@@ -309,7 +306,7 @@ DECODER: Keys = {  # our argument, their key and its default
 
 
 class Transformers(Format):
-    """Folders that transformers opens, image processor included."""
+    """Folders of ``config.json``, ``preprocessor_config.json`` and weights."""
 
     name = "transformers"
     encoders = ("vit", "hybrid", "beit")
@@ -342,7 +339,7 @@ class Transformers(Format):
             raise ValueError("its hybrid has decoder.readout='project'")
         if decoder["output_project"] and decoder["fusion_channels"] != 256:
             raise ValueError("its metric depth has decoder.fusion_channels=256")
-        if encoder["patch_size"] == 16:  # its heads double the map: the image's size
+        if encoder["patch_size"] == 16:  # its heads upsample twofold, here to the image's size
             head["upsample"] = "double"
         if encoder.get("weight_standardization") == "official":
             tensors = restandardize(tensors, "sqrt")
@@ -350,6 +347,7 @@ class Transformers(Format):
         theirs = to_theirs(tensors, _table(config), DEEPEST_UNIT)
         dim, norm = encoder["embed_dim"], "backbone.layernorm" if model_type else "dpt.layernorm"
         if model_type != "beit" and f"{norm}.weight" not in theirs:
+            # its models hold these and the following, and never use them
             theirs |= {f"{norm}.weight": torch.ones(dim), f"{norm}.bias": torch.zeros(dim)}
         if model_type == "dinov2_with_registers":
             theirs |= {REGISTERS: torch.zeros(1, 0, dim), MASK_TOKEN: torch.zeros(1, dim)}
@@ -357,7 +355,7 @@ class Transformers(Format):
 
 
 def _family(encoder: Config) -> tuple[str | None, Family]:
-    """``model_type`` of a ``backbone_config``, None for dpt's own ViT; and the encoder."""
+    """``model_type`` of the ``backbone_config``, None for dpt's own ViT and hybrid; the family."""
     kind: str = encoder["kind"]
     if kind == "vit" and encoder.get("layer_scale") is not None:
         registers = encoder["position_resize"] == "bicubic_antialias"
@@ -380,7 +378,7 @@ def _table(config: Config) -> Table:
 
 
 def unused(config: Config) -> list[str]:
-    """Patterns of names of tensors that never run."""
+    """Patterns for names of tensors on disk that no prediction uses."""
     encoder = config["encoder"]
     last = encoder["out_indices"][-1]
     count = encoder.get("num_blocks") or len(encoder["depths"])
@@ -391,7 +389,7 @@ def unused(config: Config) -> list[str]:
         *("backbone.*.relative_position_index", "backbone.*.relative_coords_table"),
         *(f"*.encoder.layer.{i}.*" for i in range(last + 1, count)),
         *(f"backbone.encoder.layers.{i}.*" for i in range(last + 1, count)),
-        f"backbone.encoder.layers.{last}.downsample.*",  # for a stage that is not used
+        f"backbone.encoder.layers.{last}.downsample.*",  # before a stage that is not used
     ]
 
 
@@ -400,7 +398,7 @@ def _config(source: Source) -> Config:
     decoder = read_keys(DECODER, config)
     levels = len(decoder["reassemble_channels"])
     hybrid = config.get("is_hybrid", False)
-    if hybrid:
+    if hybrid:  # the first two levels are stages of the CNN
         encoder = read_encoder(HYBRID, config)
         encoder["out_indices"] = encoder["out_indices"][2:]
         decoder["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
@@ -425,7 +423,7 @@ def _config(source: Source) -> Config:
         shapes = Shapes(source.tensors, "transformers' dpt")
         labels = config.get("id2label") or {}
         names = [labels[k] for k in sorted(labels, key=int)]
-        named = not all(str(n).startswith("LABEL_") for n in names)  # transformers' own, if none
+        named = not all(str(n).startswith("LABEL_") for n in names)  # transformers' placeholders
         name = "segmentation"
         head = {
             "num_classes": shapes.channels("head.head.4.weight"),
@@ -445,7 +443,7 @@ def _config(source: Source) -> Config:
 
 
 def _write_config(full: Config, dtype: torch.dtype) -> Config:
-    """``config.json`` of a folder."""
+    """``config.json`` for our complete configuration."""
     encoder, decoder = full["encoder"], full["decoder"]
     ((name, head),) = full["heads"].items()
     model_type, family = _family(encoder)
@@ -458,7 +456,7 @@ def _write_config(full: Config, dtype: torch.dtype) -> Config:
         "is_hybrid": hybrid,
         "head_in_index": -1,
         **write_keys(DECODER, decoder),
-        # a scale above one is the stride of a convolution: whole numbers
+        # transformers takes scales from 1 on as strides, which must be int
         "reassemble_factors": [int(s) if s >= 1 else s for s in decoder["scales"]],
         "dtype": str(dtype).removeprefix("torch."),
     }
@@ -491,14 +489,14 @@ def _write_config(full: Config, dtype: torch.dtype) -> Config:
 
 
 def read_processor(source: Source, encoder: Config) -> Config:
-    """Our preprocessing for a folder's image processor; one that pads sets that of ``encoder``."""
-    p = source.processor.get("image_processor", source.processor)  # of processor_config.json
+    """Our preprocessing for a folder's image processor; sets ``encoder["padding"]`` if it pads."""
+    p = source.processor.get("image_processor", source.processor)  # nested in processor_config.json
     size = p.get("size", 384)
     if isinstance(size, dict):
         size = [size.get("height"), size.get("width")]
     resample = p.get("resample", 3)
     mean, std = p.get("image_mean", [0.5] * 3), p.get("image_std", [0.5] * 3)
-    if not p.get("do_rescale", True):  # given for pixel values in 0..255
+    if not p.get("do_rescale", True):  # mean and std are in 0..255
         mean, std = [m / 255 for m in mean], [s / 255 for s in std]
     rule = "minimal" if p.get("keep_aspect_ratio", False) else "stretch"
     if p.get("do_pad"):
@@ -517,7 +515,7 @@ def write_processor(config: Config) -> Config:
     """``preprocessor_config.json`` of the image processor that comes closest to ours."""
     encoder, p = config["encoder"], config["preprocessing"]
     size, rule = p["image_size"], p["resize"]
-    if not _family(encoder)[0]:  # its own ViT takes only square images
+    if not _family(encoder)[0]:  # transformers' own ViT takes only square images
         size, rule = encoder["image_size"], "stretch"
     pad = encoder["padding"] == "center"
     return {

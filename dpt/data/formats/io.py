@@ -36,11 +36,11 @@ LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".np
 DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")
 
 MAX_COLORS = 1 << 16
-"""In an RGB label file, where each stands for a class."""
+"""Largest number of colours in an RGB label file, where each stands for a class."""
 
-# Every failure is raised with the file's name; OpenCV's own lines would only repeat it.
+# This module raises each failure with the file's name; OpenCV's log would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-warnings.filterwarnings("ignore", module="PIL")  # of large or damaged pictures
+warnings.filterwarnings("ignore", module="PIL")  # about large or damaged pictures
 
 AGAIN = "copy or download it again"
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
@@ -52,7 +52,7 @@ _HEADER_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 
 
 def read_image(path: str | Path, *, exif: bool = False, data: bytes | None = None) -> np.ndarray:
-    """A JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB, without alpha.
+    """A JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB: no alpha, 16 bits cut to 8.
 
     Args:
         path: the file.
@@ -158,7 +158,7 @@ def read_table(
 def label_values(
     path: str | Path, *, colors: Sequence[Sequence[int]] = ()
 ) -> dict[tuple[int, ...], int]:
-    """Pixels of each id ``(i,)``, or without ``colors`` of each ``(r, g, b)`` of an RGB file."""
+    """Pixel counts by class id ``(i,)``, or by colour ``(r, g, b)`` (RGB file, no ``colors``)."""
     labels = read_labels(path, colors=colors) if colors else _read_stored_labels(path)
     if labels.ndim == 3:
         return _count_colors(path, labels)
@@ -218,7 +218,7 @@ def _check_array(path: str | Path, shape: Sequence[int], dtype: Any) -> None:
 
 @contextmanager
 def _decoding(path: str | Path, kind: str) -> Iterator[None]:
-    """Damaged files raise OSError, ValueError, KeyError, zlib.error, ... by library and place."""
+    """Turns an error of any library (OSError, KeyError, zlib.error, ...) into a DataError."""
     try:
         yield
     except DataError:
@@ -237,7 +237,7 @@ def exif_orientation(path: str | Path) -> int:
         with open_file(path) as file:
             picture = Image.open(file, formats=(*_HEADER_FORMATS, "TIFF"))
             return int(picture.getexif().get(0x0112, 1))
-    except Exception:  # of many kinds, for damaged tags
+    except Exception:  # damaged tags raise many kinds
         return 1
 
 
@@ -261,9 +261,9 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
         else:
             with Image.open(file, formats=_HEADER_FORMATS) as picture:
                 height, width = picture.height, picture.width
-    except Image.DecompressionBombError:  # far above MAX_PIXELS
+    except Image.DecompressionBombError:  # far above MAX_PIXELS: check_pixels raises
         height, width = MAX_PIXELS, 2
-    except Exception:  # of many kinds, for damaged files
+    except Exception:  # damaged files raise many kinds
         raise DataError(f"{path}: not a picture that can be decoded, or damaged: {AGAIN}") from None
     check_pixels(path, height, width)
     return height, width
@@ -291,7 +291,7 @@ def _require_end(path: str | Path, data: bytes, mark: bytes, start: int = 0) -> 
 
 
 def read_picture(path: str | Path, key: None = None) -> np.ndarray:
-    """A picture as it is stored: PNG, TIFF, PGM, ... of any number of bits."""
+    """A PNG, TIFF, PGM, ... picture as stored: any number of bits, channels in BGR(A) order."""
     return decode_picture(path, read_bytes(path), cv2.IMREAD_UNCHANGED)
 
 
@@ -343,11 +343,11 @@ def read_numpy(
         for member in loaded.zip.infolist():
             _check_array(path, (member.file_size,), np.uint8)
         name = loaded.files[0] if key is None else _choose(path, loaded.files, key)
-        return np.asarray(loaded[name])  # bytes, if it is no array
+        return np.asarray(loaded[name])  # np.load gives bytes for a member that is no array
 
 
 def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
-    """A channel of an OpenEXR file: without ``key`` the one called Z, or any of equal ones."""
+    """A channel of an OpenEXR file: ``key``, or else the one called Z, or one if all are equal."""
     library = require("OpenEXR", f"{path}: reading it", extra="exr")
     with open_file(path), _decoding(path, "an EXR file"):
         for part in library.File(str(path), header_only=True).parts:
@@ -365,11 +365,11 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
 def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
     """A data set of an HDF5 file, or its entry ``index`` along the first axis.
 
-    An entry that is a reference, as MATLAB stores the fields of its structs, is followed. Other
-    files are never read.
+    An entry that is a reference (MATLAB stores fields of structs so) is followed. Data stored in
+    other files is refused.
     """
     h5py = require("h5py", f"{path}: reading it", extra="datasets")
-    # given an open file, HDF5 resolves external links in that file, and locks nothing
+    # with an open file instead of a path, external links resolve inside it, and nothing is locked
     with open_file(path) as raw, _decoding(path, "an HDF5 file"), h5py.File(raw, "r") as file:
         if key is None or key not in file:
             names: list[str] = []
@@ -393,12 +393,12 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
 def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
     """A variable of a MATLAB file as MATLAB shows it, or its entry ``index`` along the last axis.
 
-    Version 7.3 is HDF5, with the axes in reverse, of which only the entry is read; older versions
-    are read by SciPy.
+    Version 7.3 is HDF5 with the axes reversed, and only the entry is read; SciPy reads older
+    versions, whole.
     """
     with open_file(path) as file:
         start = file.read(520)
-    if _HDF5_START in (start[:8], start[512:]):  # MATLAB writes 512 bytes of text before it
+    if _HDF5_START in (start[:8], start[512:]):  # MATLAB puts 512 bytes of text first
         return read_hdf5(path, key, index=index).T
     import scipy.io  # slow to import
 
@@ -421,7 +421,7 @@ def _choose(path: str | Path, names: Sequence[str], key: str | None) -> str:
         raise DataError(f"{path}: holds no {key}, but {found}: check its name")
     if key is None and len(names) != 1:
         found = f"several arrays ({few(names, 8)})" if names else "no array of numbers"
-        raise DataError(f"{path}: holds {found}: name the depth's with data.depth_key")
+        raise DataError(f"{path}: holds {found}: set data.depth_key to the name of the depth")
     return names[0] if key is None else key
 
 
@@ -434,4 +434,4 @@ _READERS: dict[str, Any] = {
     ".mat": read_mat,
     ".pfm": read_pfm,
 }
-"""By suffix; all others are pictures, whose format OpenCV finds by their first bytes."""
+"""By suffix; all other files are pictures, whose format OpenCV finds by their first bytes."""

@@ -25,7 +25,7 @@ class Light:
 
     position: np.ndarray  # (3,) metres
     color: np.ndarray  # at a surface that faces the light, ``reach`` metres away
-    reach: float  # metres over which it halves; inf for the sun
+    reach: float  # metres; half as bright there as at distance 0; inf for the sun
     above: np.ndarray  # ambient light on surfaces that face up
     below: np.ndarray  # ambient light on surfaces that face down
 
@@ -54,17 +54,17 @@ class Material:
 
 @dataclass(frozen=True)
 class Windows:
-    """A grid of windows on upright faces: ``rows`` of them, starting at height ``sill``; metres."""
+    """A grid of windows on upright faces; lengths in metres, as (width, height)."""
 
     period: tuple[float, float]
-    size: tuple[float, float]
-    sill: float
+    size: tuple[float, float]  # of a window, below ``period``
+    sill: float  # height of the lowest of ``rows``
     rows: int
     glass: np.ndarray  # (3,) colour
     glow: float  # emitted light, relative to the colour
 
 
-Surface = tuple[int, Material, Windows | None]  # the label and the looks
+Surface = tuple[int, Material, Windows | None]  # label, pattern, windows if any
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class Scene:
     surfaces: Sequence[Surface]  # of the solids, then of the shell's faces
     light: Light
     sky: Sky | None  # None indoors
-    exposure: float
-    noise: float
-    blur: float
+    exposure: float  # factor of the automatic exposure
+    noise: float  # standard deviation, in 0..1 of the image's range
+    blur: float  # sigma of a Gaussian, pixels
 
 
 @np.errstate(all="ignore")  # misses are NaN, the sky is inf
@@ -95,7 +95,7 @@ def render(
     normals, albedo = np.zeros_like(rays), np.zeros_like(rays)
     gloss, glow = np.zeros_like(depth), np.zeros_like(depth)
     labels = np.full(depth.shape, SKY, np.uint8)
-    pixel = shaded_depth / np.float32(scene.camera.focal * size[1])  # metres on a facing surface
+    pixel = shaded_depth / np.float32(scene.camera.focal * size[1])  # side in metres, head-on
     for k in np.flatnonzero(np.bincount(surface)[: count + SKY_FACE]).tolist():
         here = np.flatnonzero(surface == k)
         where = points.take(here, axis=1)
@@ -128,7 +128,7 @@ def render(
 
 
 def _unwrap(solid: Solid, local: np.ndarray) -> np.ndarray:
-    """Surface coordinates (2, N) in metres of points given in the unit frame."""
+    """Texture coordinates (2, N) in metres of surface points ``local`` (3, N), unit frame."""
     x, y, z = local * solid.half[:, None]
     if solid.kind == "box":
         size = np.abs(local)
@@ -152,7 +152,7 @@ def _reflected_light(
     albedo: np.ndarray,
     gloss: np.ndarray,
 ) -> np.ndarray:
-    """Light from the surfaces to the camera, (3, N)."""
+    """Diffuse and specular (Blinn-Phong) light from the surfaces to the camera, (3, N)."""
     light = scene.light
     is_sun = np.isinf(light.reach)
     toward = light.position[:, None] - points
@@ -193,13 +193,13 @@ def _power32(base: np.ndarray) -> np.ndarray:
 
 
 def _openness(shell: Shell, points: np.ndarray, on_solid: np.ndarray) -> np.ndarray:
-    """Share of the ambient light that reaches a point: less near the floor and in corners."""
+    """Ambient occlusion: share of the ambient light at a point, less near floor and corners."""
     above = np.float32(0.45) / (1 + points[2] * np.float32(5))
     share = np.where(on_solid | (points[2] > 1e-3), 1 - above, np.float32(1))
     if np.isfinite(shell.high[:2]).all():
         gap = np.minimum(points[:2] - shell.low[:2, None], shell.high[:2, None] - points[:2])
         near = np.minimum(gap[0], gap[1])
-        # A point on a wall is at distance 0 from it; the other distance is that to the corner.
+        # A point on a wall is at distance 0 from it: take the other distance, to the corner.
         near = np.where(near < 1e-3, np.maximum(gap[0], gap[1]), near)
         share *= 1 - np.float32(0.35) / (1 + np.maximum(near, 0) * np.float32(4))
     return share
@@ -221,14 +221,14 @@ def _sky_color(sky: Sky, sun: Light, rays: np.ndarray) -> np.ndarray:
 def _photograph(color: np.ndarray, scene: Scene, rng: np.random.Generator) -> np.ndarray:
     """Exposure, lens and sensor: linear light to uint8, both (H, W, 3)."""
     height, width, _ = color.shape
-    meter = np.sort(color.ravel()[::61])
+    meter = np.sort(color.ravel()[::61])  # automatic exposure, on a sample of the values
     white = float(meter[int(0.92 * len(meter))])
     x = (np.arange(width, dtype=np.float32) + 0.5) / width - 0.5
     y = (np.arange(height, dtype=np.float32) + 0.5) / height - 0.5
     vignette = 1 - 0.5 * (x * x + (y * y)[:, None])
     image = color * (vignette * np.float32(0.66 * scene.exposure / max(white, 0.05)))[..., None]
-    image /= 1 + 0.3 * image  # bright tones saturate slowly
-    np.sqrt(np.maximum(image, 0, out=image), out=image)
+    image /= 1 + 0.3 * image  # tone mapping
+    np.sqrt(np.maximum(image, 0, out=image), out=image)  # gamma 2
     image += (0.35 * image) * (image * (1.5 - image) - 0.5)  # contrast
     image = cv2.GaussianBlur(image, (0, 0), scene.blur)
     image += (rng.random(image.shape, np.float32) - 0.5) * np.float32(12**0.5 * scene.noise)
@@ -243,7 +243,7 @@ def _photograph(color: np.ndarray, scene: Scene, rng: np.random.Generator) -> np
 def surface_color(
     material: Material, windows: Windows | None, uv: np.ndarray, pixel: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Albedo (3, N) of a surface, and which points (N,) lie in windows; None without windows.
+    """Albedo (3, N) of surface points, and bool (N,), True in windows (None without windows).
 
     Args:
         uv: (2, N) metres along the surface; v is the height on upright faces.
@@ -287,7 +287,7 @@ def _noise_tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _look_up(table: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The table's number, 0..1, of the unit cell that holds (u, v)."""
+    """The value, 0..1, that a noise table has for the unit cell around (u, v)."""
     column, row = (np.floor(x).astype(np.int32) & 255 for x in (u, v))
     return _noise_tables()[table].ravel()[row * 256 + column]
 
