@@ -421,7 +421,9 @@ def _choose(path: str | Path, names: Sequence[str], key: str | None) -> str:
         raise DataError(f"{path}: holds no {key}, but {found}: check its name")
     if key is None and len(names) != 1:
         found = f"several arrays ({few(names, 8)})" if names else "no array of numbers"
-        raise DataError(f"{path}: holds {found}: set data.depth_key to the name of the depth")
+        raise DataError(
+            f"{path}: holds {found}: set data.depth_key for depth; labels need a file of one array"
+        )
     return names[0] if key is None else key
 
 
