@@ -1,5 +1,8 @@
 """The model in plain PyTorch: no files, no Lightning."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from dpt.nn.base import (
     ENCODERS,
     HEADS,
@@ -30,3 +33,6 @@ from dpt.nn.heads import (
 from dpt.nn.positions import resize_positions, sincos_1d, sincos_2d
 from dpt.nn.reassemble import Assemble, Project, Read, Reassemble, Resample
 from dpt.nn.vit import VisionTransformer, ViTConfig
+
+for _module in iter_modules(__path__):  # each adds its encoders and heads to ENCODERS and HEADS
+    import_module(f"{__name__}.{_module.name}")

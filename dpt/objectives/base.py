@@ -56,6 +56,12 @@ class Objective(nn.Module, ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "head" in vars(cls):
+            other = OBJECTIVES.setdefault(cls.head, cls)
+            if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise ValueError(
+                    f"{cls.__module__}.{cls.__qualname__}: the head {cls.head} has the objective "
+                    f"{other.__qualname__}, by which it is evaluated: choose another name"
+                )
             OBJECTIVES[cls.head] = cls
 
     @classmethod

@@ -130,3 +130,13 @@ def test_normals_with_three_channels_are_drawn_as_rgb(objective):
     spec = OutputSpec("slope", "map", channels=3, value_range=(-1.0, 1.0))
     row = objective.panel(np.zeros((*SIZE, 3), np.uint8), {"slope": normals}, {}, spec)
     assert (row == (128, 128, 255)).all(-1).mean() > 0.5
+
+
+def test_a_head_has_one_objective():
+    """A second one would replace it in every evaluation."""
+    with pytest.raises(ValueError, match="the head depth has the objective DepthObjective"):
+
+        class Other(Objective):
+            head, target = "depth", "depth"
+
+    assert OBJECTIVES["depth"].__name__ == "DepthObjective"

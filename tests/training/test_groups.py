@@ -19,13 +19,12 @@ ENCODERS = {
 TIMM = ("vit_small_patch14_reg4_dinov2", "vit_small_patch16_dinov3", "beit_base_patch16_224",
         "deit_tiny_distilled_patch16_224", "swin_tiny_patch4_window7_224", "convnext_atto",
         "swinv2_tiny_window8_256", "resnet18")  # fmt: skip
-ALL_HEADS = {
+NEEDED = {
     "depth": {"kind": "metric", "max_depth": 10.0},
     "segmentation": {"num_classes": 3},
     "classification": {"num_classes": 4},
-    "regression": {},
-    "inpainting": {},
 }
+ALL_HEADS = {name: NEEDED.get(name, {}) for name in HEADS}
 
 
 def model_of(size="dpt_tiny", **encoder):
@@ -57,7 +56,6 @@ def by_name(model, groups, key):
     ids=lambda value: value if isinstance(value, str) else value.get("name", value.get("kind")),
 )
 def test_every_parameter_of_every_model_is_in_exactly_one_group(size, encoder, layer_decay):
-    assert set(ALL_HEADS) == set(HEADS)
     model = model_of(size, **encoder)
     groups = groups_of(model, layer_decay=layer_decay)
     found = [id(p) for group in groups for p in group["params"]]
