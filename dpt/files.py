@@ -127,6 +127,18 @@ def parse_json(text: str | bytes, source: str | Path) -> Any:
         raise DataError(f"{source}: not usable JSON ({error})") from None
 
 
+def parse_as(kind: Any, text: bytes, source: str | Path, *, what: str, remedy: str) -> Any:
+    """Data of the type of a pydantic ``TypeAdapter`` from JSON; a DataError names the wrong key."""
+    from pydantic import ValidationError  # not needed by most users of this module
+
+    try:
+        return kind.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(f"{source}: not {what} ({key}: {first['msg']}): {remedy}") from None
+
+
 def read_yaml(path: str | Path) -> str:
     """The text of a YAML file that can be parsed safely.
 

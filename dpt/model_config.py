@@ -147,7 +147,8 @@ class ModelConfig:
 
     def _build(self) -> tuple[Encoder, Decoder | None, dict[str, Head]]:
         encoder = self.encoder.build()
-        self.decoder.resolve(encoder, segmentation="segmentation" in self.heads)
+        norm = any(head.batch_norm for head in self.heads.values())
+        self.decoder.resolve(encoder, batch_norm=norm)
         if self.multiple_from_encoder:
             self.preprocessing = replace(self.preprocessing, multiple_of=encoder.pad_multiple)
             self.multiple_from_encoder = False

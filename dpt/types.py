@@ -21,7 +21,7 @@ IGNORE_INDEX = 255
 NO_CLASS = -1
 """The ``class_id`` of an image that carries none (a missing ``value`` is NaN)."""
 
-Target = Literal["depth", "labels", "class_id", "value"]
+Target = Literal["depth", "labels", "objects", "class_id", "value"]
 
 
 class Sample(TypedDict, total=False):
@@ -35,6 +35,7 @@ class Sample(TypedDict, total=False):
     depth: np.ndarray  # float32 (H, W), metres; 0 where invalid
     valid: np.ndarray  # bool (H, W), True where depth was measured
     labels: np.ndarray  # uint8 (H, W), class ids; IGNORE_INDEX where unlabelled
+    objects: np.ndarray  # uint16 (H, W), tells objects of one class apart; 0 where there is none
     class_id: int  # image-level class
     value: float  # image-level number
     index: int  # position in the data set
@@ -45,14 +46,16 @@ class Sample(TypedDict, total=False):
 class Batch(TypedDict, total=False):
     """Samples of one size, stacked. A sample without a label is wholly ignored, never missing.
 
-    In training every map has the image's size. In evaluation ``depth``, ``valid`` and ``labels``
-    are lists, one tensor an image at the label's own resolution, and so may ``image`` be.
+    In training every map has the image's size. In evaluation ``depth``, ``valid``, ``labels`` and
+    ``objects`` are lists, one tensor an image at the label's own resolution, and so may ``image``
+    be.
     """
 
     image: Tensor  # uint8 (B, 3, H, W), RGB, channels-last in memory; Preprocessing normalises it
     depth: Tensor  # float32 (B, H, W), metres
     valid: Tensor  # bool (B, H, W)
     labels: Tensor  # uint8 (B, H, W)
+    objects: Tensor  # int32 (B, H, W)
     class_id: Tensor  # int64 (B,), NO_CLASS where missing
     value: Tensor  # float32 (B,), NaN where missing
     index: Tensor  # int64 (B,)
@@ -71,6 +74,7 @@ class DatasetInfo:
         palette: an RGB row (0..255) for each class, or empty for the default colours.
         min_depth: smallest depth that counts as valid, in metres.
         max_depth: largest depth that counts as valid, in metres; None if the set has no depth.
+        things: for each class of ``labels``, whether ``objects`` tells its objects apart.
     """
 
     targets: tuple[Target, ...]
@@ -78,10 +82,16 @@ class DatasetInfo:
     palette: tuple[tuple[int, int, int], ...] = ()
     min_depth: float = 1e-3
     max_depth: float | None = None
+    things: tuple[bool, ...] = ()
 
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def has_only_things(self) -> bool:
+        """Whether an image without a labelled pixel is one without objects."""
+        return bool(self.things) and all(self.things)
 
 
 class Tokens(NamedTuple):
@@ -97,7 +107,7 @@ class Tokens(NamedTuple):
     grids: list[tuple[int, int]]
 
 
-OutputKind = Literal["logits", "depth", "map", "vector"]
+OutputKind = Literal["logits", "depth", "map", "vector", "masks"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,8 @@ class OutputSpec:
         name: key of the output in the dictionary that the model returns.
         kind: ``logits`` are class scores, averaged as probabilities; ``depth`` is one value for
             each pixel, depth or inverse depth as ``unit`` says; ``map`` and ``vector`` are real
-            values, averaged as they are.
+            values, averaged as they are; ``masks`` are logits of a mask for each query, whose
+            classes are a second output, ``<name>_classes`` (B, Q, K + 1).
         channels: length of the channel axis; None if the output has none.
         dense: True if there is a value for each pixel, (B, [channels], H, W); False if for each
             image, (B, [channels]).
@@ -118,6 +129,8 @@ class OutputSpec:
             surface normals; None if mirroring only mirrors the map.
         class_names: names of the classes of ``logits``; empty if unknown.
         palette: an RGB row (0..255) for each class; empty for the default colours.
+        things: of ``masks``, for each class, whether its objects are told apart.
+        threshold, overlap: of ``masks``, see :func:`dpt.segments.panoptic_segments`.
     """
 
     name: str
@@ -129,6 +142,14 @@ class OutputSpec:
     flip_signs: tuple[float, ...] | None = None
     class_names: tuple[str, ...] = ()
     palette: tuple[tuple[int, int, int], ...] = ()
+    things: tuple[bool, ...] = ()
+    threshold: float = 0.8
+    overlap: float = 0.8
+
+    @property
+    def num_classes(self) -> int | None:
+        """K of ``logits`` and ``masks``; None if there are no classes."""
+        return len(self.things) if self.kind == "masks" else self.channels
 
     @property
     def is_inverse_depth(self) -> bool:

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 
 from dpt.atomic import write_bytes
+from dpt.segments import OBJECT_IDS
 from dpt.types import IGNORE_INDEX, OutputSpec
 
 COLORMAPS = ("inferno", "turbo", "magma", "viridis", "spectral", "gray")
@@ -143,7 +144,7 @@ def as_palette(palette: object, num_classes: int = 1) -> np.ndarray:
 
 def palette_of(output: OutputSpec) -> np.ndarray:
     """uint8 (K, 3) RGB: a colour for every class of an output."""
-    return as_palette(output.palette, output.channels or 1)
+    return as_palette(output.palette, output.num_classes or 1)
 
 
 def colorize_labels(
@@ -171,6 +172,28 @@ def colorize_labels(
     return picture
 
 
+def colorize_segments(
+    codes: np.ndarray, palette: object = None, things: Sequence[bool] = ()
+) -> np.ndarray:
+    """Segments in the colours of their classes, objects in shades of them, with white outlines.
+
+    Args:
+        codes: class · ``OBJECT_IDS`` + number (H, W), -1 where there is no segment.
+        palette: (K, 3) RGB in 0..255; None or empty for the default colours.
+        things: for each class, whether its objects have shades; empty means all classes.
+    """
+    present, places = np.unique(codes, return_inverse=True)
+    classes, numbers = np.divmod(present, OBJECT_IDS)
+    rows = as_palette(palette, int(classes.max(initial=0)) + 1)[classes].astype(float)
+    shaded = np.asarray(things)[classes] if things else np.ones(len(classes), bool)
+    rows *= 1 - 0.13 * (numbers * shaded % 4)[:, None]
+    rows[classes < 0] = 0
+    picture = rows.astype(np.uint8)[places.reshape(codes.shape)]
+    picture[1:][codes[1:] != codes[:-1]] = 255
+    picture[:, 1:][codes[:, 1:] != codes[:, :-1]] = 255
+    return picture
+
+
 def colorize_output(
     values: np.ndarray,
     output: OutputSpec,
@@ -183,7 +206,7 @@ def colorize_output(
     Args:
         values: (H, W) or (C, H, W): ``logits`` as class ids or logits, drawn with the palette;
             ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first
-            channel with a colormap.
+            channel with a colormap; ``masks`` as codes, see :func:`colorize_segments`.
         output: the declaration.
         limits: of the colours of depth or a map; None for :func:`color_limits`.
         colormap: of depth.
@@ -193,6 +216,8 @@ def colorize_output(
         raise ValueError(f"output {output.name!r} is not dense: it has no picture")
     if output.kind == "logits":
         return colorize_labels(values.argmax(0) if values.ndim == 3 else values, output.palette)
+    if output.kind == "masks":
+        return colorize_segments(values, output.palette, output.things)
     low, high = limits or color_limits(values, output)
     if output.kind == "depth":
         near, usable = nearness(values, inverse=not output.is_inverse_depth)
@@ -213,7 +238,7 @@ def color_limits(values: np.ndarray, output: OutputSpec) -> tuple[float, float]:
         step = max(1, int((values.size / 2**20) ** 0.5))
         few = values[::step, ::step]
         return near_range(*nearness(few, inverse=not output.is_inverse_depth))
-    if output.kind == "logits" or output.value_range:
+    if output.kind in ("logits", "masks") or output.value_range:
         return output.value_range or (0.0, 1.0)
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
@@ -249,8 +274,9 @@ def legend(
     """
     times = max(1, width // 1000)  # text stays readable below large pictures
     room = max(_CELL_WIDTH, width // times)
-    if output.kind == "logits":
-        strip = class_legend(values, palette_of(output), output.class_names, width=room)
+    if output.kind in ("logits", "masks"):
+        ids = values // OBJECT_IDS if output.kind == "masks" else values
+        strip = class_legend(ids, palette_of(output), output.class_names, width=room)
     elif output.kind == "depth":
         inverse = not output.is_inverse_depth
         strip = color_bar(colormap, *limits, width=room, unit=output.unit, inverse=inverse)
@@ -264,14 +290,17 @@ def legend(
 def class_legend(
     ids: np.ndarray, palette: np.ndarray, names: Sequence[str] = (), *, width: int
 ) -> np.ndarray:
-    """Colours and names of the classes in ``ids`` (H, W), frequent ones first, in up to 3 rows."""
+    """Colours and names of the classes in ``ids`` (H, W), frequent ones first, in up to 3 rows.
+
+    Other ids than 0..K - 1 are left out.
+    """
     count = len(palette)
     names = [*names, *(f"class {k}" for k in range(len(names), count))]
     entry = min(_CELL_WIDTH, width, 34 + max(map(_text_width, names)))
     columns = width // entry
     strip = np.full((_CAPTION_HEIGHT * min(3, -(-count // columns)), width, 3), _PAPER, np.uint8)
     # by rows: bincount makes 64 bits of each id
-    pixels = sum(np.bincount(row[row < count], minlength=count) for row in ids)
+    pixels = sum(np.bincount(row[(row >= 0) & (row < count)], minlength=count) for row in ids)
     order = np.argsort(-pixels, kind="stable")[: np.count_nonzero(pixels)]
     for i, k in enumerate(order[: 3 * columns].tolist()):
         x, y = entry * (i % columns), _CAPTION_HEIGHT * (i // columns)
@@ -350,6 +379,32 @@ def segmentation_panel(
     cells = side_by_side([image, *maps, error], ("image", "truth", "prediction", share))
     ids = np.concatenate([labels, prediction])
     return stack([cells, class_legend(ids, rows, names, width=cells.shape[1])])
+
+
+def segments_panel(
+    image: np.ndarray,
+    truth: np.ndarray,
+    prediction: np.ndarray,
+    palette: object = None,
+    names: Sequence[str] = (),
+    things: Sequence[bool] = (),
+) -> np.ndarray:
+    """image | true segments | predicted segments, and the classes below.
+
+    Args:
+        image: the photo.
+        truth, prediction: codes (h, w), see :func:`colorize_segments`.
+        palette: (K, 3) RGB in 0..255; None or empty for the default colours.
+        names: of the K classes; empty for their ids.
+        things: see :func:`colorize_segments`.
+    """
+    classes = np.concatenate([truth, prediction]) // OBJECT_IDS
+    rows = as_palette(palette, int(classes.max(initial=0)) + 1)
+    counts = [len(np.unique(codes[codes >= 0])) for codes in (truth, prediction)]
+    captions = ("image", f"truth, {counts[0]} segments", f"prediction, {counts[1]} segments")
+    maps = [colorize_segments(codes, rows, things) for codes in (truth, prediction)]
+    cells = side_by_side([image, *maps], captions)
+    return stack([cells, class_legend(classes, rows, names, width=cells.shape[1])])
 
 
 def inpainting_panel(image: np.ndarray, hidden: np.ndarray, prediction: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from dpt import viz
+from dpt.segments import OBJECT_IDS
 from dpt.types import OutputSpec
 
 RAMP = np.tile(np.linspace(1, 10, 50, dtype=np.float32), (8, 1))  # nearest at the left
@@ -87,6 +88,21 @@ def test_labels_take_their_colors_and_ignored_ones_black():
     assert moved[0, 1].tolist() == [0, 0, 0]
     assert moved[1, 1].tolist() == [9, 9, 9]
     np.testing.assert_array_equal(viz.colorize_labels(labels)[0, 1], viz.default_palette(2)[1])
+
+
+@pytest.mark.parametrize("palette", [None, [[200, 0, 0], [0, 200, 0]]])
+def test_segments_take_shades_of_their_classes(palette):
+    """A band of a picture looks as in the whole one; without a segment all is black."""
+    codes = np.repeat([[1], [1 + OBJECT_IDS], [2 + OBJECT_IDS], [-1]], 8, 0).repeat(8, 1)
+    picture = viz.colorize_segments(codes, palette)
+    for rows in (slice(0, 8), slice(16, 24), slice(24, 32)):
+        band = viz.colorize_segments(codes[rows], palette)
+        assert np.array_equal(band[1:], picture[rows][1:])
+    first, second = picture[12, 4], picture[20, 4]
+    assert (second[first > 0] < first[first > 0]).all()
+    assert not viz.colorize_segments(np.full((4, 4), -1), palette).any()
+    stuff = viz.colorize_segments(codes, palette, (True, False))
+    assert np.array_equal(stuff[12, 4], stuff[20, 4])
 
 
 def test_overlay_mixes_but_not_with_black():

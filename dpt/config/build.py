@@ -30,6 +30,7 @@ LOADER_KEYS = (
 LABEL_NAMES = {
     "depth": "depth maps",
     "labels": "class masks",
+    "objects": "objects told apart",
     "class_id": "a class for each image",
     "value": "a number for each image",
 }
@@ -117,7 +118,7 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
             )
         cls: Any = find(node["_target_"], f"task.objectives.{name}", Objective)
         if cls.target and cls.target not in info.targets:
-            remedy = "data=scenes has all; data=folder: set data.labels or data.depth"
+            remedy = "data=scenes has all; data=folder: set data.labels, depth or objects"
             if cls.target == "labels":
                 remedy = data.labels_remedy or remedy
             given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"

@@ -1,6 +1,7 @@
 """Data sets, transforms, sampling and loading: from files to batches."""
 
 from dpt.data.base import Augmented, Dataset, Files, Transform, check_sample
+from dpt.data.datasets.coco import CocoDataset
 from dpt.data.datasets.files import FileDataset
 from dpt.data.datasets.folder import FolderDataset
 from dpt.data.datasets.imagefolder import ImageFolderDataset, ImageTableDataset

@@ -25,6 +25,7 @@ class Files(NamedTuple):
     depth: Path | None = None
     class_id: int | None = None
     value: float | None = None
+    objects: Path | None = None
 
 
 class Dataset(torch.utils.data.Dataset[Sample], ABC):
@@ -87,6 +88,10 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """The files of a sample; None if they are unknown or one file holds several samples."""
         return None
 
+    def object_faults(self, index: int) -> Sequence[str]:
+        """Faults of the objects of a sample, which can be used nevertheless."""
+        return ()
+
     def explain_invalid_depth(self, index: int) -> str:
         """Why the depth of a sample has no valid pixel."""
         return f"every depth pixel of {self.name(index)} is invalid"
@@ -114,13 +119,15 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
             sample = self[index]
             check_sample(sample)
             if "valid" in sample:
-                usable = sample["valid"].any()
+                usable = bool(sample["valid"].any())
                 found["depth"].append("" if usable else self.explain_invalid_depth(index))
             if "labels" in sample:
-                usable = (sample["labels"] != IGNORE_INDEX).any()
+                has_labels = bool((sample["labels"] != IGNORE_INDEX).any())
+                usable = has_labels or self.info.has_only_things
                 name = sample.get("name", f"sample {index}")
-                remark = f"every label pixel of {name} is ignored: check data.ignore_index and "
-                found["labels"].append("" if usable else remark + "data.label_map")
+                remark = f"every label pixel of {name} is ignored: check the labels, and "
+                remark += "data.ignore_index and data.label_map if the data has them"
+                found["labels"].append("" if usable else remark)
         for key, remarks in found.items():
             empty = [remark for remark in remarks if remark]
             if 2 * len(empty) > len(remarks):
@@ -186,7 +193,9 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")
 
 
-_KINDS: dict[str, Any] = {"image": np.uint8, "labels": np.uint8, "depth": np.float32, "valid": bool}
+_KINDS: dict[str, Any] = {
+    "image": np.uint8, "labels": np.uint8, "objects": np.uint16, "depth": np.float32, "valid": bool,
+}  # fmt: skip
 
 
 def check_sample(sample: Sample, *, files: Files | None = None) -> None:
@@ -205,10 +214,11 @@ def check_sample(sample: Sample, *, files: Files | None = None) -> None:
                 f"{dimensions} dimensions"
             )
         if array.shape[:2] != (height, width):
-            file = (files.labels if key == "labels" else files.depth) if files else None
+            own = {"labels": "mask", "objects": "map of objects"}.get(key, key)
+            file = getattr(files, key, None) or getattr(files, "objects", None)
             raise DataError(
-                f"{name}: image is {width}x{height} but its {'mask' if key == 'labels' else key} "
+                f"{name}: image is {width}x{height} but its {own} "
                 f"is {array.shape[1]}x{array.shape[0]}{f' ({file})' if file else ''}: pair the "
                 "right files, save both upright without an EXIF orientation, or resize them to one "
-                "size (labels and depth by nearest)"
+                "size (all but the image by nearest)"
             )

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _MAPS: dict[str, dict[str, tuple[float, type]]] = {
     "labels": {"labels": (IGNORE_INDEX, np.uint8)},
+    "objects": {"labels": (IGNORE_INDEX, np.uint8), "objects": (0, np.int32)},
     "depth": {"depth": (0, np.float32), "valid": (False, bool)},
 }
 """The maps of each dense target; value and dtype where a sample has none."""
@@ -41,7 +42,7 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
     if len(sizes) > 1:
         raise DataError(f"images of one batch differ in size {sorted(sizes)}: set data.image_size")
     batch = _collate(samples, targets)
-    for key in ("labels", "depth", "valid"):
+    for key in ("labels", "objects", "depth", "valid"):
         if key in batch:
             batch[key] = torch.stack(batch[key])
     return cast(Batch, batch)
@@ -73,7 +74,11 @@ def _collate(samples: Sequence[Sample], targets: Any) -> dict[str, Any]:
     for target in targets:
         for key, (fill, kind) in _MAPS.get(target, {}).items():
             batch[key] = [
-                as_tensor(s[key] if key in s else np.full(s["image"].shape[:2], fill, kind))
+                as_tensor(
+                    s[key].astype(kind, copy=False)
+                    if key in s
+                    else np.full(s["image"].shape[:2], fill, kind)
+                )
                 for s in values
             ]
         if target in _SCALARS:

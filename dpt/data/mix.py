@@ -160,6 +160,7 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
         targets=targets,
         class_names=_agreed({n: i.class_names for n, i in infos.items() if named in i.targets}),
         palette=next((i.palette for i in infos.values() if named in i.targets and i.palette), ()),
+        things=next((i.things for i in infos.values() if i.things), ()),
         min_depth=min((info.min_depth for info in with_depth), default=DatasetInfo.min_depth),
         max_depth=max((info.max_depth for info in with_depth if info.max_depth), default=None),
     )

@@ -83,6 +83,8 @@ class TrainTransform:
         if "labels" in sample:
             labels = cut(resize_map, sample["labels"], IGNORE_INDEX)
             arrays["labels"] = labels + np.uint8(1)
+        if "objects" in sample:
+            arrays["objects"] = cut(resize_map, sample["objects"], 0)
         if "depth" in sample:
             depth = cut(resize_map, sample["depth"], 0)
             valid = cut(resize_map, sample["valid"], False)
@@ -102,6 +104,8 @@ class TrainTransform:
         out["image"] = arrays["image"]
         if "labels" in sample:
             out["labels"] = arrays["labels"] - np.uint8(1)
+        if "objects" in sample:
+            out["objects"] = arrays["objects"]
         if "depth" in sample:
             out["depth"] = arrays["depth"]
             out["valid"] = arrays["depth"] > 0
@@ -212,6 +216,6 @@ def _compose(*, hflip: float, rotate: float, grayscale: float, blur: float) -> A
     # strict: an undeclared key would otherwise be passed on without the geometric changes
     return A.Compose(
         [step for strength, step in steps if strength],
-        additional_targets={"labels": "mask", "depth": "mask"},
+        additional_targets={"labels": "mask", "objects": "mask", "depth": "mask"},
         strict=True,
     )

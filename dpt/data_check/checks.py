@@ -279,6 +279,8 @@ def class_shift(scan: Scan) -> Iterator[Finding]:
 
 def empty_masks(scan: Scan) -> Iterator[Finding]:
     """Masks without a labelled pixel; masks of one class only, if most are."""
+    if scan.dataset.info.has_only_things:
+        return
     held = [(record, labels.counts.keys() - {IGNORE_INDEX}) for record, labels in scan.masks]
     what, remedy = "masks without a labelled pixel", "check data.ignore_index, or remove them"
     yield from scan.affected([(r, not ids) for r, ids in held], "labels_all_ignored", what, remedy)
@@ -300,6 +302,30 @@ def interpolated_masks(scan: Scan) -> Iterator[Finding]:
         what = "masks seem resized by interpolation: ids along borders lie between both sides' ids"
         remedy = "make them again from the originals with nearest-neighbour resizing"
         yield from scan.affected(smooth, "labels_interpolated", what, remedy, "warning")
+
+
+# --- objects ------------------------------------------------------------------------------------
+
+
+def objects(scan: Scan) -> Iterator[Finding]:
+    """Objects without a class, of several classes, and what the data set itself reports."""
+    found = [(record, record.objects) for record in scan.records if record.objects]
+    flags = [(record, each.without_class > 0) for record, each in found]
+    what = "maps hold objects without a pixel of a class in data.things"
+    remedy = "give them a class, add it to data.things, or set data.first_object"
+    yield from scan.affected(flags, "object_without_class", what, remedy)
+    flags = [(record, each.of_several_classes > 0) for record, each in found]
+    what = "maps hold objects whose pixels have several classes"
+    remedy = (
+        "each class is taken for an object of its own: check that masks and ids belong together"
+    )
+    yield from scan.affected(flags, "object_of_several_classes", what, remedy, "warning")
+    faulty = [record for record, _ in found if record.object_faults]
+    if faulty:
+        message = f"{len(faulty)} of {len(found)} samples have empty or overlapping objects"
+        remedy = "empty ones are left out; where masks overlap, the smaller one is in front"
+        examples = [f"{r.name}: {text}" for r in faulty for text in r.object_faults]
+        yield scan.finding("warning", "object_faults", message, remedy, faulty, examples)
 
 
 # --- depth maps ---------------------------------------------------------------------------------
@@ -414,6 +440,7 @@ QUICK_CHECKS: tuple[Check, ...] = (
 """Also run at the start of every training, on a few samples and without photos."""
 CHECKS: tuple[Check, ...] = (
     *(refused_samples, files_without_partner, duplicates, unusual_photos, registration),
-    *(absent_classes, class_shift, empty_masks, empty_maps, deviating_maps, inverse_maps),
+    *(absent_classes, class_shift, empty_masks, objects),
+    *(empty_maps, deviating_maps, inverse_maps),
     *QUICK_CHECKS,
 )

@@ -38,6 +38,16 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
+class Objects:
+    """Measurements of a map of objects."""
+
+    counts: dict[int, int]  # objects of each class of things
+    segments: int  # objects, and classes of stuff that occur
+    without_class: int  # objects without a pixel of a class of things
+    of_several_classes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Depth:
     """Measurements of a depth map.
 
@@ -84,6 +94,22 @@ def measure_labels(labels: np.ndarray, *, outside: dict[int, int]) -> Labels:
         ordered += int((differ & (low < middle) & (middle < high)).sum())
     present = {int(i): int(counts[i]) for i in np.flatnonzero(counts)}
     return Labels(present, outside, triples >= _FEW_TRIPLES and ordered > _ORDERED * triples)
+
+
+def measure_objects(labels: np.ndarray, objects: np.ndarray, things: Sequence[bool]) -> Objects:
+    """Measures object ids (H, W), 0 where there is none, with class ids (H, W)."""
+    found = objects > 0
+    pairs = np.unique(np.stack([objects[found], labels[found]]), axis=1)
+    numbers, classes = pairs[:, pairs[1] != IGNORE_INDEX]
+    own = np.isin(classes, np.flatnonzero(things))
+    ids, counts = np.unique(classes[own], return_counts=True)
+    stuff = np.setdiff1d(labels, [*np.flatnonzero(things), IGNORE_INDEX])
+    return Objects(
+        dict(zip(ids.tolist(), counts.tolist(), strict=True)),
+        segments=int(counts.sum()) + len(stuff),
+        without_class=len(np.unique(pairs[0])) - len(np.unique(numbers[own])),
+        of_several_classes=int((np.unique(numbers, return_counts=True)[1] > 1).sum()),
+    )
 
 
 def measure_depth(

@@ -16,8 +16,9 @@ from dpt.data.resize import resize_image
 from dpt.data_check.checks import class_counts, plural
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, read, shorten
 from dpt.run_log import log_rows
+from dpt.segments import OBJECT_IDS
 from dpt.types import IGNORE_INDEX, Sample
-from dpt.viz import colorize_depth, colorize_labels, overlay
+from dpt.viz import colorize_depth, colorize_labels, colorize_segments, overlay
 
 Picture = tuple[str, np.ndarray]  # a caption and a uint8 RGB picture
 Table = tuple[str, str, list[str], list[list[html.Cell]]]  # heading, note, header, rows
@@ -55,7 +56,13 @@ def log_tables(scans: Sequence[Scan]) -> None:
 
 
 def _tables(scans: Sequence[Scan]) -> list[Table]:
-    return [("Samples", "", *_overview(scans)), _sizes(scans), *_classes(scans), *_depth(scans)]
+    return [
+        ("Samples", "", *_overview(scans)),
+        _sizes(scans),
+        *_classes(scans),
+        *_objects(scans),
+        *_depth(scans),
+    ]
 
 
 def write_page(
@@ -119,6 +126,22 @@ def _classes(scans: Sequence[Scan]) -> Iterator[Table]:
             yield f"Classes by {unit}", "", header, rows
 
 
+def _objects(scans: Sequence[Scan]) -> Iterator[Table]:
+    """Objects of each class, and the most segments in an image (a bound of num_queries)."""
+    rows: list[list[html.Cell]] = []
+    for scan in scans:
+        if measured := [record.objects for record in scan.records if record.objects]:
+            counted = [each.counts for each in measured]
+            for k, name in enumerate(scan.dataset.info.class_names):
+                if scan.dataset.info.things[k]:
+                    number = sum(counts.get(k, 0) for counts in counted)
+                    rows.append([scan.split, name, number, number / len(counted)])
+            most = max(each.segments for each in measured)
+            rows.append([scan.split, "most segments in an image", most, None])
+    if rows:
+        yield "Objects", "", ["split", "class", "objects", "per image"], rows
+
+
 def _depth(scans: Sequence[Scan]) -> Iterator[Table]:
     rows: list[list[html.Cell]] = []
     for scan in scans:
@@ -167,9 +190,14 @@ def _name(scan: Scan, sample: Sample) -> str:
 
 def _layers(sample: Sample, scan: Scan) -> dict[str, Any]:
     """Photo, labels and depth of a sample as pictures, if it has them."""
+    info = scan.dataset.info
     shown: dict[str, Any] = {"image": sample["image"]} if "image" in sample else {}
     if "labels" in sample:
-        shown["labels"] = colorize_labels(sample["labels"], scan.dataset.info.palette or None)
+        shown["labels"] = colorize_labels(sample["labels"], info.palette or None)
+    if "objects" in sample:
+        codes = sample["labels"].astype(int) * OBJECT_IDS + sample["objects"]
+        codes[sample["labels"] == IGNORE_INDEX] = -1
+        shown["labels"] = colorize_segments(codes, info.palette, info.things)
     if "depth" in sample:
         shown["depth"] = colorize_depth(sample["depth"], sample["valid"])
     return shown

@@ -18,9 +18,11 @@ from dpt.data.loading import read_in_order
 from dpt.data_check.measure import (
     Depth,
     Labels,
+    Objects,
     Photo,
     measure_depth,
     measure_labels,
+    measure_objects,
     measure_photo,
 )
 from dpt.data_check.registration import (
@@ -77,6 +79,8 @@ class Record:
     photo: Photo | None = None
     labels: Labels | None = None
     depth: Depth | None = None
+    objects: Objects | None = None
+    object_faults: Sequence[str] = ()
     class_id: int | None = None
     edge_scores: dict[MapKind, np.ndarray] = field(default_factory=dict)
     edges: dict[MapKind, np.ndarray] = field(default_factory=dict)  # of photo and map
@@ -189,6 +193,10 @@ class Scanner(torch.utils.data.Dataset[Record]):
             record.photo = measure_photo(sample["image"], orientation=orientation)
         if "labels" in sample:
             record.labels = measure_labels(sample["labels"], outside=reading.outside)
+        if "objects" in sample:
+            things = self.dataset.info.things
+            record.objects = measure_objects(sample["labels"], sample["objects"], things)
+            record.object_faults = self.dataset.object_faults(index) if self.complete else ()
         if "depth" in sample:
             rule, raw = self.dataset.depth_rule, reading.depth
             record.depth = measure_depth(sample["depth"], sample["valid"], raw=raw, rule=rule)

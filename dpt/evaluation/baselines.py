@@ -132,7 +132,7 @@ class _Photos(torch.utils.data.Dataset):
         """None if a file cannot be read."""
         with suppress(DataError):
             sample: Any = dict(self.dataset[index])
-            for key in ("labels", "depth", "valid"):
+            for key in ("labels", "objects", "depth", "valid"):
                 if key in sample and self.size is not None:
                     sample[key] = resize_map(sample[key], self.size)
             sample["image"] = cv2.resize(sample["image"], THUMBNAIL, interpolation=cv2.INTER_AREA)

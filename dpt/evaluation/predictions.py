@@ -19,15 +19,21 @@ from dpt.data.loading import collate_eval
 from dpt.files import DataError
 from dpt.metrics.protocols import PredictionKind
 from dpt.predict.folder import read_records
+from dpt.segments import OBJECT_IDS
 from dpt.types import Batch, OutputSpec, Target
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
     "depth": ("depth_npy", "depth"),
     "labels": ("labels_npy", "labels"),
+    "objects": ("panoptic_npy",),
 }
 """Sub-folders with predictions of one target, by preference: exact values first."""
-HEADS: dict[Target, str] = {"depth": "depth", "labels": "segmentation"}
-SUFFIXES: dict[Target, tuple[str, ...]] = {"depth": io.DEPTH_SUFFIXES, "labels": io.LABEL_SUFFIXES}
+HEADS: dict[Target, str] = {"depth": "depth", "labels": "segmentation", "objects": "panoptic"}
+SUFFIXES: dict[Target, tuple[str, ...]] = {
+    "depth": io.DEPTH_SUFFIXES,
+    "labels": io.LABEL_SUFFIXES,
+    "objects": (".npy",),
+}
 
 
 def read_manifest(
@@ -124,7 +130,7 @@ def find_folders(
     folder: Path, targets: Sequence[Target], names: Sequence[str]
 ) -> dict[Target, PredictionFolder]:
     """The folder of each target: sub-folders as ``dpt predict`` names them, or, for a data set with
-    one kind of label, the folder itself."""
+    either depth or labels, the folder itself."""
     if not folder.is_dir():
         raise DataError(f"predictions={folder}: no such folder")
     dense = [t for t in FOLDERS if t in targets]
@@ -137,6 +143,7 @@ def find_folders(
         inside = [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]
         if inside:
             found[target] = PredictionFolder(inside[0], target=target, names=names)
+    dense = [target for target in dense if target != "objects"]
     if not found and len(dense) > 1:
         raise DataError(
             f"predictions={folder}: this data has depth and labels: put predicted depth into "
@@ -177,6 +184,7 @@ class Pairs(Dataset):
         declared: dict[Target, OutputSpec] = {
             "depth": OutputSpec("depth", "depth", unit=unit),
             "labels": OutputSpec("segmentation", "logits", channels=classes),
+            "objects": OutputSpec("panoptic", "masks", things=self.dataset.info.things),
         }
         return {HEADS[target]: declared[target] for target in self.folders}
 
@@ -208,6 +216,13 @@ class Pairs(Dataset):
             raise DataError(f"{path}: was predicted from {source}, which is not {image}")
         if target == "depth":
             values = self._read_depth(path)
+        elif target == "objects":
+            values = io.read_objects(path)
+            if values.min() < -1 or values.max() >= len(self.dataset.info.things) * OBJECT_IDS:
+                raise DataError(
+                    f"{path}: holds a class that the data lacks: codes are class · {OBJECT_IDS} + "
+                    "number, or -1 for no segment"
+                )
         else:
             values = io.read_labels(path, colors=self.dataset.info.palette).astype(np.int64)
         if values.shape != truth.shape:

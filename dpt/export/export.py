@@ -82,9 +82,16 @@ def export(
     traced, compared = shapes_to_check(graph, size=size)
     program = trace(graph.for_inference(), traced, free_size=size is None)
     with folder_beside(path) as folder:
-        file, outputs = folder / path.name, graph.outputs
+        file = folder / path.name
         with writing(path):
-            write(program, file, axes=graph.axes, outputs=outputs, metadata=metadata, opset=opset)
+            write(
+                program,
+                file,
+                axes=graph.axes,
+                outputs=graph.all_outputs(traced),
+                metadata=metadata,
+                opset=opset,
+            )
         run = run_of(file)
         try:
             errors = compare(graph, run, compared, tolerance=tolerance)

@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from dpt.types import OutputSpec
-
 Run = Callable[[Tensor], dict[str, Tensor]]
 """The graph's input to its outputs by name."""
 
@@ -63,11 +61,15 @@ def write(
     path: Path,
     *,
     axes: Mapping[int, str],
-    outputs: Mapping[str, OutputSpec],
+    outputs: Mapping[str, bool],
     metadata: dict[str, str],
     opset: int | None,
 ) -> None:
-    """Writes ``program`` in the format of the suffix of ``path``; ``axes`` names the input's axes.
+    """Writes ``program`` in the format of the suffix of ``path``.
+
+    Args:
+        axes: names of the input's axes.
+        outputs: for each output, whether it has a value for each pixel.
 
     Raises:
         ValueError: the format cannot express the model.
@@ -98,9 +100,9 @@ def write(
         raise ValueError(f"--opset {opset}: the exporter wrote opset {found}: choose another")
     made.model.metadata_props.update(metadata)
     _name_axes(made.model.graph.inputs[0], axes)
-    for value, spec in zip(made.model.graph.outputs, outputs.values(), strict=True):
+    for value, is_dense in zip(made.model.graph.outputs, outputs.values(), strict=True):
         rank = len(value.shape)
-        dense = {rank - 2: "height", rank - 1: "width"} if spec.dense else {}
+        dense = {rank - 2: "height", rank - 1: "width"} if is_dense else {}
         _name_axes(value, {0: "batch", **dense})
     made.save(path)  # weights beyond 2 GB, the limit of one file, go to NAME.onnx.data
 

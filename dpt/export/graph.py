@@ -70,6 +70,12 @@ class Graph(nn.Module):
         """The declaration of each output."""
         return self.model.outputs
 
+    def all_outputs(self, shape: Shape) -> dict[str, bool]:
+        """Whether each returned tensor is dense, those beside the declared ones included."""
+        with torch.no_grad():
+            found = self(self.example(shape))
+        return {name: name in self.outputs and self.outputs[name].dense for name in found}
+
     @property
     def axes(self) -> dict[int, str]:
         """Names of the axes of the input that may be free."""

@@ -6,4 +6,5 @@ two ranks with batch size 2 have the same gradient as one with batch size 4.
 
 from dpt.losses.combined import CombinedLoss
 from dpt.losses.depth import GradientMatchingLoss, ScaleShiftInvariantLoss, SILogLoss
+from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, DiceLoss, FocalLoss, LovaszSoftmaxLoss

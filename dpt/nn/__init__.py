@@ -24,13 +24,17 @@ from dpt.nn.heads import (
     DepthHeadConfig,
     InpaintingHead,
     InpaintingHeadConfig,
+    InstanceHeadConfig,
     LinearSegmentationHead,
+    PanopticHeadConfig,
     RegressionHeadConfig,
     SegmentationHead,
     SegmentationHeadConfig,
     TokenHead,
 )
+from dpt.nn.masks import EoMTHead, MaskHead
 from dpt.nn.positions import resize_positions, sincos_1d, sincos_2d
+from dpt.nn.queries import CrossAttention, DecoderLayer, TokenDecoder
 from dpt.nn.reassemble import Assemble, Project, Read, Reassemble, Resample
 from dpt.nn.vit import VisionTransformer, ViTConfig
 

@@ -29,6 +29,7 @@ class Encoder(nn.Module):
         pad_multiple: image sides must be multiples of this; :class:`dpt.nn.DPT` pads.
         padding: how :class:`dpt.nn.DPT` pads images: ``bottom_right`` repeats the last row and
             column, ``center`` adds zeros on all sides (DINOv2's depth heads).
+        num_later_blocks: number of blocks after the last level, run by :class:`dpt.nn.EoMTHead`.
     """
 
     embed_dims: tuple[int, ...]
@@ -36,9 +37,27 @@ class Encoder(nn.Module):
     strides: tuple[int, ...]
     pad_multiple: int
     padding: Padding = "bottom_right"
+    num_later_blocks: int = 0
 
     def forward(self, images: Tensor) -> Tokens:
         """Tokens of normalised images (B, 3, H, W); H and W are multiples of ``pad_multiple``."""
+        raise NotImplementedError
+
+    def later_block(
+        self, index: int, tokens: Tensor, *, visible: Tensor | None, grid: tuple[int, int]
+    ) -> Tensor:
+        """Runs one of the blocks after the last level: (B, T, D) to (B, T, D).
+
+        Args:
+            index: of the block, 0 after the last level.
+            tokens: those of a head, then the P + g·g' of the last level.
+            visible: bool (B, 1, T, T), False where a token must not attend; None allows all.
+            grid: (g, g') of the patch tokens.
+        """
+        raise NotImplementedError
+
+    def later_norm(self, tokens: Tensor) -> Tensor:
+        """The normalisation after the last block."""
         raise NotImplementedError
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -63,11 +82,13 @@ class Features:
         maps: output of each fusion block before it is upsampled, (B, F, h, w), deepest first;
             built-in heads upsample them by :func:`dpt.functional.upsample_conv2d`.
         sizes: (H, W) of each of ``maps`` after it is upsampled.
+        encoder: for heads that run its later blocks.
     """
 
     tokens: Tokens
     maps: list[Tensor] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)
+    encoder: Encoder | None = None
 
     @property
     def map(self) -> Tensor:
@@ -86,10 +107,12 @@ class Head(nn.Module):
     Attributes:
         output: what is predicted, see :class:`dpt.types.OutputSpec`.
         uses_decoder: whether the head reads the decoder's maps; if none does, there is no decoder.
+        flat: suffixes of further outputs that are not maps, see :meth:`predict`.
     """
 
     output: OutputSpec
     uses_decoder: ClassVar[bool] = True
+    flat: ClassVar[frozenset[str]] = frozenset()
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         """The output, of the shape that ``output`` declares; (H, W) = ``size`` if it is dense."""
@@ -102,6 +125,22 @@ class Head(nn.Module):
     def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
         """A second prediction for training, of any size if dense; None if there is none."""
         return None
+
+    def predict(
+        self, features: Features, size: tuple[int, int], *, small: bool = False
+    ) -> dict[str, Tensor]:
+        """All outputs by the suffix of their name; ``""`` is the declared one.
+
+        With ``small``, logits keep the size of :meth:`small_logits`.
+        """
+        found = {"": (self.small_logits if small else self)(features, size)}
+        auxiliary = self.auxiliary(features, size) if self.training else None
+        if auxiliary is not None:
+            found["_auxiliary"] = auxiliary
+        return found
+
+    def set_progress(self, fraction: float) -> None:
+        """Called before each training step with the completed fraction of the training, 0..1."""
 
     def prepare_for_inference(self) -> None:
         """Removes in place what only training needs, and fuses what can be fused."""
@@ -119,9 +158,14 @@ class EncoderConfig(ABC):
 
 
 class HeadConfig(ABC):
-    """Settings of a head: a dataclass."""
+    """Settings of a head: a dataclass.
+
+    Attributes:
+        batch_norm: whether the decoder below this head has BN by default.
+    """
 
     __pydantic_config__: ClassVar[Any] = STRICT
+    batch_norm: ClassVar[bool] = False
 
     @abstractmethod
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:

@@ -94,8 +94,10 @@ class BeitConfig(ViTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.position != "none" or self.num_register_tokens:
-            raise ValueError("BEiT supports only position=none and num_register_tokens=0")
+        if self.position != "none" or self.num_register_tokens or self.num_later_blocks:
+            raise ValueError(
+                "BEiT supports only position=none, num_register_tokens=0 and num_later_blocks=0"
+            )
 
     def build(self) -> Encoder:
         return Beit(self)

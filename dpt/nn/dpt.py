@@ -15,6 +15,8 @@ from dpt.nn.fusion import Decoder
 from dpt.types import OutputSpec
 
 Window = tuple[EllipsisType, slice, slice]
+SCORES = ("logits", "masks")
+"""Kinds of outputs that losses and predictors resize themselves."""
 
 
 class DPT(nn.Module):
@@ -80,7 +82,8 @@ class DPT(nn.Module):
 
         Returns:
             A tensor for each head, in the shape that ``outputs`` declares, such as ``depth``
-            (B, H, W). In training also ``<name>_auxiliary`` if a head has a second prediction.
+            (B, H, W), and the further outputs of a head: in training ``<name>_auxiliary`` if it has
+            a second prediction, and those of :class:`dpt.nn.masks.QueryHead`.
 
         Raises:
             ValueError: ``images`` have another number of axes or no floating point type.
@@ -94,14 +97,12 @@ class DPT(nn.Module):
         size = (padded.shape[-2], padded.shape[-1])
         tokens = self.encoder(padded)
         features = Features(tokens) if self.decoder is None else self.decoder.fuse(tokens)
+        features.encoder = self.encoder
         outputs: dict[str, Tensor] = {}
         for name, head in self.heads.items():
-            small = not upsample_logits and padded is images and head.output.kind == "logits"
-            full_size = head.output.dense and not small
-            value = (head.small_logits if small else head)(features, size)
-            outputs[name] = value[window] if full_size else value
-            auxiliary = head.auxiliary(features, size) if self.training else None
-            if auxiliary is not None:
-                auxiliary = upsample(auxiliary, size)[window] if full_size else auxiliary
-                outputs[f"{name}_auxiliary"] = auxiliary
+            small = not upsample_logits and padded is images and head.output.kind in SCORES
+            for suffix, value in head.predict(features, size, small=small).items():
+                if head.output.dense and suffix not in head.flat and not small:
+                    value = upsample(value, size)[window]
+                outputs[name + suffix] = value
         return outputs

@@ -163,6 +163,9 @@ class TimmConfig(EncoderConfig):
         out_indices: four blocks (plain transformers) or stages (pyramids) whose outputs are
             returned; ``auto`` takes blocks at a quarter, half, three quarters and the end, or the
             last four stages.
+        num_later_blocks: number of blocks after the last of ``out_indices`` that a head runs, in
+            plain transformers only, see :class:`dpt.nn.ViTConfig`; ``out_indices=auto`` is then the
+            block before them.
         drop_path: rate at the last block.
         pad_windows: when Swin and SwinV2 pad a map to whole windows: ``after_shift``, as timm, or
             ``before_shift``, as Swin's authors and transformers. They differ on maps that are no
@@ -173,6 +176,7 @@ class TimmConfig(EncoderConfig):
     name: str
     kind: str = "timm"
     out_indices: tuple[int, ...] | Literal["auto"] = "auto"
+    num_later_blocks: int = Field(0, ge=0)
     drop_path: float = Field(0.0, ge=0, lt=1)
     pad_windows: WindowPadding = "after_shift"
 
@@ -210,10 +214,18 @@ class TimmEncoder(Encoder):
         self.plain = len(set(reductions)) == 1  # one stride throughout: a plain transformer
         n = len(reductions)
         auto = [n * (i + 1) // 4 - 1 for i in range(4)] if self.plain else range(max(0, n - 4), n)
+        later = self.num_later_blocks = config.num_later_blocks
+        if later and not (self.plain and hasattr(model, "blocks")):
+            raise ValueError(
+                f"num_later_blocks={later}: {name} is no plain transformer with blocks"
+            )
+        if later:
+            auto = [n - 1 - later]
         self.out_indices = list(auto if config.out_indices == "auto" else config.out_indices)
-        check_out_indices(self.out_indices, n)
+        check_out_indices(self.out_indices, n, later)
         if hasattr(model, "prune_intermediate_layers"):
-            model.prune_intermediate_layers(self.out_indices, prune_norm=True, prune_head=True)
+            kept = [*self.out_indices, self.out_indices[-1] + later]
+            model.prune_intermediate_layers(kept, prune_norm=not later, prune_head=True)
         if config.pad_windows == "before_shift":
             _pad_before_shift(model, name)
         self.model = model
@@ -225,6 +237,18 @@ class TimmEncoder(Encoder):
         prefix = int(getattr(model, "num_prefix_tokens", 0) or 0) if has_cls else 0
         self.num_prefix_tokens = (prefix,) * len(levels)
         self.pad_multiple = max(self.strides)
+
+    def later_block(
+        self, index: int, tokens: Tensor, *, visible: Tensor | None, grid: tuple[int, int]
+    ) -> Tensor:
+        block = self.model.blocks[self.out_indices[-1] + 1 + index]
+        if getattr(self.model, "rope", None) is None:
+            return block(tokens, attn_mask=visible)
+        block.attn.num_prefix_tokens = tokens.shape[1] - grid[0] * grid[1]  # they have no position
+        return block(tokens, rope=self.model.rope.get_embed(shape=grid), attn_mask=visible)
+
+    def later_norm(self, tokens: Tensor) -> Tensor:
+        return self.model.norm(tokens)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         if not hasattr(self.model, "set_grad_checkpointing"):

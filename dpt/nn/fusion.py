@@ -29,8 +29,8 @@ class DecoderConfig:
         readout: mode of Read on levels with a CLS token, see :class:`dpt.nn.reassemble.Read`.
         scales: ratio of each map's size to its token grid; each map is twice as large as the next.
             ``auto`` derives them from the encoder's strides (4, 2, 1, 1/2 for a plain ViT).
-        batch_norm: BN in the residual units. ``auto``: only in models with a segmentation head, as
-            in official DPT.
+        batch_norm: BN in the residual units. ``auto``: only in models with a head for classes of
+            pixels, as in official DPT.
         unit_bias: bias in the residual units' convolutions. ``auto``: where no BN follows
             (official DPT); MiDaS and Depth Anything always have one, DINOv2's heads never.
         align: how a fused map is matched to the next level's map (the lateral) on odd grids:
@@ -52,14 +52,14 @@ class DecoderConfig:
     output_project: bool = False
     deepest_unit: bool = False
 
-    def resolve(self, encoder: Encoder, *, segmentation: bool) -> None:
+    def resolve(self, encoder: Encoder, *, batch_norm: bool) -> None:
         """Replaces every ``auto`` by its value."""
         strides = encoder.strides
         if self.scales == "auto":
             base = min(strides[0], strides[-1] / 4)
             self.scales = tuple(s / (base * 2**i) for i, s in enumerate(strides))
         if self.batch_norm == "auto":
-            self.batch_norm = segmentation
+            self.batch_norm = batch_norm
         if self.unit_bias == "auto":
             self.unit_bias = not self.batch_norm
 

@@ -5,7 +5,7 @@ Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes, D embeddin
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
+from dpt.nn.masks import EoMTHead, MaskHead, QueryHead
 from dpt.types import OutputSpec
 
 Upsampling = Literal["image", "double"]
@@ -98,35 +99,110 @@ class DepthHead(Head):
         return torch.relu(x) + config.min_depth if config.min_depth else torch.relu(x)
 
 
-@register_head("segmentation")
 @dataclass(kw_only=True)
-class SegmentationHeadConfig(HeadConfig):
-    """Settings of :class:`SegmentationHead` and :class:`LinearSegmentationHead`.
+class QueryConfig(HeadConfig):
+    """Settings that all heads with queries have.
 
     Attributes:
         num_classes: K.
-        kind: ``dpt`` reads the decoder's map, ``linear`` the encoder's tokens.
-        dropout: before the last convolution.
-        auxiliary: of ``dpt``: a second head on the penultimate fusion output, for training.
-        upsample: of ``dpt``: ``image`` interpolates the logits to the image's size; ``double``
-            doubles them first, at any patch size (transformers).
+        num_queries: Q, at least the number of segments in an image.
+        num_layers: number of decoder layers of :class:`dpt.nn.MaskHead`.
+        masked_attention: see :class:`dpt.nn.MaskHead`.
         class_names: K names, or none.
         palette: K RGB rows (0..255), or none for the default colours.
     """
 
     num_classes: int = Field(ge=1)
-    kind: Literal["dpt", "linear"] = "dpt"
-    dropout: float = Field(0.1, ge=0, le=1)
-    auxiliary: bool = True
-    upsample: Upsampling = "image"
+    num_queries: int = Field(100, ge=1, le=10_000)
+    num_layers: int = Field(3, ge=1, le=100)
+    masked_attention: bool = True
     class_names: tuple[str, ...] = ()
     palette: tuple[tuple[int, int, int], ...] = ()
+    batch_norm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("class_names", "palette"):
             values = getattr(self, name)
             if values and len(values) != self.num_classes:
                 raise ValueError(f"{name} has {len(values)} entries for {self.num_classes} classes")
+
+    def query_head(self, encoder: Encoder, channels: int, output: OutputSpec) -> QueryHead:
+        """EoMT's head if the encoder has later blocks, else a head over the decoder's map."""
+        sizes = {"num_classes": self.num_classes, "num_queries": self.num_queries}
+        if encoder.num_later_blocks:
+            return EoMTHead(encoder, output, **sizes)
+        return MaskHead(
+            encoder,
+            channels,
+            output,
+            **sizes,
+            num_layers=self.num_layers,
+            masked_attention=self.masked_attention,
+        )
+
+
+@register_head("panoptic")
+@dataclass(kw_only=True)
+class PanopticHeadConfig(QueryConfig):
+    """Settings of a head that predicts a mask and a class for each query.
+
+    Attributes:
+        things: for each class, whether its objects are told apart; otherwise it is one segment.
+        threshold, overlap: see :func:`dpt.segments.panoptic_segments`.
+    """
+
+    things: tuple[bool, ...]
+    threshold: float = Field(0.8, ge=0, le=1)
+    overlap: float = Field(0.8, ge=0, le=1)
+    name: ClassVar[str] = "panoptic"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.things) != self.num_classes:
+            raise ValueError(
+                f"things has {len(self.things)} entries for {self.num_classes} classes"
+            )
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        output = OutputSpec(
+            self.name,
+            "masks",
+            channels=self.num_queries,
+            class_names=self.class_names,
+            palette=self.palette,
+            things=self.things,
+            threshold=self.threshold,
+            overlap=self.overlap,
+        )
+        return self.query_head(encoder, fusion_channels, output)
+
+
+@register_head("instance")
+@dataclass(kw_only=True)
+class InstanceHeadConfig(PanopticHeadConfig):
+    """Settings of a head of the same kind that is trained on objects alone."""
+
+    name: ClassVar[str] = "instance"
+
+
+@register_head("segmentation")
+@dataclass(kw_only=True)
+class SegmentationHeadConfig(QueryConfig):
+    """Settings of :class:`SegmentationHead` and :class:`LinearSegmentationHead`.
+
+    Attributes:
+        kind: ``dpt`` reads the decoder's map, ``linear`` the encoder's tokens; ``masks`` predicts a
+            mask and a class for each query and computes class scores from them.
+        dropout: before the last convolution.
+        auxiliary: of ``dpt``: a second head on the penultimate fusion output, for training.
+        upsample: of ``dpt``: ``image`` interpolates the logits to the image's size; ``double``
+            doubles them first, at any patch size (transformers).
+    """
+
+    kind: Literal["dpt", "linear", "masks"] = "dpt"
+    dropout: float = Field(0.1, ge=0, le=1)
+    auxiliary: bool = True
+    upsample: Upsampling = "image"
 
     @property
     def output(self) -> OutputSpec:
@@ -141,6 +217,8 @@ class SegmentationHeadConfig(HeadConfig):
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         if self.kind == "linear":
             return LinearSegmentationHead(self, encoder)
+        if self.kind == "masks":
+            return self.query_head(encoder, fusion_channels, self.output)
         return SegmentationHead(self, fusion_channels)
 
 

@@ -45,6 +45,8 @@ def augmented(
     ``dpt.DPT.outputs``; ``window=None`` predicts whole images; ``stride=None`` is two thirds of
     the window.
     """
+    if flip or window is not None or tuple(scales) != (1.0,):
+        require_positions(specs)
     if window is not None:
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
         model = partial(slide, model, specs, window=window, stride=stride)
@@ -55,6 +57,14 @@ def augmented(
     if flip:  # last, so that all logits are resized before any are averaged
         model = partial(flipped_mean, model, specs)
     return model
+
+
+def require_positions(specs: Specs) -> None:
+    """Raises ValueError for masks: a query may find another object in another view."""
+    for name in (name for name, spec in specs.items() if spec.kind == "masks"):
+        raise ValueError(
+            f"flip, scales and tiles do not work with the masks of {name}: leave them out"
+        )
 
 
 def flipped_mean(model: Model, specs: Specs, images: Tensor) -> Outputs:

@@ -88,7 +88,8 @@ class Attention(nn.Module):
 
         Args:
             norm: applied to the tokens first; the backward pass may recompute its output.
-            bias: (1, heads, T, T), added to the scaled scores.
+            bias: (1, heads, T, T), added to the scaled scores; or bool, False where a token must
+                not attend.
         """
         q, k, v = self.split_heads(self.project_qkv(tokens_BTD, norm))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
@@ -164,6 +165,8 @@ class ViTConfig(EncoderConfig):
         layer_scale: initial gain of LayerScale; None: no LayerScale.
         drop_path: rate of the last of ``num_blocks``; it grows linearly from 0 at the first.
         out_indices: zero-based blocks whose outputs are returned, ascending.
+        num_later_blocks: number of blocks after the last of ``out_indices``, run by a head (EoMT).
+            The LayerNorm then follows these blocks, and the returned tokens are not normalised.
         final_norm: apply one LayerNorm to every output (Depth Anything: True, official DPT: False).
         padding: see :class:`dpt.nn.base.Encoder`.
     """
@@ -188,6 +191,7 @@ class ViTConfig(EncoderConfig):
     layer_scale: float | None = None
     drop_path: float = Field(0.0, ge=0, lt=1)
     out_indices: tuple[int, ...] = (2, 5, 8, 11)
+    num_later_blocks: int = Field(0, ge=0)
     final_norm: bool = False
     padding: Padding = "bottom_right"
 
@@ -197,7 +201,7 @@ class ViTConfig(EncoderConfig):
             raise ValueError(f"embed_dim={dim} is not a multiple of num_heads={heads}")
         if self.position == "concat" and not 0 < part < dim:
             raise ValueError(f"position_dim={part}: must lie between 0 and embed_dim={dim}")
-        check_out_indices(self.out_indices, self.num_blocks)
+        check_out_indices(self.out_indices, self.num_blocks, self.num_later_blocks)
         if not 1 <= self.patch_size <= min(self.image_size):
             raise ValueError(
                 f"image_size={list(self.image_size)} must hold a patch, and "
@@ -208,12 +212,18 @@ class ViTConfig(EncoderConfig):
         return VisionTransformer(self)
 
 
-def check_out_indices(indices: Sequence[int], num_blocks: int) -> None:
-    """Raises a ValueError unless ``indices`` ascend within 0..num_blocks - 1."""
+def check_out_indices(indices: Sequence[int], num_blocks: int, later: int = 0) -> None:
+    """Raises a ValueError unless ``indices`` ascend within 0..num_blocks - 1 and at least ``later``
+    blocks follow the last one."""
     if not indices or list(indices) != sorted(set(indices) & set(range(num_blocks))):
         raise ValueError(
             f"out_indices={list(indices)}: must ascend within 0..{num_blocks - 1} (zero-based) and "
             "name at least one"
+        )
+    if indices[-1] + later >= num_blocks:
+        raise ValueError(
+            f"num_later_blocks={later}: only {num_blocks - 1 - indices[-1]} come after the block "
+            f"{indices[-1]} of out_indices"
         )
 
 
@@ -242,8 +252,11 @@ class VisionTransformer(Encoder):
             entries = self.grid[0] * self.grid[1] + self.cls_position
             self.pos_embed = nn.Parameter(torch.zeros(1, entries, code_dim))
         self.checkpoints_activations = False
-        self.blocks = nn.ModuleList(self.make_block(i) for i in range(config.out_indices[-1] + 1))
-        self.norm = nn.LayerNorm(dim, eps=config.norm_eps) if config.final_norm else nn.Identity()
+        self.num_later_blocks = config.num_later_blocks
+        count = config.out_indices[-1] + 1 + config.num_later_blocks
+        self.blocks = nn.ModuleList(self.make_block(i) for i in range(count))
+        has_norm = config.final_norm or config.num_later_blocks
+        self.norm = nn.LayerNorm(dim, eps=config.norm_eps) if has_norm else nn.Identity()
         self.init_weights()
 
     def make_patch_embed(self, dim: int) -> nn.Module:
@@ -313,14 +326,25 @@ class VisionTransformer(Encoder):
         tokens = self.embed(map_BDhw)
         biases = self.attention_biases((map_BDhw.shape[-2], map_BDhw.shape[-1]))
         levels = []
-        for i, (block, bias) in enumerate(zip(self.blocks, biases, strict=False)):
-            if self.checkpoints_activations and self.training and torch.is_grad_enabled():
-                tokens = checkpoint(block, tokens, bias, use_reentrant=False)
-            else:
-                tokens = block(tokens, bias)
+        for i, bias in zip(range(self.config.out_indices[-1] + 1), biases, strict=False):
+            tokens = self.run_block(i, tokens, bias)
             if i in self.config.out_indices:
-                levels.append(self.norm(tokens))
+                levels.append(tokens if self.num_later_blocks else self.norm(tokens))
         return levels
+
+    def run_block(self, index: int, tokens: Tensor, bias: Tensor | None) -> Tensor:
+        block = self.blocks[index]
+        if self.checkpoints_activations and self.training and torch.is_grad_enabled():
+            return checkpoint(block, tokens, bias, use_reentrant=False)
+        return block(tokens, bias)
+
+    def later_block(
+        self, index: int, tokens: Tensor, *, visible: Tensor | None, grid: tuple[int, int]
+    ) -> Tensor:
+        return self.run_block(self.config.out_indices[-1] + 1 + index, tokens, visible)
+
+    def later_norm(self, tokens: Tensor) -> Tensor:
+        return self.norm(tokens)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Keeps only each block's input and recomputes the rest in the backward pass."""

@@ -7,6 +7,7 @@ from dpt.objectives.base import OBJECTIVES, Objective
 from dpt.objectives.depth import DepthObjective
 from dpt.objectives.image import ClassificationObjective, RegressionObjective
 from dpt.objectives.inpainting import InpaintingObjective
+from dpt.objectives.masks import InstanceObjective, PanopticObjective
 from dpt.objectives.segmentation import SegmentationObjective
 
 for _module in iter_modules(__path__):  # each adds its objectives to OBJECTIVES

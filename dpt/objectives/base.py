@@ -13,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.functional import OutputResize, resize
+from dpt.losses.masks import SetLoss
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
+from dpt.segments import Segments
 from dpt.types import Batch, OutputSpec, Target
 from dpt.viz import output_panel
 
@@ -56,7 +58,7 @@ class Objective(nn.Module, ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "head" in vars(cls):
-            other = OBJECTIVES.setdefault(cls.head, cls)
+            other = OBJECTIVES.get(cls.head, cls)
             if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise ValueError(
                     f"{cls.__module__}.{cls.__qualname__}: the head {cls.head} has the objective "
@@ -187,17 +189,39 @@ class ClassObjective(Objective):
     @classmethod
     def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
         names = cls.class_names(data)
-        if output.channels != len(names):
+        if output.num_classes != len(names):
             raise ValueError(
-                f"the checkpoint's {output.name} head has {output.channels} classes, but the data "
-                f"has {len(names)}: evaluate on the data it was trained for"
+                f"the checkpoint's {output.name} head has {output.num_classes} classes, but the "
+                f"data has {len(names)}: evaluate on the data it was trained for"
             )
         return super().from_output(output, data, protocol)
 
     def refuse_teacher(self, output: OutputSpec) -> str | None:
-        if output.channels == self.num_classes:
+        if output.num_classes == self.num_classes:
             return None
-        return f"it has {output.channels} classes, not {self.num_classes}"
+        return f"it has {output.num_classes} classes, not {self.num_classes}"
+
+
+class PixelClassObjective(ClassObjective):
+    """An objective of a head for the classes of pixels, with their names and colours."""
+
+    @classmethod
+    def class_names(cls, data: Any) -> tuple[str, ...]:
+        return data.info.class_names
+
+    @classmethod
+    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().from_data(data, settings)
+        return {**found, "class_names": data.info.class_names, "palette": data.info.palette}
+
+    def set_losses(
+        self, loss: SetLoss, outputs: Outputs, labels: Tensor, truth: Sequence[Segments]
+    ) -> dict[str, Tensor]:
+        """The terms of a set loss for the outputs of :class:`dpt.nn.masks.QueryHead`."""
+        masks, classes = outputs[f"{self.head}_masks"], outputs[f"{self.head}_classes"]
+        pixels = outputs.get(f"{self.head}_auxiliary")
+        terms = loss(masks, classes, truth, pixels=pixels, labels=labels)
+        return {f"loss_{name}": self.weight * value for name, value in terms.items()}
 
 
 def mean_guesses(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]:

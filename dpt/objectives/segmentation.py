@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,14 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.functional import FEW_CLASSES, chunked_argmax, resize, upsample
+from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
-from dpt.objectives.base import ClassObjective, Outputs, mean_guesses, nearest, to_numpy
+from dpt.objectives.base import Outputs, PixelClassObjective, mean_guesses, nearest, to_numpy
+from dpt.segments import segments_of
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
 from dpt.viz import segmentation_panel
 
 
-class SegmentationObjective(ClassObjective):
+class SegmentationObjective(PixelClassObjective):
     """Trains ``outputs["segmentation"]``, logits (B, K, H, W), and scores its argmax.
 
     Args:
@@ -27,7 +29,9 @@ class SegmentationObjective(ClassObjective):
         palette: colours of the classes, rows of RGB in 0..255; empty for the default colours.
         loss: called with logits (B, K, h, w), which it upsamples, and labels (B, H, W).
         kind: of the head: ``dpt`` reads the decoder's map, ``linear`` the encoder's own tokens, see
-            :class:`dpt.nn.LinearSegmentationHead`.
+            :class:`dpt.nn.LinearSegmentationHead`; ``masks`` has queries, see :mod:`dpt.nn.masks`.
+        num_queries: of ``masks``.
+        set_loss: of ``masks``, in place of ``loss``, which its term of pixels uses.
         auxiliary_weight: factor of the same loss on the auxiliary head (Ranftl et al. 2021,
             section 4.2: 0.2 on the penultimate fusion output); 0 leaves the head out. A linear head
             has none.
@@ -45,7 +49,9 @@ class SegmentationObjective(ClassObjective):
         class_names: Sequence[str] = (),
         palette: Sequence[Sequence[int]] = (),
         loss: nn.Module | None = None,
-        kind: Literal["dpt", "linear"] = "dpt",
+        kind: Literal["dpt", "linear", "masks"] = "dpt",
+        num_queries: int = 100,
+        set_loss: SetLoss | None = None,
         auxiliary_weight: float = 0.2,
         dropout: float = 0.1,
         weight: float = 1.0,
@@ -62,23 +68,21 @@ class SegmentationObjective(ClassObjective):
             "class_names": list(self.metrics.class_names),
             "palette": [list(row) for row in palette],
         }
-        if kind == "linear":
-            self.head_options["kind"] = kind
-        else:
+        self.set_loss = (set_loss or SetLoss()) if kind == "masks" else None
+        if kind == "dpt":
             self.head_options["auxiliary"] = auxiliary_weight > 0
-
-    @classmethod
-    def class_names(cls, data: Any) -> tuple[str, ...]:
-        return data.info.class_names
-
-    @classmethod
-    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-        info = data.info
-        found = super().from_data(data, settings)
-        return {**found, "class_names": info.class_names, "palette": info.palette}
+        else:
+            self.head_options["kind"] = kind
+        if self.set_loss is not None:
+            self.set_loss.pixel_loss = self.loss
+            self.head_options["num_queries"] = num_queries
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]
+        if self.set_loss is not None:
+            nothing = torch.zeros_like(labels[0])
+            truth = [segments_of(each, nothing, (False,) * self.num_classes) for each in labels]
+            return self.set_losses(self.set_loss, outputs, labels, truth)
         terms = {"loss_segmentation": self.weight * self.loss(outputs["segmentation"], labels)}
         auxiliary = outputs.get("segmentation_auxiliary")
         if auxiliary is not None:

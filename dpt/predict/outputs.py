@@ -7,6 +7,7 @@ folders that begin with its head's name.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,14 +15,17 @@ from typing import Any
 import cv2
 import numpy as np
 import PIL.Image
+from pycocotools import mask as coco
 
 from dpt.predict.predictor import Prediction, depth_unit
+from dpt.segments import OBJECT_IDS
 from dpt.types import OutputSpec
 from dpt.viz import (
     COLORMAPS,
     color_limits,
     colorize_labels,
     colorize_output,
+    colorize_segments,
     legend,
     overlay,
     palette_of,
@@ -33,7 +37,7 @@ KITTI_SCALE = 1 / 256
 _LARGEST = 65535
 PIXELS_AT_ONCE = 2**20
 """Pictures of larger images are painted in bands of rows of this many pixels."""
-FORMATS = ("png", "npy", "color", "overlay")
+FORMATS = ("png", "npy", "color", "overlay", "json")
 
 Span = tuple[float, float]
 Photo = np.ndarray | None
@@ -114,6 +118,10 @@ def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
         if kind == "depth":
             found["png"].append(Product(name, folder, ".png", encode_depth))
             found["color"].append(Product(name, f"{folder}_color", ".png", paint_explained))
+        elif kind == "masks":
+            found["png"].append(Product(name, folder, ".png", encode_segments))
+            found["json"].append(Product(name, f"{folder}_json", ".json", encode_objects))
+            found["overlay"].append(Product(name, f"{folder}_overlay", ".png", paint_explained))
         elif kind == "logits":
             found["png"].append(Product(name, folder, ".png", encode_labels))
             place = "overlay" if folder == "labels" else f"{folder}_overlay"
@@ -127,8 +135,8 @@ def products_of(formats: Sequence[str], outputs: Mapping[str, OutputSpec]) -> li
     """The files for each image.
 
     Args:
-        formats: names of formats; by default ``png``, ``color`` and ``overlay``, and the arrays of
-            outputs of kind ``map``.
+        formats: names of formats; by default all but ``npy``, and the arrays of outputs of kind
+            ``map``.
         outputs: of the model.
 
     Raises:
@@ -141,9 +149,10 @@ def products_of(formats: Sequence[str], outputs: Mapping[str, OutputSpec]) -> li
         if not possible[name]:
             kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
             raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")
-    chosen = [p for name in formats or ("png", "color", "overlay") for p in possible[name]]
+    usual = ("png", "color", "overlay", "json")
+    chosen = [p for name in formats or usual for p in possible[name]]
     if not formats:
-        chosen += [p for p in possible["npy"] if outputs[p.name].kind not in ("depth", "logits")]
+        chosen += [p for p in possible["npy"] if outputs[p.name].kind == "map"]
     return list(dict.fromkeys(chosen))
 
 
@@ -232,6 +241,33 @@ def encode_labels(name: str, prediction: Prediction, *_: object) -> np.ndarray |
     return file.getvalue()
 
 
+def encode_segments(name: str, prediction: Prediction, *_: object) -> np.ndarray:
+    """Numbers of the segments as in COCO's panoptic files: uint8 (H, W, 3), R + 256 G + 65536 B."""
+    codes = prediction.arrays[name]
+    ids = np.where(codes < 0, 0, codes % OBJECT_IDS)
+    return np.stack([ids % 256, ids // 256, np.zeros_like(ids)], axis=2).astype(np.uint8)
+
+
+def encode_objects(name: str, prediction: Prediction, *_: object) -> bytes:
+    """The segments as a JSON list of entries like those of COCO's results, masks as RLE."""
+    found = []
+    for segment in prediction.segments_of(name):
+        code = coco.encode(np.asfortranarray(segment.mask.astype(np.uint8)))
+        found.append(
+            {
+                "id": segment.id,
+                "category_id": segment.class_id,
+                "category": segment.class_name,
+                "isthing": segment.is_thing,
+                "score": round(segment.score, 6),
+                "bbox": segment.box,
+                "area": int(segment.mask.sum()),
+                "segmentation": {**code, "counts": code["counts"].decode()},
+            }
+        )
+    return json.dumps(found).encode()
+
+
 # ------------------------------------------------------------------------------ painting
 
 
@@ -263,6 +299,9 @@ def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.n
         if spec.kind == "logits":
             assert image is not None
             return overlay(image[rows], colorize_labels(band, palette_of(spec), ignore_index=-1))
+        if spec.kind == "masks":
+            assert image is not None
+            return overlay(image[rows], colorize_segments(band, palette_of(spec), spec.things))
         maps = band.transpose(2, 0, 1) if band.ndim == 3 else band
         return colorize_output(maps, spec, limits=limits, colormap=style.colormap)
 

@@ -6,29 +6,61 @@ Shapes: (H, W) the image, (h, w) the network's input, C channels or classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Literal, TypeVar, get_args, overload
 
+import cv2
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.data.resize import resize_image
 from dpt.depthmath import at_least_float32
-from dpt.functional import chunked_argmax, upsample
+from dpt.functional import chunked_argmax, resize, upsample
 from dpt.model import DPT
-from dpt.nn.tta import flipped_mean
+from dpt.nn.tta import flipped_mean, require_positions
 from dpt.predict.inputs import Image, as_rgb
 from dpt.predict.tiling import predict_tiles
+from dpt.segments import OBJECT_IDS, SegmentMap, panoptic_segments
 from dpt.types import Calibration, OutputKind, OutputSpec
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 T = TypeVar("T")
+
+SEGMENT_PIXELS = 2**21
+"""Segments of larger images are computed at this number of pixels."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A predicted object, or an area of stuff.
+
+    Attributes:
+        id: 1, 2, ... in an image.
+        class_id, class_name: its class.
+        is_thing: whether objects of the class are told apart.
+        score: probability of the class.
+        mask: bool (H, W).
+    """
+
+    id: int
+    class_id: int
+    class_name: str
+    is_thing: bool
+    score: float
+    mask: np.ndarray
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """The smallest box around the mask: left, top, width and height in pixels."""
+        left, top, width, height = cv2.boundingRect(self.mask.astype(np.uint8))
+        return left, top, width, height
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +73,18 @@ class Prediction:
     Attributes:
         arrays: every prediction by the output's name. Dense outputs have the image's size: float32
             (H, W) or (H, W, C), and class ids (H, W) in uint8, or uint16 for more than 256
-            classes. Outputs for the whole image: probabilities float32 (C,), or values float32 ()
-            or (C,).
+            classes. Segments: int32 (H, W), class · ``dpt.segments.OBJECT_IDS`` + number of the
+            segment, -1 where there is none. Outputs for the whole image: probabilities float32
+            (C,), or values float32 () or (C,).
         outputs: the declaration of each output.
+        scores: of each output with segments, the scores of its segments 1, 2, ..., (N,).
         not_finite: names of the outputs for which the network gave NaN or infinity.
     """
 
     arrays: Mapping[str, np.ndarray]
     outputs: Mapping[str, OutputSpec]
     not_finite: tuple[str, ...] = ()
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def require_finite(self) -> None:
         """Raises ValueError if the network gave NaN or infinity."""
@@ -107,6 +142,32 @@ class Prediction:
         """Names of the classes of ``labels``, or else of ``class_id``; empty if unknown."""
         spec = self._spec("logits") or self._spec("logits", dense=False)
         return () if spec is None else spec.class_names
+
+    @property
+    def panoptic(self) -> np.ndarray | None:
+        """Segments as int32 codes (H, W), see ``arrays``."""
+        return self._first("masks")
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The objects and the areas of stuff."""
+        spec = self._spec("masks")
+        return [] if spec is None else self.segments_of(spec.name)
+
+    @property
+    def instances(self) -> list[Segment]:
+        """The objects."""
+        return [segment for segment in self.segments if segment.is_thing]
+
+    def segments_of(self, name: str) -> list[Segment]:
+        """The segments of an output."""
+        codes, spec, found = self.arrays[name], self.outputs[name], []
+        for code in np.unique(codes[codes >= 0]).tolist():
+            class_id, number = divmod(code, OBJECT_IDS)
+            score, is_thing = float(self.scores[name][number - 1]), spec.things[class_id]
+            label = spec.class_name(class_id)
+            found.append(Segment(number, class_id, label, is_thing, score, codes == code))
+        return sorted(found, key=lambda segment: segment.id)
 
     @property
     def value(self) -> float | None:
@@ -185,6 +246,8 @@ class Predictor:
         self.preprocessing = model.preprocessing
         self.calibration: Calibration | None = model.calibration
         self.network_outputs = model.outputs
+        if flip or tile is not None:
+            require_positions(model.outputs)
         self._depth = next((n for n, s in model.outputs.items() if s.kind == "depth"), None)
         fast = model.optimize_for_inference(compiled=False).to(self.device, self.dtype)
         self._forward = partial(fast, upsample_logits=False)
@@ -285,9 +348,14 @@ class Predictor:
             )
         not_finite = tuple(name for name in outputs if not found[name].isfinite().all())
         arrays: dict[str, np.ndarray] = {}
+        scores: dict[str, np.ndarray] = {}
         for name, spec in outputs.items():
             values = found[name]
-            if spec.dense and spec.kind == "logits":
+            if spec.kind == "masks":
+                masks = resize(values, (height, width))[0]
+                segments = self._segments(masks, found[f"{name}_classes"][0], spec, prepared.size)
+                values, scores[name] = segments.codes.int(), segments.scores.cpu().numpy()
+            elif spec.dense and spec.kind == "logits":
                 if prepared.large is None:  # first to the size of the input, as in evaluation
                     values = upsample(values, (height, width))
                 dtype = torch.uint8 if values.shape[1] <= 256 else torch.int32
@@ -300,8 +368,23 @@ class Predictor:
             if name == self._depth and self.calibration is not None:
                 values = self.calibration.to_metres(values)
             array = np.array(values.cpu().numpy(), order="C")  # a copy, not a view of the batch
-            arrays[name] = array.astype(np.uint16) if array.dtype == np.int32 else array
-        return Prediction(arrays, outputs, not_finite)
+            wide = spec.kind == "logits" and array.dtype == np.int32
+            arrays[name] = array.astype(np.uint16) if wide else array
+        return Prediction(arrays, outputs, not_finite, scores)
+
+    @staticmethod
+    def _segments(
+        masks: Tensor, classes: Tensor, spec: OutputSpec, size: tuple[int, int]
+    ) -> SegmentMap:
+        """The segments of mask logits (Q, h, w) at ``size``."""
+        scale = min(1.0, (SEGMENT_PIXELS / (size[0] * size[1])) ** 0.5)
+        small = (max(1, round(size[0] * scale)), max(1, round(size[1] * scale)))
+        options = {"threshold": spec.threshold, "overlap": spec.overlap}
+        found = panoptic_segments(masks, classes, spec.things, size=small, **options)
+        if small == size:
+            return found
+        ids = F.interpolate(found.ids[None, None].float(), size=size, mode="nearest-exact")
+        return found._replace(ids=ids[0, 0].long())
 
 
 def batches(items: Iterable[T], size: int, *, key: Callable[[T], Hashable]) -> Iterator[list[T]]:

@@ -70,6 +70,7 @@ class Task(L.LightningModule):
         self.nonfinite: list[str] = []  # images whose prediction there is not finite
         self.scored_step = -1  # step of the last validation
         self.optimizer_settings: list[dict[str, Any]] = []  # of each group, as configured
+        self.total_steps = math.inf
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """uint8 images (B, 3, H, W) to the model's outputs."""
@@ -86,12 +87,15 @@ class Task(L.LightningModule):
 
     def on_train_start(self) -> None:
         self.guard.keep_statistics()
+        self.total_steps = float(self.trainer.estimated_stepping_batches)
 
     def on_train_end(self) -> None:
         self.guard.fetch(self.trainer)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         inputs, batch = self._prepare(batch, step=self.global_step)
+        for head in self.model.heads.values():
+            head.set_progress(self.global_step / self.total_steps)
         outputs = self.model(inputs, upsample_logits=False)  # losses upsample the logits
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():

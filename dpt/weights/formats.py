@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dpt.files import few
 from dpt.weights.depth_anything import DepthAnything, Dinov2
+from dpt.weights.eomt import Eomt
 from dpt.weights.files import WEIGHTS_FILE, Source, open_source
 from dpt.weights.format import (
     Checkpoint,
@@ -58,7 +59,9 @@ class Native(Format):
         return []
 
 
-FORMATS: list[Format] = [Native(), Official(), Transformers(), DepthAnything(), Dinov2(), Smp()]
+FORMATS: list[Format] = [
+    Native(), Official(), Transformers(), Eomt(), DepthAnything(), Dinov2(), Smp(),
+]  # fmt: skip
 """Every format. A new one is a module with its class, and an entry here."""
 WRITABLE = {f.name: f for f in FORMATS if f.encoders}
 

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from dpt.data import DataError, FolderDataset
+from dpt.data.datasets.files import numbered
 from dpt.data.formats.labels import LabelRule
 from dpt.types import IGNORE_INDEX
 
@@ -418,6 +419,44 @@ def test_sizes_must_agree(tmp_path):
         dataset[0]
     with pytest.raises(DataError, match=r"8x6 but its mask is 6x8.*EXIF"):
         one(tmp_path, ids(size=(8, 6)))[0]
+
+
+# --------------------------------------------------------------------------------- objects
+
+
+def with_objects(root: Path, objects: np.ndarray, **options) -> FolderDataset:
+    write(root / "ids/train/a.png", objects)
+    names = ["road", "car", "person"]
+    return one(root, ids(1), objects="ids", class_names=names, **options)
+
+
+def test_objects_are_numbered(tmp_path):
+    """Whole numbers, or R + 256 G + 65536 B; those below ``first_object`` are none."""
+    stored = np.repeat([[0, 9, 26001, 26002]], 6, 0).repeat(2, 1).astype(np.uint16)
+    data = with_objects(tmp_path, stored, first_object=1000, things=["car", 2])
+    assert data.info.things == (False, True, True)
+    assert data[0]["objects"][0].tolist() == [0, 0, 0, 0, 1, 1, 2, 2]
+    rgb = np.stack([stored % 256, stored // 256, stored // 26001], 2).astype(np.uint8)
+    assert with_objects(tmp_path, rgb)[0]["objects"][0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"things": ["tram", 3]}, "data.things: tram, 3 are no classes: choose from road"),
+        ({"labels": None, "num_classes": None}, "data.objects needs data.labels"),
+        ({"size": (3, 4)}, r"8x6 but its map of objects is 4x3 \(.*ids/train/a\.png\)"),
+    ],
+)
+def test_mistakes_of_objects_are_named(tmp_path, change, message):
+    size = change.pop("size", (6, 8))
+    with pytest.raises(DataError, match=message):
+        with_objects(tmp_path, ids(size=size), **change)[0]
+
+
+def test_the_number_of_objects_is_bounded():
+    with pytest.raises(DataError, match=r"a\.png: 90000 objects, at most 65535 in an image"):
+        numbered(np.arange(90000).reshape(300, 300), "a.png")
 
 
 # ---------------------------------------------------------------------------------- validate

@@ -86,7 +86,7 @@ def test_value_is_the_free_distance_ahead(train):
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_depth_back_projects_to_floors_and_ceilings(kind):
     scene = LAYOUTS[kind](np.random.default_rng(list(LAYOUTS).index(kind)))
-    _, depth, labels = shading.render(scene, SMALL, np.random.default_rng(0))
+    _, depth, labels, _ = shading.render(scene, SMALL, np.random.default_rng(0))
     rows, columns = np.indices(SMALL) + 0.5
     focal = scene.camera.focal * SMALL[1]
     local = np.stack([(columns - SMALL[1] / 2) / focal, (rows - SMALL[0] / 2) / focal])

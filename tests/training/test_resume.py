@@ -112,7 +112,8 @@ def assert_same_run(found, expected, steps=20):
 def killed_and_resumed(folder, step, *overrides):
     """A run killed after ``step`` and resumed to its end."""
     start_and_kill(folder, step, *overrides)
-    out = finish(start(f"resume={folder}"))
+    again = [o for o in overrides if o.startswith("task=")]  # RUN names another
+    out = finish(start(f"resume={folder}", *again))
     assert f"resume: from {folder}/checkpoints/last.ckpt" in out
     return folder
 
@@ -124,6 +125,8 @@ CASES = {
     "two ranks, two workers": ("trainer.devices=2", "trainer.strategy=ddp", "data.num_workers=2"),
     "average": ("callbacks=ema", "callbacks.checkpoint.every_n_train_steps=1"),
     "accumulated": ("trainer.accumulate_grad_batches=3",),
+    "queries": ("task=panoptic",),
+    "queries on two ranks": ("task=panoptic", "trainer.devices=2", "trainer.strategy=ddp"),
 }
 
 

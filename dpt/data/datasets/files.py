@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,24 +21,34 @@ from dpt.files import DataError, data_root, few, printable, read_text
 from dpt.types import DatasetInfo, Sample
 
 
-class FileTable:
-    """The ``Files`` of many samples, pickled into one block of bytes.
+class PickledRows:
+    """Plain data of many samples, pickled into one block of bytes.
 
     Worker processes share its memory. Many objects would be copied into each of them page by page,
     because reading an object writes its count of references.
     """
 
-    def __init__(self, files: Iterable[Files]) -> None:
-        rows = [pickle.dumps(tuple(each)) for each in files]
-        self._rows = b"".join(rows)
-        self._ends = np.cumsum([0, *map(len, rows)])
+    def __init__(self, rows: Iterable[Any]) -> None:
+        pickled = [pickle.dumps(row) for row in rows]
+        self._rows = b"".join(pickled)
+        self._ends = np.cumsum([0, *map(len, pickled)])
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, index: int) -> Files:
+    def __getitem__(self, index: int) -> Any:
         index = range(len(self))[index]
-        return Files(*pickle.loads(self._rows[self._ends[index] : self._ends[index + 1]]))
+        return pickle.loads(self._rows[self._ends[index] : self._ends[index + 1]])
+
+
+class FileTable(PickledRows):
+    """The ``Files`` of many samples."""
+
+    def __init__(self, files: Iterable[Files]) -> None:
+        super().__init__(tuple(each) for each in files)
+
+    def __getitem__(self, index: int) -> Files:
+        return Files(*super().__getitem__(index))
 
 
 FRACTIONS = {"train": 0.9, "val": 0.1}
@@ -121,7 +131,7 @@ class FileDataset(Dataset):
                 scale = min(1.0, max(self.cache_size[0] / height, self.cache_size[1] / width))
                 size = (round(height * scale), round(width * scale))
                 sample["image"] = resize_image(sample["image"], size)
-                for key in ("labels", "depth", "valid"):
+                for key in ("labels", "objects", "depth", "valid"):
                     if key in sample:
                         sample[key] = resize_map(sample[key], size)
             for value in sample.values():
@@ -147,6 +157,10 @@ class FileDataset(Dataset):
             raw = self.read_raw_labels(index)
             if raw is not None:
                 sample["labels"] = self.label_rule(raw, source=files.labels or self.name(index))
+        if self.info.things and "labels" in sample:
+            raw = self.read_raw_objects(index)
+            if raw is not None:
+                sample["objects"] = numbered(raw, files.objects or self.name(index))
         if self.depth_rule is not None:
             raw = self.read_raw_depth(index)
             if raw is not None:
@@ -173,6 +187,11 @@ class FileDataset(Dataset):
             return None
         return io.read_labels(path, colors=self.label_rule.colors)
 
+    def read_raw_objects(self, index: int) -> np.ndarray | None:
+        """Object ids, integers (H, W), 0 where there is none; None if the sample has none."""
+        path = self._files[index].objects
+        return None if path is None else io.read_objects(path)
+
     def read_raw_depth(self, index: int) -> np.ndarray | None:
         """Depth values as stored, (H, W); None if the sample has no depth."""
         path = self._files[index].depth
@@ -186,9 +205,22 @@ class FileDataset(Dataset):
         return f"every pixel of {source} is invalid: {self.depth_rule.explain(raw)}"
 
 
+MAX_OBJECTS = 65535
+
+
+def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
+    """Object ids (H, W) as 1, 2, ... in their order, uint16; ids of 0 and below are 0."""
+    present, places = np.unique(np.maximum(ids, 0), return_inverse=True)
+    numbers = np.arange(len(present)) + (present[0] != 0)
+    if numbers[-1] > MAX_OBJECTS:
+        fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
+        raise DataError(f"{source}: {fault}: cut it into parts")
+    return numbers[places].reshape(ids.shape).astype(np.uint16)
+
+
 def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files]:
     """``files``; DataError if there are none or one does not exist. ``source`` names them."""
-    paths = [path for item in files for path in (item.image, item.labels, item.depth) if path]
+    paths = [p for f in files for p in (f.image, f.labels, f.depth, f.objects) if p]
     absent = [str(path) for path in paths if not path.is_file()]
     if absent:
         raise DataError(

@@ -6,9 +6,12 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list, share_out
@@ -16,7 +19,7 @@ from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
 from dpt.files import DataError, few, missing_path
-from dpt.types import IGNORE_INDEX
+from dpt.types import IGNORE_INDEX, DatasetInfo
 
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
 
@@ -32,6 +35,9 @@ class FolderDataset(FileDataset):
     images: str = "images"
     labels: str | None = None
     depth: str | None = None
+    objects: str | None = None
+    things: Sequence[str | int] | None = None
+    first_object: Annotated[int, Field(ge=1)] = 1
     num_classes: int | None = None
     ignore_index: int | Sequence[int] | None = IGNORE_INDEX
     label_map: LabelMap | None = None
@@ -43,6 +49,7 @@ class FolderDataset(FileDataset):
     images_name: str = "%stem"
     labels_name: str = "%stem"
     depth_name: str = "%stem"
+    objects_name: str = "%stem"
     split_names: Mapping[str, str] | None = None
     split_files: Mapping[str, str | None] | None = None
     fractions: Mapping[str, float] | None = None
@@ -71,6 +78,24 @@ class FolderDataset(FileDataset):
             colors=self.label_colors,
         )
 
+    def make_info(self) -> DatasetInfo:
+        info = super().make_info()
+        if self.objects is None:
+            return info
+        names = info.class_names
+        if not names:
+            raise DataError("data.objects needs data.labels, the classes of the objects")
+        things = range(len(names)) if self.things is None else self.things
+        unknown = [str(t) for t in things if t not in names and t not in range(len(names))]
+        if unknown:
+            raise DataError(f"data.things: {few(unknown)} are no classes: choose from {few(names)}")
+        flags = tuple(k in things or name in things for k, name in enumerate(names))
+        return replace(info, targets=(*info.targets, "objects"), things=flags)
+
+    def read_raw_objects(self, index: int) -> np.ndarray | None:
+        raw = super().read_raw_objects(index)
+        return None if raw is None else np.where(raw < self.first_object, 0, raw)
+
     def list_files(self) -> list[Files]:
         if self._lists.get(self.split, "").endswith(".csv"):
             return self._read_table(self.list_file())
@@ -90,8 +115,9 @@ class FolderDataset(FileDataset):
         kinds: dict[str, tuple[str | None, str, tuple[str, ...]]] = {
             "labels": (self.labels, self.labels_name, io.LABEL_SUFFIXES),
             "depth": (self.depth, self.depth_name, io.DEPTH_SUFFIXES),
+            "objects": (self.objects, self.objects_name, io.LABEL_SUFFIXES),
         }
-        maps: dict[str, dict[str, Path]] = {}
+        maps: dict[str, dict[str, Any]] = {}
         stray: list[Path] = []
         for kind, (template, name, suffixes) in kinds.items():
             if template is None:
@@ -108,8 +134,8 @@ class FolderDataset(FileDataset):
             maps[kind] = found
             if own_maps or not own:  # else they may belong to another split's photos
                 stray += [path for key, path in found.items() if key not in photos]
-        labels, depth = maps.get("labels", {}), maps.get("depth", {})
-        return self._keep([Files(photos[k], labels.get(k), depth.get(k)) for k in keys], stray)
+        files = [Files(photos[k], **{kind: m.get(k) for kind, m in maps.items()}) for k in keys]
+        return self._keep(files, stray)
 
     def _keep(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
         """``files`` without the images that have neither labels nor depth, if they are skipped."""
@@ -150,14 +176,16 @@ class FolderDataset(FileDataset):
 
     def _read_table(self, path: Path) -> list[Files]:
         """The split's rows of a CSV table of paths below the root."""
-        kinds = [k for k, used in {"mask": self.labels, "depth": self.depth}.items() if used]
+        columns = {"mask": "labels", "depth": "depth", "objects": "objects"}
+        kinds = [column for column, kind in columns.items() if getattr(self, kind)]
         names = (self.split, (self.split_names or {}).get(self.split))
         files: list[Files] = []
         rows = io.read_table(path, ["split", "image", *kinds], remedy="name the columns so")
         for _, (split, image, *texts) in rows:
             if split in names:
-                maps = {k: self.folder / text for k, text in zip(kinds, texts, strict=True) if text}
-                files.append(Files(self.folder / image, maps.get("mask"), maps.get("depth")))
+                pairs = zip(kinds, texts, strict=True)
+                maps: dict[str, Any] = {columns[k]: self.folder / text for k, text in pairs if text}
+                files.append(Files(self.folder / image, **maps))
         return existing(self._keep(files), source=path, remedy="check data.root and the table")
 
     @property

@@ -137,6 +137,14 @@ def _read_stored_labels(path: str | Path) -> np.ndarray:
     return labels
 
 
+def read_objects(path: str | Path) -> np.ndarray:
+    """Object ids, int64 (H, W): a file of whole numbers, or R + 256 G + 65536 B of an RGB file."""
+    stored = _read_stored_labels(path)
+    if stored.ndim == 3:
+        return stored.astype(np.int64) @ np.array([1, 256, 65536])
+    return stored.astype(np.int64)
+
+
 def read_table(
     path: str | Path, columns: Sequence[str], *, remedy: str
 ) -> Iterator[tuple[str, list[str]]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpt.data.base import Dataset
 from dpt.data.scenes.layouts import LAYOUTS
-from dpt.data.scenes.shading import render
+from dpt.data.scenes.shading import THINGS, render
 from dpt.files import MAX_PIXELS
 from dpt.types import DatasetInfo, Sample
 
@@ -46,10 +46,11 @@ class ScenesDataset(Dataset):
     """
 
     info = DatasetInfo(
-        targets=("depth", "labels", "class_id", "value"),
+        targets=("depth", "labels", "objects", "class_id", "value"),
         class_names=tuple(CLASSES),
         palette=tuple(CLASSES.values()),
         max_depth=MAX_DEPTH,
+        things=tuple(k in THINGS for k in range(len(CLASSES))),
     )
     class_id_names = tuple(LAYOUTS)
     reads_files = False
@@ -80,7 +81,7 @@ class ScenesDataset(Dataset):
         rng = np.random.default_rng((self.seed, SPLITS[self.split], int(index)))
         class_id = int(rng.integers(len(LAYOUTS)))
         scene = LAYOUTS[self.class_id_names[class_id]](rng)
-        image, depth, labels = render(scene, self.size, rng)
+        image, depth, labels, objects = render(scene, self.size, rng)
         valid = depth <= MAX_DEPTH
         height, width = (side // 3 for side in self.size)
         return Sample(
@@ -88,6 +89,7 @@ class ScenesDataset(Dataset):
             depth=np.where(valid, depth, np.float32(0)),
             valid=valid,
             labels=labels,
+            objects=objects,
             class_id=class_id,
             value=min(float(depth[height:-height, width:-width].min()), MAX_DEPTH),
             index=int(index),

@@ -51,6 +51,7 @@ class Site:
     shell: Shell
     solids: list[Solid] = field(default_factory=list)
     surfaces: list[Surface] = field(default_factory=list)
+    objects: list[int] = field(default_factory=list)  # of each solid, from 1
     taken: list[Size] = field(default_factory=lambda: [(0.0, 0.0, 0.55)])
     """Circles (x, y, radius) on the ground; the first one is room for the camera."""
 
@@ -85,8 +86,10 @@ class Site:
         windows: Windows | None = None,
         turn: float = 0.0,
         lying: bool = False,
+        joined: bool = False,
     ) -> None:
-        """Adds a solid; by default a colourful object of its own class."""
+        """Adds a solid, by default a colourful object of its own class; ``joined`` makes it a part
+        of the object before."""
         cos, sin = np.cos(turn), np.sin(turn)
         rotation = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1.0]])
         if lying:  # its z axis becomes horizontal
@@ -96,6 +99,7 @@ class Site:
         label = shading.BOX + _KINDS.index(kind) if label is None else label
         material = material or _random_material(self.rng, OBJECTS, 0.45, gloss=0.35)
         self.surfaces.append((label, material, windows))
+        self.objects.append(max(self.objects, default=0) + (not joined))
 
 
 def _room(rng: Generator) -> Scene:
@@ -283,7 +287,9 @@ def _finish(
     faces += [(shading.GROUND, floor), (shading.CEILING, _random_material(rng, CEILINGS, 0.8))]
     surfaces = [*site.surfaces, *((*face, walls.get(k)) for k, face in enumerate(faces))]
     exposure, noise, blur = rng.uniform((0.85, 0.004, 0.35), (1.4, 0.02, 0.75)).tolist()
-    return Scene(site.camera, site.shell, site.solids, surfaces, light, sky, exposure, noise, blur)
+    solids, objects = site.solids, site.objects
+    looks = (light, sky, exposure, noise, blur)
+    return Scene(site.camera, site.shell, solids, surfaces, objects, *looks)
 
 
 # --- objects and materials ----------------------------------------------------------------------
@@ -343,13 +349,14 @@ def _add_tree(site: Site, x: float, y: float, *, size: float) -> None:
     if rng.random() < 0.4:
         tall = rng.uniform(0.8, 1.6) * size
         half = [wide * 0.8, wide * 0.8, tall]
-        site.add("cone", [x, y, trunk + tall * 0.7], half, label=shading.TREE, material=leaves)
+        center = np.array([x, y, trunk + tall * 0.7])
+        site.add("cone", center, half, label=shading.TREE, material=leaves, joined=True)
         return
     for _ in range(int(rng.integers(1, 4))):
         shift = rng.uniform(-0.45, 0.45, 3) * wide
         crown = wide * rng.uniform(0.65, 1.0) * np.array([1, 1, rng.uniform(0.75, 1.25)])
         center = np.array([x, y, trunk + crown[2] * 0.7]) + shift * np.array([1, 1, 0.5])
-        site.add("ball", center, crown, label=shading.TREE, material=leaves)
+        site.add("ball", center, crown, label=shading.TREE, material=leaves, joined=True)
 
 
 def _add_building(site: Site, x: float, y: float, half: np.ndarray) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from dpt.data.scenes.raycast import SKY_FACE, Camera, Shell, Solid, dot, first_hits, in_shadow
 
 GROUND, WALL, CEILING, SKY, BOX, BALL, CYLINDER, CONE, TREE, WINDOW = range(10)
+THINGS = (BOX, BALL, CYLINDER, CONE, TREE)
 _FAR = np.float32(1e3)  # depth at which sky pixels are shaded; metres
 
 
@@ -75,6 +76,7 @@ class Scene:
     shell: Shell
     solids: Sequence[Solid]
     surfaces: Sequence[Surface]  # of the solids, then of the shell's faces
+    objects: Sequence[int]  # the object that each solid is a part of, from 1
     light: Light
     sky: Sky | None  # None indoors
     exposure: float  # factor of the automatic exposure
@@ -85,9 +87,9 @@ class Scene:
 @np.errstate(all="ignore")  # misses are NaN, the sky is inf
 def render(
     scene: Scene, size: tuple[int, int], rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Image, uint8 (H, W, 3) RGB; z-depth in metres at the pixel centres, float32 (H, W), inf in
-    the sky; labels, uint8 (H, W)."""
+    the sky; labels, uint8 (H, W); objects, uint16 (H, W), 0 where there is none."""
     rays, depth, surface = first_hits(scene.camera, scene.shell, scene.solids, size)
     count = len(scene.solids)
     shaded_depth = np.minimum(depth, _FAR)
@@ -95,6 +97,7 @@ def render(
     normals, albedo = np.zeros_like(rays), np.zeros_like(rays)
     gloss, glow = np.zeros_like(depth), np.zeros_like(depth)
     labels = np.full(depth.shape, SKY, np.uint8)
+    objects = np.zeros(depth.shape, np.uint16)
     pixel = shaded_depth / np.float32(scene.camera.focal * size[1])  # side in metres, head-on
     for k in np.flatnonzero(np.bincount(surface)[: count + SKY_FACE]).tolist():
         here = np.flatnonzero(surface == k)
@@ -108,6 +111,8 @@ def render(
             normal, uv = np.zeros_like(where), np.delete(where, axis, axis=0)
             normal[axis] = 1 - 2 * high
         normals[:, here], labels[here], gloss[here] = normal, label, material.gloss
+        if label in THINGS:
+            objects[here] = scene.objects[k]
         slant = np.abs(dot(normal, rays.take(here, axis=1))) + np.float32(0.02)
         albedo[:, here], pane = surface_color(material, windows, uv, pixel[here] / slant)
         if windows is not None:
@@ -124,7 +129,8 @@ def render(
         above = np.flatnonzero(surface == count + SKY_FACE)
         color[:, above] = _sky_color(scene.sky, scene.light, rays.take(above, axis=1))
     image = np.ascontiguousarray(color.T).reshape(*size, 3)
-    return _photograph(image, scene, rng), depth.reshape(size), labels.reshape(size)
+    photo = _photograph(image, scene, rng)
+    return photo, depth.reshape(size), labels.reshape(size), objects.reshape(size)
 
 
 def _unwrap(solid: Solid, local: np.ndarray) -> np.ndarray:

@@ -17,13 +17,13 @@ from typing import Annotated, BinaryIO, Literal
 
 import filelock
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from dpt.data.base import Dataset
 from dpt.data.datasets.download import fetch, verify
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
-from dpt.files import MAX_BYTES, DataError, data_root, missing_path, read_bytes
+from dpt.files import MAX_BYTES, DataError, data_root, missing_path, parse_as, read_bytes
 from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 MAX_SAMPLES = 10**8
@@ -143,15 +143,8 @@ class PackedDataset(Dataset):
                 remedy = f"check data.root, or pack the split: dpt data pack data=... split={split}"
                 raise missing_path(path, what="index", remedy=remedy)
             text = read_bytes(path, limit=_MAX_INDEX)
-        try:
-            return INDEX.validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise DataError(
-                f"{source}: not an index that dpt data pack wrote ({key}: {first['msg']}): pack "
-                "the data again"
-            ) from None
+        what = "an index that dpt data pack wrote"
+        return parse_as(INDEX, text, source, what=what, remedy="pack the data again")
 
     def _open(self, shard: Shard) -> BinaryIO:
         """The file of a shard, whose size is checked."""

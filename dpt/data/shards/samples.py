@@ -1,7 +1,7 @@
 """Lossless conversion of a sample to the files that a shard stores of it, and back.
 
-The image keeps the bytes of its own file. Class ids become an 8-bit PNG, depth a compressed float32
-array with 0 where it is invalid. Scalars are stored as JSON.
+The image keeps the bytes of its own file. Class ids become an 8-bit PNG, object ids a 16-bit one,
+depth a compressed float32 array with 0 where it is invalid. Scalars are stored as JSON.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class _Scalars:
 
 
 _SCALARS = TypeAdapter(_Scalars)
+_OTHERS = ("labels.png", "objects.png", "depth.npz", "json")
 
 
 def encode_sample(sample: Sample) -> dict[str, bytes]:
@@ -52,6 +53,8 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
         parts = {"png": _png(sample["image"][..., ::-1])}
     if "labels" in sample:
         parts["labels.png"] = _png(sample["labels"])
+    if "objects" in sample:
+        parts["objects.png"] = _png(sample["objects"])
     if "depth" in sample:
         file = BytesIO()
         depth = np.where(sample["valid"], sample["depth"], np.float32(0))
@@ -68,7 +71,7 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
     Raises:
         DataError: naming ``source``, if a part is missing or damaged.
     """
-    images = [name for name in parts if name not in ("labels.png", "depth.npz", "json")]
+    images = [name for name in parts if name not in _OTHERS]
     if len(images) != 1:
         raise DataError(f"{source}: has {len(images)} images, expected one: pack the data again")
     image = io.read_image(f"{source}.{images[0]}", data=parts[images[0]])
@@ -77,9 +80,10 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
     except (KeyError, ValueError):
         raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
     sample = cast(Sample, {"image": image, **{k: v for k, v in scalars.items() if v is not None}})
-    if "labels.png" in parts:
-        labels, path = parts["labels.png"], f"{source}.labels.png"
-        sample["labels"] = io.decode_picture(path, labels, cv2.IMREAD_UNCHANGED)
+    for key in ("labels", "objects"):
+        if (part := f"{key}.png") in parts:
+            found = io.decode_picture(f"{source}.{part}", parts[part], cv2.IMREAD_UNCHANGED)
+            cast(dict[str, Any], sample)[key] = found
     if "depth.npz" in parts:
         sample["depth"] = io.read_numpy(f"{source}.depth.npz", data=parts["depth.npz"])
     check_sample(sample)

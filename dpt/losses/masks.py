@@ -1,0 +1,199 @@
+"""The set loss of mask classification: matching, classes, masks (Cheng et al. 2022, Mask2Former).
+
+Shapes: B batch, Q queries, K classes, N segments of an image, P points, (h, w) a predicted mask,
+(H, W) the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+
+from dpt.depthmath import at_least_float32
+from dpt.losses.segmentation import CrossEntropyLoss
+from dpt.segments import Segments
+
+
+class SetLoss(nn.Module):
+    """Assigns a query to each segment at the least total cost and compares the pairs.
+
+    Classes are compared by cross-entropy, in which "no object" has the weight ``no_object``; masks
+    by sigmoid cross-entropy and Dice at random points, more of them where the prediction is
+    uncertain (Kirillov et al. 2020, PointRend, section 3.1). If several layers predict, each is
+    matched separately and their losses are added. The losses of masks are summed over segments and
+    divided by the mean number of segments of a process.
+
+    Args:
+        no_object: weight of queries without a segment.
+        class_weight, mask_weight, dice_weight: of the terms, also in the cost of a pair.
+        pixel_weight: of the cross-entropy of class logits of pixels, if the head has them.
+        num_points: P, at most one for each value of a mask.
+        oversample: number of candidates for uncertain points, as a multiple of P.
+        importance: share of the points that are the most uncertain candidates; the others are
+            drawn uniformly.
+    """
+
+    def __init__(
+        self,
+        *,
+        no_object: float = 0.1,
+        class_weight: float = 2.0,
+        mask_weight: float = 5.0,
+        dice_weight: float = 5.0,
+        pixel_weight: float = 4.0,
+        num_points: int = 12544,
+        oversample: float = 3.0,
+        importance: float = 0.75,
+    ) -> None:
+        super().__init__()
+        if num_points < 1 or oversample < 1 or not 0 <= importance <= 1:
+            raise ValueError(
+                f"num_points={num_points}, oversample={oversample}, importance={importance}: must "
+                "be at least 1, at least 1, and in 0..1"
+            )
+        self.no_object = no_object
+        self.class_weight = class_weight
+        self.mask_weight, self.dice_weight = mask_weight, dice_weight
+        self.pixel_weight = pixel_weight
+        self.pixel_loss: nn.Module = CrossEntropyLoss()
+        self.num_points, self.oversample, self.importance = num_points, oversample, importance
+
+    def forward(
+        self,
+        masks: Tensor,
+        classes: Tensor,
+        truth: Sequence[Segments],
+        *,
+        pixels: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Scalars, weighted: ``class``, ``mask``, ``dice`` and, with ``pixels``, ``pixel``.
+
+        Args:
+            masks: logits (B, L, Q, h, w) of L layers.
+            classes: logits (B, L, Q, K + 1), "no object" last.
+            truth: the segments of each image.
+            pixels: class logits of pixels (B, K, h, w), None where the head has none.
+            labels: their class ids, (B, H, W).
+
+        Raises:
+            ValueError: an image has more segments than queries.
+        """
+        masks, classes = at_least_float32(masks), at_least_float32(classes)
+        queries, most = masks.shape[2], max(len(t.classes) for t in truth)
+        if most > queries:
+            raise ValueError(
+                f"an image has {most} segments, and the model only {queries} queries: set "
+                f"task.num_queries={2 * most}"
+            )
+        layers = zip(masks.unbind(1), classes.unbind(1), strict=True)
+        terms = [self._layer(m, c, truth) for m, c in layers]
+        found = {name: torch.stack([t[name] for t in terms]).sum() for name in terms[0]}
+        if pixels is not None and labels is not None:
+            found["pixel"] = self.pixel_weight * self.pixel_loss(pixels, labels)
+        return found
+
+    def _layer(
+        self, masks: Tensor, classes: Tensor, truth: Sequence[Segments]
+    ) -> dict[str, Tensor]:
+        pairs = self.match(masks, classes, truth)
+        wanted = classes.new_full(classes.shape[:2], classes.shape[-1] - 1, dtype=torch.long)
+        for i, (chosen, segments) in enumerate(pairs):
+            wanted[i, chosen] = truth[i].classes[segments]
+        weights = classes.new_ones(classes.shape[-1])
+        weights[-1] = self.no_object
+        entropy = F.cross_entropy(classes.mT, wanted, weight=weights, reduction="sum")
+        mask, dice = self._mask_terms(masks, pairs, truth)
+        return {
+            "class": self.class_weight * entropy / _mean_over_processes(weights[wanted].sum()),
+            "mask": self.mask_weight * mask,
+            "dice": self.dice_weight * dice,
+        }
+
+    @torch.no_grad()
+    def match(
+        self, masks: Tensor, classes: Tensor, truth: Sequence[Segments]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """For each image, queries and the segments that are assigned to them, int64 (N,) each.
+
+        The assignment minimises the sum of costs, computed at P points (Kuhn 1955).
+        """
+        found = []
+        for mask, logits, segments in zip(masks, classes, truth, strict=True):
+            points = torch.rand(1, self._count(mask), 2, device=masks.device)
+            predicted, true, unknown = (
+                sample(maps[None].to(mask), points)[0]
+                for maps in (mask, segments.masks, ~segments.known[None])
+            )
+            known = (unknown == 0).to(mask)
+            share = known / known.sum().clamp(min=1)
+            cost = -self.class_weight * logits.softmax(-1)[:, segments.classes]
+            cost = cost + self.mask_weight * (
+                (F.softplus(-predicted) * share) @ true.T
+                + (F.softplus(predicted) * share) @ (1 - true).T
+            )
+            chance = predicted.sigmoid() * known
+            total = chance.sum(1)[:, None] + (true * known).sum(1)
+            cost = cost + self.dice_weight * (1 - (2 * chance @ true.T + 1) / (total + 1))
+            largest = torch.finfo(cost.dtype).max
+            cost = cost.nan_to_num(largest, largest, largest)  # of queries that have diverged
+            rows, columns = linear_sum_assignment(cost.cpu())
+            found.append((torch.as_tensor(rows), torch.as_tensor(columns)))
+        return [(q.to(masks.device), s.to(masks.device)) for q, s in found]
+
+    def _mask_terms(
+        self, masks: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], truth: Sequence[Segments]
+    ) -> tuple[Tensor, Tensor]:
+        """Cross-entropy and Dice of the pairs, summed and divided by the number of segments."""
+        count = sum(len(q) for q, _ in pairs)
+        total = _mean_over_processes(masks.new_tensor(float(count))).clamp(min=1)
+        if count == 0:
+            return masks.sum() * 0, masks.sum() * 0
+        predicted = torch.cat([masks[i, q] for i, (q, _) in enumerate(pairs)])[:, None]
+        with torch.no_grad():
+            points = self._points(predicted)
+            sizes = [len(q) for q, _ in pairs]
+            maps = [  # (N, 2, H, W)
+                torch.stack((t.masks[s], ~t.known.expand(len(s), -1, -1)), dim=1).to(masks)
+                for t, (_, s) in zip(truth, pairs, strict=True)
+            ]
+            found = [sample(m, own) for m, own in zip(maps, points.split(sizes), strict=True)]
+            true, unknown = torch.cat(found).unbind(1)
+        logits, known = sample(predicted, points)[:, 0], (unknown == 0).to(masks)
+        entropy = F.binary_cross_entropy_with_logits(logits, true, reduction="none")
+        entropy = (entropy * known).sum(1) / known.sum(1).clamp(min=1)
+        chance, true = logits.sigmoid() * known, true * known
+        dice = 1 - (2 * (chance * true).sum(1) + 1) / (chance.sum(1) + true.sum(1) + 1)
+        return entropy.sum() / total, dice.sum() / total
+
+    def _count(self, masks: Tensor) -> int:
+        return min(self.num_points, masks.shape[-2] * masks.shape[-1])
+
+    def _points(self, masks: Tensor) -> Tensor:
+        """Points (N, P, 2) in 0..1 for masks (N, 1, h, w): uncertain ones, then uniform ones."""
+        count = self._count(masks)
+        candidates = torch.rand(len(masks), int(count * self.oversample), 2, device=masks.device)
+        uncertainty = -sample(masks, candidates)[:, 0].abs()
+        kept = int(self.importance * count)
+        chosen = uncertainty.topk(kept, dim=1).indices[..., None].expand(-1, -1, 2)
+        others = torch.rand(len(masks), count - kept, 2, device=masks.device)
+        return torch.cat((candidates.gather(1, chosen), others), dim=1)
+
+
+def sample(maps: Tensor, points: Tensor) -> Tensor:
+    """Maps (N, C, h, w) at points (N, P, 2), (x, y) in 0..1, bilinearly: (N, C, P)."""
+    grid = 2 * points[:, :, None].to(maps) - 1
+    return F.grid_sample(maps, grid, align_corners=False)[..., 0]
+
+
+def _mean_over_processes(value: Tensor) -> Tensor:
+    if dist.is_available() and dist.is_initialized():
+        value = value.clone()
+        dist.all_reduce(value)
+        value = value / dist.get_world_size()
+    return value

@@ -1,0 +1,84 @@
+"""Panoptic quality, from sums over images (Kirillov et al. 2019, Panoptic Segmentation)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dpt.metrics.base import SumMetric, sum_dtype
+from dpt.segments import NO_SEGMENT, SegmentMap, Segments
+
+
+class PanopticMetrics(SumMetric):
+    """PQ = SQ · RQ of each class, then the mean over classes, as panopticapi computes it.
+
+    A predicted and a true segment of the same class match if their IoU is above 0.5. The IoU leaves
+    out unlabelled pixels; a predicted segment without a match is ignored if more than half of it is
+    unlabelled.
+
+    Args:
+        things: for each class, whether its objects are told apart.
+        class_names: K names for the ``pq/<name>`` scores; empty for the class ids.
+    """
+
+    iou: Tensor
+    hits: Tensor
+    false_alarms: Tensor
+    misses: Tensor
+
+    def __init__(self, things: Sequence[bool], class_names: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.things = tuple(things)
+        self.class_names = tuple(class_names) or tuple(str(c) for c in range(len(things)))
+        if len(self.class_names) != len(things):
+            raise ValueError(f"{len(self.class_names)} class_names for {len(things)} classes")
+        self.add_sum("iou", len(things))
+        for name in ("hits", "false_alarms", "misses"):
+            self.add_count(name, len(things))
+
+    def update(self, prediction: SegmentMap, truth: Segments) -> None:
+        """Adds an image; prediction and truth have the same size."""
+        found, true = 1 + len(prediction.classes), 1 + len(truth.classes)
+        # row 0 and column 0 are of pixels without a segment
+        rows, columns = prediction.ids - NO_SEGMENT, truth.map.ids - NO_SEGMENT
+        counts = torch.bincount((rows * true + columns)[truth.known], minlength=found * true)
+        counts = counts.view(found, true).to(sum_dtype(rows.device))
+        shared, known_areas = counts[1:, 1:], counts[1:].sum(1)
+        areas = torch.bincount(rows.flatten(), minlength=found)[1:]
+        union = known_areas[:, None] + counts[:, 1:].sum(0) - shared
+        iou = shared / union.clamp(min=1)
+        matched = (iou > 0.5) & (prediction.classes[:, None] == truth.classes)
+        ignored = 2 * known_areas < areas  # most of it is unlabelled
+        missed = prediction.classes[~matched.any(1) & ~ignored]
+        classes = truth.classes.expand_as(matched)[matched]
+        self.iou = self.iou.index_add(0, classes, iou[matched].to(self.iou.dtype))
+        self.hits = self.hits + self._count(classes)
+        self.false_alarms = self.false_alarms + self._count(missed)
+        self.misses = self.misses + self._count(truth.classes[~matched.any(0)])
+
+    def _count(self, classes: Tensor) -> Tensor:
+        return torch.bincount(classes, minlength=len(self.things))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Scalars in 0..1; NaN where no class was seen or predicted.
+
+        ``pq``, ``sq`` and ``rq`` are means over the classes that occur, ``pq_things`` and
+        ``pq_stuff`` over things and stuff among them; ``pq/<name>`` is that of a class.
+        """
+        hits = self.hits.to(self.iou.dtype)
+        total = hits + (self.false_alarms + self.misses).to(hits.dtype) / 2
+        occurs = total > 0
+        quality = torch.where(occurs, self.iou / total, torch.nan)
+        segmentation = torch.where(occurs, self.iou / hits.clamp(min=1), torch.nan)
+        recognition = torch.where(occurs, hits / total, torch.nan)
+        things = torch.tensor(self.things, device=quality.device)
+        return {
+            "pq": quality.nanmean(),
+            "sq": segmentation.nanmean(),
+            "rq": recognition.nanmean(),
+            "pq_things": quality[things].nanmean(),
+            "pq_stuff": quality[~things].nanmean(),
+            **{f"pq/{k}": v for k, v in zip(self.class_names, quality.unbind(), strict=True)},
+        }

@@ -1,0 +1,273 @@
+"""Mask classification: a class and a mask for each of a set of queries.
+
+:class:`MaskHead` decodes queries over DPT's features (MaskFormer, Cheng et al. 2021; Mask2Former,
+Cheng et al. 2022). :class:`EoMTHead` passes them through the encoder's last blocks (Kerssies et al.
+2025).
+
+Shapes: B batch, Q queries, K classes, D width, (g, g') the grid of patch tokens, (h, w) a mask.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpt.depthmath import at_least_float32
+from dpt.functional import resize
+from dpt.nn.base import Encoder, Features, Head
+from dpt.nn.positions import sincos_2d
+from dpt.nn.queries import TokenDecoder
+from dpt.types import OutputSpec
+
+Prediction = tuple[Tensor, Tensor]
+"""Mask logits (B, Q, h, w) and class logits (B, Q, K + 1); the last class is "no object"."""
+
+
+class QueryHead(Head):
+    """Base class of the two mask heads: turns the predictions of each layer into outputs.
+
+    An output of kind ``masks`` holds the last layer's mask logits, (B, Q, H, W), and a second
+    output, ``<name>_classes``, its class logits, (B, Q, K + 1). An output of kind ``logits`` holds
+    the logarithms of class scores, (B, K, H, W), see :func:`semantic_scores`. In training
+    ``<name>_masks`` (B, L, Q, h, w) and ``<name>_classes`` (B, L, Q, K + 1) hold the predictions of
+    all L layers, shallow to deep: the loss is the sum over layers (deep supervision).
+    ``<name>_auxiliary`` (B, K, h, w) holds class logits of pixels, if the head has them.
+    """
+
+    flat: ClassVar[frozenset[str]] = frozenset({"_classes"})
+
+    def __init__(self, output: OutputSpec) -> None:
+        super().__init__()
+        self.output = output
+
+    def layers(self, features: Features) -> list[Prediction]:
+        """Predictions, shallow to deep; in evaluation only the last one is used."""
+        raise NotImplementedError
+
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        return self.predict(features, size)[""]
+
+    def predict(
+        self, features: Features, size: tuple[int, int], *, small: bool = False
+    ) -> dict[str, Tensor]:
+        layers = self.layers(features)
+        if not self.training:
+            layers = layers[-1:]
+        is_semantic = self.output.kind == "logits"
+        if not small or (is_semantic and not self.training):
+            layers = [(resize(m, size), c) for m, c in layers]  # as Mask2Former, before the sigmoid
+        masks, classes = layers[-1]
+        found = {"": semantic_scores(masks, classes) if is_semantic else masks}
+        if self.training:
+            auxiliary = self.auxiliary(features, size)
+            if auxiliary is not None:
+                found["_auxiliary"] = auxiliary
+            found["_masks"] = torch.stack([m for m, _ in layers], dim=1)
+            found["_classes"] = torch.stack([c for _, c in layers], dim=1)
+        elif not is_semantic:
+            found["_classes"] = classes
+        return found
+
+
+def semantic_scores(masks: Tensor, classes: Tensor) -> Tensor:
+    """Logarithms of Σ_q p_q(c) · sigmoid(m_q): (B, K, h, w) (Cheng et al. 2021, section 3.4)."""
+    probabilities = at_least_float32(classes).softmax(-1)[..., :-1]
+    scores = torch.einsum("bqk,bqhw->bkhw", probabilities, at_least_float32(masks).sigmoid())
+    return scores.clamp_min(torch.finfo(scores.dtype).tiny).log()
+
+
+def mlp(dim: int) -> nn.Sequential:
+    """Three linear layers, from a query to its mask embedding."""
+    linear = [nn.Linear(dim, dim) for _ in range(3)]
+    return nn.Sequential(linear[0], nn.GELU(), linear[1], nn.GELU(), linear[2])
+
+
+def attended(masks: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Patches where the mask probability is above 0.5: bool (B, Q, g·g'), without a gradient."""
+    return (resize(masks.detach(), grid) > 0).flatten(2)
+
+
+class MaskHead(QueryHead):
+    """Queries that attend to the encoder's deepest patch tokens, masks over the decoder's map.
+
+    A query attends to the tokens where the mask that the previous layer predicts for it is above
+    0.5, or to all tokens if there are none (masked attention, Cheng et al. 2022, section 3.2.1).
+    Two additions to the paper speed up training from scratch: position codes are added to the map
+    whose product with the mask embeddings gives the masks, and each pixel has class logits, whose
+    mean over a query's mask is added to the class logits of the query.
+
+    Args:
+        encoder: whose deepest tokens are the memory.
+        channels: of the decoder's map; D is the same.
+        output: of kind ``masks`` or ``logits``.
+        num_classes: K.
+        num_queries: Q.
+        num_layers: decoder layers.
+        masked_attention: if False, queries attend to all tokens.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        channels: int,
+        output: OutputSpec,
+        *,
+        num_classes: int,
+        num_queries: int,
+        num_layers: int,
+        masked_attention: bool,
+    ) -> None:
+        super().__init__(output)
+        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
+        self.masked_attention = masked_attention
+        dim = channels
+        self.memory = nn.Sequential(
+            nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6), nn.Linear(encoder.embed_dims[-1], dim)
+        )
+        self.decoder = TokenDecoder(
+            dim,
+            memory_dim=dim,
+            num_layers=num_layers,
+            num_heads=max(h for h in range(1, 9) if dim % h == 0 and dim // h >= min(dim, 16)),
+            num_queries=num_queries,
+        )
+        self.norm = nn.LayerNorm(dim)
+        self.classify = nn.Linear(dim, num_classes + 1)
+        self.mask_mlp = mlp(dim)
+        self.pixels = nn.Conv2d(channels, dim, kernel_size=1)
+        self.classify_pixels = nn.Conv2d(channels, num_classes, kernel_size=1)
+
+    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor:
+        return self.classify_pixels(features.maps[-1])
+
+    def layers(self, features: Features) -> list[Prediction]:
+        grid = features.tokens.grids[-1]
+        memory = self.memory(features.tokens.levels[-1][:, self.num_prefix_tokens :])
+        codes = sincos_2d(*grid, memory.shape[-1], like=memory)
+        pixels = self.pixels(features.maps[-1])
+        rows, columns = pixels.shape[-2:]
+        pixel_codes = sincos_2d(rows, columns, pixels.shape[1], like=pixels)
+        pixels = pixels + pixel_codes.mT.unflatten(1, (rows, columns))
+        logits = self.classify_pixels(features.maps[-1])
+        x, query_codes = self.decoder.start(memory)
+        found = [self._predict(x, pixels, logits)]
+        for layer in self.decoder.layers:
+            visible = None
+            if self.masked_attention:
+                visible = attended(found[-1][0], grid)
+                visible = (visible | ~visible.any(-1, keepdim=True))[:, None]
+            x = layer(x, memory, query_codes=query_codes, memory_codes=codes, visible=visible)
+            found.append(self._predict(x, pixels, logits))
+        return found
+
+    def _predict(self, queries: Tensor, pixels: Tensor, logits: Tensor) -> Prediction:
+        queries = self.norm(queries)
+        masks = torch.einsum("bqd,bdhw->bqhw", self.mask_mlp(queries), pixels)
+        share = masks.sigmoid()
+        mean = torch.einsum("bqhw,bkhw->bqk", share, logits) / (share.sum((2, 3))[..., None] + 1)
+        return masks, self.classify(queries) + F.pad(mean, (0, 1))  # "no object": plus 0
+
+
+class EoMTHead(QueryHead):
+    """Queries among the tokens of the encoder's last blocks (Kerssies et al. 2025, section 3).
+
+    In training the attention of these blocks is masked: a query attends to the patches where its
+    mask, predicted before the block, is above 0.5. The share of queries whose attention is masked
+    decreases from 1 to 0, block after block, so that prediction needs no masks (section 3.3), see
+    :meth:`set_progress`.
+
+    Args:
+        encoder: its ``num_later_blocks`` last blocks are run by the head.
+        output: of kind ``masks`` or ``logits``.
+        num_classes: K.
+        num_queries: Q.
+    """
+
+    uses_decoder = False
+    mask_shares: Tensor
+
+    def __init__(
+        self, encoder: Encoder, output: OutputSpec, *, num_classes: int, num_queries: int
+    ) -> None:
+        super().__init__(output)
+        dim, self.num_prefix_tokens = encoder.embed_dims[-1], encoder.num_prefix_tokens[-1]
+        self.num_blocks = encoder.num_later_blocks
+        self.queries = nn.Parameter(torch.empty(1, num_queries, dim))
+        nn.init.normal_(self.queries)
+        self.classify = nn.Linear(dim, num_classes + 1)
+        self.mask_mlp = mlp(dim)
+        doublings = max(
+            1, encoder.strides[-1].bit_length() - 3
+        )  # to a stride of 4 pixels, for patches of 16
+        self.upscale = nn.Sequential(*(Doubling(dim) for _ in range(doublings)))
+        # share of queries whose attention is masked, in each block
+        self.register_buffer("mask_shares", torch.ones(self.num_blocks))
+        self.is_masked: list[bool] | None = None
+
+    def set_progress(self, fraction: float) -> None:
+        """Sets the share of masked queries of each block for a fraction of the training.
+
+        The share of block i of n is 1 until (i + 1) / (n + 2) of the training, then decreases as
+        (1 - x)^0.9 and is 0 from (i + 2) / (n + 2) on, as in EoMT's configurations.
+        """
+        x = fraction * (self.num_blocks + 2) - torch.arange(1, self.num_blocks + 1)
+        self.mask_shares.copy_((1 - x.clamp(0, 1)) ** 0.9)
+
+    def prepare_for_inference(self) -> None:
+        self.is_masked = self.masked_blocks()  # a constant of an exported graph
+
+    def masked_blocks(self) -> list[bool]:
+        """For each block, whether the attention of the queries is masked in prediction."""
+        return [share > 0.5 for share in self.mask_shares.tolist()]
+
+    def layers(self, features: Features) -> list[Prediction]:
+        encoder, grid = features.encoder, features.tokens.grids[-1]
+        assert encoder is not None
+        tokens = features.tokens.levels[-1]
+        tokens = torch.cat((self.queries.expand(tokens.shape[0], -1, -1), tokens), dim=1)
+        if self.training:
+            is_masked = [True] * self.num_blocks
+        else:
+            is_masked = self.is_masked or self.masked_blocks()
+        found: list[Prediction] = []
+        for i, masked in enumerate(is_masked):
+            visible = None
+            if masked:
+                found.append(self._predict(encoder.later_norm(tokens), grid))
+                visible = self._visible(found[-1][0], grid, tokens.shape[1], self.mask_shares[i])
+            tokens = encoder.later_block(i, tokens, visible=visible, grid=grid)
+        return [*found, self._predict(encoder.later_norm(tokens), grid)]
+
+    def _predict(self, tokens: Tensor, grid: tuple[int, int]) -> Prediction:
+        count = self.queries.shape[1]
+        queries, patches = tokens[:, :count], tokens[:, count + self.num_prefix_tokens :]
+        pixels = self.upscale(patches.mT.unflatten(2, grid))
+        masks = torch.einsum("bqd,bdhw->bqhw", self.mask_mlp(queries), pixels)
+        return masks, self.classify(queries)
+
+    def _visible(self, masks: Tensor, grid: tuple[int, int], length: int, share: Tensor) -> Tensor:
+        """Whether each token attends to each other one, bool (B, 1, T, T)."""
+        patches = attended(masks, grid)
+        if self.training:
+            free = torch.rand(patches.shape[:2], device=masks.device) >= share
+            patches = patches | free[..., None]
+        visible = patches.new_ones(masks.shape[0], 1, length, length)
+        visible[:, 0, : patches.shape[1], length - patches.shape[2] :] = patches
+        return visible
+
+
+class Doubling(nn.Module):
+    """Upsamples a map (B, D, h, w) by 2: transposed and depthwise convolution, LayerNorm over D."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.conv1 = nn.ConvTranspose2d(dim, dim, kernel_size=2, stride=2)
+        self.conv2 = nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim, bias=False)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv2(F.gelu(self.conv1(x)))
+        return self.norm(x.movedim(1, -1)).movedim(-1, 1)

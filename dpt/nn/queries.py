@@ -1,0 +1,156 @@
+"""Transformer decoder: queries that attend to an encoder's tokens (Vaswani et al. 2017, 3.2.3).
+
+Shapes: B batch, Q queries, T tokens of the encoder (the memory), D width, M the memory's width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpt.nn.vit import MLP
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention softmax(Q Kᵀ / √d_head) V; Q of one sequence, K and V of another.
+
+    Args:
+        dim: D, of the queries and of the output.
+        memory_dim: M.
+        num_heads: a divisor of ``dim``.
+    """
+
+    def __init__(self, dim: int, *, memory_dim: int, num_heads: int) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ValueError(f"dim={dim} is not a multiple of num_heads={num_heads}")
+        self.num_heads = num_heads
+        self.q = nn.Linear(dim, dim)
+        self.k = nn.Linear(memory_dim, dim)
+        self.v = nn.Linear(memory_dim, dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(
+        self,
+        queries_BQD: Tensor,
+        memory_BTM: Tensor,
+        *,
+        query_codes: Tensor | float = 0.0,
+        memory_codes: Tensor | float = 0.0,
+        visible: Tensor | None = None,
+    ) -> Tensor:
+        """(B, Q, D) and (B, T, M) to (B, Q, D).
+
+        Args:
+            query_codes, memory_codes: position codes, added to the inputs of Q and K, not of V
+                (Carion et al. 2020, section A.4).
+            visible: bool (B, 1, Q, T), False where a query must not attend; each query needs at
+                least one True.
+        """
+        q = self._split(self.q(queries_BQD + query_codes))
+        k = self._split(self.k(memory_BTM + memory_codes))
+        v = self._split(self.v(memory_BTM))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        """(B, T, D) to (B, heads, T, D / heads)."""
+        return tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    @torch.no_grad()
+    def weights(
+        self,
+        queries_BQD: Tensor,
+        memory_BTM: Tensor,
+        *,
+        query_codes: Tensor | float = 0.0,
+        memory_codes: Tensor | float = 0.0,
+    ) -> Tensor:
+        """The attention weights of each head, (B, heads, Q, T), for visualisation."""
+        q = self._split(self.q(queries_BQD + query_codes))
+        k = self._split(self.k(memory_BTM + memory_codes))
+        return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention of the queries, cross-attention to the memory, MLP: each x + f(LN x)."""
+
+    def __init__(
+        self, dim: int, *, memory_dim: int, num_heads: int, mlp_ratio: float = 4.0
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.self_attn = CrossAttention(dim, memory_dim=dim, num_heads=num_heads)
+        self.norm2 = nn.LayerNorm(dim)
+        self.cross_attn = CrossAttention(dim, memory_dim=memory_dim, num_heads=num_heads)
+        self.norm3 = nn.LayerNorm(dim)
+        self.mlp = MLP(dim, hidden=int(dim * mlp_ratio))
+
+    def forward(
+        self,
+        queries_BQD: Tensor,
+        memory_BTM: Tensor,
+        *,
+        query_codes: Tensor | float = 0.0,
+        memory_codes: Tensor | float = 0.0,
+        visible: Tensor | None = None,
+    ) -> Tensor:
+        """(B, Q, D) to (B, Q, D); arguments as for :meth:`CrossAttention.forward`."""
+        x = queries_BQD
+        y = self.norm1(x)
+        x = x + self.self_attn(y, y, query_codes=query_codes, memory_codes=query_codes)
+        x = x + self.cross_attn(
+            self.norm2(x),
+            memory_BTM,
+            query_codes=query_codes,
+            memory_codes=memory_codes,
+            visible=visible,
+        )
+        return x + self.mlp(x, norm=self.norm3)
+
+
+class TokenDecoder(nn.Module):
+    """Decoder layers whose queries attend to the tokens of an encoder.
+
+    Each layer takes the output of the previous one as its queries. With ``num_queries=None`` the
+    first layer takes the encoder's tokens, so that there is an output token for each of them.
+    Otherwise it takes learnable tokens with learnable position codes (object queries, Carion et al.
+    2020), whose outputs are a set.
+
+    Args:
+        dim: D.
+        memory_dim: M; equal to ``dim`` without learnable queries.
+        num_layers: number of layers.
+        num_heads: of each attention.
+        num_queries: number of learnable queries; None for the encoder's tokens.
+    """
+
+    def __init__(
+        self, dim: int, *, memory_dim: int, num_layers: int, num_heads: int, num_queries: int | None
+    ) -> None:
+        super().__init__()
+        if num_queries is None and dim != memory_dim:
+            raise ValueError(f"dim={dim} must be memory_dim={memory_dim} without learned queries")
+        self.queries = self.codes = None
+        if num_queries is not None:
+            self.queries = nn.Parameter(torch.zeros(1, num_queries, dim))
+            self.codes = nn.Parameter(torch.zeros(1, num_queries, dim))
+            nn.init.trunc_normal_(self.queries, std=0.02)
+            nn.init.normal_(self.codes)  # as large as normalised tokens, so that queries differ
+        self.layers = nn.ModuleList(
+            DecoderLayer(dim, memory_dim=memory_dim, num_heads=num_heads) for _ in range(num_layers)
+        )
+
+    def start(self, memory_BTM: Tensor) -> tuple[Tensor, Tensor | float]:
+        """The queries of the first layer, (B, Q, D), and their position codes."""
+        if self.queries is None or self.codes is None:
+            return memory_BTM, 0.0
+        return self.queries.expand(memory_BTM.shape[0], -1, -1), self.codes
+
+    def forward(self, memory_BTM: Tensor, *, memory_codes: Tensor | float = 0.0) -> Tensor:
+        """(B, T, M) to the queries after the last layer, (B, Q, D)."""
+        x, codes = self.start(memory_BTM)
+        for layer in self.layers:
+            x = layer(x, memory_BTM, query_codes=codes, memory_codes=memory_codes)
+        return x

@@ -1,0 +1,195 @@
+"""Panoptic and instance segmentation by mask classification: a class and a mask for each query."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpt.functional import resize
+from dpt.losses.masks import SetLoss
+from dpt.metrics.instances import InstanceMetrics
+from dpt.metrics.panoptic import PanopticMetrics
+from dpt.metrics.protocols import Protocol
+from dpt.objectives.base import Outputs, PixelClassObjective, nearest, to_numpy
+from dpt.segments import (
+    OBJECT_IDS,
+    SegmentMap,
+    Segments,
+    instances,
+    panoptic_segments,
+    segments_of,
+)
+from dpt.types import Batch, OutputSpec
+from dpt.viz import segments_panel
+
+
+class MaskObjective(PixelClassObjective):
+    """Trains masks and classes of queries by :class:`dpt.losses.SetLoss`.
+
+    Args:
+        num_classes: K.
+        things: for each class, whether its objects are told apart.
+        class_names: for scores and reports, K of them or none.
+        palette: colours of the classes, rows of RGB in 0..255; empty for the default colours.
+        loss: None for its defaults.
+        num_queries, num_layers, masked_attention: of the head, see :class:`dpt.nn.MaskHead`.
+        threshold, overlap: of the segments that are scored and shown, see
+            :func:`dpt.segments.panoptic_segments`.
+    """
+
+    target = "objects"
+    stuff: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        things: Sequence[bool],
+        class_names: Sequence[str] = (),
+        palette: Sequence[Sequence[int]] = (),
+        loss: SetLoss | None = None,
+        num_queries: int = 100,
+        num_layers: int = 3,
+        masked_attention: bool = True,
+        threshold: float = 0.8,
+        overlap: float = 0.8,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__(weight=weight)
+        self.num_classes, self.things, self.palette = num_classes, tuple(things), palette
+        self.class_labels = tuple(class_names) or tuple(str(c) for c in range(num_classes))
+        self.loss = loss or SetLoss()
+        self.threshold, self.overlap = threshold, overlap
+        self.metrics = self.make_metrics()
+        self.head_options = {
+            "num_classes": num_classes,
+            "things": list(self.things),
+            "num_queries": num_queries,
+            "num_layers": num_layers,
+            "masked_attention": masked_attention,
+            "threshold": threshold,
+            "overlap": overlap,
+            "class_names": list(self.class_labels),
+            "palette": [list(row) for row in palette],
+        }
+
+    @abstractmethod
+    def make_metrics(self) -> Any:
+        """The metrics of the classes."""
+
+    @classmethod
+    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().from_data(data, settings), "things": data.info.things}
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
+        objective = super().from_output(output, data, protocol)
+        objective.threshold, objective.overlap = output.threshold, output.overlap
+        return objective
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        maps = zip(batch["labels"], batch["objects"], strict=True)
+        truth = [self._segments(labels, objects) for labels, objects in maps]
+        return self.set_losses(self.loss, outputs, batch["labels"], truth)
+
+    def _segments(self, labels: Tensor, objects: Tensor) -> Segments:
+        return segments_of(labels, objects, self.things, stuff=self.stuff)
+
+    def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
+        return batch["labels"][k][None], batch["objects"][k][None]
+
+    def segment_map(self, outputs: Outputs, size: tuple[int, int]) -> SegmentMap:
+        """The predicted segments of one image at ``size``.
+
+        The output is mask logits, or :attr:`SegmentMap.codes` of a baseline or of a file.
+        """
+        output = outputs[self.head]
+        if not output.is_floating_point():
+            return SegmentMap.from_codes(nearest(output, size)[0].long())
+        return panoptic_segments(
+            output[0].float(),
+            outputs[f"{self.head}_classes"][0].float(),
+            self.things,
+            size=size,
+            threshold=self.threshold,
+            overlap=self.overlap,
+        )
+
+    def panel(
+        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
+    ) -> np.ndarray:
+        truth, objects = (maps[0] for maps in self.truth(labels, 0))
+        found = self.segment_map(outputs, (truth.shape[-2], truth.shape[-1]))
+        return segments_panel(
+            photo,
+            to_numpy(self._segments(truth, objects).map.codes),
+            to_numpy(found.codes),
+            output.palette or self.palette,
+            output.class_names or self.class_labels,
+            self.things,
+        )
+
+    def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
+        """:attr:`SegmentMap.codes`: of one sample its own, of several the most frequent class of
+        stuff."""
+        maps = [[nearest(m, size)[0].long() for m in self.truth(each, 0)] for each in samples]
+        if len(maps) == 1:
+            return {"per position": self._segments(*maps[0]).map.codes[None]}
+        labels = torch.stack([classes for classes, _ in maps])
+        shares = torch.stack(
+            [(labels == c).float().mean(0) * (not thing) for c, thing in enumerate(self.things)]
+        )
+        overall = shares.mean((1, 2)).argmax()
+        return {
+            "constant": (overall * OBJECT_IDS).expand(1, *size),
+            "per position": (shares.argmax(0) * OBJECT_IDS)[None],
+        }
+
+
+class PanopticObjective(MaskObjective):
+    """Objects and areas of stuff without overlap, scored by PQ; see :class:`MaskObjective`."""
+
+    head = "panoptic"
+
+    def make_metrics(self) -> PanopticMetrics:
+        return PanopticMetrics(self.things, self.class_labels)
+
+    def update(self, outputs: Outputs, batch: Batch) -> None:
+        for k, labels in enumerate(batch["labels"]):
+            own = {name: output[k : k + 1] for name, output in outputs.items()}
+            found = self.segment_map(own, (labels.shape[-2], labels.shape[-1]))
+            self.metrics.update(found, self._segments(labels, batch["objects"][k]))
+
+
+class InstanceObjective(MaskObjective):
+    """Objects alone, scored by the AP of their masks; see :class:`MaskObjective`."""
+
+    head = "instance"
+    stuff = False
+
+    def make_metrics(self) -> InstanceMetrics:
+        return InstanceMetrics(self.class_labels)
+
+    def update(self, outputs: Outputs, batch: Batch) -> None:
+        for k, labels in enumerate(batch["labels"]):
+            size, output = (labels.shape[-2], labels.shape[-1]), outputs[self.head][k : k + 1]
+            if output.is_floating_point():
+                masks = resize(output.float(), size)[0]
+                found = instances(masks, outputs[f"{self.head}_classes"][k].float(), self.things)
+            else:
+                baseline = self.segment_map({self.head: output}, size)
+                places = torch.arange(len(baseline.classes), device=output.device)
+                masks = baseline.ids == places[:, None, None]
+                found = masks, baseline.classes, baseline.scores
+            segments = self._segments(labels, batch["objects"][k])
+            crowd_classes = labels[~segments.known].long().unique()
+            crowds = ~segments.known & (labels == crowd_classes[:, None, None])
+            masks = torch.cat([segments.masks, crowds])
+            classes = torch.cat([segments.classes, crowd_classes])
+            crowd = torch.arange(len(classes), device=classes.device) >= len(segments.classes)
+            self.metrics.update(*found, masks, classes, crowd)

@@ -1,0 +1,175 @@
+"""Segments, a class and a mask each: of an image's labels, or predicted by queries.
+
+Shapes: Q queries, K classes, N segments, (H, W) an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpt.functional import resize
+from dpt.types import IGNORE_INDEX
+
+NO_SEGMENT = -1
+"""The id of pixels without a segment."""
+OBJECT_IDS = 2**16
+"""Larger than every object id. The codes class · OBJECT_IDS + object are exact in float32 too."""
+
+
+class Segments(NamedTuple):
+    """The true segments of an image.
+
+    Attributes:
+        classes: int64 (N,), class ids.
+        masks: bool (N, H, W); they do not overlap.
+        known: bool (H, W), False for pixels without a label and in crowds, where masks are not
+            compared.
+    """
+
+    classes: Tensor
+    masks: Tensor
+    known: Tensor
+
+    @property
+    def map(self) -> SegmentMap:
+        """The same segments with scores of 1."""
+        ids = torch.full(self.masks.shape[-2:], NO_SEGMENT, device=self.masks.device)
+        for k, mask in enumerate(self.masks):
+            ids[mask] = k
+        return SegmentMap(ids, self.classes, torch.ones(len(self.classes)))
+
+
+def segments_of(
+    labels: Tensor, objects: Tensor, things: Sequence[bool], *, stuff: bool = True
+) -> Segments:
+    """The segments of an image's labels.
+
+    Args:
+        labels: class ids (H, W); ``IGNORE_INDEX`` where unknown.
+        objects: object ids (H, W), 0 where there is none.
+        things: for each class, whether its objects are told apart. Each other class (stuff) is one
+            segment. Pixels of a thing without an object, such as a crowd, are unknown.
+        stuff: if False, only things are segments; pixels of stuff and those without a label are
+            background.
+    """
+    ids = labels.long().clamp(max=len(things))
+    is_thing = torch.tensor([*things, False], device=labels.device)[ids]
+    known = ~is_thing | (objects > 0)
+    if stuff:
+        known &= labels != IGNORE_INDEX
+    counted = known if stuff else known & is_thing
+    codes = ids * OBJECT_IDS + torch.where(is_thing, objects.long(), 0)
+    codes = torch.where(counted, codes, -1)
+    present = codes.unique()
+    present = present[present >= 0]
+    return Segments(present // OBJECT_IDS, codes == present[:, None, None], known)
+
+
+class SegmentMap(NamedTuple):
+    """Predicted segments that do not overlap.
+
+    Attributes:
+        ids: int64 (H, W), the segment of each pixel in 0..N - 1, or ``NO_SEGMENT``.
+        classes: int64 (N,), class ids.
+        scores: (N,), probability of the class.
+    """
+
+    ids: Tensor
+    classes: Tensor
+    scores: Tensor
+
+    @property
+    def codes(self) -> Tensor:
+        """class · ``OBJECT_IDS`` + id + 1 of each pixel, int64 (H, W); -1 without a segment."""
+        class_ids = torch.cat([self.classes, self.classes.new_zeros(1)])[self.ids]
+        codes = class_ids * OBJECT_IDS + self.ids + 1
+        return torch.where(self.ids == NO_SEGMENT, -1, codes)
+
+    @classmethod
+    def from_codes(cls, codes: Tensor) -> SegmentMap:
+        """The segments of ``codes`` int64 (H, W), with scores of 1."""
+        present, ids = codes.unique(return_inverse=True)
+        shift = int(present[0] < 0)  # whether there are pixels without a segment
+        classes = present[shift:] // OBJECT_IDS
+        return cls(ids - shift, classes, torch.ones_like(classes, dtype=torch.float))
+
+
+def panoptic_segments(
+    masks: Tensor,
+    classes: Tensor,
+    things: Sequence[bool],
+    *,
+    size: tuple[int, int] | None = None,
+    threshold: float = 0.8,
+    overlap: float = 0.8,
+) -> SegmentMap:
+    """The panoptic segmentation that queries predict (Cheng et al. 2021, section 3.4).
+
+    Each pixel belongs to the query with the largest product of class and mask probability, if its
+    mask probability there is at least 0.5. Queries are left out if too much of their mask belongs
+    to others. All queries of a class of stuff are one segment.
+
+    Args:
+        masks: logits (Q, h, w).
+        classes: logits (Q, K + 1), "no object" last.
+        things: for each class, whether its objects are told apart.
+        size: (H, W) of the result, to which the logits are resized; None is (h, w).
+        threshold: queries are used if the probability of their class is above this.
+        overlap: queries are used if more than this share of their mask belongs to them.
+    """
+    scores, ids = classes.softmax(-1).max(-1)
+    kept = (ids < len(things)) & (scores > threshold)
+    masks, scores, ids = masks[kept], scores[kept], ids[kept]
+    if size is not None:
+        masks = resize(masks[None], size)[0]
+    masks = masks.sigmoid()
+    found = torch.full(masks.shape[-2:], NO_SEGMENT, device=masks.device)
+    segments: list[int] = []  # the query that began each
+    stuff: dict[int, int] = {}
+    if len(ids):
+        winner = (scores[:, None, None] * masks).argmax(0)
+        own = masks >= 0.5
+        won = torch.bincount(winner.flatten(), minlength=len(ids)).tolist()
+        area = own.flatten(1).sum(1).tolist()
+        for query, class_id in enumerate(ids.tolist()):
+            mask = (winner == query) & own[query]
+            if not won[query] > overlap * area[query] or not mask.any():
+                continue
+            segment = len(segments)
+            if not things[class_id]:
+                segment = stuff.setdefault(class_id, segment)
+            found[mask] = segment
+            if segment == len(segments):
+                segments.append(query)
+    return SegmentMap(found, ids[segments], scores[segments])
+
+
+def instances(
+    masks: Tensor, classes: Tensor, things: Sequence[bool], *, most: int = 100
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The objects that queries predict: masks bool (N, H, W), which may overlap, classes, scores.
+
+    As in Mask2Former: the ``most`` most probable pairs of a query and a class of things. The score
+    is the probability of the class times the mean probability of the mask where it is above 0.5.
+
+    Args:
+        masks: logits (Q, H, W).
+        classes: logits (Q, K + 1), "no object" last.
+        things: for each class, whether it has objects.
+        most: largest N.
+    """
+    chances = classes.softmax(-1)[:, :-1].clone()
+    chances[:, ~torch.tensor(things, device=chances.device)] = -1
+    scores, places = chances.flatten().topk(min(most, chances.numel()))
+    places, scores = places[scores >= 0], scores[scores >= 0]
+    queries, ids = places // chances.shape[1], places % chances.shape[1]
+    chosen = masks[queries]
+    own = chosen > 0
+    size = own.flatten(1).sum(1)
+    certainty = (chosen.sigmoid() * own).flatten(1).sum(1) / size.clamp(min=1)
+    there = size > 0
+    return own[there], ids[there], (scores * certainty)[there]

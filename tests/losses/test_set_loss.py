@@ -1,0 +1,114 @@
+"""The set loss: equal to transformers' Mask2Former and EoMT, and right in the cases at the edge."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from dpt.losses.masks import SetLoss
+from dpt.segments import Segments
+
+
+def predictions(dtype=torch.float32, batch=3, queries=7, classes=4, size=(16, 20)):
+    random = torch.Generator().manual_seed(0)
+    masks = torch.randn(batch, 1, queries, *size, generator=random, dtype=dtype) * 3
+    logits = torch.randn(batch, 1, queries, classes + 1, generator=random, dtype=dtype)
+    return masks.requires_grad_(), logits.requires_grad_()
+
+
+def truth(counts=(2, 0, 5), classes=4, size=(24, 32)):
+    random = torch.Generator().manual_seed(1)
+    found = []
+    for n in counts:
+        owner = torch.randint(0, n + 1, (size[0] // 4, size[1] // 4), generator=random)
+        owner = owner.repeat_interleave(4, 0).repeat_interleave(4, 1)
+        masks = torch.stack([owner == i for i in range(n)]) if n else torch.zeros(0, *size).bool()
+        ids = torch.randint(0, classes, (n,), generator=random)
+        found.append(Segments(ids, masks, torch.ones(size, dtype=torch.bool)))
+    return found
+
+
+def peer(kind):
+    if kind == "mask2former":
+        from transformers import Mask2FormerConfig
+        from transformers.models.mask2former.modeling_mask2former import Mask2FormerLoss
+
+        config = Mask2FormerConfig(num_labels=4, train_num_points=200)
+        weights = {"loss_cross_entropy": 2.0, "loss_mask": 5.0, "loss_dice": 5.0}
+        return Mask2FormerLoss(config, weights)
+    from transformers import EomtConfig
+    from transformers.models.eomt.modeling_eomt import EomtLoss
+
+    return EomtLoss(EomtConfig(num_labels=4, train_num_points=200), {})
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("counts", [(2, 0, 5), (1, 7, 3)], ids=str)
+@pytest.mark.parametrize("kind", ["mask2former", "eomt"])
+def test_equal_to_transformers(kind, counts, dtype, monkeypatch):
+    monkeypatch.setattr(torch, "rand", partial(torch.rand, dtype=dtype))
+    theirs = peer(kind).to(dtype)
+    theirs.empty_weight[-1] = 0.1  # was rounded to float32
+    segments = truth(counts)
+    gradients, terms = [], []
+    for ours in (False, True):
+        masks, logits = predictions(dtype)
+        torch.manual_seed(3)  # the same points
+        if ours:
+            found = SetLoss(num_points=200)(masks, logits, segments)
+            values = [found[name] for name in ("class", "mask", "dice")]
+        else:
+            labels = [s.masks.to(dtype) for s in segments], [s.classes for s in segments]
+            found = theirs(masks[:, 0], logits[:, 0], *labels)
+            values = [
+                factor * found[f"loss_{name}"]
+                for factor, name in ((2, "cross_entropy"), (5, "mask"), (5, "dice"))
+            ]
+        sum(values).backward()
+        terms.append(torch.stack(values).detach())
+        gradients.append((masks.grad, logits.grad))
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(terms[1], terms[0], rtol=tolerance, atol=tolerance)
+    for mine, other in zip(gradients[1], gradients[0], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=tolerance * other.abs().max())
+
+
+def test_no_object_anywhere_trains_the_classes_alone():
+    masks, logits = predictions()
+    found = SetLoss(num_points=50)(masks, logits, truth((0, 0, 0)))
+    sum(found.values()).backward()
+    assert found["mask"] == found["dice"] == 0 < found["class"]
+    assert masks.grad.count_nonzero() == 0 < logits.grad.count_nonzero()
+
+
+def test_more_segments_than_queries_are_refused():
+    with pytest.raises(ValueError, match="has 5 segments, and the model only 3 queries"):
+        SetLoss()(*predictions(queries=3), truth())
+
+
+def test_layers_are_matched_on_their_own_and_added():
+    loss, (masks, logits) = SetLoss(num_points=50), predictions()
+    torch.manual_seed(0)
+    both = loss(torch.cat([masks, -masks], 1), torch.cat([logits, -logits], 1), truth())
+    torch.manual_seed(0)
+    one, other = loss(masks, logits, truth()), loss(-masks, -logits, truth())
+    for name, value in both.items():
+        torch.testing.assert_close(value, one[name] + other[name])
+
+
+def test_unknown_pixels_cost_nothing():
+    """Whatever is predicted or labelled there: neither the matching nor the terms change."""
+    # uniform points: a changed prediction would move those chosen by uncertainty
+    loss, (masks, logits) = SetLoss(num_points=400, importance=0), predictions(size=(24, 32))
+    known = torch.ones(24, 32, dtype=torch.bool)
+    known[:, 20:] = False
+    other = masks.detach().clone()
+    other[..., 20:] = 50.0
+    values = []
+    for logit in (masks, other):
+        torch.manual_seed(0)
+        segments = [s._replace(known=known) for s in truth()]
+        values.append(torch.stack(list(loss(logit, logits, segments).values())))
+    torch.testing.assert_close(*values)
+    assert loss(masks, logits, truth())["mask"] != values[0][1]

@@ -1,0 +1,191 @@
+"""Queries: cross-attention by formula, the two kinds of token decoders, mask heads and EoMT."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dpt
+from dpt.nn import CrossAttention, TokenDecoder
+from dpt.nn.masks import attended, semantic_scores
+
+PANOPTIC = {"panoptic": {"num_classes": 4, "things": [1, 1, 0, 0], "num_queries": 6}}
+SEMANTIC = {"segmentation": {"num_classes": 4, "kind": "masks", "num_queries": 6}}
+SMALL = {"embed_dim": 48, "num_heads": 4, "num_blocks": 6, "num_register_tokens": 2}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def eomt(heads=PANOPTIC, **options):
+    sizes = {**SMALL, "out_indices": [3], "num_later_blocks": 2, "image_size": [64, 64]}
+    return dpt.create_model("eomt_small", heads=heads, **{**sizes, **options})
+
+
+def test_cross_attention_is_torchs():
+    ours = CrossAttention(16, memory_dim=24, num_heads=4).double()
+    theirs = torch.nn.MultiheadAttention(16, 4, kdim=24, vdim=24, batch_first=True).double()
+    with torch.no_grad():
+        for name in ("q", "k", "v"):
+            getattr(theirs, f"{name}_proj_weight").copy_(getattr(ours, name).weight)
+        theirs.in_proj_bias.copy_(torch.cat([ours.q.bias, ours.k.bias, ours.v.bias]))
+        theirs.out_proj.load_state_dict(ours.proj.state_dict())
+    queries, memory = torch.randn(2, 3, 16).double(), torch.randn(2, 5, 24).double()
+    visible = torch.rand(2, 1, 3, 5) > 0.4
+    visible[..., 0] = True
+    wanted, weights = theirs(queries, memory, memory, average_attn_weights=False)
+    torch.testing.assert_close(ours(queries, memory), wanted)
+    torch.testing.assert_close(ours.weights(queries, memory), weights)
+    hidden = ~visible.expand(2, 4, 3, 5).reshape(8, 3, 5)
+    wanted, _ = theirs(queries, memory, memory, attn_mask=hidden)
+    torch.testing.assert_close(ours(queries, memory, visible=visible), wanted)
+
+
+def test_codes_enter_queries_and_keys_and_not_values():
+    attention = CrossAttention(8, memory_dim=8, num_heads=2)
+    queries, memory, codes = torch.randn(1, 2, 8), torch.randn(1, 3, 8), torch.randn(1, 3, 8)
+    found = attention(queries, memory, memory_codes=codes)
+    weights = attention.weights(queries, memory, memory_codes=codes)
+    values = attention.v(memory).unflatten(-1, (2, 4)).transpose(1, 2)
+    wanted = attention.proj((weights @ values).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_the_two_ways_to_decode_into_tokens():
+    """Queries from the encoder's tokens keep their number; learned ones are a set of another."""
+    memory = torch.randn(2, 7, 16)
+    options = {"memory_dim": 16, "num_layers": 2, "num_heads": 2}
+    sequence = TokenDecoder(16, **options, num_queries=None)
+    first = sequence.layers[0](memory, memory)
+    torch.testing.assert_close(sequence(memory), sequence.layers[1](first, memory))
+    assert TokenDecoder(16, **options, num_queries=3)(memory).shape == (2, 3, 16)
+    assert TokenDecoder(8, **options, num_queries=3)(memory).shape == (2, 3, 8)
+    with pytest.raises(ValueError, match="must be memory_dim=16 without learned queries"):
+        TokenDecoder(8, **options, num_queries=None)
+
+
+def test_semantic_scores():
+    masks, classes = torch.randn(1, 3, 2, 2), torch.randn(1, 3, 5)
+    chances = classes.softmax(-1)
+    wanted = sum(chances[0, q, :4, None, None] * masks[0, q].sigmoid() for q in range(3))
+    torch.testing.assert_close(semantic_scores(masks, classes)[0].exp(), wanted)
+
+
+@pytest.mark.parametrize("model", ["dpt_tiny", "eomt"])
+@pytest.mark.parametrize("heads", [PANOPTIC, SEMANTIC], ids=["panoptic", "semantic"])
+def test_outputs(model, heads):
+    net = eomt(heads) if model == "eomt" else dpt.create_model(model, heads=heads)
+    ((name, _),) = heads.items()
+    layers = 3 if model == "eomt" else 4
+    for height, width in ((64, 96), (50, 33)):
+        images = torch.randn(2, 3, height, width)
+        out = net.eval()(images)
+        shapes = {k: tuple(v.shape) for k, v in out.items()}
+        if heads is PANOPTIC:
+            assert shapes == {name: (2, 6, height, width), f"{name}_classes": (2, 6, 5)}
+        else:
+            assert shapes == {name: (2, 4, height, width)}
+    out = net.train()(images[..., :32, :32], upsample_logits=False)
+    assert out[f"{name}_masks"].shape == (2, layers, 6, 8, 8)
+    assert out[f"{name}_classes"].shape == (2, layers, 6, 5)
+    sum(v.sum() for k, v in out.items() if k != name).backward()
+    unused = [n for n, p in net.named_parameters() if p.grad is None]
+    assert not unused
+
+
+def test_a_query_attends_where_its_mask_is():
+    """In training, before the shares fall: patches outside of the mask do not change the query."""
+    net = eomt().train()
+    head = net.heads["panoptic"]
+    masks = torch.full((1, 6, 16, 16), -1.0)
+    masks[..., :8, :8] = 1.0
+    visible = head._visible(masks, (4, 4), 6 + 3 + 16, torch.tensor(1.0))
+    assert visible.shape == (1, 1, 25, 25)
+    assert visible[0, 0, 0, 9:].view(4, 4)[:2, :2].all()
+    assert visible[0, 0, :6, 9:].sum() == 6 * 4
+    assert visible[0, 0, :, :9].all()
+    assert visible[0, 0, 6:].all()
+    assert head._visible(masks, (4, 4), 25, torch.tensor(0.0)).all()
+    assert torch.equal(attended(masks, (16, 16))[0, 0].view(16, 16), masks[0, 0] > 0)
+
+
+def test_masks_are_annealed_block_after_block():
+    """As in EoMT's configurations for COCO: steps 14782 to 73910 of 88692 for four blocks."""
+    head = eomt(num_later_blocks=4, num_blocks=8).heads["panoptic"]
+    wanted = {
+        0.0: [1, 1, 1, 1],
+        14782 / 88692: [1, 1, 1, 1],
+        22173 / 88692: [0.5**0.9, 1, 1, 1],
+        29564 / 88692: [0, 1, 1, 1],
+        59128 / 88692: [0, 0, 0, 1],
+        1.0: [0, 0, 0, 0],
+    }
+    for fraction, shares in wanted.items():
+        head.set_progress(fraction)
+        assert head.mask_shares.tolist() == pytest.approx(shares, abs=1e-6), fraction
+
+
+def test_prediction_does_not_depend_on_chance():
+    net, images = eomt().eval(), torch.randn(1, 3, 64, 64)
+    for fraction in (0.0, 0.4, 1.0):
+        net.heads["panoptic"].set_progress(fraction)
+        one, two = net(images)["panoptic"], net(images)["panoptic"]
+        assert torch.equal(one, two)
+        torch.testing.assert_close(
+            net.optimize_for_inference(compiled=False)(images)["panoptic"], one
+        )
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch14_dinov2", "vit_small_patch16_dinov3"])
+def test_over_timm(name):
+    """The later blocks are timm's own: without queries they give timm's features."""
+    import timm
+
+    encoder = {"kind": "timm", "name": name, "num_later_blocks": 3}
+    net = dpt.create_model("eomt_small", heads=PANOPTIC, encoder=encoder).eval()
+    whole = timm.create_model(name, num_classes=0, dynamic_img_size=True).eval()
+    whole.load_state_dict(net.encoder.model.state_dict())
+    stride = net.encoder.strides[0]
+    images = torch.randn(1, 3, 4 * stride, 6 * stride)
+    with torch.no_grad():
+        tokens = net.encoder(images)
+        x, grid = tokens.levels[-1], tokens.grids[-1]
+        for i in range(3):
+            x = net.encoder.later_block(i, x, visible=None, grid=grid)
+        torch.testing.assert_close(net.encoder.later_norm(x), whole.forward_features(images))
+        # queries move along with the prefix: the patches keep their rotary codes
+        mine = torch.cat([torch.zeros(1, 2, x.shape[-1]), tokens.levels[-1]], dim=1)
+        visible = torch.ones(1, 1, mine.shape[1], mine.shape[1], dtype=torch.bool)
+        visible[:, :, 2:, :2] = False
+        for i in range(3):
+            mine = net.encoder.later_block(i, mine, visible=visible, grid=grid)
+        torch.testing.assert_close(mine[:, 2:], x, atol=1e-4, rtol=1e-4)
+    out = net.train()(images, upsample_logits=False)
+    assert out["panoptic_masks"].shape[1] == 4
+
+
+def test_mistakes():
+    with pytest.raises(ValueError, match="num_later_blocks=3: only 2 come after the block 3"):
+        eomt(num_later_blocks=3)
+    with pytest.raises(ValueError, match="no plain transformer"):
+        dpt.create_model(
+            "eomt_small",
+            heads=PANOPTIC,
+            encoder={"kind": "timm", "name": "resnet18", "num_later_blocks": 1},
+        )
+    with pytest.raises(ValueError, match="things has 2 entries for 4 classes"):
+        eomt({"panoptic": {"num_classes": 4, "things": [1, 0]}})
+    with pytest.raises(ValueError, match="do not work with the masks of"):
+        dpt.Predictor(eomt(), flip=True)
+
+
+def test_saved_and_loaded(tmp_path):
+    net = eomt(SEMANTIC).eval()
+    net.heads["segmentation"].set_progress(1.0)
+    net.save_pretrained(tmp_path)
+    images = torch.randn(1, 3, 64, 64)
+    again = dpt.DPT.from_pretrained(tmp_path)
+    assert torch.equal(again(images)["segmentation"], net(images)["segmentation"])
+    assert again.config == net.config
+    assert F.softmax(net(images)["segmentation"], 1).isfinite().all()

@@ -1,0 +1,152 @@
+"""Panoptic and instance runs on a folder in COCO's formats: trained, scored and predicted."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from coco_files import write
+from pycocotools import mask as rle
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
+
+import dpt
+from dpt.data import CocoDataset
+from dpt.functional import resize
+from dpt.segments import OBJECT_IDS, instances
+
+SIZE = (32, 48)
+QUERIES = "task.num_queries=20"
+LONGER = ("trainer.max_steps=60", "optim.lr=3e-3")  # until there are masks
+EOMT = ("model=eomt_small", "model.encoder.num_blocks=4", "model.encoder.out_indices=[1]",
+        "model.encoder.num_later_blocks=2", "model.encoder.embed_dim=48")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("coco")
+    for panoptic in (True, False):
+        write(path, panoptic=panoptic, lengths=[("train", 4), ("val", 5)], size=SIZE)
+    return path
+
+
+def train_eomt(folder, *overrides):
+    data = () if any(o.startswith("data=") for o in overrides) else TINY_SCENES
+    call("train", *EOMT, *TINY_DATA, *ON_CPU, *data, "logger=none", f"run_dir={folder}", QUERIES,
+         *overrides)  # fmt: skip
+    return folder
+
+
+def data_of(folder, task):
+    kind = "panoptic" if task == "panoptic" else "instances"
+    file = f"annotations/{kind}_%split.json"
+    return ("data=coco", f"data.root={folder}", "data.split_names.train=train",
+            "data.split_names.val=val", f"data.annotations={file}")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(folder, train, tmp_path_factory):
+    """A run of task=panoptic that is long enough to find segments."""
+    return train(tmp_path_factory.mktemp("panoptic") / "run", "task=panoptic", QUERIES,
+                 "task.objectives.panoptic.threshold=0.1", "task.objectives.panoptic.overlap=0.1",
+                 *LONGER, *data_of(folder, "panoptic"))  # fmt: skip
+
+
+def test_a_run_is_evaluated_and_its_files_score_as_the_model(
+    run, folder, evaluate, score_files, scores, tmp_path, capsys
+):
+    data = data_of(folder, "panoptic")
+    trained = scores(run)
+    found = scores(evaluate(tmp_path / "model", run / "checkpoints/last.ckpt", *data))
+    assert {k: found[k] for k in trained} == pytest.approx(trained, nan_ok=True)
+    assert found["val/pq"] > 0
+    call("predict", str(run), str(folder / "val"), "--out", str(tmp_path / "out"),
+         "--format", "npy,png,json", "--device", "cpu")  # fmt: skip
+    files = scores(score_files(tmp_path / "files", tmp_path / "out", data=data))
+    assert files == pytest.approx(found, nan_ok=True)
+    file = min((tmp_path / "out/panoptic_npy").iterdir())
+    for code in (-2, 10 * OBJECT_IDS):
+        np.save(file, np.full(SIZE, code))
+        with pytest.raises(SystemExit):
+            score_files(tmp_path / f"files{code}", tmp_path / "out", data=data)
+        assert f"{file.name}: holds a class that the data lacks" in capsys.readouterr().err
+
+
+def test_predicted_files_agree(run, folder, tmp_path):
+    """Id maps as panopticapi reads them, and COCO's RLE of the same segments."""
+    call("predict", str(run), str(folder / "val"), "--out", str(tmp_path), "--device", "cpu",
+         "--format", "npy,png,json")  # fmt: skip
+    names = {k.stem for k in (tmp_path / "panoptic").iterdir()}
+    assert len(names) == 5
+    for name in names:
+        codes = np.load(tmp_path / f"panoptic_npy/{name}.npy")
+        ids = dpt.data.formats.io.read_objects(tmp_path / f"panoptic/{name}.png")
+        parts = json.loads((tmp_path / f"panoptic_json/{name}.json").read_text())
+        assert {p["id"] for p in parts} == set(np.unique(ids)) - {0}
+        for part in parts:
+            mask = rle.decode(part["segmentation"]).astype(bool)
+            assert np.array_equal(mask, ids == part["id"])
+            assert np.array_equal(mask, codes == part["category_id"] * OBJECT_IDS + part["id"])
+            left, top, width, height = part["bbox"]
+            rows, columns = np.nonzero(mask)
+            assert (left, top) == (columns.min(), rows.min())
+            assert (width, height) == (np.ptp(columns) + 1, np.ptp(rows) + 1)
+            assert part["area"] == mask.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["dpt", "eomt"])
+def test_instances_score_as_pycocotools_scores_them(folder, train, scores, tmp_path, model):
+    data = (*data_of(folder, "instance"), "data.split_names.val=train", "augment=none")
+    start = train if model == "dpt" else train_eomt
+    run = start(
+        tmp_path / "run", "task=instance", QUERIES, "trainer.max_steps=300", "optim.lr=3e-3", *data
+    )
+    model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").eval()
+    val = CocoDataset(root=folder, split="train", annotations="annotations/instances_%split.json")
+    truth = COCO(folder / "annotations/instances_train.json")
+    results = []
+    for index, sample in enumerate(val):
+        photo = torch.from_numpy(sample["image"]).permute(2, 0, 1)[None]
+        with torch.no_grad():
+            out = model(model.preprocessing.normalize(photo))
+        masks, classes, values = instances(
+            resize(out["instance"], SIZE)[0], out["instance_classes"][0], val.info.things
+        )
+        for mask, k, value in zip(masks, classes, values, strict=True):
+            code = rle.encode(np.asfortranarray(mask.numpy().astype(np.uint8)))
+            results.append({"image_id": index + 1, "category_id": val.categories[int(k)][0],
+                            "segmentation": code, "score": round(float(value), 3)})  # fmt: skip
+    reference = COCOeval(truth, truth.loadRes(results), "segm")
+    reference.evaluate()
+    reference.accumulate()
+    reference.summarize()
+    found = scores(run)
+    wanted = dict(zip(("ap", "ap50", "ap75"), reference.stats[:3], strict=True))
+    assert wanted["ap50"] > 0.1
+    assert {k: found[f"val/{k}"] for k in wanted} == pytest.approx(
+        wanted, abs=1e-2
+    )  # ties of 1000 bins
+
+
+@pytest.mark.parametrize("task", ["panoptic", "segmentation"])
+def test_the_masks_of_eomt_fall_in_training(tmp_path, task):
+    """Of two blocks: the first in the second quarter, the other in the third."""
+    run = train_eomt(tmp_path / "run", f"task={task}", "trainer.max_steps=8")
+    model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
+    assert model.heads[task].mask_shares.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["task.num_queries=2"], "segments, and the model only 2 queries"),
+        (["data=scenes", "data.things=[box]"], "there is no data.things"),
+        (["data=folder", "data.root=.", "data.first_object=0"], "data.first_object=0: must be"),
+    ],
+)
+def test_mistakes(train, tmp_path, capsys, change, message):
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", "task=panoptic", *change)
+    assert message in capsys.readouterr().err

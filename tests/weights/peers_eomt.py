@@ -1,0 +1,74 @@
+"""Random models of transformers' ``eomt``, saved by transformers and read by us."""
+
+import torch
+import torch.nn.functional as F
+from peer_cases import Case, jolt
+from torch import nn
+
+from dpt.nn.masks import semantic_scores
+
+CONFIG = {
+    "hidden_size": 48,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "mlp_ratio": 4,
+    "image_size": 64,
+    "patch_size": 16,
+    "num_blocks": 2,
+    "num_queries": 7,
+    "num_register_tokens": 2,
+    "num_labels": 5,
+}
+
+
+def exact_attention(module, query, key, value, mask, scaling, **options):
+    """transformers' own is float32 inside, or takes a float32 mask to float64 scores."""
+    mask = None if mask is None else mask.to(query)
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    return mixed.transpose(1, 2), None
+
+
+class Output(nn.Module):
+    """Images to one tensor: mask logits, or the class scores that they and the classes give."""
+
+    def __init__(self, model: nn.Module, *, semantic: bool) -> None:
+        super().__init__()
+        self.model, self.semantic = model, semantic
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found = self.model(images)
+        masks, classes = found.masks_queries_logits, found.class_queries_logits
+        if not self.semantic:
+            return masks
+        masks = F.interpolate(masks, size=images.shape[-2:], mode="bilinear")
+        return semantic_scores(masks, classes)
+
+
+class Eomt(Case):
+    def make(self):
+        from transformers import AttentionInterface, EomtConfig, EomtForUniversalSegmentation
+
+        options = dict(self.options)
+        share = options.pop("masked", 0.0)
+        config = EomtConfig(**CONFIG, **options)
+        AttentionInterface.register("exact", exact_attention)
+        theirs = jolt(
+            EomtForUniversalSegmentation._from_config(config, attn_implementation="exact")
+        )
+        theirs.attn_mask_probs.fill_(share)
+        return Output(theirs, semantic=self.task == "segmentation")
+
+    def save(self, theirs, folder):
+        from transformers import EomtImageProcessor
+
+        theirs.model.save_pretrained(folder)
+        EomtImageProcessor(do_split_image=theirs.semantic).save_pretrained(folder)
+        return folder
+
+
+CASES = [
+    Eomt("eomt", "panoptic", "EoMT", ((64, 64),)),
+    Eomt("eomt", "panoptic", "EoMT, masked attention", ((64, 64),), {"masked": 1.0}),
+    Eomt("eomt", "panoptic", "EoMT, SwiGLU", ((64, 64),), {"use_swiglu_ffn": True}),
+    Eomt("eomt", "segmentation", "EoMT", ((64, 64),)),
+]
