@@ -101,7 +101,7 @@ def test_unknown_command(run):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("train", ["Usage", "depth, inpainting, joint", "data.root=DIR", "metrics.json"]),
+        ("train", ["Usage", "inpainting, instance, joint", "data.root=DIR", "metrics.json"]),
         ("evaluate", ["Usage", "checkpoint=FILE", "scenes"]),
     ],
 )

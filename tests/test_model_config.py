@@ -24,7 +24,20 @@ def test_list_models():
     assert {"depth", "segmentation", "classification", "regression", "inpainting"} <= set(HEADS)
 
 
-@pytest.mark.parametrize("name", dpt.list_models())
+@pytest.mark.parametrize("name", dpt.list_models("eomt_*"))
+def test_every_model_of_queries_builds_and_runs(name):
+    heads = {"segmentation": {"num_classes": 3, "kind": "masks"},
+             "panoptic": {"num_classes": 2, "num_queries": 7, "things": [True, False]}}  # fmt: skip
+    with torch.device("meta"):
+        model = dpt.create_model(name, heads=heads)
+        outputs = model(torch.empty(2, 3, 100, 130))  # in evaluation it reads the shares of masks
+    assert outputs["segmentation"].shape == (2, 3, 100, 130)
+    assert outputs["panoptic"].shape == (2, 7, 100, 130)
+    layers = model.encoder.num_later_blocks + 1
+    assert outputs["panoptic_classes"].shape == (2, layers, 7, 3)
+
+
+@pytest.mark.parametrize("name", dpt.list_models("dpt_*"))
 def test_every_model_builds_and_runs(name):
     heads = {"depth": {}, "segmentation": {"num_classes": 3}, "classification": {"num_classes": 2}}
     with torch.device("meta"):
@@ -109,7 +122,7 @@ def test_an_encoder_of_another_kind_replaces_the_tables():
     ("arguments", "message"),
     [
         ({"name": "dpt_huge"}, r"no model 'dpt_huge'.*dpt_base.*dpt_large"),
-        ({"heads": {}}, r"model\.heads=.*depth, segmentation, classification, regression"),
+        ({"heads": {}}, r"model\.heads=.*depth, .*segmentation, classification, regression"),
         ({"heads": {"normals": {}}}, r"model\.heads='normals': choose from depth.*DPT_PLUGINS"),
         ({"heads": ["depth"]}, r"model\.heads=\['depth'\]"),
         ({"heads": {"depth": "metric"}}, r"model\.heads\.depth='metric': must be a dictionary"),

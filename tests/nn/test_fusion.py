@@ -193,6 +193,6 @@ def test_auto_settings_follow_the_encoder_and_the_heads(strides, scales):
     encoder.strides = strides
     for segmentation in (False, True):
         config = DecoderConfig()
-        config.resolve(encoder, segmentation=segmentation)
+        config.resolve(encoder, batch_norm=segmentation)
         assert config.scales == scales
         assert (config.batch_norm, config.unit_bias) == (segmentation, not segmentation)

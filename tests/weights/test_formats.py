@@ -48,7 +48,7 @@ def assert_same(found, model):
 def test_the_registry_lists_each_format_once():
     names = [f.name for f in formats.FORMATS]
     assert len(set(names)) == len(names)
-    assert list(WRITABLE) == ["dpt", "official", "transformers", "depth_anything"]
+    assert list(WRITABLE) == ["dpt", "official", "transformers", "eomt", "depth_anything"]
     with pytest.raises(ValueError, match="the smp format is only read"):
         formats.Smp().write({}, {}, "a")
 
