@@ -22,6 +22,8 @@ TIMM = ("vit_small_patch14_reg4_dinov2", "vit_small_patch16_dinov3", "beit_base_
 NEEDED = {
     "depth": {"kind": "metric", "max_depth": 10.0},
     "segmentation": {"num_classes": 3},
+    "panoptic": {"num_classes": 2, "things": [True, False]},
+    "instance": {"num_classes": 1, "things": [True]},
     "classification": {"num_classes": 4},
 }
 ALL_HEADS = {name: NEEDED.get(name, {}) for name in HEADS}
@@ -29,8 +31,10 @@ ALL_HEADS = {name: NEEDED.get(name, {}) for name in HEADS}
 
 def model_of(size="dpt_tiny", **encoder):
     decoder = {} if size != "dpt_tiny" else {"reassemble_channels": [8] * 4, "fusion_channels": 8}
+    names = ("panoptic", "classification") if size.startswith("eomt") else ALL_HEADS
+    heads = {name: ALL_HEADS[name] for name in names}
     with torch.device("meta"):
-        return dpt.create_model(size, heads=ALL_HEADS, encoder=encoder, decoder=decoder)
+        return dpt.create_model(size, heads=heads, encoder=encoder, decoder=decoder)
 
 
 def groups_of(model, **options):
@@ -76,8 +80,9 @@ def test_frozen_parameters_are_left_out():
 
 # ------------------------------------------------------------------------------ weight decay
 
-UNDECAYED = (".bias", "cls_token", "reg_token", "dist_token", "pos_embed", ".gamma", "gamma_1",
-             "gamma_2", "position_bias_table", "q_bias", "v_bias", "logit_scale")  # fmt: skip
+UNDECAYED = (".bias", "decoder.queries", "decoder.codes", "cls_token", "reg_token", "dist_token",
+             "pos_embed", ".gamma", "gamma_1", "gamma_2", "position_bias_table", "q_bias", "v_bias",
+             "logit_scale")  # fmt: skip
 
 
 @pytest.mark.parametrize("encoder", [*ENCODERS, *TIMM])
