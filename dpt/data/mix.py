@@ -156,11 +156,17 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     targets: tuple[Target, ...] = tuple(dict.fromkeys(t for i in infos.values() for t in i.targets))
     named: Target = "labels" if "labels" in targets else "class_id"
     with_depth = [info for info in infos.values() if "depth" in info.targets]
+    things = {name: info.things for name, info in infos.items() if info.things}
+    if len(set(things.values())) > 1:
+        raise DataError(
+            f"data.sets {', '.join(things)} differ in the classes whose objects are told apart: "
+            "give data.things of each the same classes"
+        )
     return DatasetInfo(
         targets=targets,
         class_names=_agreed({n: i.class_names for n, i in infos.items() if named in i.targets}),
         palette=next((i.palette for i in infos.values() if named in i.targets and i.palette), ()),
-        things=next((i.things for i in infos.values() if i.things), ()),
+        things=next(iter(things.values()), ()),
         min_depth=min((info.min_depth for info in with_depth), default=DatasetInfo.min_depth),
         max_depth=max((info.max_depth for info in with_depth if info.max_depth), default=None),
     )

@@ -1,9 +1,11 @@
 """Downloads from a local server that resumes, refuses, interrupts and sends wrong data."""
 
+import base64
 import hashlib
 import re
 import shutil
 import threading
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -25,6 +27,8 @@ class Server(ThreadingHTTPServer):
         statuses: what the next requests are answered with instead.
         ranges: whether Range is understood.
         requests: the Range of the requests so far.
+        authorizations: their Authorization.
+        redirect: an address that all requests are sent on to.
     """
 
     daemon_threads = True
@@ -37,6 +41,8 @@ class Server(ThreadingHTTPServer):
         self.ranges = True
         self.with_length = True
         self.requests: list[str | None] = []
+        self.authorizations: list[str | None] = []
+        self.redirect: str | None = None
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that hang up are part of the tests."""
@@ -52,6 +58,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         wanted = self.headers["Range"]
         self.server.requests.append(wanted)
+        self.server.authorizations.append(self.headers["Authorization"])
+        if self.server.redirect:
+            self.send_response(302)
+            self.send_header("Location", self.server.redirect)
+            self.end_headers()
+            return
         if self.server.statuses:
             self.send_error(self.server.statuses.pop(0))
             return
@@ -79,14 +91,20 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def server():
+@contextmanager
+def serving():
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def server():
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +126,18 @@ def test_fetches_verifies_and_does_not_fetch_again(server, tmp_path):
     assert get(server, tmp_path / "new", checksum=SHA256) == target
     assert server.requests == [None]
     assert names(tmp_path / "new") == ["file.zip"]
+
+
+def test_a_password_is_sent_to_its_host_alone(server, tmp_path):
+    address = server.url.replace("127.0.0.1", "na%40me:wo:rd@127.0.0.1")
+    fetch(address, tmp_path / "a")
+    expected = "Basic " + base64.b64encode(b"na@me:wo:rd").decode()
+    assert server.authorizations == [expected]
+    with serving() as other:
+        server.redirect = other.url
+        assert fetch(address, tmp_path / "b").read_bytes() == CONTENT
+        assert server.authorizations == [expected] * 2
+        assert other.authorizations == [None]
 
 
 def test_resumes_within_one_call(server, tmp_path):

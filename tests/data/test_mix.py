@@ -258,6 +258,10 @@ def test_mistakes():
     assert "data.sets.a has 2 classes (sky, road, ...)" in text
     assert "data.sets.b has 2 (sky, street, ...)" in text
     assert "data.sets.b.labels=null" in text
+    first, second = (
+        Numbers(3, info=replace(LABELS, things=t)) for t in ((True, False), (True,) * 2)
+    )
+    assert "data.sets a, b differ in the classes whose" in message(sets={"a": first, "b": second})
 
     def broken(split):
         raise DataError("folder x does not exist: check data.root")

@@ -291,10 +291,14 @@ def test_a_packed_split_is_not_overwritten(tree, tmp_path):
     pack(folder_set(tree), tmp_path)
 
 
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_sample_that_cannot_be_read(tree, tmp_path, workers):
+    with pytest.raises(DataError, match=r"10\.png: the file is truncated"):
+        pack(Broken(folder_set(tree), broken=(10,)), tmp_path, num_workers=workers)
+
+
 def test_samples_that_cannot_be_read(tree, tmp_path, caplog):
     original = folder_set(tree)
-    with pytest.raises(DataError, match=r"10\.png: the file is truncated"):
-        pack(Broken(original, broken=(10,)), tmp_path / "raise", num_workers=1)
     index = pack(Broken(original, broken=(0, 10, COUNT - 1)), tmp_path / "skip", skip_broken=True)
     assert sum(shard.samples for shard in index.shards) == COUNT - 3
     assert "left out: 10.png: the file is truncated" in caplog.text

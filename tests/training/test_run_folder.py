@@ -13,6 +13,7 @@ from test_resume import assert_same, resume_it, state_of
 from tiny import TINY_DATA, TINY_SCENES, call
 
 from dpt.config import compose
+from dpt.data.datasets import download
 from dpt.training import resume
 from dpt.training.checkpoints import AtomicCheckpointIO
 
@@ -282,7 +283,8 @@ def test_a_strange_folder_of_the_csv_logger(train, tmp_path, name):
 # ------------------------------------------------------------------------------ passwords
 
 
-def test_passwords_in_addresses_are_not_written(tmp_path, refused):
+def test_passwords_in_addresses_are_not_written(tmp_path, refused, monkeypatch):
+    monkeypatch.setattr(download, "PAUSE", 0.001)
     address = "http://name:word-of-mine@127.0.0.1:9/shards"
     arguments = ("data=packed", f"data.root={address}", "task=regression", "logger=none")
     message = refused(call, "train", *arguments, *TINY_DATA, f"run_dir={tmp_path}")

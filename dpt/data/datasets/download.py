@@ -5,6 +5,7 @@ Own code, because pooch and ``torch.hub.download_url_to_file`` start again after
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import os
@@ -16,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
 import fsspec
@@ -49,7 +51,8 @@ def fetch(
     a checksum, an interrupted transfer resumes (HTTP Range), in a later call too.
 
     Args:
-        url: http, https, or an address for fsspec such as ``s3://``.
+        url: http, https (``https://name:password@host`` for a server that asks for one), or an
+            address for fsspec such as ``s3://``.
         target: the file to write; its folder is created.
         checksum: ``ALGORITHM:HEX`` with sha256, sha1 or md5. None checks the length only.
         size: size of the file in bytes, if known.
@@ -163,7 +166,12 @@ def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) 
     if start := file.tell():
         headers["Range"] = f"bytes={start}-"
     try:
-        with urlopen(Request(url, headers=headers), timeout=TIMEOUT) as response:
+        user, at, _ = urlsplit(url).netloc.rpartition("@")
+        request = Request(url.replace(user + at, "", 1), headers=headers)
+        if user:  # urllib does not know name:password@host; a redirection is not told the password
+            token = base64.b64encode(unquote(user).encode()).decode()
+            request.add_unredirected_header("Authorization", f"Basic {token}")
+        with urlopen(request, timeout=TIMEOUT) as response:
             if response.status != 206:  # the server sends the whole file
                 _clear(file)
             return _receive(response, file, limit, quiet=quiet)
