@@ -124,13 +124,13 @@ def panoptic_segments(
     scores, ids = classes.softmax(-1).max(-1)
     kept = (ids < len(things)) & (scores > threshold)
     masks, scores, ids = masks[kept], scores[kept], ids[kept]
-    if size is not None:
-        masks = resize(masks[None], size)[0]
-    masks = masks.sigmoid()
-    found = torch.full(masks.shape[-2:], NO_SEGMENT, device=masks.device)
+    found = torch.full(size or masks.shape[-2:], NO_SEGMENT, device=masks.device)
     segments: list[int] = []  # the query that began each
     stuff: dict[int, int] = {}
     if len(ids):
+        if size is not None:
+            masks = resize(masks[None], size)[0]
+        masks = masks.sigmoid()
         winner = (scores[:, None, None] * masks).argmax(0)
         own = masks >= 0.5
         won = torch.bincount(winner.flatten(), minlength=len(ids)).tolist()

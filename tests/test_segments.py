@@ -49,13 +49,15 @@ def test_panoptic_equals_transformers(seed):
     assert (wanted == NO_SEGMENT).any()
 
 
-def test_no_sure_query_predicts_nothing():
-    found = panoptic_segments(torch.randn(4, 6, 8), torch.zeros(4, 3), (True, False))
-    assert (found.ids == NO_SEGMENT).all()
+@pytest.mark.parametrize("size", [None, (12, 15)])
+def test_no_sure_query_predicts_nothing(size):
+    masks, classes = torch.randn(4, 6, 8), torch.zeros(4, 3)
+    found = panoptic_segments(masks, classes, (True, False), size=size)
+    assert found.ids.shape == (size or (6, 8))
+    assert (found.codes == NO_SEGMENT).all()
     assert len(found.classes) == len(found.scores) == 0
 
 
-@pytest.mark.peers
 def test_instances_score_as_transformers_does():
     """Of the best class of each query; Mask2Former also takes the second best."""
     from transformers import EomtImageProcessor
