@@ -38,6 +38,7 @@ class Sample(TypedDict, total=False):
     objects: np.ndarray  # uint16 (H, W), tells objects of one class apart; 0 where there is none
     class_id: int  # image-level class
     value: float  # image-level number
+    strong: np.ndarray  # uint8 (H, W, 3), the image of an unlabelled sample, strongly changed
     index: int  # position in the data set
     name: str  # what to call it in messages, usually the file's path
     failed: list[str]  # why files could not be read, see data.on_error
@@ -59,6 +60,8 @@ class Batch(TypedDict, total=False):
     class_id: Tensor  # int64 (B,), NO_CLASS where missing
     value: Tensor  # float32 (B,), NaN where missing
     index: Tensor  # int64 (B,)
+    strong: Tensor  # like image, with the unlabelled images strongly changed
+    unlabelled: Tensor  # bool (B,), with ``strong``
     hidden: Tensor  # bool (B, H, W), what a task paints over before the model sees it
     name: list[str]
     failed: list[str]  # why files could not be read; absent where all could

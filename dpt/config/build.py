@@ -14,7 +14,7 @@ from pydantic import Field
 from torch.utils.data import DataLoader
 
 from dpt.config.objects import check_arguments, find, keys_of, make, read_run, with_values
-from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
+from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import missing_path, run_folder
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
@@ -90,17 +90,32 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
     """The data set of one split. ``data.train`` and ``data.val`` hold arguments of one alone.
 
     A mix gets its ``sets`` as functions of the split: each is described as it would be alone, and
-    the mix decides which splits it needs.
+    the mix decides which splits it needs. With ``unlabelled``, the training images are a mix of
+    labelled and unlabelled ones, in equal numbers.
     """
     node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
     split = validate(str, split, "split")
     own = validate(Part | None, data.get(split), f"{where}.{split}")
     node |= {"split": split} | (own or {})
+    others = validate(bool | str | None, node.pop("unlabelled", None), f"{where}.unlabelled")
+    if split == "train" and others:
+        photos = {"_target_": "dpt.data.PhotoDataset", "root": others}
+        part = {**node, "unlabelled": True} if others is True else {**photos, "split": split}
+        sets = {"labelled": node, "unlabelled": part}
+        return MixDataset(
+            sets={name: partial(_make, part, where) for name, part in sets.items()},
+            split=split,
+            weights=dict.fromkeys(sets, 1.0),
+        )
     if "sets" in node:
         node["sets"] = {
             name: partial(make_dataset, part, where=f"{where}.sets.{name}")
             for name, part in node["sets"].items()
         }
+    return _make(node, where)
+
+
+def _make(node: Part, where: str, split: str = "train") -> Dataset:
     return make(node, where, Dataset)
 
 

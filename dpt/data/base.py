@@ -88,6 +88,11 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """The files of a sample; None if they are unknown or one file holds several samples."""
         return None
 
+    @property
+    def groups(self) -> Sequence[str]:
+        """The group of each sample (``data.group_by``); empty if there are none."""
+        return ()
+
     def object_faults(self, index: int) -> Sequence[str]:
         """Faults of the objects of a sample, which can be used nevertheless."""
         return ()

@@ -42,6 +42,10 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
     if len(sizes) > 1:
         raise DataError(f"images of one batch differ in size {sorted(sizes)}: set data.image_size")
     batch = _collate(samples, targets)
+    if any("strong" in s for s in samples):
+        strong = np.stack([s.get("strong", s["image"]) for s in samples])
+        batch["strong"] = torch.from_numpy(strong).permute(0, 3, 1, 2)
+        batch["unlabelled"] = torch.tensor(["strong" in s for s in samples])
     for key in ("labels", "objects", "depth", "valid"):
         if key in batch:
             batch[key] = torch.stack(batch[key])

@@ -40,6 +40,8 @@ class TrainTransform:
             probability 0.8; see :func:`change_colors`.
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
+        strong: strength in 0..1 of a second picture, ``strong``, of images without labels, see
+            :func:`strongly_changed`; 0 for none.
         zoom_scales_depth: divide depth by the zoom: an unchanged camera would see an object z times
             larger at a z times shorter distance (Eigen et al. 2014, section 3.4).
     """
@@ -54,10 +56,11 @@ class TrainTransform:
         color: float = 0.0,
         grayscale: float = 0.0,
         blur: float = 0.0,
+        strong: float = 0.0,
         zoom_scales_depth: bool = True,
     ) -> None:
         limits = {"hflip": (hflip, 1), "color": (color, 1), "grayscale": (grayscale, 1),
-                  "blur": (blur, 1), "rotate": (rotate, 180)}  # fmt: skip
+                  "blur": (blur, 1), "strong": (strong, 1), "rotate": (rotate, 180)}  # fmt: skip
         for name, (value, most) in limits.items():
             if not 0 <= value <= most:
                 raise ValueError(f"augment.{name}={value} must lie in 0..{most}")
@@ -69,6 +72,7 @@ class TrainTransform:
         self.zoom = (float(zoom[0]), float(zoom[1]))
         self.zoom_scales_depth = zoom_scales_depth
         self.color = float(color)
+        self.strong = float(strong)
         self._compose = _compose(hflip=hflip, rotate=rotate, grayscale=grayscale, blur=blur)
 
     def __call__(self, sample: Sample, *, seed: int) -> Sample:
@@ -109,6 +113,8 @@ class TrainTransform:
         if "depth" in sample:
             out["depth"] = arrays["depth"]
             out["valid"] = arrays["depth"] > 0
+        if self.strong and not {"labels", "depth"} & sample.keys():
+            out["strong"] = strongly_changed(out["image"], random, self.strong)
         return out
 
 
@@ -190,6 +196,20 @@ def change_colors(
     # saturation and hue do not change greys, so this is all that contrast adds
     shift = np.full((3, 1), (1 - contrast) * middle)
     return cv2.transform(image, np.hstack([brightness * contrast * matrix, shift]))
+
+
+def strongly_changed(image: np.ndarray, random: np.random.Generator, strength: float) -> np.ndarray:
+    """A copy, uint8 RGB (H, W, 3), of other colours, grey with probability 0.2, blurred with 0.5.
+
+    These are the strong views of FixMatch for pixels (Yang et al. 2023, UniMatch, section 3.1).
+    """
+    colors = draw_colors(random, 1.25 * strength)  # factors of 0.5 to 1.5
+    if random.random() < 0.2 * strength:
+        colors["saturation"] = 0.0
+    changed = change_colors(image, **colors)
+    if random.random() < 0.5 * strength:
+        changed = cv2.GaussianBlur(changed, (0, 0), random.uniform(0.1, 2.0))
+    return changed
 
 
 def _compose(*, hflip: float, rotate: float, grayscale: float, blur: float) -> Any:

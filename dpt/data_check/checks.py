@@ -113,6 +113,16 @@ def duplicates(scan: Scan) -> Iterator[Finding]:
         yield scan.finding("error", code, message, remedy, across.values(), examples)
 
 
+def shared_groups(scan: Scan) -> Iterator[Finding]:
+    """Groups of photos, such as one drive, that are in this split and an earlier one."""
+    for other in scan.earlier:
+        shared = sorted(set(scan.dataset.groups) & set(other.dataset.groups))
+        if shared:
+            message = f"{plural(len(shared), 'group')} of photos also in {other.split}"
+            remedy = "scores will not hold elsewhere: set data.folds, or divide by data.group_by"
+            yield scan.finding("warning", "groups_across_splits", message, remedy, examples=shared)
+
+
 def _distinct(scan: Scan) -> list[tuple[Record, Photo]]:
     """Photos that are not empty, each file once, since a mix of data sets repeats photos."""
     return list({r.name: (r, photo) for r, photo in scan.photos if not photo.is_empty}.values())
@@ -439,7 +449,8 @@ QUICK_CHECKS: tuple[Check, ...] = (
 )
 """Also run at the start of every training, on a few samples and without photos."""
 CHECKS: tuple[Check, ...] = (
-    *(refused_samples, files_without_partner, duplicates, unusual_photos, registration),
+    *(refused_samples, files_without_partner, duplicates, shared_groups),
+    *(unusual_photos, registration),
     *(absent_classes, class_shift, empty_masks, objects),
     *(empty_maps, deviating_maps, inverse_maps),
     *QUICK_CHECKS,

@@ -16,7 +16,14 @@ from dpt.nn.base import (
 )
 from dpt.nn.beit import Beit, BeitConfig
 from dpt.nn.dpt import DPT
-from dpt.nn.encoders import HybridConfig, HybridVisionTransformer, TimmConfig, TimmEncoder
+from dpt.nn.encoders import (
+    HybridConfig,
+    HybridVisionTransformer,
+    StemConfig,
+    StemVisionTransformer,
+    TimmConfig,
+    TimmEncoder,
+)
 from dpt.nn.fusion import Decoder, DecoderConfig, Fusion, ResidualConvUnit
 from dpt.nn.heads import (
     ClassificationHeadConfig,

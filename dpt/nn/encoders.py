@@ -1,4 +1,4 @@
-"""Encoders beside the plain ViT: the official hybrid, and any timm backbone with features.
+"""Encoders beside the plain ViT: ViTs over a CNN, and any timm backbone with features.
 
 timm takes two seconds to import, so only a model that uses it pays: the imports stand inside.
 """
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -124,20 +124,18 @@ class HybridConfig(ViTConfig):
         return HybridVisionTransformer(self)
 
 
-class HybridVisionTransformer(VisionTransformer):
-    """ViT over CNN features (official DPT-Hybrid); levels are two CNN stages, then two blocks."""
+class CnnVisionTransformer(VisionTransformer):
+    """ViT over CNN features; levels are two stages of the CNN, at strides 4 and 8, then two blocks.
 
-    config: HybridConfig
+    A subclass writes :meth:`make_patch_embed`, whose module returns three maps: of the two stages
+    and the embedding at stride 16.
+    """
 
-    def __init__(self, config: HybridConfig) -> None:
+    def __init__(self, config: ViTConfig, stage_channels: tuple[int, int]) -> None:
         super().__init__(config)
-        self.embed_dims = (256, 512, *self.embed_dims)
+        self.embed_dims = (*stage_channels, *self.embed_dims)
         self.num_prefix_tokens = (0, 0, *self.num_prefix_tokens)
         self.strides = (4, 8, *self.strides)
-
-    def make_patch_embed(self, dim: int) -> nn.Module:
-        channels, kind = self.config.in_channels, self.config.weight_standardization
-        return HybridEmbed(in_channels=channels, dim=dim, weight_standardization=kind)
 
     def forward(self, images: Tensor) -> Tokens:
         *stages, embedding = self.patch_embed(images)
@@ -146,6 +144,105 @@ class HybridVisionTransformer(VisionTransformer):
         return Tokens(
             [*levels, *self.encode(embedding)], [*grids, *[grid] * len(self.config.out_indices)]
         )
+
+
+class HybridVisionTransformer(CnnVisionTransformer):
+    """Official DPT-Hybrid."""
+
+    config: HybridConfig
+
+    def __init__(self, config: HybridConfig) -> None:
+        super().__init__(config, (256, 512))
+
+    def make_patch_embed(self, dim: int) -> nn.Module:
+        channels, kind = self.config.in_channels, self.config.weight_standardization
+        return HybridEmbed(in_channels=channels, dim=dim, weight_standardization=kind)
+
+
+class ResidualBlock(nn.Module):
+    """ReLU(x + BN(conv(ReLU(BN(conv(x)))))) (He et al. 2016, figure 5, left)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        first, second = _conv_bn(channels, channels), _conv_bn(channels, channels)
+        self.layers = nn.Sequential(first, nn.ReLU(inplace=True), second)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.layers(x))
+
+
+def _conv_bn(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
+    conv = nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(outputs))
+
+
+class StemEmbed(nn.Module):
+    """3×3 convolutions of stride 2 (Xiao et al. 2021), with residual blocks at strides 4 and 8."""
+
+    def __init__(self, config: StemConfig, dim: int) -> None:
+        super().__init__()
+        widths = (config.in_channels, *config.stem_channels)
+        stages = zip(widths[:-1], widths[1:], (0, *config.stem_blocks), strict=True)
+        self.stages = nn.ModuleList(
+            nn.Sequential(
+                _conv_bn(inputs, outputs, stride=2),
+                nn.ReLU(inplace=True),
+                *(ResidualBlock(outputs) for _ in range(blocks)),
+            )
+            for inputs, outputs, blocks in stages
+        )
+        self.proj = nn.Conv2d(widths[-1], dim, kernel_size=3, stride=2, padding=1)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) to maps at H/4 and H/8 and the embedding at H/16."""
+        x, maps = images, []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return [*maps[1:], self.proj(x)]
+
+
+@register_encoder("stem")
+@dataclass(kw_only=True)
+class StemConfig(ViTConfig):
+    """Settings of :class:`StemVisionTransformer`: those of a ViT of patch size 16.
+
+    Attributes:
+        out_indices: the two blocks that follow the maps of the stem.
+        stem_channels: of the stem's maps at strides 2, 4 and 8.
+        stem_blocks: number of residual blocks at strides 4 and 8.
+    """
+
+    kind: str = "stem"
+    out_indices: tuple[int, ...] = (8, 11)
+    stem_channels: tuple[PositiveInt, PositiveInt, PositiveInt] = (32, 64, 128)
+    stem_blocks: tuple[NonNegativeInt, NonNegativeInt] = (1, 2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.patch_size != 16 or max(self.stem_channels) > 4096 or max(self.stem_blocks) > 100:
+            raise ValueError(
+                "the stem has stride 16: patch_size must be 16, stem_channels at most 4096 and "
+                "stem_blocks at most 100"
+            )
+
+    def build(self) -> Encoder:
+        return StemVisionTransformer(self)
+
+
+class StemVisionTransformer(CnnVisionTransformer):
+    """ViT over a small convolutional stem, which learns from few images without pretrained weights.
+
+    The stem has batch norm.
+    """
+
+    config: StemConfig
+
+    def __init__(self, config: StemConfig) -> None:
+        super().__init__(config, config.stem_channels[1:])
+
+    def make_patch_embed(self, dim: int) -> nn.Module:
+        return StemEmbed(self.config, dim)
 
 
 def maps_to_tokens(maps: Sequence[Tensor]) -> Tokens:

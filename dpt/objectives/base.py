@@ -103,6 +103,18 @@ class Objective(nn.Module, ABC):
         """
         return self.weight * F.l1_loss(outputs[self.head], teacher_outputs[self.head])
 
+    def pseudo_labels(
+        self, outputs: Outputs, size: tuple[int, int], *, threshold: float
+    ) -> dict[str, Tensor]:
+        """Entries of a batch that a teacher's outputs give; the default is none.
+
+        Args:
+            outputs: as in :meth:`distil`.
+            size: (H, W) of maps.
+            threshold: smallest probability of a class that counts.
+        """
+        return {}
+
     def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         """The labels of image ``k`` as ``metrics.update`` takes them, each with a batch axis of 1:
         the target and, for depth, the mask of valid pixels."""

@@ -87,9 +87,29 @@ class DepthObjective(Objective):
         return self.metrics.protocol.depth_notes()
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        depth = batch["depth"]
-        loss = self.loss(outputs["depth"], depth, self.reachable(depth, batch["valid"]))
-        return {"loss_depth": self.weight * loss}
+        depth, valid = batch["depth"], self.reachable(batch["depth"], batch["valid"])
+        if "unlabelled" in batch:
+            valid = valid & ~self.is_worst(outputs["depth"], depth, valid, batch["unlabelled"])
+        return {"loss_depth": self.weight * self.loss(outputs["depth"], depth, valid)}
+
+    @torch.no_grad()
+    def is_worst(self, prediction: Tensor, depth: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
+        """Where, in the images of ``rows``, metric depth is among the tenth of the largest errors.
+
+        These pseudo labels are likely to be wrong (Yang et al. 2024, Depth Anything V2, section 5).
+        The loss of relative depth leaves out its largest residuals itself.
+        """
+        if self.kind == "relative":
+            return torch.zeros_like(valid)
+        ratio = prediction.float().clamp(min=1e-3) / depth.clamp(min=1e-3)
+        error = torch.where(valid, ratio.log().abs(), torch.nan).flatten(1)
+        limit = error.nanquantile(0.9, dim=1, keepdim=True)
+        return (error > limit).view_as(valid) & rows[:, None, None]
+
+    def pseudo_labels(
+        self, outputs: Outputs, size: tuple[int, int], *, threshold: float
+    ) -> dict[str, Tensor]:
+        return {"depth": outputs["depth"].float(), "valid": outputs["depth"] > 0}
 
     def reachable(self, depth: Tensor, valid: Tensor) -> Tensor:
         """``valid`` (B, H, W) without depths, perhaps changed by zoom, beyond a metric head."""

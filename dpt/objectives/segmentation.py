@@ -97,6 +97,14 @@ class SegmentationObjective(PixelClassObjective):
         teacher = upsample(teacher_outputs["segmentation"], size)
         return self.weight * softened_divergence(student, teacher, temperature=temperature)
 
+    def pseudo_labels(
+        self, outputs: Outputs, size: tuple[int, int], *, threshold: float
+    ) -> dict[str, Tensor]:
+        """Classes, ignored where they are not certain."""
+        logits = upsample(outputs["segmentation"].float(), size)
+        probability, ids = logits.softmax(dim=1).max(dim=1)
+        return {"labels": ids.where(probability >= threshold, IGNORE_INDEX).to(torch.uint8)}
+
     def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
         """Logits (1, K, h, w) to class ids (1, H, W): the argmax of resized logits, or of resized
         probabilities where the official DPT code is followed (``resize`` is ``bicubic``).

@@ -17,10 +17,11 @@ import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar, WeightAveraging
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from torch import Tensor, nn
+from torch import nn
 
 from dpt.process import Stopped, end_now
 from dpt.training.task import Task
+from dpt.training.teacher import ema
 from dpt.types import Batch
 from dpt.validation import Share
 
@@ -106,16 +107,11 @@ def make_progress() -> Callback:
 class MovingAverage(WeightAveraging):
     """An exponential moving average of the weights, which is validated and saved instead of them.
 
-    After n updates the decay is min(decay, (1 + n) / (10 + n)), as in TensorFlow's
-    ``ExponentialMovingAverage``: the first weights of a short run are forgotten.
+    The decay grows to ``decay``, see :func:`dpt.training.teacher.ema`.
     """
 
     def __init__(self, *, decay: Share = 0.999, use_buffers: bool = True) -> None:
-        def average(mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
-            rate = ((1 + updates) / (10 + updates)).clamp(max=decay)
-            return rate * mean + (1 - rate) * value
-
-        super().__init__(use_buffers=use_buffers, avg_fn=average)
+        super().__init__(use_buffers=use_buffers, avg_fn=ema(decay))
 
 
 class Freeze(Callback):

@@ -40,7 +40,7 @@ class Task(L.LightningModule):
     Args:
         model: has every head named by an objective.
         objectives: losses and metrics of each trained head, by name.
-        teacher: a trained model whose predictions are targets too.
+        teacher: a model whose predictions are targets too.
         optimizer: creates the optimiser from the model; None if nothing is trained.
         schedule: creates the schedule from (optimiser, total_steps=...).
         monitor: the score that decides which checkpoint is best, shown in the progress bar.
@@ -61,7 +61,7 @@ class Task(L.LightningModule):
         super().__init__()
         self.model = model
         self.objectives: Any = nn.ModuleDict(objectives)  # values are Objectives
-        self.teacher = teacher
+        self.teacher = teacher or Teacher()
         self.optimizer_factory = optimizer
         self.schedule_factory = schedule
         self.monitor = monitor
@@ -93,15 +93,16 @@ class Task(L.LightningModule):
         self.guard.fetch(self.trainer)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        inputs, batch = self._prepare(batch, step=self.global_step)
+        step, progress = self.global_step, self.global_step / self.total_steps
+        batch = self.teacher.complete(batch, step=step, progress=progress)
+        inputs, batch = self._prepare(batch, step=step)
         for head in self.model.heads.values():
-            head.set_progress(self.global_step / self.total_steps)
+            head.set_progress(progress)
         outputs = self.model(inputs, upsample_logits=False)  # losses upsample the logits
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             terms |= objective.losses(outputs, batch)
-        if self.teacher is not None:
-            terms |= self.teacher.losses(outputs, batch["image"])
+        terms |= self.teacher.losses(outputs, batch["image"])
         loss = torch.stack(list(terms.values())).sum()
         loss = self.guard.checked(loss, outputs, batch.get("name", []))
         size = len(batch["image"])
@@ -109,6 +110,9 @@ class Task(L.LightningModule):
             self.log_dict({f"train/{k}": v.detach() for k, v in terms.items()}, batch_size=size)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
         return loss
+
+    def on_before_zero_grad(self, optimizer: Optimizer) -> None:
+        self.teacher.update(self.model)  # of the step before
 
     def configure_gradient_clipping(
         self,
@@ -195,10 +199,13 @@ class Task(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.guard.fetch(self.trainer)
         checkpoint[CONFIG_KEY] = self.model.config.to_dict()
+        if teacher := self.teacher.state_dict():
+            checkpoint["teacher"] = teacher
         checkpoint["skipped_steps"] = [self.guard.total, self.guard.in_a_row]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.guard.total, self.guard.in_a_row = checkpoint["skipped_steps"]
+        self.teacher.load_state_dict(checkpoint.get("teacher", {}))
         if isinstance(self.trainer.strategy, FSDPStrategy):  # weights here are sharded
             return
         own, found = self.state_dict(), checkpoint["state_dict"]
@@ -217,10 +224,15 @@ class Task(L.LightningModule):
 
 def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:
     """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
+    if cfg["task"].get("teacher") == "ema":
+        if not cfg["augment"].get("strong"):
+            raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
+        if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
+            raise ValueError("task.teacher=ema cannot average sharded weights: set trainer=ddp")
     return Task(
         model=model,
         objectives=objectives,
-        teacher=make_teacher(cfg["task"], objectives),
+        teacher=make_teacher(cfg["task"], objectives, model),
         optimizer=make(cfg["optim"], "optim", Optimizer),
         schedule=make(cfg["schedule"], "schedule", LRScheduler),
         monitor=validate(str, cfg["task"].get("monitor", ""), "task.monitor"),

@@ -1,27 +1,56 @@
-"""Distillation: a trained model's predictions for the batch are targets besides the labels.
-
-Images without labels train the model too.
-"""
+"""Teachers: models whose predictions are targets besides the labels, or in their place."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self, cast
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from dpt.depthmath import inverse_depth
 from dpt.model import DPT
 from dpt.objectives.base import Objective
-from dpt.validation import validate
+from dpt.types import Batch
+from dpt.validation import Share, validate
 
 log = logging.getLogger("dpt")
 
 
 class Teacher:
-    """A frozen model, and the loss terms it adds for each head that it has too.
+    """The base class of teachers, which does nothing."""
+
+    def update(self, model: nn.Module) -> None:
+        """Called before each training step."""
+
+    def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
+        """``batch`` with labels for images that have none; ``progress`` is the share of the run."""
+        return batch
+
+    def losses(self, outputs: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
+        """Weighted scalar terms by name.
+
+        Args:
+            outputs: of the trained model, for ``images``.
+            images: uint8 (B, 3, H, W).
+        """
+        return {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        pass
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # averaged weights of the task need no second copy
+
+
+class FrozenTeacher(Teacher):
+    """Distillation: a trained model, and the loss terms it adds for each head that it has too.
 
     It is not an ``nn.Module``, so that checkpoints, optimisers and averaged weights leave it out.
 
@@ -60,28 +89,8 @@ class Teacher:
         self.weight = weight
         self.temperature = temperature
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Teacher:
-        return self  # constant: averaged weights need no second copy
-
-    @torch.no_grad()
-    def predict(self, images: Tensor) -> dict[str, Tensor]:
-        """Outputs for uint8 images (B, 3, H, W); inverse depth is returned as depth."""
-        model = self.model.to(images.device)
-        inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
-        outputs = model(inputs, upsample_logits=False)
-        for name, spec in model.outputs.items():
-            if spec.is_inverse_depth:
-                outputs[name] = inverse_depth(outputs[name], outputs[name] > 0)
-        return outputs
-
     def losses(self, outputs: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
-        """Weighted scalar terms by name.
-
-        Args:
-            outputs: of the trained model, for ``images``.
-            images: uint8 (B, 3, H, W).
-        """
-        targets = self.predict(images)
+        targets = predict(self.model, images)
         terms = {}
         for objective in self.objectives:
             distance = objective.distil(outputs, targets, temperature=self.temperature)
@@ -89,14 +98,119 @@ class Teacher:
         return terms
 
 
-def make_teacher(task: Mapping[str, Any], objectives: Mapping[str, Objective]) -> Teacher | None:
-    """The model in ``task.teacher``; None if it is not set."""
+class AverageTeacher(Teacher):
+    """Semi-supervised: a moving average of the trained model labels the images without labels.
+
+    The average sees an image as it is, the trained model its strongly changed copy, with rectangles
+    from another such image (CutMix, Yun et al. 2019). As in FixMatch (Sohn et al. 2020), a class
+    counts where it is certain. The scheme for pixels is that of UniMatch (Yang et al. 2023; 2025,
+    V2, without its dropout of features); for depth see Depth Anything (Yang et al. 2024), whose
+    teacher is trained first.
+
+    Args:
+        model: the trained model; it is copied.
+        objectives: of the model.
+        decay: of the average; after n steps at most (1 + n) / (10 + n).
+        threshold: smallest probability of a class that counts.
+        start: share of the run after which the average labels images.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: DPT,
+        objectives: Mapping[str, Objective],
+        decay: float = 0.996,
+        threshold: float = 0.95,
+        start: float = 0.2,
+    ) -> None:
+        self.objectives = list(objectives.values())
+        average: Any = AveragedModel(model, avg_fn=ema(decay), use_buffers=True)
+        self.average = average.eval()
+        self.threshold, self.start = threshold, start
+
+    def update(self, model: nn.Module) -> None:
+        self.average.to(next(model.parameters()).device).update_parameters(model)
+
+    def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
+        if "strong" not in batch or progress < self.start:
+            return batch
+        rows, images = batch["unlabelled"], batch["image"]
+        outputs = predict(self.average.module, images[rows])
+        height, width = images.shape[-2:]
+        found = {"image": batch["strong"][rows]}
+        for objective in self.objectives:
+            found |= objective.pseudo_labels(outputs, (height, width), threshold=self.threshold)
+        cut = cutmix_areas(len(found["image"]), (height, width), step=step).to(images.device)
+        completed = cast(dict[str, Any], batch.copy())
+        for key, values in found.items():
+            area = cut[:, None] if key == "image" else cut
+            values = torch.where(area, values.roll(1, 0), values)
+            completed[key] = completed[key].index_put((rows,), values)
+        return cast(Batch, completed)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.average.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.average.load_state_dict(state)
+
+
+@torch.no_grad()
+def predict(model: DPT, images: Tensor) -> dict[str, Tensor]:
+    """Outputs for uint8 images (B, 3, H, W); inverse depth is returned as depth."""
+    model = model.to(images.device)
+    inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
+    outputs = model(inputs, upsample_logits=False)
+    for name, spec in model.outputs.items():
+        if spec.is_inverse_depth:
+            outputs[name] = inverse_depth(outputs[name], outputs[name] > 0)
+    return outputs
+
+
+def cutmix_areas(count: int, size: tuple[int, int], *, step: int) -> Tensor:
+    """A rectangle in each of ``count`` images of ``size`` (H, W), with probability 0.5, as bool
+    (count, H, W).
+
+    Its area is 2 % to 40 % of the image, its aspect ratio 0.3 to 3.3 (UniMatch's code). It depends
+    on the arguments alone, so that an interruption changes nothing.
+    """
+    random = np.random.default_rng((step, count))
+    areas = torch.zeros(count, *size, dtype=torch.bool)
+    for area in areas:
+        share, ratio = random.uniform(0.02, 0.4), np.exp(random.uniform(-1.2, 1.2))
+        sides = np.sqrt(share * np.array([ratio, 1 / ratio])) * size
+        h, w = np.minimum(sides.round().astype(int), size)
+        top, left = random.integers(size[0] - h + 1), random.integers(size[1] - w + 1)
+        area[top : top + h, left : left + w] = bool(random.random() < 0.5)
+    return areas
+
+
+def ema(decay: float) -> Callable[[Any, Any, Any], Any]:
+    """For ``AveragedModel``: after n updates the decay is min(decay, (1 + n) / (10 + n)), as in
+    TensorFlow's ``ExponentialMovingAverage``: the first weights of a short run are forgotten."""
+
+    def average(mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
+        rate = ((1 + updates) / (10 + updates)).clamp(max=decay)
+        return rate * mean + (1 - rate) * value
+
+    return average
+
+
+def make_teacher(
+    task: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT
+) -> Teacher:
+    """The teacher that ``task.teacher`` names."""
     path = task.get("teacher")
     if path is None:
-        return None
+        return Teacher()
+    if path == "ema":
+        names = ("decay", "threshold", "start")
+        shares = {k: validate(Share, task[f"teacher_{k}"], f"task.teacher_{k}") for k in names}
+        return AverageTeacher(model=model, objectives=objectives, **shares)
     keys = ("weight", "temperature")
     settings = {k: validate(float, task[f"teacher_{k}"], f"task.teacher_{k}") for k in keys}
-    teacher = Teacher(model=DPT.from_pretrained(path), objectives=objectives, **settings)
+    teacher = FrozenTeacher(model=DPT.from_pretrained(path), objectives=objectives, **settings)
     heads = ", ".join(o.head for o in teacher.objectives)
     log.info("teacher: %s (%s), for %s", path, teacher.model.config.name, heads)
     return teacher

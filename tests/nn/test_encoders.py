@@ -4,7 +4,15 @@ import pytest
 import torch
 
 import dpt
-from dpt.nn import HybridConfig, HybridVisionTransformer, TimmConfig, TimmEncoder, ViTConfig
+from dpt.nn import (
+    HybridConfig,
+    HybridVisionTransformer,
+    StemConfig,
+    StemVisionTransformer,
+    TimmConfig,
+    TimmEncoder,
+    ViTConfig,
+)
 
 DECODER = {"reassemble_channels": [8, 8, 12, 16], "fusion_channels": 8}
 # name, arguments, strides, prefix tokens
@@ -164,3 +172,41 @@ def test_hybrid_has_no_reassembly_on_its_cnn_levels():
 def test_hybrid_patch_size_is_fixed():
     with pytest.raises(ValueError, match="patch_size must be 16"):
         HybridVisionTransformer(HybridConfig(patch_size=8))
+
+
+def stem(**options):
+    config = StemConfig(
+        embed_dim=32, num_heads=2, num_blocks=4, image_size=(64, 96), out_indices=(1, 3),
+        stem_channels=(4, 8, 16), **options,
+    )  # fmt: skip
+    return StemVisionTransformer(config)
+
+
+def test_stem_levels_and_gradients():
+    encoder = stem()
+    assert encoder.embed_dims == (8, 16, 32, 32)
+    assert encoder.strides == (4, 8, 16, 16)
+    tokens = encoder(torch.randn(2, 3, 64, 96))
+    assert tokens.grids == [(16, 24), (8, 12), (4, 6), (4, 6)]
+    assert [tuple(level.shape[1:]) for level in tokens.levels] == [(384, 8), (96, 16), (25, 32),
+                                                                   (25, 32)]  # fmt: skip
+    sum(level.square().sum() for level in tokens.levels).backward()
+    assert [n for n, p in encoder.named_parameters() if p.grad is None] == []
+
+
+def test_stem_blocks_are_counted():
+    count = {blocks: sum(p.numel() for p in stem(stem_blocks=blocks).patch_embed.parameters())
+             for blocks in ((0, 0), (1, 0), (0, 2))}  # fmt: skip
+    assert count[1, 0] - count[0, 0] == 2 * (9 * 8 * 8 + 2 * 8)
+    assert count[0, 2] - count[0, 0] == 4 * (9 * 16 * 16 + 2 * 16)
+
+
+@pytest.mark.parametrize("options", [{"patch_size": 8}, {"stem_blocks": (1, 1000)}])
+def test_stem_sizes_are_bounded(options):
+    with pytest.raises(ValueError, match="patch_size must be 16, stem_channels at most"):
+        stem(**options)
+
+
+def test_a_named_model_has_a_stem():
+    model = dpt.create_model("dpt_stem", heads={"depth": {}})
+    assert 5e6 < sum(p.numel() for p in model.parameters()) < 7e6

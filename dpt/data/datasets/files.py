@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from dpt.data.base import Dataset, Files, check_sample
 from dpt.data.formats import io
@@ -71,6 +73,16 @@ class FileDataset(Dataset):
         cache: keep decoded samples in memory.
         cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
             smallest size that covers this. Other splits are kept at their own size.
+        folds: number of parts into which the photos of train are divided, in the order of their
+            names. Then val is one of these parts, and train the others. Other splits are unchanged.
+        fold: the part that is val, from 0.
+        group_by: regular expression, searched in a photo's path below ``root``. Photos with the
+            same match (of its first group, if it has one) are in the same part; a part consists of
+            whole groups. None: each photo is a group.
+        gap: number of groups on either side of val that are in neither part.
+        labelled: number of training images that are used with their labels, evenly spaced among
+            those that have any; None: all.
+        unlabelled: give the other training images instead, without labels.
     """
 
     root: str | Path = field()  # without a default: the base class has None
@@ -79,6 +91,12 @@ class FileDataset(Dataset):
     max_depth: float | None = None
     cache: bool = False
     cache_size: Sequence[int] | None = None
+    folds: Annotated[int, Field(ge=2)] | None = None
+    fold: Annotated[int, Field(ge=0)] = 0
+    group_by: str | None = None
+    gap: Annotated[int, Field(ge=0)] = 0
+    labelled: Annotated[int, Field(ge=1)] | None = None
+    unlabelled: bool = False
 
     depth_format: ClassVar[DepthRule | None] = None
     """Scale and invalid values of the depth files."""
@@ -89,13 +107,96 @@ class FileDataset(Dataset):
         self.root = self.folder = data_root(self.root)
         self.depth_rule = self.make_depth_rule()
         self.label_rule = self.make_label_rule()
-        self._files = FileTable(self.list_files())
+        self.part = self.split
+        if self.folds is not None and self.split == "val":
+            self.split = "train"  # whose files are divided
+        self._files = FileTable(self._select_labelled(self._of_fold(self.list_files())))
         self.info = self.make_info()
         self._cache: dict[int, Sample] = {}
 
     def list_files(self) -> list[Files]:
         """The samples of the split in order; called last, when the rules are known."""
         raise NotImplementedError
+
+    def _of_fold(self, files: list[Files]) -> list[Files]:
+        """The files of this part, see ``folds``."""
+        if self.folds is None or self.split != "train":
+            return files
+        groups = sorted({self.group(each.image) for each in files})
+        if self.fold >= self.folds or self.folds > len(groups):
+            raise DataError(
+                f"data.fold={self.fold} and data.folds={self.folds}: the folds are 0 to "
+                f"{self.folds - 1}, and {self.folder} has {len(groups)} groups of photos, such as "
+                f"{few(groups)}: set data.group_by to what tells them apart"
+            )
+        start, stop = (len(groups) * k // self.folds for k in (self.fold, self.fold + 1))
+        if self.part == "val":
+            chosen = groups[start:stop]
+        else:
+            chosen = groups[: max(0, start - self.gap)] + groups[stop + self.gap :]
+        kept = set(chosen)
+        if not kept:
+            raise DataError(f"data.gap={self.gap} leaves no photo for training: make it smaller")
+        return [each for each in files if self.group(each.image) in kept]
+
+    def _select_labelled(self, files: list[Files]) -> list[Files]:
+        """The files that ``labelled`` and ``unlabelled`` choose."""
+        if self.part != "train" or (self.labelled is None and not self.unlabelled):
+            return files
+        known = [
+            i for i, (image, *labels) in enumerate(files) if any(v is not None for v in labels)
+        ]
+        count = len(known) if self.labelled is None else self.labelled
+        if count > len(known):
+            raise DataError(f"data.labelled={count}: only {len(known)} training images have labels")
+        chosen = {known[k * len(known) // count] for k in range(count)}
+        if not self.unlabelled:
+            return [files[i] for i in sorted(chosen)]
+        others = [Files(each.image) for i, each in enumerate(files) if i not in chosen]
+        if not others:
+            raise DataError(
+                "data.unlabelled=true: every training image has labels: set data.labelled to the "
+                "number whose labels are used, or data.unlabelled to a folder of photos"
+            )
+        return others
+
+    def group(self, path: Path) -> str:
+        """What a photo shares with those that must be in the same split, see ``group_by``."""
+        name = Path(os.path.relpath(path, self.folder)).as_posix()
+        if self.group_by is None:
+            return name
+        try:
+            match = re.search(self.group_by, name)
+        except re.error as error:
+            fault = f"data.group_by={self.group_by}: is no regular expression ({error})"
+            raise DataError(f"{fault}: correct it") from None
+        if match is None:
+            raise DataError(f"data.group_by={self.group_by}: does not match {name}: correct it")
+        return match[1] if match.re.groups else match[0]
+
+    @property
+    def groups(self) -> Sequence[str]:
+        if self.group_by is None:
+            return ()
+        try:
+            return [self.group(self._files[i].image) for i in range(len(self))]
+        except DataError:  # names that do not match are refused where groups divide the images
+            return ()
+
+    def divide(self, keys: Mapping[str, Path], fractions: Mapping[str, float] | None) -> list[str]:
+        """The keys of this split where no folder or list tells the splits apart.
+
+        Args:
+            keys: with the path of each.
+            fractions: share of each split.
+        """
+        if self.folds is not None:
+            return list(keys)
+        groups: dict[str, list[str]] = {}
+        for key, path in keys.items():
+            groups.setdefault(key if self.group_by is None else self.group(path), []).append(key)
+        shared = share_out(groups, split=self.split, fractions=fractions)
+        return sorted(key for group in shared for key in groups[group])
 
     def make_depth_rule(self) -> DepthRule | None:
         """How depth files become metres; None if there are none."""
@@ -126,7 +227,7 @@ class FileDataset(Dataset):
             return self.read_sample(index)
         if index not in self._cache:
             sample = self.read_sample(index)
-            if self.cache_size is not None and self.split == "train":
+            if self.cache_size is not None and self.part == "train":
                 height, width = sample["image"].shape[:2]
                 scale = min(1.0, max(self.cache_size[0] / height, self.cache_size[1] / width))
                 size = (round(height * scale), round(width * scale))
@@ -203,6 +304,16 @@ class FileDataset(Dataset):
         assert self.depth_rule is not None
         source = self._files[index].depth or self.name(index)
         return f"every pixel of {source} is invalid: {self.depth_rule.explain(raw)}"
+
+
+class PhotoDataset(FileDataset):
+    """All photos below a folder, without labels."""
+
+    def list_files(self) -> list[Files]:
+        paths = sorted(self.folder.rglob("*"))
+        found = [p for p in paths if p.suffix.lower() in io.IMAGE_SUFFIXES and p.is_file()]
+        remedy = "check the folder"
+        return existing([Files(path) for path in found], source=self.folder, remedy=remedy)
 
 
 MAX_OBJECTS = 65535

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list, share_out
+from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
@@ -111,7 +111,7 @@ class FolderDataset(FileDataset):
                 )
             keys = list(photos)
         else:
-            keys = share_out(photos, split=self.split, fractions=self.fractions)
+            keys = self.divide(photos, self.fractions)
         kinds: dict[str, tuple[str | None, str, tuple[str, ...]]] = {
             "labels": (self.labels, self.labels_name, io.LABEL_SUFFIXES),
             "depth": (self.depth, self.depth_name, io.DEPTH_SUFFIXES),

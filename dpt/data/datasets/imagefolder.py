@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, share_out
+from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
 from dpt.files import DataError, few, missing_path
 from dpt.types import DatasetInfo
@@ -54,6 +54,12 @@ class ImageFolderDataset(FileDataset):
             raise DataError(f"{folder}: no image in any class folder: put images there")
         return files
 
+    def group(self, path: Path) -> str:
+        """By default its path in the folder of its class: else folds would be whole classes."""
+        if self.group_by is not None:
+            return super().group(path)
+        return Path(*path.relative_to(self.folder).parts[2:]).as_posix()
+
     def make_info(self) -> DatasetInfo:
         return DatasetInfo(targets=("class_id",), class_names=self.class_id_names)
 
@@ -93,11 +99,10 @@ class ImageTableDataset(FileDataset):
                     f"{place} has image {name!r} and value {text!r}: each line needs a name of its "
                     "own and a number; correct or remove it"
                 )
-        names = [*values]
-        if "%split" not in self.table:
-            names = share_out(names, split=self.split, fractions=self.fractions)
         folder = self.folder / self.images.replace("%split", self.split)
-        files = [Files(folder / name, value=values[name]) for name in names]
+        photos = {name: folder / name for name in values}
+        names = [*values] if "%split" in self.table else self.divide(photos, self.fractions)
+        files = [Files(photos[name], value=values[name]) for name in names]
         return existing(files, source=path, remedy="check data.images and the names in the table")
 
     def make_info(self) -> DatasetInfo:

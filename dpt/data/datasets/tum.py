@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, read_list, share_out
+from dpt.data.datasets.files import FileDataset, existing, read_list
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.files import DataError, few
 
@@ -39,7 +39,7 @@ class TumDataset(FileDataset):
         names = chosen.get(self.split)
         if names is None:
             left = sorted({*found}.difference(*chosen.values()))
-            names = share_out(left, split=self.split, fractions=self.fractions)
+            names = self.divide({name: self.folder / name for name in left}, self.fractions)
         elif not set(names) <= set(found):
             raise DataError(
                 f"{self.folder} holds the sequences {few(found, 8) or '(none)'}: check data.root "

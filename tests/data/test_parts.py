@@ -1,0 +1,124 @@
+"""Which images train and which validate: folds, groups, and images without labels."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpt.config.build import make_dataset
+from dpt.data import DataError, FolderDataset, ImageFolderDataset
+from dpt.data_check import examine
+
+DRIVES = {"a": 3, "b": 5, "c": 4}
+
+
+@pytest.fixture(scope="module")
+def drives(tmp_path_factory):
+    """Photos and masks named DRIVE_FRAME; val has two more frames of c."""
+    root = tmp_path_factory.mktemp("drives")
+    names = [f"train/{drive}_{i:02}" for drive, count in DRIVES.items() for i in range(count)]
+    for name in (*names, "val/c_04", "val/c_05"):
+        for kind in ("images", "masks"):
+            path = root / kind / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shape = (16, 16, 3) if kind == "images" else (16, 16)
+            Image.fromarray(np.full(shape, len(path.stem) % 2, np.uint8)).save(path)
+    return root
+
+
+BY_DRIVE = r"([^/_]+)_[^/]*$"
+
+
+def names(root, split, **options):
+    data = FolderDataset(root=root, split=split, labels="masks", num_classes=2, **options)
+    return [data.files(i).image.stem for i in range(len(data))]
+
+
+@pytest.mark.parametrize("fold", range(3))
+def test_folds_are_groups(drives, fold):
+    options = {"folds": 3, "fold": fold, "group_by": BY_DRIVE}
+    train, val = (names(drives, split, **options) for split in ("train", "val"))
+    assert {name[0] for name in val} == {"abc"[fold]}
+    assert len(val) == DRIVES["abc"[fold]]
+    assert sorted(train + val) == names(drives, "train")
+
+
+def test_folds_without_groups_are_stretches_with_a_gap(drives):
+    every = names(drives, "train")
+    for fold in range(4):
+        assert names(drives, "val", folds=4, fold=fold) == every[3 * fold : 3 * fold + 3]
+    assert names(drives, "train", folds=4, fold=1, gap=2) == every[:1] + every[8:]
+    assert names(drives, "train", folds=4, fold=3, gap=2) == every[:7]
+
+
+def test_shares_keep_groups_together(drives):
+    options = {"images": "images/train", "labels": "masks/train", "fractions": None}
+    data = {
+        split: FolderDataset(
+            root=drives, split=split, num_classes=2, group_by=BY_DRIVE,
+            **{**options, "fractions": {"train": 0.7, "val": 0.3}},
+        )
+        for split in ("train", "val")
+    }  # fmt: skip
+    assert not set(data["train"].groups) & set(data["val"].groups)
+    assert len(data["train"]) + len(data["val"]) == sum(DRIVES.values())
+
+
+def test_folds_of_class_folders_have_every_class(tmp_path):
+    for split, count in (("train", 6), ("val", 1)):
+        for name in ("cat", "dog"):
+            for i in range(count):
+                (tmp_path / split / name).mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (8, 8)).save(tmp_path / split / name / f"{i}.png")
+    data = ImageFolderDataset(root=tmp_path, split="val", folds=3, fold=1)
+    assert [data.files(i).class_id for i in range(len(data))] == [0, 0, 1, 1]
+
+
+def test_the_data_check_warns_of_shared_groups(drives):
+    data = {"_target_": "dpt.data.FolderDataset", "root": str(drives), "labels": "masks",
+            "num_classes": 2, "group_by": BY_DRIVE, "image_size": [16, 16], "batch_size": 2,
+            "num_workers": 0}  # fmt: skip
+    found, _ = examine(data, splits=("train", "val"))
+    (finding,) = [f for f in found if f.code == "groups_across_splits"]
+    assert "1 group of photos also in train" in finding.message
+    found, _ = examine({**data, "folds": 3}, splits=("train", "val"))
+    assert "groups_across_splits" not in {f.code for f in found}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"folds": 3, "fold": 3}, r"data.fold=3 and data.folds=3: the folds are 0 to 2"),
+        ({"folds": 4, "group_by": BY_DRIVE}, r"has 3 groups of photos, such as a, b, c"),
+        ({"folds": 3, "group_by": "("}, r"data.group_by=\(: is no regular expression"),
+        ({"folds": 3, "group_by": "x_"}, r"data.group_by=x_: does not match images/train/a_00.png"),
+        ({"folds": 2, "gap": 20}, r"data.gap=20 leaves no photo for training"),
+        ({"labelled": 13}, r"data.labelled=13: only 12 training images have labels"),
+        ({"unlabelled": True}, r"data.unlabelled=true: every training image has labels"),
+    ],
+)
+def test_mistakes(drives, options, says):
+    with pytest.raises(DataError, match=says):
+        names(drives, "train", **options)
+
+
+def test_labelled_images_are_evenly_spaced(drives):
+    every = names(drives, "train")
+    assert names(drives, "train", labelled=4) == every[::3]
+    assert names(drives, "val", labelled=1) == ["c_04", "c_05"]
+    others = names(drives, "train", labelled=4, unlabelled=True)
+    assert sorted(others + every[::3]) == every
+
+
+@pytest.mark.parametrize("others", [True, "photos"])
+def test_a_mix_with_unlabelled_images(drives, others, tmp_path):
+    for i in range(30):
+        Image.new("RGB", (16, 16)).save(tmp_path / f"{i}.png")
+    others = others if others is True else str(tmp_path)
+    data = {"_target_": "dpt.data.FolderDataset", "root": str(drives), "labels": "masks",
+            "num_classes": 2, "labelled": 4, "unlabelled": others}  # fmt: skip
+    train = make_dataset(data, "train")
+    assert len(train) == (12 if others is True else 34)
+    has_labels = ["labels" in train[i] for i in range(len(train))]
+    assert sum(has_labels) == len(train) // 2
+    assert train.info.targets == ("labels",)
+    assert len(make_dataset(data, "val")) == 2

@@ -1,0 +1,159 @@
+"""task.teacher=ema: the average of the weights labels images that have no labels."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dpt.data import TrainTransform, collate_train
+from dpt.model import create_model
+from dpt.objectives import DepthObjective, SegmentationObjective
+from dpt.training.teacher import AverageTeacher, cutmix_areas, predict
+from dpt.types import IGNORE_INDEX
+
+SIZE = (32, 48)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Of eight training images two keep their labels."""
+    random, root = np.random.default_rng(0), tmp_path / "data"
+    for split, count in (("train", 8), ("val", 2)):
+        for i in range(count):
+            maps = {
+                "images": random.integers(0, 255, (40, 60, 3), np.uint8),
+                "masks": random.integers(0, 3, (40, 60), np.uint8),
+                "depth": random.integers(500, 9000, (40, 60)).astype(np.uint16),
+            }
+            for kind, values in maps.items():
+                (root / kind / split).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(values).save(root / kind / split / f"{i}.png")
+    return ("data=folder", f"data.root={root}", "data.labels=masks", "data.num_classes=3",
+            "data.depth=depth", "data.max_depth=10", "data.labelled=2",
+            "data.unlabelled=true", "augment.strong=1", "task.teacher=ema",
+            "task.teacher_start=0", "task.teacher_threshold=0.34")  # fmt: skip
+
+
+def batch(count=4, labelled=2):
+    random = np.random.default_rng(0)
+    transform = TrainTransform(image_size=SIZE, strong=1.0)
+    samples = []
+    for i in range(count):
+        sample = {"image": random.integers(0, 255, (*SIZE, 3), np.uint8)}
+        if i < labelled:
+            sample["labels"] = random.integers(0, 3, SIZE, np.uint8)
+            sample["depth"] = random.uniform(1, 9, SIZE).astype(np.float32)
+            sample["valid"] = np.ones(SIZE, bool)
+        samples.append(transform(sample, seed=i))
+    return collate_train(samples, ["labels", "depth"])
+
+
+def teacher(**options):
+    objectives = {
+        "depth": DepthObjective(max_depth=10.0),
+        "segmentation": SegmentationObjective(num_classes=3, auxiliary_weight=0),
+    }
+    torch.manual_seed(0)
+    heads = {o.head: o.head_options for o in objectives.values()}
+    model = create_model("dpt_tiny", heads=heads).train()
+    return AverageTeacher(model=model, objectives=objectives, **options), model
+
+
+def test_images_without_labels_get_those_of_the_average():
+    ours, model = teacher(start=0.0)
+    before = batch()
+    outputs = predict(copy.deepcopy(model).eval(), before["image"][2:])
+    logits = torch.nn.functional.interpolate(
+        outputs["segmentation"], size=SIZE, mode="bilinear", align_corners=True
+    )
+    probability, ids = logits.softmax(1).max(1)
+    ours.threshold = float(probability.median())
+    after = ours.complete(before, step=3, progress=0.0)
+    for key in ("image", "labels", "depth", "valid"):
+        assert torch.equal(after[key][:2], before[key][:2]), key
+    assert before["unlabelled"].tolist() == [False, False, True, True]
+    area = cutmix_areas(2, SIZE, step=3)
+    assert area.any()  # else the test says nothing of CutMix
+    strong = before["strong"][2:]
+    assert torch.equal(after["image"][2:], torch.where(area[:, None], strong.flip(0), strong))
+    depth = torch.where(area, outputs["depth"].flip(0), outputs["depth"])
+    assert torch.equal(after["depth"][2:], depth)
+    assert after["valid"][2:].all()
+    sure = ids.where(probability >= ours.threshold, IGNORE_INDEX)
+    assert 0 < (sure == IGNORE_INDEX).float().mean() < 1
+    assert torch.equal(after["labels"][2:].long(), torch.where(area, sure.flip(0), sure))
+
+
+def test_before_its_start_it_changes_nothing():
+    ours, _ = teacher(start=0.5)
+    before = batch()
+    assert ours.complete(before, step=3, progress=0.4) is before
+    alone = batch(labelled=4)
+    assert "strong" not in alone
+    assert ours.complete(alone, step=3, progress=0.9) is alone
+
+
+def test_the_average_follows_the_weights():
+    ours, model = teacher(decay=0.9)
+    ours.update(model)
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    ours.update(model)
+    name = "encoder.cls_token"
+    rate = 2 / 11  # (1 + n) / (10 + n) of the first update after the copy
+    expected = rate * start[name] + (1 - rate) * (start[name] + 1)
+    torch.testing.assert_close(ours.average.module.state_dict()[name], expected)
+
+
+def test_the_worst_tenth_of_pseudo_depth_is_left_out():
+    objective = DepthObjective(max_depth=10.0)
+    truth = torch.full((2, 10, 10), 2.0)
+    prediction = truth.clone()
+    prediction[:, 0] = 9.0
+    rows = torch.tensor([False, True])
+    worst = objective.is_worst(prediction, truth, torch.ones(2, 10, 10, dtype=torch.bool), rows)
+    assert worst[1, 0].all()
+    assert worst.sum() == 10
+
+
+def test_rectangles_depend_on_the_step_alone():
+    areas = [cutmix_areas(64, (40, 60), step=step) for step in (1, 1, 2)]
+    assert torch.equal(areas[0], areas[1])
+    assert not torch.equal(areas[0], areas[2])
+    shares = areas[0].float().mean((1, 2))
+    assert 0.3 < (shares > 0).float().mean() < 0.7
+    assert shares.max() <= 0.42
+
+
+def content(folder):
+    return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
+    arguments = ("task=joint", *photos, "schedule=constant", "data.batch_size=4")
+    train(tmp_path / "once", *arguments, "trainer.max_steps=3")
+    train(tmp_path / "twice", *arguments, "trainer.max_steps=2")
+    train(tmp_path / "twice", *arguments, "trainer.max_steps=3", "resume=auto")
+    once, twice = (content(tmp_path / name) for name in ("once", "twice"))
+    for key in ("state_dict", "teacher"):
+        assert list(once[key]) == list(twice[key])
+        for name, tensor in once[key].items():
+            assert torch.equal(tensor, twice[key][name]), name
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("augment.strong=0", "task.teacher=ema needs augment.strong above 0"),
+        ("task.teacher_decay=2", "task.teacher_decay"),
+        ("trainer=fsdp", "task.teacher=ema"),
+    ],
+)
+def test_mistakes(train, photos, tmp_path, capsys, argument, says):
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", "task=segmentation", *photos, argument)
+    assert says in capsys.readouterr().err
