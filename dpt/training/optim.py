@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
+from timm.optim import Muon
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
@@ -21,7 +22,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 def make_optimizer(
     model: nn.Module,
     *,
-    kind: Literal["adamw", "sgd"],
+    kind: Literal["adamw", "muon", "sgd"],
     lr: Rate,
     encoder_lr: Rate | None = None,
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None,
@@ -30,7 +31,7 @@ def make_optimizer(
     momentum: Share = 0.9,
     fused: bool = True,
 ) -> Optimizer:
-    """``torch.optim.AdamW`` or ``SGD`` over every trainable parameter.
+    """``torch.optim.AdamW`` or ``SGD``, or ``timm.optim.Muon``, over every trainable parameter.
 
     Each parameter is in one group: encoder or rest, with decay or without. Weight matrices and
     kernels are decayed; norms, biases, tokens, position embeddings and layer scales are not.
@@ -38,7 +39,10 @@ def make_optimizer(
 
     Args:
         model: has an attribute ``encoder``.
-        kind: ``adamw`` uses ``betas`` and ``fused``, ``sgd`` uses ``momentum``.
+        kind: ``adamw`` uses ``betas`` and ``fused``, ``sgd`` uses ``momentum``. ``muon`` steps by
+            the orthogonalised momentum of weight matrices and kernels (Jordan et al. 2024), scaled
+            to the size of AdamW's steps (Liu et al. 2025, section 2.2), so that rates carry over;
+            parameters without decay get NAdam with ``betas``.
         lr: learning rate of everything outside the encoder.
         encoder_lr: learning rate of the encoder; None means ``lr``.
         layer_decay: d in (0, 1]: layer k of the encoder has ``encoder_lr`` · d^(top - k) (Clark et
@@ -71,6 +75,10 @@ def make_optimizer(
         groups.setdefault(label, empty)["params"].append(parameter)
     if kind == "sgd":
         return torch.optim.SGD(list(groups.values()), lr=lr, momentum=momentum)
+    if kind == "muon":
+        for label, group in groups.items():
+            group["use_fallback"] = label.endswith("no_decay")
+        return Muon(list(groups.values()), lr=lr, momentum=momentum, nesterov=True, betas=betas)
     return torch.optim.AdamW(list(groups.values()), lr=lr, betas=betas, fused=fused)
 
 

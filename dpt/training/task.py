@@ -224,11 +224,15 @@ class Task(L.LightningModule):
 
 def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:
     """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
-    if cfg["task"].get("teacher") == "ema":
-        if not cfg["augment"].get("strong"):
-            raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
-        if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
-            raise ValueError("task.teacher=ema cannot average sharded weights: set trainer=ddp")
+    if cfg["task"].get("teacher") == "ema" and not cfg["augment"].get("strong"):
+        raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
+    if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
+        for group, key, value in (("task", "teacher", "ema"), ("optim", "kind", "muon")):
+            if cfg[group].get(key) == value:
+                raise ValueError(
+                    f"{group}.{key}={value} needs whole weights, but trainer.strategy=fsdp shards "
+                    "them: set trainer.strategy=ddp"
+                )
     return Task(
         model=model,
         objectives=objectives,

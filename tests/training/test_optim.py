@@ -12,7 +12,7 @@ import dpt
 from dpt.config.objects import check_arguments
 from dpt.training.optim import make_optimizer, warmup_then_decay
 
-adamw, sgd = (partial(make_optimizer, kind=kind) for kind in ("adamw", "sgd"))
+adamw, muon, sgd = (partial(make_optimizer, kind=kind) for kind in ("adamw", "muon", "sgd"))
 
 
 def model_of():
@@ -35,7 +35,7 @@ def names_of(model, groups):
     return {g["name"]: {names[id(p)] for p in g["params"]} for g in groups}
 
 
-@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize("make", [adamw, muon, sgd])
 @pytest.mark.parametrize(("encoder_lr", "expected"), [(0.01, 0.01), (None, 0.1), (0.0, 0.0)])
 def test_the_encoder_has_its_own_rate(model, make, encoder_lr, expected):
     optimizer = make(model, lr=0.1, encoder_lr=encoder_lr)
@@ -60,6 +60,24 @@ def test_an_encoder_at_rate_zero_stays(model):
 def test_options_reach_the_optimisers(model):
     assert adamw(model, lr=0.1, betas=(0.8, 0.95)).param_groups[0]["betas"] == (0.8, 0.95)
     assert sgd(model, lr=0.1, momentum=0.7).param_groups[0]["momentum"] == 0.7
+
+
+def test_muon_orthogonalises_the_steps_of_matrices_only():
+    """All singular values of a step are about equal, 0.2 sqrt(max(rows, columns)) lr."""
+    model = model_of()
+    before = {k: v.detach().clone() for k, v in model.named_parameters()}
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    muon(model, lr=1e-3).step()
+    step = {k: v.detach() - before[k] for k, v in model.named_parameters()}
+    for name in ("encoder.blocks.0.mlp.fc1.weight", "decoder.layer_rn.2.weight"):
+        matrix = step[name].flatten(1)
+        values = torch.linalg.svdvals(matrix) / (0.2 * max(matrix.shape) ** 0.5 * 1e-3)
+        assert values.min() > 0.6, name
+        assert values.max() < 1.3, name
+    bias = step["encoder.blocks.0.attn.proj.bias"].abs()
+    torch.testing.assert_close(bias, bias.max().expand_as(bias), rtol=1e-3, atol=0)  # as Adam's
 
 
 # ------------------------------------------------------------------------------ schedules

@@ -124,6 +124,7 @@ CASES = {
     "two ranks": ("trainer.devices=2", "trainer.strategy=ddp"),
     "two ranks, two workers": ("trainer.devices=2", "trainer.strategy=ddp", "data.num_workers=2"),
     "average": ("callbacks=ema", "callbacks.checkpoint.every_n_train_steps=1"),
+    "muon": ("optim=muon",),
     "accumulated": ("trainer.accumulate_grad_batches=3",),
     "queries": ("task=panoptic",),
     "queries on two ranks": ("task=panoptic", "trainer.devices=2", "trainer.strategy=ddp"),
