@@ -21,7 +21,7 @@ IGNORE_INDEX = 255
 NO_CLASS = -1
 """The ``class_id`` of an image that carries none (a missing ``value`` is NaN)."""
 
-Target = Literal["depth", "labels", "objects", "class_id", "value"]
+Target = Literal["depth", "labels", "objects", "class_id", "value", "caption"]
 
 
 class Sample(TypedDict, total=False):
@@ -38,6 +38,7 @@ class Sample(TypedDict, total=False):
     objects: np.ndarray  # uint16 (H, W), tells objects of one class apart; 0 where there is none
     class_id: int  # image-level class
     value: float  # image-level number
+    caption: str  # what the image shows, never empty
     strong: np.ndarray  # uint8 (H, W, 3), the image of an unlabelled sample, strongly changed
     index: int  # position in the data set
     name: str  # what to call it in messages, usually the file's path
@@ -59,6 +60,7 @@ class Batch(TypedDict, total=False):
     objects: Tensor  # int32 (B, H, W)
     class_id: Tensor  # int64 (B,), NO_CLASS where missing
     value: Tensor  # float32 (B,), NaN where missing
+    caption: list[str]  # empty where missing
     index: Tensor  # int64 (B,)
     strong: Tensor  # like image, with the unlabelled images strongly changed
     unlabelled: Tensor  # bool (B,), with ``strong``

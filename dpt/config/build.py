@@ -33,6 +33,7 @@ LABEL_NAMES = {
     "objects": "objects told apart",
     "class_id": "a class for each image",
     "value": "a number for each image",
+    "caption": "a caption for each image",
 }
 
 

@@ -26,6 +26,7 @@ class Files(NamedTuple):
     class_id: int | None = None
     value: float | None = None
     objects: Path | None = None
+    caption: str | None = None
 
 
 class Dataset(torch.utils.data.Dataset[Sample], ABC):

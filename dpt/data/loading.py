@@ -58,7 +58,7 @@ def collate_eval(samples: Sequence[Sample], targets: Sequence[Target] = ()) -> B
     The batch has ``targets`` and those that any sample has; where a sample lacks one, it is marked
     as ignored, a map with the image's size.
     """
-    present = [t for t in (*_MAPS, *_SCALARS) if any(t in s for s in samples)]
+    present = [t for t in (*_MAPS, *_SCALARS, "caption") if any(t in s for s in samples)]
     return cast(Batch, _collate(samples, {*targets, *present}))
 
 
@@ -88,6 +88,8 @@ def _collate(samples: Sequence[Sample], targets: Any) -> dict[str, Any]:
         if target in _SCALARS:
             missing, dtype = _SCALARS[target]
             batch[target] = torch.tensor([s.get(target, missing) for s in values], dtype=dtype)
+    if "caption" in targets:
+        batch["caption"] = [s.get("caption", "") for s in values]
     return batch
 
 

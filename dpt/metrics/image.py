@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torchmetrics.utilities import dim_zero_cat
 
 from dpt.metrics.base import SumMetric
 
@@ -71,3 +73,46 @@ class RegressionMetrics(SumMetric):
             "rmse": (squared / count).sqrt(),
             "r2": 1 - squared / torch.where(spread > rounding, spread, torch.nan),
         }
+
+
+class RetrievalMetrics(SumMetric):
+    """Recall of the matching text of an image and of the matching image of a text.
+
+    ``image_to_text_r1`` is the share of images whose own text is the most similar of all,
+    ``image_to_text_r5`` that of images whose text is among the first five; ``text_to_image_*``
+    likewise. ``zero_shot_accuracy`` is given if classes were scored. Equal similarities share
+    their mean rank.
+    """
+
+    images: list[Tensor]
+    texts: list[Tensor]
+    counts: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("images", [], dist_reduce_fx="cat")
+        self.add_state("texts", [], dist_reduce_fx="cat")
+        self.add_count("counts", 2)  # images with a class; right ones
+
+    def update(self, images: Tensor, texts: Tensor) -> None:
+        """Args: images, texts: float (B, E), matching row by row; only ``images`` unit length."""
+        self.images.append(images.detach().float())
+        self.texts.append(F.normalize(texts.detach().float(), dim=-1))
+
+    def update_classes(self, logits: Tensor, class_id: Tensor) -> None:
+        """Args: logits: float (B, C); class_id: integer (B,), negative (-1) where unknown."""
+        hits = (logits.argmax(dim=1) == class_id).sum()
+        self.counts = self.counts + torch.stack([(class_id >= 0).sum(), hits])
+
+    def compute(self) -> dict[str, Tensor]:
+        """Scalars in 0..1; NaN without a pair."""
+        images, texts = dim_zero_cat(self.images), dim_zero_cat(self.texts)
+        scores: dict[str, Tensor] = {}
+        similarity = images @ texts.mT
+        for name, table in (("image_to_text", similarity), ("text_to_image", similarity.mT)):
+            own = table.diagonal()[:, None]
+            rank = (table > own).sum(1) + ((table == own).sum(1) - 1) / 2
+            for k in (1, 5):
+                scores[f"{name}_r{k}"] = (rank < k).double().mean()
+        known, right = self.counts
+        return {**scores, **({"zero_shot_accuracy": right / known} if known else {})}

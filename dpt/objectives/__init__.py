@@ -4,6 +4,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from dpt.objectives.base import OBJECTIVES, Objective
+from dpt.objectives.clip import ClipObjective
 from dpt.objectives.depth import DepthObjective
 from dpt.objectives.image import ClassificationObjective, RegressionObjective
 from dpt.objectives.inpainting import InpaintingObjective

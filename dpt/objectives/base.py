@@ -85,6 +85,10 @@ class Objective(nn.Module, ABC):
         """Changes normalised images (B, 3, H, W), or adds labels; ``step`` is 0 in evaluation."""
         return inputs, batch
 
+    def complete(self, head: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        """Adds what the head computes from labels, such as embeddings of captions."""
+        return dict(outputs)
+
     @abstractmethod
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         """Weighted scalar terms by name; their sum is minimised."""

@@ -36,6 +36,7 @@ TASKS = {
     "classification": ("task=classification",),
     "regression": ("task=regression",),
     "inpainting": ("task=inpainting",),
+    "clip": ("task=clip",),
 }  # fmt: skip
 
 

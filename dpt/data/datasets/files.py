@@ -270,6 +270,8 @@ class FileDataset(Dataset):
             sample["class_id"] = files.class_id
         if files.value is not None:
             sample["value"] = files.value
+        if files.caption is not None:
+            sample["caption"] = files.caption
         check_sample(sample, files=files)
         return sample
 

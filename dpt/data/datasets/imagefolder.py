@@ -1,9 +1,9 @@
-"""Data sets with one label per image: a folder for each class, or a table of numbers."""
+"""Data sets with one label per image: a folder for each class, or a table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,13 +66,14 @@ class ImageFolderDataset(FileDataset):
 
 @dataclass(kw_only=True, eq=False)
 class ImageTableDataset(FileDataset):
-    """Images named in a CSV table, with one number each (``task=regression``).
+    """Images named in a CSV table, with a number (``task=regression``) or a caption each.
 
     Args:
         table: the CSV file, with a header line. ``%split`` stands for the split; without it the
             splits share one table, by ``fractions``.
         images: folder of the images in the table; ``%split`` stands for the split.
         image_column, value_column: headers of the image names and of the numbers.
+        caption_column: header of the captions (``task=clip``), which replace the numbers.
         fractions: each split's share of a table without ``%split``.
     """
 
@@ -80,6 +81,7 @@ class ImageTableDataset(FileDataset):
     images: str = "."
     image_column: str = "image"
     value_column: str = "value"
+    caption_column: str | None = None
     fractions: Mapping[str, float] | None = None
 
     def list_files(self) -> list[Files]:
@@ -87,6 +89,8 @@ class ImageTableDataset(FileDataset):
         if not path.is_file():
             raise missing_path(path, what="table", remedy="check data.root and data.table")
         values: dict[str, float] = {}
+        if self.caption_column is not None:
+            return self._captioned(path, self.caption_column)
         columns = (self.image_column, self.value_column)
         remedy = "set data.image_column and data.value_column"
         for place, (name, text) in io.read_table(path, columns, remedy=remedy):
@@ -99,14 +103,35 @@ class ImageTableDataset(FileDataset):
                     f"{place} has image {name!r} and value {text!r}: each line needs a name of its "
                     "own and a number; correct or remove it"
                 )
+        photos = self._photos(values)
+        return self._existing(path, [Files(photos[n], value=values[n]) for n in photos])
+
+    def _captioned(self, path: Path, column: str) -> list[Files]:
+        captions: dict[str, str] = {}
+        remedy = "set data.image_column and data.caption_column"
+        for place, (name, text) in io.read_table(path, (self.image_column, column), remedy=remedy):
+            if not name or not text or name in captions:
+                raise DataError(
+                    f"{place} has image {name!r} and caption {text[:80]!r}: each line needs a name "
+                    "of its own and a caption; correct or remove it"
+                )
+            captions[name] = text
+        photos = self._photos(captions)
+        return self._existing(path, [Files(photos[n], caption=captions[n]) for n in photos])
+
+    def _photos(self, names: Iterable[str]) -> dict[str, Path]:
+        """The paths of this split's images, by their names in the table."""
         folder = self.folder / self.images.replace("%split", self.split)
-        photos = {name: folder / name for name in values}
-        names = [*values] if "%split" in self.table else self.divide(photos, self.fractions)
-        files = [Files(photos[name], value=values[name]) for name in names]
+        photos = {name: folder / name for name in names}
+        if "%split" in self.table:
+            return photos
+        return {name: photos[name] for name in self.divide(photos, self.fractions)}
+
+    def _existing(self, path: Path, files: list[Files]) -> list[Files]:
         return existing(files, source=path, remedy="check data.images and the names in the table")
 
     def make_info(self) -> DatasetInfo:
-        return DatasetInfo(targets=("value",))
+        return DatasetInfo(targets=("caption",) if self.caption_column else ("value",))
 
 
 def _folders(path: Path) -> list[str]:

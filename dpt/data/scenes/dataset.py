@@ -36,7 +36,7 @@ class ScenesDataset(Dataset):
     """Rendered scenes. ``depth`` is exact at the pixel centres, invalid in the sky and beyond 20 m.
 
     ``class_id`` is the kind of scene; ``value`` is the smallest depth in the middle third of the
-    image (in both directions), at most 20.
+    image (in both directions), at most 20. ``caption`` names the kind and the visible objects.
 
     Args:
         split: ``train``, ``val`` or ``test``; they share no image.
@@ -46,7 +46,7 @@ class ScenesDataset(Dataset):
     """
 
     info = DatasetInfo(
-        targets=("depth", "labels", "objects", "class_id", "value"),
+        targets=("depth", "labels", "objects", "class_id", "value", "caption"),
         class_names=tuple(CLASSES),
         palette=tuple(CLASSES.values()),
         max_depth=MAX_DEPTH,
@@ -92,6 +92,26 @@ class ScenesDataset(Dataset):
             objects=objects,
             class_id=class_id,
             value=min(float(depth[height:-height, width:-width].min()), MAX_DEPTH),
+            caption=caption_of(self.class_id_names[class_id], labels, objects),
             index=int(index),
             name=f"scenes/{self.split}/{index:06d}",
         )
+
+
+def caption_of(kind: str, labels: np.ndarray, objects: np.ndarray) -> str:
+    """A sentence: the kind of scene, and which objects can be seen; "a park with balls and a tree".
+
+    Sides and colours are left out, as augmentation mirrors and tints images.
+
+    Args:
+        labels, objects: (H, W), of one scene.
+    """
+    seen = []
+    for class_id in THINGS:
+        count = np.count_nonzero(np.unique(objects[labels == class_id]))
+        name = tuple(CLASSES)[class_id]
+        if count:
+            plural = f"{name}es" if name == "box" else f"{name}s"
+            seen.append(f"a {name}" if count == 1 else plural)
+    listed = " and ".join([", ".join(seen[:-1]), seen[-1]] if len(seen) > 1 else seen)
+    return f"a {kind} with {listed}" if seen else f"a {kind}"

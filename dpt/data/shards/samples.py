@@ -30,6 +30,7 @@ class _Scalars:
     name: str | None = None
     class_id: Annotated[int, Field(ge=0)] | None = None
     value: FiniteFloat | None = None
+    caption: Annotated[str, Field(min_length=1)] | None = None
 
 
 _SCALARS = TypeAdapter(_Scalars)
