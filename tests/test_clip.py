@@ -1,13 +1,28 @@
 import pytest
 import torch
-import torch.nn.functional as F
 from PIL import Image
 
+import dpt
 from dpt.data import ImageTableDataset, ScenesDataset
+from dpt.data.scenes.dataset import caption_of
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.files import DataError
+from dpt.metrics import image as metrics_module
 from dpt.metrics.image import RetrievalMetrics
 from dpt.model import create_model
+from dpt.objectives.clip import caption_ids
+
+TINY = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
+
+
+def make_head(**settings):
+    torch.manual_seed(0)
+    return create_model("dpt_tiny", heads={"clip": settings}, encoder=TINY).heads["clip"]
+
+
+@pytest.fixture(scope="module")
+def clip_run(train, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("clip") / "run", "task=clip")
 
 
 def test_captions_of_scenes_name_kind_and_are_kept_in_shards():
@@ -19,30 +34,108 @@ def test_captions_of_scenes_name_kind_and_are_kept_in_shards():
         assert decode_sample(encode_sample(sample), source="s")["caption"] == sample["caption"]
 
 
-def test_retrieval_counts_ranks():
-    metrics = RetrievalMetrics()
-    images = F.normalize(torch.eye(6), dim=-1)
-    metrics.update(images[:4], images[:4])
-    metrics.update(images[4:], 3 * images[[5, 4]])  # two pairs exchanged
+def test_captions_leave_small_objects_out():
+    labels, objects = torch.full((16, 16), 4).numpy(), torch.zeros(16, 16, dtype=int).numpy()
+    objects[:4, :4], objects[5, :15] = 1, 2  # 16 and 15 pixels
+    assert caption_of("park", labels, objects) == "a park with a box"
+    objects[5, 15] = 2
+    assert caption_of("park", labels, objects) == "a park with boxes"
+
+
+@pytest.mark.parametrize("table", [1, 2**20])
+def test_retrieval_counts_ranks(monkeypatch, table):
+    monkeypatch.setattr(metrics_module, "_TABLE", table)  # row by row, or all at once
+    metrics, images = RetrievalMetrics(), torch.eye(6)
+    metrics.update(images[:4], images[:4], torch.arange(4))
+    metrics.update(images[4:], 3 * images[[5, 4]], torch.arange(4, 6))  # two pairs exchanged
     scores = metrics.compute()
     assert scores["image_to_text_r1"].item() == pytest.approx(4 / 6)
     assert scores["text_to_image_r1"].item() == pytest.approx(4 / 6)
+    assert scores["image_to_text_r5"].item() == pytest.approx(4 / 6)
 
 
-def test_equal_embeddings_are_not_found():
+def test_an_equal_text_of_another_image_is_found():
+    metrics, images = RetrievalMetrics(), torch.eye(6)
+    metrics.update(images, images[[1, 0, 2, 3, 4, 5]], torch.tensor([0, 0, 2, 3, 4, 5]))
+    assert all(value.item() == 1 for value in metrics.compute().values())
+
+
+@pytest.mark.parametrize("value", [1.0, torch.nan])
+def test_equal_or_unknown_embeddings_are_not_found(value):
     metrics = RetrievalMetrics()
-    metrics.update(torch.ones(20, 4) / 2, torch.ones(20, 4))
-    assert not any(value.item() for value in metrics.compute().values())
+    metrics.update(torch.full((20, 4), value), torch.ones(20, 4), torch.arange(20))
+    assert not any(score.item() for score in metrics.compute().values())
+
+
+def test_retrieval_without_pairs_is_unknown_and_their_number_is_bounded():
+    metrics = RetrievalMetrics(max_pairs=3)
+    assert all(value.isnan() for value in metrics.compute().values())
+    metrics.reset()
+    metrics.update(torch.ones(0, 4), torch.ones(0, 4), torch.arange(0))
+    assert all(value.isnan() for value in metrics.compute().values())
+    metrics.reset()
+    for _ in range(3):
+        metrics.update(torch.ones(2, 4), torch.ones(2, 4), torch.arange(2))
+    assert sum(map(len, metrics.groups)) == 3
+
+
+def test_equal_captions_have_one_number():
+    ids = caption_ids(["a park", "", "a room", "a park"]).tolist()
+    assert ids[0] == ids[3] != ids[2]
+    assert ids[1] == -1 < min(ids[0], ids[2])
 
 
 def test_text_embedding_does_not_depend_on_its_batch():
-    torch.manual_seed(0)
-    head = create_model("dpt_tiny", heads={"clip": {"text_length": 16}}).heads["clip"].eval()
+    head = make_head(text_length=16).eval()
     alone = head.embed_text(["a park"])
     both = head.embed_text(["a park", "a longer text that is cut"])
     torch.testing.assert_close(alone[0], both[0])
     assert both.norm(dim=1).tolist() == pytest.approx([1, 1], rel=1e-5)
     assert not torch.allclose(both[0], both[1])
+    assert head.embed_text([]).shape == (0, 128)
+    torch.testing.assert_close(head.embed_classes(["park"]), alone)
+    with pytest.raises(ValueError, match="prompt='a park'"):
+        make_head(prompt="a park")
+
+
+def test_the_temperature_leaves_its_limit_again():
+    head = make_head().train()
+    with torch.no_grad():
+        head.log_scale.fill_(5.3)  # 200
+    texts = head.scaled_text(["a park"])
+    assert texts.norm().item() == pytest.approx(100, rel=1e-5)
+    assert head.log_scale.exp().item() == pytest.approx(100, rel=1e-5)
+    texts.norm().backward()
+    assert head.log_scale.grad.item() == pytest.approx(100, rel=1e-4)
+
+
+def test_evaluation_scores_as_the_run_did(clip_run, evaluate, scores, tmp_path):
+    found = scores(clip_run)
+    assert {"val/image_to_text_r5", "val/text_to_image_r1", "val/zero_shot_accuracy"} <= set(found)
+    assert scores(evaluate(tmp_path, clip_run / "checkpoints/last.ckpt")) == found
+
+
+@pytest.mark.slow
+def test_evaluation_scores_the_other_heads_too(evaluate, scores, tmp_path):
+    heads = {"clip": {}, "depth": {"kind": "relative"}}
+    create_model("dpt_tiny", heads=heads, encoder=TINY).save_pretrained(tmp_path / "model")
+    found = scores(evaluate(tmp_path / "scored", tmp_path / "model"))
+    assert {"val/abs_rel", "val/image_to_text_r5"} <= set(found)
+
+
+def test_data_without_captions_are_refused(train, dense_folder, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", "task=clip", "data=folder", f"data.root={dense_folder}")
+    assert "a caption for each image" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_its_encoder_starts_a_dense_run(clip_run, train, tmp_path):
+    source = clip_run / "checkpoints/last.ckpt"
+    run = train(tmp_path, "task=depth", f"model.encoder.weights={source}", "optim.lr=0")
+    expected = dpt.DPT.from_pretrained(source).encoder.state_dict()
+    found = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").encoder.state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
 @pytest.mark.parametrize(

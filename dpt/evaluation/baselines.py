@@ -49,7 +49,7 @@ def trivial_scores(
     Returns:
         Scores (``val/<name>``) by the kind of predictor.
     """
-    labelled = [o for o in objectives.values() if o.target not in (None, "caption")]
+    labelled = [o for o in objectives.values() if o.target is not None and o.metrics.by_image]
     if not labelled:
         return {}
     size = min(size[0], LARGEST[0]), min(size[1], LARGEST[1])

@@ -27,7 +27,13 @@ from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.base import lower_is_better, nonfinite_summary, same_size_groups, take
+from dpt.objectives.base import (
+    completed,
+    lower_is_better,
+    nonfinite_summary,
+    same_size_groups,
+    take,
+)
 from dpt.process import handle_signals
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
@@ -106,7 +112,7 @@ class Evaluation(L.LightningModule):
     def __init__(self, *, model: DPT, protocol: Protocol, scorer: Scorer) -> None:
         super().__init__()
         self.model = model
-        self.objectives: Any = nn.ModuleDict(scorer.objectives)
+        self.objectives: Any = nn.ModuleDict({**scorer.objectives, **scorer.whole})
         self.protocol = protocol
         self.scorer = scorer
 
@@ -131,6 +137,7 @@ class Evaluation(L.LightningModule):
         groups = []
         for images, positions in same_size_groups(batch):
             outputs, labels = self(images), take(batch, positions)
+            outputs = completed(self.objectives.values(), self.model.heads, outputs, labels)
             self.scorer.add(outputs, labels, images)
             groups.append((outputs, labels))
         return {"groups": groups}  # for the pictures
@@ -198,7 +205,7 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[
     folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
     blocks = blocks_of([name for _, (name, _) in sorted(scorer.rows.items())], cfg["blocks"])
     scores, intervals = scorer.scores(), scorer.intervals(blocks)
-    objectives = scorer.objectives.values()
+    objectives = [*scorer.objectives.values(), *scorer.whole.values()]
     broken = [scorer.nonfinite[index] for index in sorted(scorer.nonfinite)]
     settings = {"images": len(scorer.rows), "blocks": int(blocks.max()) + 1, **notes}
     settings |= {"nonfinite_predictions": len(broken)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +64,8 @@ class Scorer:
         keep: number of the worst images that are drawn, for each dense head.
 
     Attributes:
+        objectives: those that score single images.
+        whole: the others, by name; their scores are known after :meth:`gather`.
         rows: name and scores of each image by its index, without scores per class and pooled ones.
         nonfinite: name of each image whose prediction holds NaN or infinity, by its index.
         worst: pictures of the worst images of each dense head.
@@ -76,17 +79,23 @@ class Scorer:
         *,
         keep: int = 4,
     ) -> None:
-        self.objectives = dict(objectives)
+        self.objectives = {k: o for k, o in objectives.items() if o.metrics.by_image}
+        self.whole = {k: o for k, o in objectives.items() if not o.metrics.by_image}
+        self.whole_scores: dict[str, float] = {}
         self.outputs = dict(outputs)
         self.keep = keep
         self.rows: dict[int, tuple[str, dict[str, float]]] = {}
         self.nonfinite: dict[int, str] = {}
         self.states: dict[int, dict[str, csr_array]] = {}  # [index][objective]: float64 (1, S)
-        self.worst: dict[str, list[Picture]] = {k: [] for k, o in objectives.items() if o.dense}
+        self.worst: dict[str, list[Picture]] = {
+            k: [] for k, o in self.objectives.items() if o.dense
+        }
         self.examples: list[tuple[str, np.ndarray]] = []
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
         """Scores B images: ``outputs`` of each head, ``photos`` uint8 (B, 3, H, W)."""
+        for objective in self.whole.values():
+            objective.update(outputs, labels)
         for k, index in enumerate(labels["index"].tolist()):
             own = {name: output[k : k + 1] for name, output in outputs.items()}
             self._add_image(index, own, take(labels, [k]), photos[k])
@@ -131,6 +140,8 @@ class Scorer:
 
     def gather(self) -> None:
         """Gives every process the scored images of all processes."""
+        for objective in self.whole.values():
+            self.whole_scores |= objective.compute()
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         parts: list = [None] * dist.get_world_size()
@@ -160,7 +171,7 @@ class Scorer:
             name: value
             for key, objective in self.objectives.items()
             for name, value in objective.metrics.scores_of(self.total(key)).items()
-        }
+        } | self.whole_scores
 
     def intervals(self, blocks: np.ndarray) -> dict[str, tuple[float, float]]:
         """95 % confidence intervals of the scores; images of one block are resampled together."""
@@ -171,4 +182,4 @@ class Scorer:
             for name, interval in confidence_intervals(
                 objective.metrics, sums @ self.vectors(key)
             ).items()
-        }
+        } | dict.fromkeys(self.whole_scores, (nan, nan))

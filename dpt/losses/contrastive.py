@@ -8,33 +8,41 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather
 
+from dpt.depthmath import at_least_float32
 
-def contrastive_loss(images: Tensor, texts: Tensor, known: Tensor | None = None) -> Tensor:
+
+def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor | None = None) -> Tensor:
     """Symmetric cross-entropy of matching pairs (Radford et al. 2021, section 2.3, figure 3).
 
-    Every pair of every process is a negative of the others; gradients flow to all of them. The
-    mean of the losses of equally many pairs in each process is the loss of one process with all.
+    The pairs of all processes are negatives of one another, except pairs of one group (with equal
+    texts), which are left out of each other's softmax. Gradients flow to all of them. The mean of
+    the losses of equally many pairs in each process is the loss of one process with all pairs.
 
     Args:
         images: float (B, E) of unit length.
         texts: float (B, E) of unit length, times the inverse temperature.
-        known: bool (B,), False for pairs without a text, which are left out; B still divides.
+        groups: int64 (B,), equal for pairs with equal texts, in all processes; negative for pairs
+            without a text, which are left out, though B still divides. None: all texts differ.
 
     Returns:
         A scalar, at least 0.
     """
-    if known is None:
-        known = images.new_ones(len(images), dtype=torch.bool)
-    images, texts = images.float(), texts.float()
-    all_images, all_texts, all_known, first = images, texts, known, 0
+    images, texts = at_least_float32(images), at_least_float32(texts)
+    all_images, all_texts, first = images, texts, 0
     if dist.is_initialized() and dist.get_world_size() > 1:
         all_images = torch.cat(all_gather(images.contiguous()))
         all_texts = torch.cat(all_gather(texts.contiguous()))
-        all_known = torch.cat(all_gather(known.float())) > 0
         first = dist.get_rank() * len(images)
+    own = first + torch.arange(len(images), device=images.device)
+    excluded = torch.zeros(len(images), len(all_images), dtype=torch.bool, device=images.device)
+    known = torch.ones_like(own, dtype=torch.bool)
+    if groups is not None:
+        all_groups = torch.cat(all_gather(groups)) if len(all_images) > len(images) else groups
+        excluded = (groups[:, None] == all_groups).scatter(1, own[:, None], False)
+        excluded, known = excluded | (all_groups < 0), groups >= 0
     total = images.new_zeros(())
-    places = first + torch.arange(len(images), device=images.device)[known]
-    for queries, keys in ((images, all_texts), (texts, all_images)):
-        logits = (queries @ keys.mT).masked_fill(~all_known, -torch.inf)[known]
-        total = total + F.cross_entropy(logits, places, reduction="sum")
+    with torch.autocast(images.device.type, enabled=False):  # logits of 100 are coarse in bfloat16
+        for queries, keys in ((images, all_texts), (texts, all_images)):
+            logits = (queries @ keys.mT).masked_fill(excluded, -torch.inf)[known]
+            total = total + F.cross_entropy(logits, own[known], reduction="sum")
     return total / (2 * len(images))

@@ -30,11 +30,14 @@ class SumMetric(Metric):
     Attributes:
         lower_is_better: names of the scores that are better if lower; all others are better if
             higher.
+        by_image: whether single images can be scored. If not, states may be lists, and there are
+            neither intervals nor :meth:`vector`.
     """
 
     is_differentiable = False
     full_state_update = False
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
+    by_image: ClassVar[bool] = True
 
     def add_sum(self, name: str, *shape: int) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")

@@ -10,6 +10,8 @@ from torchmetrics.utilities import dim_zero_cat
 from dpt.metrics.base import SumMetric
 
 _TOP = 5
+_RECALLS = tuple(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5))
+_TABLE = 2**23  # similarities computed at once
 
 
 class ClassificationMetrics(SumMetric):
@@ -78,26 +80,39 @@ class RegressionMetrics(SumMetric):
 class RetrievalMetrics(SumMetric):
     """Recall of the matching text of an image and of the matching image of a text.
 
-    ``image_to_text_r1`` is the share of images whose own text is the most similar of all,
-    ``image_to_text_r5`` that of images whose text is among the first five; ``text_to_image_*``
-    likewise. ``zero_shot_accuracy`` is given if classes were scored. Equal similarities share
-    their mean rank.
+    ``image_to_text_r1`` is the share of images of which a text of their own is the most similar of
+    all, ``image_to_text_r5`` the share of those with one among the first five; ``text_to_image_*``
+    likewise. Texts are the image's own if they equal its text. Another text that is as similar as
+    the best of them takes half a rank. ``zero_shot_accuracy`` is given if classes were scored.
+
+    Args:
+        max_pairs: number of pairs that a process keeps, the first ones; others do not count.
     """
 
+    by_image = False
     images: list[Tensor]
     texts: list[Tensor]
+    groups: list[Tensor]
     counts: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_pairs: int = 20_000) -> None:
         super().__init__()
-        self.add_state("images", [], dist_reduce_fx="cat")
-        self.add_state("texts", [], dist_reduce_fx="cat")
+        self.max_pairs = max_pairs
+        for name in ("images", "texts", "groups"):
+            self.add_state(name, [], dist_reduce_fx="cat")
         self.add_count("counts", 2)  # images with a class; right ones
 
-    def update(self, images: Tensor, texts: Tensor) -> None:
-        """Args: images, texts: float (B, E), matching row by row; only ``images`` unit length."""
-        self.images.append(images.detach().float())
-        self.texts.append(F.normalize(texts.detach().float(), dim=-1))
+    def update(self, images: Tensor, texts: Tensor, groups: Tensor) -> None:
+        """Adds pairs.
+
+        Args:
+            images, texts: float (B, E), of any length.
+            groups: int64 (B,), equal for equal texts.
+        """
+        room = self.max_pairs - sum(map(len, self.groups))
+        self.images.append(F.normalize(images[:room].detach(), dim=-1))
+        self.texts.append(F.normalize(texts[:room].detach(), dim=-1))
+        self.groups.append(groups[:room])
 
     def update_classes(self, logits: Tensor, class_id: Tensor) -> None:
         """Args: logits: float (B, C); class_id: integer (B,), negative (-1) where unknown."""
@@ -106,13 +121,23 @@ class RetrievalMetrics(SumMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars in 0..1; NaN without a pair."""
-        images, texts = dim_zero_cat(self.images), dim_zero_cat(self.texts)
-        scores: dict[str, Tensor] = {}
-        similarity = images @ texts.mT
-        for name, table in (("image_to_text", similarity), ("text_to_image", similarity.mT)):
-            own = table.diagonal()[:, None]
-            rank = (table > own).sum(1) + ((table == own).sum(1) - 1) / 2
-            for k in (1, 5):
-                scores[f"{name}_r{k}"] = (rank < k).double().mean()
+        scores = dict.fromkeys(_RECALLS, torch.tensor(torch.nan))
+        if len(self.groups) and len(groups := dim_zero_cat(self.groups)):
+            images, texts = dim_zero_cat(self.images), dim_zero_cat(self.texts)
+            found = *_recall(images, texts, groups), *_recall(texts, images, groups)
+            scores = dict(zip(_RECALLS, found, strict=True))
         known, right = self.counts
         return {**scores, **({"zero_shot_accuracy": right / known} if known else {})}
+
+
+def _recall(queries: Tensor, keys: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Recall at 1 and at 5 of the keys (N, E) of the same group as each query (N, E)."""
+    ranks = []
+    for rows in torch.arange(len(groups), device=groups.device).split(1 + _TABLE // len(groups)):
+        table, own = queries[rows] @ keys.mT, groups[rows, None] == groups
+        best = table.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
+        others = table.masked_fill(own, -torch.inf)
+        rank = (others > best).sum(dim=1) + (others == best).sum(dim=1) / 2
+        ranks.append(rank.masked_fill(best[:, 0].isnan(), torch.inf))
+    rank = torch.cat(ranks)
+    return (rank < 1).double().mean(), (rank < 5).double().mean()

@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from dpt.depthmath import at_least_float32, masked_mean
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
 from dpt.nn.heads import TokenHead
 from dpt.types import OutputSpec
@@ -28,19 +29,23 @@ class ClipHeadConfig(HeadConfig):
         dim: E, length of the embeddings.
         text_dim, text_depth, text_heads: width, blocks and attention heads of the text encoder.
         text_length: bytes of a text that are read; the rest is ignored.
+        prompt: the text of a class, with ``{}`` for its name, see :meth:`ClipHead.embed_classes`.
     """
 
     dim: int = Field(128, ge=1, le=8192)
     text_dim: int = Field(128, ge=1, le=8192)
-    text_depth: int = Field(4, ge=1, le=64)
+    text_depth: int = Field(2, ge=1, le=64)
     text_heads: int = Field(4, ge=1, le=128)
     text_length: int = Field(128, ge=1, le=4096)
+    prompt: str = "a {}"
 
     def __post_init__(self) -> None:
         if self.text_dim % self.text_heads:
             raise ValueError(
                 f"text_dim={self.text_dim} must be a multiple of text_heads={self.text_heads}"
             )
+        if "{}" not in self.prompt:
+            raise ValueError(f"prompt={self.prompt!r}: must contain {{}}, the place of a name")
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return ClipHead(self, encoder)
@@ -59,7 +64,7 @@ class ClipHead(Head):
         super().__init__()
         self.output = OutputSpec("clip", "vector", channels=config.dim, dense=False)
         self.image = TokenHead(encoder, self.output, dropout=0.0)
-        self.length = config.text_length
+        self.length, self.prompt = config.text_length, config.prompt
         self.bytes = nn.Embedding(258, config.text_dim)
         self.positions = nn.Parameter(torch.empty(1 + self.length, config.text_dim))
         block = nn.TransformerEncoderLayer(
@@ -75,27 +80,36 @@ class ClipHead(Head):
         self.norm = nn.LayerNorm(config.text_dim)
         self.linear = nn.Linear(config.text_dim, config.dim, bias=False)
         self.log_scale = nn.Parameter(torch.full((1,), math.log(1 / 0.07)))
-        nn.init.normal_(self.bytes.weight, std=0.02)
-        nn.init.normal_(self.positions, std=0.01)
+        nn.init.normal_(self.bytes.weight, std=0.5)
+        nn.init.normal_(self.positions, std=0.1)
         for layer in self.blocks.modules():  # nn.TransformerEncoder copies one block's weights
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=0.02)
         nn.init.trunc_normal_(self.linear.weight, std=config.text_dim**-0.5)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return F.normalize(self.image(features, size).float(), dim=-1)
+        return F.normalize(at_least_float32(self.image(features, size)), dim=-1)
 
     def embed_text(self, texts: Sequence[str]) -> Tensor:
         """Embeddings (N, E) of N texts, of unit length."""
         found = [[_START, *text.encode()[: self.length]] for text in texts]
         longest = max(map(len, found), default=1)
-        tokens = torch.tensor(
-            [[*row, *[_PAD] * (longest - len(row))] for row in found], device=self.positions.device
-        ).view(len(found), longest)
+        padded = [[*row, *[_PAD] * (longest - len(row))] for row in found]
+        tokens = torch.tensor(padded, dtype=torch.long, device=self.positions.device)
+        tokens = tokens.view(len(found), longest)  # also without a text
         x = self.bytes(tokens) + self.positions[:longest]
-        x = self.blocks(x, src_key_padding_mask=tokens == _PAD)
-        return F.normalize(self.linear(self.norm(x[:, 0])).float(), dim=-1)
+        padding = tokens == _PAD
+        x = self.blocks(x, src_key_padding_mask=padding) if found else x
+        x = masked_mean(self.linear(self.norm(x)), ~padding[..., None], dim=1)
+        return F.normalize(x, dim=-1)
+
+    def embed_classes(self, names: Sequence[str]) -> Tensor:
+        """Embeddings (C, E) of classes by the text ``prompt`` of each (Radford et al., 3.1)."""
+        return self.embed_text([self.prompt.replace("{}", name) for name in names])
 
     def scaled_text(self, texts: Sequence[str]) -> Tensor:
         """:meth:`embed_text` times the learned inverse temperature, at most 100."""
-        return self.log_scale.float().clamp(max=_MAX_SCALE).exp() * self.embed_text(texts)
+        if self.training:  # in place: a clamp in the graph has no gradient beyond its limit
+            with torch.no_grad():
+                self.log_scale.clamp_(max=_MAX_SCALE)
+        return self.log_scale.exp() * self.embed_text(texts)

@@ -240,6 +240,16 @@ class PixelClassObjective(ClassObjective):
         return {f"loss_{name}": self.weight * value for name, value in terms.items()}
 
 
+def completed(
+    objectives: Iterable[Objective], heads: Mapping[str, Any], outputs: Outputs, batch: Batch
+) -> dict[str, Tensor]:
+    """The outputs of a model with what its ``heads`` compute from labels."""
+    found = dict(outputs)
+    for objective in objectives:
+        found = objective.complete(heads[objective.head], found, batch)
+    return found
+
+
 def mean_guesses(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]:
     """Means of targets (1, ..., [h, w]) without their NaN, see :meth:`Objective.baselines`."""
     total, count = torch.zeros(()), torch.zeros(())

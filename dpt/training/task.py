@@ -19,6 +19,7 @@ from dpt.config.objects import make
 from dpt.model import DPT
 from dpt.objectives.base import (
     Objective,
+    completed,
     lower_is_better,
     nonfinite_names,
     nonfinite_summary,
@@ -85,11 +86,6 @@ class Task(L.LightningModule):
             inputs, batch = objective.prepare(inputs, batch, step=step)
         return inputs, batch
 
-    def _complete(self, outputs: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        for objective in self.objectives.values():
-            outputs = objective.complete(self.model.heads[objective.head], outputs, batch)
-        return outputs
-
     def on_train_start(self) -> None:
         self.guard.keep_statistics()
         self.total_steps = float(self.trainer.estimated_stepping_batches)
@@ -104,7 +100,7 @@ class Task(L.LightningModule):
         for head in self.model.heads.values():
             head.set_progress(progress)
         outputs = self.model(inputs, upsample_logits=False)  # losses upsample the logits
-        outputs = self._complete(outputs, batch)
+        outputs = completed(self.objectives.values(), self.model.heads, outputs, batch)
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             terms |= objective.losses(outputs, batch)
@@ -146,7 +142,8 @@ class Task(L.LightningModule):
         """Outputs and labels of a batch, in groups of images of one size."""
         for images, positions in same_size_groups(batch):
             inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
-            yield self._complete(self.model(inputs), labels), labels
+            outputs = self.model(inputs)
+            yield completed(self.objectives.values(), self.model.heads, outputs, labels), labels
 
     def on_validation_epoch_end(self) -> None:
         self.scores, self.scored_step = {}, self.global_step

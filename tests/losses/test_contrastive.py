@@ -21,18 +21,40 @@ def test_equals_transformers_clip_loss():
 
 def test_pairs_without_text_are_no_negatives():
     images, texts = pairs()
-    known = torch.tensor([True, True, False, True, False, True])
+    known = torch.tensor([0, 1, 3, 5])
     expected = contrastive_loss(images[known], texts[known]) * 4 / 6
-    torch.testing.assert_close(contrastive_loss(images, texts, known), expected)
+    groups = torch.tensor([10, 11, -1, 13, -1, 15])
+    torch.testing.assert_close(contrastive_loss(images, texts, groups), expected)
+
+
+def test_equal_texts_are_no_negatives():
+    """Two of three pairs have one text: each of the two sees the third pair alone."""
+    images, texts = pairs(3)
+    texts[1] = texts[0]
+    found = contrastive_loss(images, texts, torch.tensor([7, 7, 8]))
+    terms = [F.cross_entropy(images[:1] @ texts[[0, 2]].T, torch.tensor([0])),
+             F.cross_entropy(images[1:2] @ texts[[1, 2]].T, torch.tensor([0])),
+             F.cross_entropy(images[2:] @ texts.T, torch.tensor([2])),
+             F.cross_entropy(texts[:1] @ images[[0, 2]].T, torch.tensor([0])),
+             F.cross_entropy(texts[1:2] @ images[[1, 2]].T, torch.tensor([0])),
+             F.cross_entropy(texts[2:] @ images.T, torch.tensor([2]))]  # fmt: skip
+    torch.testing.assert_close(found, sum(terms) / 6)
 
 
 def test_no_text_gives_zero_and_finite_gradients():
     images, texts = pairs()
     images.requires_grad_()
-    loss = contrastive_loss(images, texts, torch.zeros(6, dtype=torch.bool))
+    loss = contrastive_loss(images, texts, torch.full((6,), -1))
     loss.backward()
     assert loss.item() == 0
     assert not images.grad.any()
+
+
+def test_autocast_leaves_the_logits_in_float32():
+    images, texts = pairs()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = contrastive_loss(images, texts)
+    assert torch.equal(found, contrastive_loss(images, texts))
 
 
 def test_the_wrong_order_costs_more():

@@ -71,6 +71,7 @@ CASES = {
                 "callbacks.checkpoint.every_n_train_steps=1"),
     "frozen": ("callbacks.freeze.parts=[encoder]",),
     "limited": (*EPOCHS, "trainer.limit_train_batches=5"),
+    "clip": ("task=clip",),
     "inpainting": ("task=inpainting", "callbacks.panels=null"),
     "sanity check": ("trainer.num_sanity_val_steps=2",),
     "workers": ("data.num_workers=2",),

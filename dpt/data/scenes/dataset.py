@@ -30,6 +30,8 @@ CLASSES = {
 """Class names in the order of their ids, and their colours."""
 SPLITS = {"train": 0, "val": 1, "test": 2}
 MAX_DEPTH = 20.0
+MIN_PIXELS = 16
+"""Pixels of the smallest object that a caption names."""
 
 
 class ScenesDataset(Dataset):
@@ -99,7 +101,7 @@ class ScenesDataset(Dataset):
 
 
 def caption_of(kind: str, labels: np.ndarray, objects: np.ndarray) -> str:
-    """A sentence: the kind of scene, and which objects can be seen; "a park with balls and a tree".
+    """A sentence: the kind of scene, and its objects of at least 16 pixels, as "a park with balls".
 
     Sides and colours are left out, as augmentation mirrors and tints images.
 
@@ -108,7 +110,8 @@ def caption_of(kind: str, labels: np.ndarray, objects: np.ndarray) -> str:
     """
     seen = []
     for class_id in THINGS:
-        count = np.count_nonzero(np.unique(objects[labels == class_id]))
+        pixels = np.bincount(objects[labels == class_id])[1:]
+        count = np.count_nonzero(pixels >= MIN_PIXELS)
         name = tuple(CLASSES)[class_id]
         if count:
             plural = f"{name}es" if name == "box" else f"{name}s"
