@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32, masked_mean
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
-from dpt.nn.heads import TokenHead
 from dpt.types import OutputSpec
 
 _START, _PAD = 256, 257  # the tokens beside the 256 bytes
@@ -54,8 +53,9 @@ class ClipHeadConfig(HeadConfig):
 class ClipHead(Head):
     """Embedding (B, E) of the image, of unit length (Radford et al. 2021, section 2.3).
 
-    It is a linear map of the CLS token. Sentences get embeddings in the same space from a
-    transformer that reads UTF-8 bytes (as ByT5, Xue et al. 2022), so there is no vocabulary file.
+    It is a linear map of the mean patch token, which learns faster from few images than CLS does.
+    Sentences get embeddings in the same space from a transformer that reads UTF-8 bytes (as ByT5,
+    Xue et al. 2022), so there is no vocabulary file.
     """
 
     uses_decoder = False
@@ -63,7 +63,9 @@ class ClipHead(Head):
     def __init__(self, config: ClipHeadConfig, encoder: Encoder) -> None:
         super().__init__()
         self.output = OutputSpec("clip", "vector", channels=config.dim, dense=False)
-        self.image = TokenHead(encoder, self.output, dropout=0.0)
+        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
+        self.image_norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
+        self.image_linear = nn.Linear(encoder.embed_dims[-1], config.dim, bias=False)
         self.length, self.prompt = config.text_length, config.prompt
         self.bytes = nn.Embedding(258, config.text_dim)
         self.positions = nn.Parameter(torch.empty(1 + self.length, config.text_dim))
@@ -85,10 +87,12 @@ class ClipHead(Head):
         for layer in self.blocks.modules():  # nn.TransformerEncoder copies one block's weights
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=0.02)
-        nn.init.trunc_normal_(self.linear.weight, std=config.text_dim**-0.5)
+        for linear in (self.linear, self.image_linear):
+            nn.init.trunc_normal_(linear.weight, std=linear.in_features**-0.5)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return F.normalize(at_least_float32(self.image(features, size)), dim=-1)
+        mean = features.patches(-1, self.num_prefix_tokens).mean(dim=(-2, -1))
+        return F.normalize(at_least_float32(self.image_linear(self.image_norm(mean))), dim=-1)
 
     def embed_text(self, texts: Sequence[str]) -> Tensor:
         """Embeddings (N, E) of N texts, of unit length."""
