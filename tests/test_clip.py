@@ -67,8 +67,9 @@ def test_equal_or_unknown_embeddings_are_not_found(value):
     assert not any(score.item() for score in metrics.compute().values())
 
 
-def test_retrieval_without_pairs_is_unknown_and_their_number_is_bounded():
-    metrics = RetrievalMetrics(max_pairs=3)
+def test_retrieval_without_pairs_is_unknown_and_their_number_is_bounded(monkeypatch):
+    monkeypatch.setattr(metrics_module, "_MAX_PAIRS", 3)
+    metrics = RetrievalMetrics()
     assert all(value.isnan() for value in metrics.compute().values())
     metrics.reset()
     metrics.update(torch.ones(0, 4), torch.ones(0, 4), torch.arange(0))

@@ -27,13 +27,7 @@ from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.base import (
-    completed,
-    lower_is_better,
-    nonfinite_summary,
-    same_size_groups,
-    take,
-)
+from dpt.objectives.base import lower_is_better, nonfinite_summary, same_size_groups, take
 from dpt.process import handle_signals
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
@@ -137,7 +131,8 @@ class Evaluation(L.LightningModule):
         groups = []
         for images, positions in same_size_groups(batch):
             outputs, labels = self(images), take(batch, positions)
-            outputs = completed(self.objectives.values(), self.model.heads, outputs, labels)
+            for objective in self.objectives.values():
+                outputs = objective.complete(self.model.heads, outputs, labels)
             self.scorer.add(outputs, labels, images)
             groups.append((outputs, labels))
         return {"groups": groups}  # for the pictures

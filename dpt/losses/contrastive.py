@@ -11,7 +11,7 @@ from torch.distributed.nn.functional import all_gather
 from dpt.depthmath import at_least_float32
 
 
-def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor | None = None) -> Tensor:
+def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
     """Symmetric cross-entropy of matching pairs (Radford et al. 2021, section 2.3, figure 3).
 
     The pairs of all processes are negatives of one another, except pairs of one group (with equal
@@ -22,24 +22,21 @@ def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor | None = None
         images: float (B, E) of unit length.
         texts: float (B, E) of unit length, times the inverse temperature.
         groups: int64 (B,), equal for pairs with equal texts, in all processes; negative for pairs
-            without a text, which are left out, though B still divides. None: all texts differ.
+            without a text, which are left out, though B still divides.
 
     Returns:
         A scalar, at least 0.
     """
     images, texts = at_least_float32(images), at_least_float32(texts)
-    all_images, all_texts, first = images, texts, 0
+    all_images, all_texts, all_groups, first = images, texts, groups, 0
     if dist.is_initialized() and dist.get_world_size() > 1:
         all_images = torch.cat(all_gather(images.contiguous()))
         all_texts = torch.cat(all_gather(texts.contiguous()))
+        all_groups = torch.cat(all_gather(groups))
         first = dist.get_rank() * len(images)
     own = first + torch.arange(len(images), device=images.device)
-    excluded = torch.zeros(len(images), len(all_images), dtype=torch.bool, device=images.device)
-    known = torch.ones_like(own, dtype=torch.bool)
-    if groups is not None:
-        all_groups = torch.cat(all_gather(groups)) if len(all_images) > len(images) else groups
-        excluded = (groups[:, None] == all_groups).scatter(1, own[:, None], False)
-        excluded, known = excluded | (all_groups < 0), groups >= 0
+    excluded = (groups[:, None] == all_groups).scatter(1, own[:, None], False) | (all_groups < 0)
+    known = groups >= 0
     total = images.new_zeros(())
     with torch.autocast(images.device.type, enabled=False):  # logits of 100 are coarse in bfloat16
         for queries, keys in ((images, all_texts), (texts, all_images)):

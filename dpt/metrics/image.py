@@ -11,6 +11,7 @@ from dpt.metrics.base import SumMetric
 
 _TOP = 5
 _RECALLS = tuple(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5))
+_MAX_PAIRS = 20_000  # that a process keeps
 _TABLE = 2**23  # similarities computed at once
 
 
@@ -84,9 +85,7 @@ class RetrievalMetrics(SumMetric):
     all, ``image_to_text_r5`` the share of those with one among the first five; ``text_to_image_*``
     likewise. Texts are the image's own if they equal its text. Another text that is as similar as
     the best of them takes half a rank. ``zero_shot_accuracy`` is given if classes were scored.
-
-    Args:
-        max_pairs: number of pairs that a process keeps, the first ones; others do not count.
+    Each process keeps the first 20,000 pairs; others do not count.
     """
 
     by_image = False
@@ -95,9 +94,8 @@ class RetrievalMetrics(SumMetric):
     groups: list[Tensor]
     counts: Tensor
 
-    def __init__(self, *, max_pairs: int = 20_000) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.max_pairs = max_pairs
         for name in ("images", "texts", "groups"):
             self.add_state(name, [], dist_reduce_fx="cat")
         self.add_count("counts", 2)  # images with a class; right ones
@@ -109,7 +107,7 @@ class RetrievalMetrics(SumMetric):
             images, texts: float (B, E), of any length.
             groups: int64 (B,), equal for equal texts.
         """
-        room = self.max_pairs - sum(map(len, self.groups))
+        room = _MAX_PAIRS - sum(map(len, self.groups))
         self.images.append(F.normalize(images[:room].detach(), dim=-1))
         self.texts.append(F.normalize(texts[:room].detach(), dim=-1))
         self.groups.append(groups[:room])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,25 +27,16 @@ class ClipHeadConfig(HeadConfig):
 
     Attributes:
         dim: E, length of the embeddings.
-        text_dim, text_depth, text_heads: width, blocks and attention heads of the text encoder.
+        text_dim, text_depth: width and blocks of the text encoder; 32 values an attention head.
         text_length: bytes of a text that are read; the rest is ignored.
         prompt: the text of a class, with ``{}`` for its name, see :meth:`ClipHead.embed_classes`.
     """
 
     dim: int = Field(128, ge=1, le=8192)
-    text_dim: int = Field(128, ge=1, le=8192)
+    text_dim: int = Field(128, ge=32, le=8192, multiple_of=32)
     text_depth: int = Field(2, ge=1, le=64)
-    text_heads: int = Field(4, ge=1, le=128)
     text_length: int = Field(128, ge=1, le=4096)
-    prompt: str = "a {}"
-
-    def __post_init__(self) -> None:
-        if self.text_dim % self.text_heads:
-            raise ValueError(
-                f"text_dim={self.text_dim} must be a multiple of text_heads={self.text_heads}"
-            )
-        if "{}" not in self.prompt:
-            raise ValueError(f"prompt={self.prompt!r}: must contain {{}}, the place of a name")
+    prompt: str = Field("a {}", pattern=r"\{\}")
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return ClipHead(self, encoder)
@@ -69,24 +61,17 @@ class ClipHead(Head):
         self.length, self.prompt = config.text_length, config.prompt
         self.bytes = nn.Embedding(258, config.text_dim)
         self.positions = nn.Parameter(torch.empty(1 + self.length, config.text_dim))
-        block = nn.TransformerEncoderLayer(
-            config.text_dim,
-            config.text_heads,
-            4 * config.text_dim,
-            dropout=0.0,
-            activation="gelu",
-            batch_first=True,
-            norm_first=True,
+        width, heads = config.text_dim, config.text_dim // 32
+        options: Any = {"dropout": 0.0, "activation": "gelu", "batch_first": True}
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, heads, 4 * width, norm_first=True, **options)
+            for _ in range(config.text_depth)
         )
-        self.blocks = nn.TransformerEncoder(block, config.text_depth, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(config.text_dim)
         self.linear = nn.Linear(config.text_dim, config.dim, bias=False)
         self.log_scale = nn.Parameter(torch.full((1,), math.log(1 / 0.07)))
         nn.init.normal_(self.bytes.weight, std=0.5)
         nn.init.normal_(self.positions, std=0.1)
-        for layer in self.blocks.modules():  # nn.TransformerEncoder copies one block's weights
-            if isinstance(layer, nn.Linear):
-                nn.init.trunc_normal_(layer.weight, std=0.02)
         for linear in (self.linear, self.image_linear):
             nn.init.trunc_normal_(linear.weight, std=linear.in_features**-0.5)
 
@@ -103,7 +88,8 @@ class ClipHead(Head):
         tokens = tokens.view(len(found), longest)  # also without a text
         x = self.bytes(tokens) + self.positions[:longest]
         padding = tokens == _PAD
-        x = self.blocks(x, src_key_padding_mask=padding) if found else x
+        for block in self.blocks if found else ():
+            x = block(x, src_key_padding_mask=padding)
         x = masked_mean(self.linear(self.norm(x)), ~padding[..., None], dim=1)
         return F.normalize(x, dim=-1)
 

@@ -85,8 +85,8 @@ class Objective(nn.Module, ABC):
         """Changes normalised images (B, 3, H, W), or adds labels; ``step`` is 0 in evaluation."""
         return inputs, batch
 
-    def complete(self, head: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        """Adds what the head computes from labels, such as embeddings of captions."""
+    def complete(self, heads: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        """Adds what the model's ``heads`` compute from labels, such as embeddings of captions."""
         return dict(outputs)
 
     @abstractmethod
@@ -238,16 +238,6 @@ class PixelClassObjective(ClassObjective):
         pixels = outputs.get(f"{self.head}_auxiliary")
         terms = loss(masks, classes, truth, pixels=pixels, labels=labels)
         return {f"loss_{name}": self.weight * value for name, value in terms.items()}
-
-
-def completed(
-    objectives: Iterable[Objective], heads: Mapping[str, Any], outputs: Outputs, batch: Batch
-) -> dict[str, Tensor]:
-    """The outputs of a model with what its ``heads`` compute from labels."""
-    found = dict(outputs)
-    for objective in objectives:
-        found = objective.complete(heads[objective.head], found, batch)
-    return found
 
 
 def mean_guesses(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]:

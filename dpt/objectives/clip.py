@@ -22,8 +22,7 @@ class ClipObjective(Objective):
     as the right one in retrieval. Images without a caption count in zero-shot accuracy alone.
 
     Args:
-        dim, text_dim, text_depth, text_heads, text_length, prompt: of the head, see
-            :class:`dpt.nn.text.ClipHeadConfig`.
+        dim, text_dim, text_depth, text_length, prompt: see :class:`dpt.nn.text.ClipHeadConfig`.
         class_names: names of the data's image-level classes, for zero-shot accuracy.
     """
 
@@ -38,7 +37,6 @@ class ClipObjective(Objective):
         dim: int = 128,
         text_dim: int = 128,
         text_depth: int = 2,
-        text_heads: int = 4,
         text_length: int = 128,
         prompt: str = "a {}",
         class_names: Sequence[str] = (),
@@ -49,7 +47,6 @@ class ClipObjective(Objective):
             "dim": dim,
             "text_dim": text_dim,
             "text_depth": text_depth,
-            "text_heads": text_heads,
             "text_length": text_length,
             "prompt": prompt,
         }
@@ -60,7 +57,8 @@ class ClipObjective(Objective):
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {"class_names": data.class_id_names}
 
-    def complete(self, head: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def complete(self, heads: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        head = heads[self.head]
         found = {**outputs, "clip_text": head.scaled_text(batch["caption"])}
         if self.class_names and not head.training:
             found["clip_classes"] = outputs["clip"] @ head.embed_classes(self.class_names).mT

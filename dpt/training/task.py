@@ -19,7 +19,6 @@ from dpt.config.objects import make
 from dpt.model import DPT
 from dpt.objectives.base import (
     Objective,
-    completed,
     lower_is_better,
     nonfinite_names,
     nonfinite_summary,
@@ -100,7 +99,8 @@ class Task(L.LightningModule):
         for head in self.model.heads.values():
             head.set_progress(progress)
         outputs = self.model(inputs, upsample_logits=False)  # losses upsample the logits
-        outputs = completed(self.objectives.values(), self.model.heads, outputs, batch)
+        for objective in self.objectives.values():
+            outputs = objective.complete(self.model.heads, outputs, batch)
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             terms |= objective.losses(outputs, batch)
@@ -143,7 +143,9 @@ class Task(L.LightningModule):
         for images, positions in same_size_groups(batch):
             inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
             outputs = self.model(inputs)
-            yield completed(self.objectives.values(), self.model.heads, outputs, labels), labels
+            for objective in self.objectives.values():
+                outputs = objective.complete(self.model.heads, outputs, labels)
+            yield outputs, labels
 
     def on_validation_epoch_end(self) -> None:
         self.scores, self.scored_step = {}, self.global_step

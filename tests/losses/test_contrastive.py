@@ -5,6 +5,8 @@ from transformers.models.clip.modeling_clip import image_text_contrastive_loss
 
 from dpt.losses.contrastive import contrastive_loss
 
+ALL = torch.arange(6)
+
 
 def pairs(count=6):
     torch.manual_seed(0)
@@ -14,7 +16,7 @@ def pairs(count=6):
 
 def test_equals_transformers_clip_loss():
     images, texts = pairs()
-    assert contrastive_loss(images, texts).item() == pytest.approx(
+    assert contrastive_loss(images, texts, ALL).item() == pytest.approx(
         image_text_contrastive_loss(texts @ images.T).item(), rel=1e-6
     )
 
@@ -22,7 +24,7 @@ def test_equals_transformers_clip_loss():
 def test_pairs_without_text_are_no_negatives():
     images, texts = pairs()
     known = torch.tensor([0, 1, 3, 5])
-    expected = contrastive_loss(images[known], texts[known]) * 4 / 6
+    expected = contrastive_loss(images[known], texts[known], known) * 4 / 6
     groups = torch.tensor([10, 11, -1, 13, -1, 15])
     torch.testing.assert_close(contrastive_loss(images, texts, groups), expected)
 
@@ -53,11 +55,11 @@ def test_no_text_gives_zero_and_finite_gradients():
 def test_autocast_leaves_the_logits_in_float32():
     images, texts = pairs()
     with torch.autocast("cpu", torch.bfloat16):
-        found = contrastive_loss(images, texts)
-    assert torch.equal(found, contrastive_loss(images, texts))
+        found = contrastive_loss(images, texts, ALL)
+    assert torch.equal(found, contrastive_loss(images, texts, ALL))
 
 
 def test_the_wrong_order_costs_more():
     images, _ = pairs()
     right, wrong = 14 * images, 14 * images.roll(1, 0)
-    assert contrastive_loss(images, right) < 0.1 < contrastive_loss(images, wrong)
+    assert contrastive_loss(images, right, ALL) < 0.1 < contrastive_loss(images, wrong, ALL)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
@@ -88,50 +90,33 @@ class ImageTableDataset(FileDataset):
         path = self.folder / self.table.replace("%split", self.split)
         if not path.is_file():
             raise missing_path(path, what="table", remedy="check data.root and data.table")
-        values: dict[str, float] = {}
-        if self.caption_column is not None:
-            return self._captioned(path, self.caption_column)
-        columns = (self.image_column, self.value_column)
-        remedy = "set data.image_column and data.value_column"
+        target = "caption" if self.caption_column else "value"
+        columns = (self.image_column, self.caption_column or self.value_column)
+        remedy = f"set data.image_column and data.{target}_column"
+        found: dict[str, Any] = {}
         for place, (name, text) in io.read_table(path, columns, remedy=remedy):
-            try:
-                values[name] = float(text if name and name not in values else "nan")
-            except ValueError:
-                values[name] = math.nan
-            if not math.isfinite(values[name]):
+            label = text if self.caption_column else _number(text)
+            if not name or name in found or (not label and label != 0):
                 raise DataError(
-                    f"{place} has image {name!r} and value {text!r}: each line needs a name of its "
-                    "own and a number; correct or remove it"
+                    f"{place} has image {name!r} and {target} {text[:80]!r}: each line needs a "
+                    f"name of its own and a {'caption' if self.caption_column else 'number'}; "
+                    "correct or remove it"
                 )
-        photos = self._photos(values)
-        return self._existing(path, [Files(photos[n], value=values[n]) for n in photos])
-
-    def _captioned(self, path: Path, column: str) -> list[Files]:
-        captions: dict[str, str] = {}
-        remedy = "set data.image_column and data.caption_column"
-        for place, (name, text) in io.read_table(path, (self.image_column, column), remedy=remedy):
-            if not name or not text or name in captions:
-                raise DataError(
-                    f"{place} has image {name!r} and caption {text[:80]!r}: each line needs a name "
-                    "of its own and a caption; correct or remove it"
-                )
-            captions[name] = text
-        photos = self._photos(captions)
-        return self._existing(path, [Files(photos[n], caption=captions[n]) for n in photos])
-
-    def _photos(self, names: Iterable[str]) -> dict[str, Path]:
-        """The paths of this split's images, by their names in the table."""
+            found[name] = label
         folder = self.folder / self.images.replace("%split", self.split)
-        photos = {name: folder / name for name in names}
-        if "%split" in self.table:
-            return photos
-        return {name: photos[name] for name in self.divide(photos, self.fractions)}
-
-    def _existing(self, path: Path, files: list[Files]) -> list[Files]:
+        photos = {name: folder / name for name in found}
+        names = [*found] if "%split" in self.table else self.divide(photos, self.fractions)
+        files = [Files(photos[name])._replace(**{target: found[name]}) for name in names]
         return existing(files, source=path, remedy="check data.images and the names in the table")
 
     def make_info(self) -> DatasetInfo:
         return DatasetInfo(targets=("caption",) if self.caption_column else ("value",))
+
+
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        return number if math.isfinite(number := float(text)) else None
+    return None
 
 
 def _folders(path: Path) -> list[str]:
