@@ -118,10 +118,13 @@ def test_photos_keep_the_bytes_of_their_files(tree, tmp_path):
 def test_image_level_labels(tmp_path):
     for name in ("train/ant/1.png", "train/bee/2.png", "val/ant/3.jpg", "val/bee/4.jpg"):
         save(tmp_path / "images" / name, RNG.integers(0, 256, (30, 40, 3), np.uint8))
-    (tmp_path / "images/labels_val.csv").write_text("image,value\nval/ant/3.jpg,0.1\n")
+    table = "image,value,text\nval/ant/3.jpg,0.1,a „black“ ant\n"
+    (tmp_path / "images/labels_val.csv").write_text(table, encoding="utf-8")
     classes = ImageFolderDataset(root=tmp_path / "images", split="val")
     numbers = ImageTableDataset(root=tmp_path / "images", split="val")
-    for name, original in (("classes", classes), ("numbers", numbers)):
+    captions = ImageTableDataset(root=tmp_path / "images", split="val", caption_column="text")
+    for original in (classes, numbers, captions):
+        name = original.info.targets[0]
         pack(original, tmp_path / name)
         copy = packed(tmp_path / name)
         assert copy.info == original.info
