@@ -67,6 +67,7 @@ def test_equal_or_unknown_embeddings_are_not_found(value):
     assert not any(score.item() for score in metrics.compute().values())
 
 
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
 def test_retrieval_without_pairs_is_unknown_and_their_number_is_bounded(monkeypatch):
     monkeypatch.setattr(metrics_module, "_MAX_PAIRS", 3)
     metrics = RetrievalMetrics()
