@@ -48,6 +48,11 @@ def train() -> Run:
         scenes = () if any(o.startswith("data=") for o in overrides) else TINY_SCENES
         flags = [o for o in overrides if o.startswith("-")]  # Hydra takes them in front alone
         rest = [o for o in overrides if not o.startswith("-")]
+        groups = {"model": "dpt_tiny", "optim": "adamw"} | dict(
+            o.split("=", 1) for o in rest if o.startswith(("model=", "optim="))
+        )
+        rest = [o for o in rest if not o.startswith(("model=", "optim="))]
+        rest = [*(f"{name}={choice}" for name, choice in groups.items()), *rest]
         call("train", *flags, *TINY_RUN, *scenes, f"run_dir={folder}", *rest)
         return folder
 

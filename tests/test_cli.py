@@ -15,6 +15,7 @@ from dpt.cli import HELP, main
 from dpt.config.compose import config_dir
 
 TINY = (
+    "model=dpt_tiny",
     "model.encoder.num_blocks=4",
     "model.encoder.out_indices=[0,1,2,3]",
     "model.encoder.embed_dim=48",
@@ -173,7 +174,7 @@ WRONG_VALUES = [
     (["optim.lr=fast"], ["optim.lr", "'fast'", "number"]),
     (["data.batch_size=many"], ["data.batch_size", "'many'", "integer"]),
     (["task=depth", "task.kind=absolute"], ["kind", "'absolute'", "metric", "relative"]),
-    (["model.encoder.out_indices=[0,1,2,99]"], ["out_indices", "99", "0..11"]),
+    (["model.encoder.out_indices=[0,1,2,99]"], ["out_indices", "99", "0..7"]),
     (["model=_base"], ["model.name", "must be given"]),
     (["trainer.accelerator=abacus"], ["accelerator", "abacus", "cpu"]),
     (["trainer.precision=8"], ["trainer.precision", "bf16-mixed"]),

@@ -147,7 +147,8 @@ def test_the_first_moments(start, tmp_path, command):
 
 
 TRAIN = ("train", "task=regression", "logger=none", "data.image_size=[32,32]", "data.batch_size=2",
-         "data.num_workers=1", "model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
+         "data.num_workers=1", "model=dpt_tiny", "model.encoder.num_blocks=4",
+         "model.encoder.out_indices=[0,1,2,3]",
          "trainer.accelerator=cpu")  # fmt: skip
 
 

@@ -12,6 +12,7 @@ TINY_MODEL = (
     "model.decoder.reassemble_channels=[8,8,16,16]",
     "model.decoder.fusion_channels=16",
 )
+TINY_VIT = ("model=dpt_tiny", *TINY_MODEL)
 TINY_DATA = ("data.image_size=[32,48]", "data.batch_size=4", "data.num_workers=0")
 TINY_SCENES = ("data.train.length=8", "data.val.length=5")
 ON_CPU = ("trainer.accelerator=cpu",)

@@ -79,13 +79,15 @@ def _from_weights(
         )
     wanted = _set_by_user(model, parts, heads, overrides)
     kind = other["encoder"]["kind"]
-    if wanted["encoder"].pop("kind", kind) != kind or (
-        wanted["encoder"] and parts["encoder"]["kind"] != kind
-    ):
-        raise ValueError(
-            f"model.weights={path} has an encoder of kind {kind}: leave model/encoder out, or set "
-            f"model/encoder={kind}"
-        )
+    if parts["encoder"]["kind"] != kind:
+        if any(o.startswith("model/encoder=") for o in overrides):
+            raise ValueError(
+                f"model.weights={path} has an encoder of kind {kind}: leave model/encoder out"
+            )
+        typed = {o.lstrip("+").partition("=")[0] for o in overrides}  # the rest is of another kind
+        wanted["encoder"] = {
+            k: v for k, v in wanted["encoder"].items() if f"model.encoder.{k}" in typed
+        }
     if "image_size" in other["encoder"]:
         wanted["encoder"]["image_size"] = image_size
     normalization = {k: other["preprocessing"][k] for k in ("mean", "std")}

@@ -12,7 +12,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 TWO_RANKS = ("trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp")
-MODEL = ("model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
+MODEL = ("model=dpt_tiny", "model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
          "model.encoder.embed_dim=48", "model.decoder.reassemble_channels=[8,8,16,16]",
          "model.decoder.fusion_channels=16")  # fmt: skip
 DATA = ("data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0")

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tiny import ON_CPU, TINY_MODEL, TINY_SCENES
+from tiny import ON_CPU, TINY_SCENES, TINY_VIT
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-RUN = ("train", "task=depth", *TINY_MODEL, *ON_CPU, "logger=none", "trainer.max_steps=2",
+RUN = ("train", "task=depth", *TINY_VIT, *ON_CPU, "logger=none", "trainer.max_steps=2",
        "data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=2")  # fmt: skip
 
 

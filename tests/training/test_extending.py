@@ -25,7 +25,7 @@ COMMANDS = [line for language, block in BLOCKS if language == "bash" for line in
 SHORT = ("steps=2", "data.num_workers=0", "data.batch_size=2", "data.image_size=[32,64]",
          "trainer.accelerator=cpu", "logger=none")  # fmt: skip
 FEW_SCENES = ("data.train.length=4", "data.val.length=2")
-SMALL = ("model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
+SMALL = ("model=dpt_tiny", "model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
          "model.encoder.embed_dim=48")  # fmt: skip
 
 

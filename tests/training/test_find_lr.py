@@ -11,11 +11,11 @@ import time
 import cv2
 import numpy as np
 import pytest
-from tiny import ON_CPU, TINY_DATA, TINY_MODEL, call
+from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
 from dpt.training.find_lr import suggested_rate
 
-TINY = (*TINY_MODEL, *TINY_DATA, *ON_CPU, "data=scenes", "data.train.length=8", "task=depth")
+TINY = (*TINY_VIT, *TINY_DATA, *ON_CPU, "data=scenes", "data.train.length=8", "task=depth")
 
 
 def sweep(folder, *overrides):

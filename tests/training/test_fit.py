@@ -374,7 +374,8 @@ def test_wandb_without_an_account(train, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_sigterm_saves_and_scores(tmp_path):
     arguments = ["task=regression", "logger=none", "data.image_size=[32,32]", "data.batch_size=2",
-                 "data.num_workers=1", "data.val.length=3", "model.encoder.num_blocks=4",
+                 "data.num_workers=1", "data.val.length=3", "model=dpt_tiny",
+                 "model.encoder.num_blocks=4",
                  "model.encoder.out_indices=[0,1,2,3]", "trainer.accelerator=cpu",
                  "trainer.max_steps=2000000", "trainer.val_check_interval=1000000",
                  "data.train.length=64", f"run_dir={tmp_path}"]  # fmt: skip

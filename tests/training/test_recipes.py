@@ -20,7 +20,8 @@ from dpt.config.model import make_model
 
 RECIPES = sorted(p.stem for p in (config_dir() / "experiment").glob("*.yaml"))
 NO_DOWNLOADS = ("model.encoder.weights=null",)
-HYBRID = ("model.encoder.out_indices=[2,3]", "model.decoder.reassemble_channels=[null,null,16,16]")
+STEM = ("model.encoder.out_indices=[2,3]", "model.decoder.reassemble_channels=[null,null,16,16]")
+STEMS = dict.fromkeys(("camvid", "dpt_ade20k", "rgbd"), STEM)
 DEFAULT = ("midas_mix",)
 """Recipes that the default tier trains."""
 
@@ -81,7 +82,7 @@ def test_every_recipe_builds_its_model_at_full_size(recipe, trees):
 )
 def test_every_recipe_runs_two_steps(recipe, trees, tmp_path):
     size = "[28,42]" if "dinov2" in recipe or "anything" in recipe else "[32,48]"
-    tiny = (*TINY_MODEL, *(HYBRID if recipe == "dpt_ade20k" else ()))
+    tiny = (*TINY_MODEL, *(STEMS.get(recipe, ())))
     folder = tmp_path / "run"
     call("train", f"experiment={recipe}", "debug=tiny", f"paths.data_dir={trees}",
          f"run_dir={folder}", *tiny, *ON_CPU, *NO_DOWNLOADS, f"data.image_size={size}",

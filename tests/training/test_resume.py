@@ -19,7 +19,8 @@ from dpt.cli import main
 from dpt.training import resume
 
 ROOT = Path(__file__).parents[2]
-MODEL = ("model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
+MODEL = ("model=dpt_tiny", "optim=adamw",
+         "model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
          "model.encoder.embed_dim=48", "model.decoder.reassemble_channels=[8,8,16,16]",
          "model.decoder.fusion_channels=16", "model.encoder.drop_path=0.1")  # fmt: skip
 RUN = (*MODEL, "task=joint", "data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0",
@@ -124,7 +125,7 @@ CASES = {
     "two ranks": ("trainer.devices=2", "trainer.strategy=ddp"),
     "two ranks, two workers": ("trainer.devices=2", "trainer.strategy=ddp", "data.num_workers=2"),
     "average": ("callbacks=ema", "callbacks.checkpoint.every_n_train_steps=1"),
-    "muon": ("optim=muon",),
+    "muon": ("optim.kind=muon",),
     "accumulated": ("trainer.accumulate_grad_batches=3",),
     "queries": ("task=panoptic",),
     "queries on two ranks": ("task=panoptic", "trainer.devices=2", "trainer.strategy=ddp"),
