@@ -22,7 +22,7 @@ def trainer_of(batches_per_epoch=1, **settings):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, 60),  # 600 steps
+        ({}, 40),  # 400 steps
         ({"accumulate_grad_batches": 3}, 120),
         ({"max_steps": 25, "accumulate_grad_batches": 2}, 6),  # 5 would lie amid a step
         ({"max_epochs": 24}, 192),  # of 80 batches
