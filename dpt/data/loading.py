@@ -46,6 +46,9 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
         strong = np.stack([s.get("strong", s["image"]) for s in samples])
         batch["strong"] = torch.from_numpy(strong).permute(0, 3, 1, 2)
         batch["unlabelled"] = torch.tensor(["strong" in s for s in samples])
+    values = cast(Sequence[dict[str, Any]], samples)
+    for kind in {"views", "crops"} & values[0].keys():
+        batch[kind] = torch.from_numpy(np.stack([s[kind] for s in values])).movedim(-1, -3)
     for key in ("labels", "objects", "depth", "valid"):
         if key in batch:
             batch[key] = torch.stack(batch[key])

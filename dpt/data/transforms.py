@@ -42,6 +42,9 @@ class TrainTransform:
         blur: probability of a Gaussian blur.
         strong: strength in 0..1 of a second picture, ``strong``, of images without labels, see
             :func:`strongly_changed`; 0 for none.
+        views: number of random views of at least a quarter of the photo, see :func:`random_view`.
+        crops: number of random views of at most a quarter (DINO's local crops).
+        crop_size: [h, w] of the crops; None is half of ``image_size``.
         zoom_scales_depth: divide depth by the zoom: an unchanged camera would see an object z times
             larger at a z times shorter distance (Eigen et al. 2014, section 3.4).
     """
@@ -57,10 +60,14 @@ class TrainTransform:
         grayscale: float = 0.0,
         blur: float = 0.0,
         strong: float = 0.0,
+        views: int = 0,
+        crops: int = 0,
+        crop_size: Sequence[int] | None = None,
         zoom_scales_depth: bool = True,
     ) -> None:
         limits = {"hflip": (hflip, 1), "color": (color, 1), "grayscale": (grayscale, 1),
-                  "blur": (blur, 1), "strong": (strong, 1), "rotate": (rotate, 180)}  # fmt: skip
+                  "blur": (blur, 1), "strong": (strong, 1), "rotate": (rotate, 180),
+                  "views": (views, 64), "crops": (crops, 64)}  # fmt: skip
         for name, (value, most) in limits.items():
             if not 0 <= value <= most:
                 raise ValueError(f"augment.{name}={value} must lie in 0..{most}")
@@ -68,7 +75,13 @@ class TrainTransform:
             raise ValueError(f"image_size={list(image_size)} must be [height, width] in pixels")
         if len(zoom) != 2 or not 0 < zoom[0] <= zoom[1]:
             raise ValueError(f"augment.zoom={list(zoom)} must be [smallest, largest], above 0")
+        crop_size = crop_size or [max(1, side // 2) for side in image_size]
+        if len(crop_size) != 2 or min(crop_size) < 1 or max(crop_size) > max(image_size):
+            limit = f"[height, width], at most {max(image_size)} pixels"
+            raise ValueError(f"augment.crop_size={list(crop_size)} must be {limit}")
         self.image_size = (int(image_size[0]), int(image_size[1]))
+        self.views = {"views": (views, self.image_size, (0.25, 1.0)),
+                      "crops": (crops, (crop_size[0], crop_size[1]), (0.05, 0.25))}  # fmt: skip
         self.zoom = (float(zoom[0]), float(zoom[1]))
         self.zoom_scales_depth = zoom_scales_depth
         self.color = float(color)
@@ -115,6 +128,10 @@ class TrainTransform:
             out["valid"] = arrays["depth"] > 0
         if self.strong and not {"labels", "depth"} & sample.keys():
             out["strong"] = strongly_changed(out["image"], random, self.strong)
+        for key, (count, size, area) in self.views.items():
+            found = [random_view(sample["image"], random, size, area) for _ in range(count)]
+            if found:
+                out[key] = np.stack(found)  # type: ignore[literal-required]
         return out
 
 
@@ -210,6 +227,27 @@ def strongly_changed(image: np.ndarray, random: np.random.Generator, strength: f
     if random.random() < 0.5 * strength:
         changed = cv2.GaussianBlur(changed, (0, 0), random.uniform(0.1, 2.0))
     return changed
+
+
+def random_view(
+    image: np.ndarray, random: np.random.Generator, size: tuple[int, int], area: Sequence[float]
+) -> np.ndarray:
+    """A random rectangle of a photo, resized to ``size``, half of the time mirrored, strongly
+    changed and in a tenth solarised, uint8 RGB (h, w, 3), similar to SimCLR (Chen et al. 2020,
+    appendix A) and DINO. ``area`` is the (smallest, largest) share of the photo; the aspect ratio
+    is that of ``size`` times 3/4 to 4/3, as far as the photo allows.
+    """
+    height, width = image.shape[:2]
+    pixels = random.uniform(area[0], area[1]) * height * width
+    ratio = size[0] / size[1] * np.exp(random.uniform(-1, 1) * np.log(4 / 3))
+    h = min(height, max(1, round(np.sqrt(pixels * ratio))))
+    w = min(width, max(1, round(np.sqrt(pixels / ratio))))
+    top, left = random.integers(height - h + 1), random.integers(width - w + 1)
+    view = resize_image(image[top : top + h, left : left + w], size)
+    if random.random() < 0.5:
+        view = view[:, ::-1]
+    view = strongly_changed(np.ascontiguousarray(view), random, 1.0)
+    return np.where(view < GREY, view, 255 - view) if random.random() < 0.1 else view
 
 
 def _compose(*, hflip: float, rotate: float, grayscale: float, blur: float) -> Any:

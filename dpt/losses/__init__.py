@@ -8,3 +8,4 @@ from dpt.losses.combined import CombinedLoss
 from dpt.losses.depth import GradientMatchingLoss, ScaleShiftInvariantLoss, SILogLoss
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, DiceLoss, FocalLoss, LovaszSoftmaxLoss
+from dpt.losses.selfsupervised import dino_loss, nt_xent

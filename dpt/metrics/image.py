@@ -1,4 +1,4 @@
-"""Metrics of one prediction an image: accuracy of a class, error of a number."""
+"""Metrics of one prediction an image: a class, a number, an embedding."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
-from dpt.metrics.base import SumMetric
+from dpt.metrics.base import SumMetric, sum_dtype
 
 _TOP = 5
 _RECALLS = tuple(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5))
 _MAX_PAIRS = 20_000  # that a process keeps
+_MAX_SCORED = 5_000  # embeddings
 _TABLE = 2**23  # similarities computed at once
 
 
@@ -139,3 +140,71 @@ def _recall(queries: Tensor, keys: Tensor, groups: Tensor) -> tuple[Tensor, Tens
         ranks.append(rank.masked_fill(best[:, 0].isnan(), torch.inf))
     rank = torch.cat(ranks)
     return (rank < 1).double().mean(), (rank < 5).double().mean()
+
+
+class EmbeddingMetrics(SumMetric):
+    """``knn_accuracy`` and ``linear_accuracy``: how well embeddings separate the images' classes.
+
+    ``knn_accuracy`` is that of a vote of the ten nearest other images by the cosine, weighted by
+    exp(cosine / 0.07) (Wu et al. 2018, section 3.4). ``linear_accuracy`` is that of a ridge
+    regression on standardised embeddings, from every second image to the others and the reverse.
+
+    Each process keeps its first 20,000 images; of all of them 5,000, evenly spaced, are scored.
+    """
+
+    by_image = False
+    embeddings: list[Tensor]
+    class_ids: list[Tensor]
+    indices: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("embeddings", "class_ids", "indices"):
+            self.add_state(name, [], dist_reduce_fx="cat")
+
+    def update(self, embeddings: Tensor, class_id: Tensor, index: Tensor) -> None:
+        """Args: embeddings: float (B, D); class_id: int64 (B,), -1 where unknown: these do not
+        count; index: int64 (B,), positions of the images in the data set."""
+        known = class_id >= 0
+        if sum(map(len, self.indices)) < _MAX_PAIRS:
+            self.embeddings.append(embeddings[known].float().nan_to_num())
+            self.class_ids.append(class_id[known])
+            self.indices.append(index.to(class_id.device)[known])
+
+    def compute(self) -> dict[str, Tensor]:
+        """Scalars in 0..1; NaN if fewer than two images have a class."""
+        states = (self.embeddings, self.class_ids, self.indices)
+        embeddings, class_ids, indices = (dim_zero_cat(state) for state in states)
+        scores = dict.fromkeys(("knn_accuracy", "linear_accuracy"), torch.tensor(torch.nan))
+        if len(indices) < 2:
+            return scores
+        places = torch.linspace(0, len(indices) - 1, min(len(indices), _MAX_SCORED)).round()
+        order = indices.argsort()[places.long().to(indices.device)]  # of any number of processes
+        x = embeddings[order].to(sum_dtype(embeddings.device))
+        classes = class_ids[order].unique(return_inverse=True)[1]
+        y = F.one_hot(classes).to(x.dtype)
+        linear = torch.empty_like(y)
+        for own, other in ((0, 1), (1, 0)):
+            linear[other::2] = _ridge(x[own::2], y[own::2], x[other::2])
+        found = (_neighbours_vote(x, y), linear)
+        hits = ((values.argmax(1) == classes).double().mean() for values in found)
+        return dict(zip(scores, hits, strict=True))
+
+
+def _neighbours_vote(x: Tensor, y: Tensor) -> Tensor:
+    """Votes (N, C) of the nearest other embeddings (N, D) with one-hot classes ``y`` (N, C)."""
+    x = F.normalize(x, dim=1)
+    nearest, who = (x @ x.mT).fill_diagonal_(-torch.inf).topk(min(10, len(x) - 1))
+    votes = torch.zeros_like(y)
+    for cosine, other in zip(nearest.mT, who.mT, strict=True):
+        votes += (cosine[:, None] / 0.07).exp() * y[other]
+    return votes
+
+
+def _ridge(train: Tensor, y: Tensor, test: Tensor) -> Tensor:
+    """Scores (M, C) of embeddings (M, D) by ridge regression of one-hot ``y`` (N, C) on (N, D)."""
+    spread, mean = torch.std_mean(train, dim=0, correction=0)
+    train, test = ((z - mean) / spread.clamp_min(1e-6) for z in (train, test))
+    moments = train.mT @ train / len(train) + 0.1 * torch.eye(train.shape[1]).to(train)
+    weight = torch.linalg.solve(moments, train.mT @ (y - y.mean(0)) / len(train))
+    return test @ weight + y.mean(0)

@@ -100,6 +100,11 @@ class Features:
         patches = self.tokens.levels[level][:, num_prefix_tokens:]
         return patches.mT.unflatten(2, self.tokens.grids[level])
 
+    def image_token(self, num_prefix_tokens: int) -> Tensor:
+        """The deepest level's CLS token (B, D), or the mean of its patch tokens without one."""
+        tokens = self.tokens.levels[-1]
+        return tokens[:, 0] if num_prefix_tokens else tokens.mean(dim=1)
+
 
 class Head(nn.Module):
     """Maps features to one output. A subclass sets ``output`` and implements ``forward``.

@@ -5,6 +5,8 @@ Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes, D embeddin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
@@ -353,10 +355,66 @@ class TokenHead(Head):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        tokens = features.tokens.levels[-1]
-        token = tokens[:, 0] if self.num_prefix_tokens else tokens.mean(dim=1)
+        token = features.image_token(self.num_prefix_tokens)
         values = self.linear(self.dropout(self.norm(token)))
         return values.squeeze(-1) if self.output.channels is None else values
+
+
+@register_head("contrastive")
+@dataclass(kw_only=True)
+class ContrastiveHeadConfig(HeadConfig):
+    """Settings of an :class:`EmbeddingHead` whose projection is SimCLR's MLP, which has none."""
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        return EmbeddingHead(encoder, "contrastive", [2048, 128])
+
+
+@register_head("dino")
+@dataclass(kw_only=True)
+class DinoHeadConfig(HeadConfig):
+    """Settings of an :class:`EmbeddingHead` whose projection is an MLP of three layers and the
+    cosines between its result and prototypes (Caron et al. 2021, appendix C).
+
+    Attributes:
+        num_prototypes: length of the projection (DINO: 65536).
+    """
+
+    num_prototypes: int = Field(4096, ge=2, le=2**20)
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        prototypes = CosineLinear(256, self.num_prototypes, bias=False)
+        return EmbeddingHead(encoder, "dino", [2048, 2048, 256], prototypes)
+
+
+class CosineLinear(nn.Linear):
+    """Cosines (B, K) between vectors (B, E) and the rows of the weight (K, E)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(F.normalize(input, dim=-1), F.normalize(self.weight, dim=-1))
+
+
+class EmbeddingHead(Head):
+    """The normalised CLS token (B, D), and in training its projection (B, E) as auxiliary output.
+
+    If the encoder has no CLS token, the mean of the patch tokens replaces it.
+    """
+
+    uses_decoder = False
+
+    def __init__(self, encoder: Encoder, name: str, dims: Sequence[int], *last: nn.Module) -> None:
+        super().__init__()
+        dim = encoder.embed_dims[-1]
+        self.output = OutputSpec(name, "vector", channels=dim, dense=False)
+        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        layers = [m for a, b in pairwise([dim, *dims]) for m in (nn.Linear(a, b), nn.GELU())]
+        self.projection = nn.Sequential(*layers[:-1], *last)
+
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        return self.norm(features.image_token(self.num_prefix_tokens))
+
+    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor:
+        return self.projection(self(features, size))
 
 
 @register_head("inpainting")

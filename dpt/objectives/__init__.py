@@ -10,6 +10,7 @@ from dpt.objectives.image import ClassificationObjective, RegressionObjective
 from dpt.objectives.inpainting import InpaintingObjective
 from dpt.objectives.masks import InstanceObjective, PanopticObjective
 from dpt.objectives.segmentation import SegmentationObjective
+from dpt.objectives.selfsupervised import ContrastiveObjective, DinoObjective
 
 for _module in iter_modules(__path__):  # each adds its objectives to OBJECTIVES
     import_module(f"{__name__}.{_module.name}")

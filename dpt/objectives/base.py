@@ -36,6 +36,8 @@ class Objective(nn.Module, ABC):
         head: name of the head and of its output.
         target: the label that the head needs; None if it is trained on images alone.
         dense: whether there is a prediction for each pixel, or one for each image.
+        views: smallest number of views (``augment.views``) that the loss compares; 0 if the head is
+            trained on the images themselves.
         resize: how predictions get the size of their labels, see :class:`dpt.metrics.Protocol`.
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
@@ -45,6 +47,7 @@ class Objective(nn.Module, ABC):
     head: ClassVar[str]
     target: ClassVar[Target | None]
     dense: ClassVar[bool] = True
+    views: ClassVar[int] = 0
     resize: OutputResize = "bilinear_aligned"
     metrics: SumMetric
 

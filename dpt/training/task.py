@@ -80,7 +80,8 @@ class Task(L.LightningModule):
         return self.model.preprocessing.normalize(images).to(self.dtype)
 
     def _prepare(self, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
-        inputs = self._normalize(batch["image"])
+        views = batch.get("views")  # (B, N, 3, H, W), in training alone
+        inputs = self._normalize(batch["image"] if views is None else views.flatten(0, 1))
         for objective in self.objectives.values():
             inputs, batch = objective.prepare(inputs, batch, step=step)
         return inputs, batch
@@ -99,6 +100,9 @@ class Task(L.LightningModule):
         for head in self.model.heads.values():
             head.set_progress(progress)
         outputs = self.model(inputs, upsample_logits=False)  # losses upsample the logits
+        if "crops" in batch:  # these views have another size
+            small = self.model(self._normalize(batch["crops"].flatten(0, 1)))
+            outputs = {name: torch.cat([value, small[name]]) for name, value in outputs.items()}
         for objective in self.objectives.values():
             outputs = objective.complete(self.model.heads, outputs, batch)
         terms: dict[str, Tensor] = {}
@@ -205,12 +209,12 @@ class Task(L.LightningModule):
         self.guard.fetch(self.trainer)
         checkpoint[CONFIG_KEY] = self.model.config.to_dict()
         if teacher := self.teacher.state_dict():
-            checkpoint["teacher"] = teacher
+            checkpoint["average"] = teacher  # readers take "teacher" for a model
         checkpoint["skipped_steps"] = [self.guard.total, self.guard.in_a_row]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.guard.total, self.guard.in_a_row = checkpoint["skipped_steps"]
-        self.teacher.load_state_dict(checkpoint.get("teacher", {}))
+        self.teacher.load_state_dict(checkpoint.get("average", {}))
         if isinstance(self.trainer.strategy, FSDPStrategy):  # weights here are sharded
             return
         own, found = self.state_dict(), checkpoint["state_dict"]
@@ -231,8 +235,10 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
     """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
     if cfg["task"].get("teacher") == "ema" and not cfg["augment"].get("strong"):
         raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
+    check_views(cfg, objectives)
     if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
-        for group, key, value in (("task", "teacher", "ema"), ("optim", "kind", "muon")):
+        averages = [("task", "teacher", name) for name in ("ema", "self")]
+        for group, key, value in (*averages, ("optim", "kind", "muon")):
             if cfg[group].get(key) == value:
                 raise ValueError(
                     f"{group}.{key}={value} needs whole weights, but trainer.strategy=fsdp shards "
@@ -247,3 +253,14 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         monitor=validate(str, cfg["task"].get("monitor", ""), "task.monitor"),
         max_skipped_steps=int(cfg["max_skipped_steps"]),
     )
+
+
+def check_views(cfg: Mapping[str, Any], objectives: Mapping[str, Objective]) -> None:
+    """Raises ValueError if the augmentation does not give the views that the losses compare."""
+    keys, wanted = ("views", "crops"), [objective.views for objective in objectives.values()]
+    views, crops = (validate(int, cfg["augment"].get(k, 0), f"augment.{k}") for k in keys)
+    if max(wanted) > views or ((views or crops) and not min(wanted)):
+        raise ValueError(
+            f"augment.views={views}, augment.crops={crops}: task={cfg['task']['name']} needs "
+            f"{'at least 2 views' if max(wanted) else 'none'}: leave augment out"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Self, cast
 
@@ -98,7 +99,49 @@ class FrozenTeacher(Teacher):
         return terms
 
 
-class AverageTeacher(Teacher):
+class MovingAverage(Teacher):
+    """The base class of teachers that are an average of the model, by a rule such as ``ema``'s."""
+
+    def __init__(self, model: DPT, rule: Callable[[Any, Any, Any], Any]) -> None:
+        average: Any = AveragedModel(model, avg_fn=rule, use_buffers=True)
+        self.average = average.eval()
+
+    def update(self, model: nn.Module) -> None:
+        self.average.to(next(model.parameters()).device).update_parameters(model)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.average.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.average.load_state_dict(state)
+
+
+class SelfTeacher(MovingAverage):
+    """DINO: the average of the trained model gives targets for the model's views.
+
+    ``decay`` rises to 1 by a cosine over the run (Caron et al. 2021, section 3.1), and is at most
+    (1 + n) / (10 + n) after n steps.
+    """
+
+    def __init__(self, *, model: DPT, objectives: Mapping[str, Objective], decay: float) -> None:
+        if "dino" not in {objective.head for objective in objectives.values()}:
+            raise ValueError("task.teacher=self is for task=dino: leave it out")
+        super().__init__(model, self.rule)
+        for head in self.average.module.heads.values():
+            head.train()  # else it would give no projection
+        self.decay, self.progress = decay, 0.0
+
+    def rule(self, mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
+        share = (1 + math.cos(math.pi * self.progress)) / 2
+        return ema(1 - (1 - self.decay) * share)(mean, value, updates)
+
+    def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
+        self.progress, views = progress, batch["views"]
+        outputs = predict(self.average.module, views.flatten(0, 1))
+        return {**batch, "teacher": outputs["dino_auxiliary"].unflatten(0, views.shape[:2])}
+
+
+class AverageTeacher(MovingAverage):
     """Semi-supervised: a moving average of the trained model labels the images without labels.
 
     The average sees an image as it is, the trained model its strongly changed copy, with rectangles
@@ -124,13 +167,9 @@ class AverageTeacher(Teacher):
         threshold: float = 0.95,
         start: float = 0.2,
     ) -> None:
+        super().__init__(model, ema(decay))
         self.objectives = list(objectives.values())
-        average: Any = AveragedModel(model, avg_fn=ema(decay), use_buffers=True)
-        self.average = average.eval()
         self.threshold, self.start = threshold, start
-
-    def update(self, model: nn.Module) -> None:
-        self.average.to(next(model.parameters()).device).update_parameters(model)
 
     def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
         if "strong" not in batch or progress < self.start:
@@ -148,12 +187,6 @@ class AverageTeacher(Teacher):
             values = torch.where(area, values.roll(1, 0), values)
             completed[key] = completed[key].index_put((rows,), values)
         return cast(Batch, completed)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.average.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.average.load_state_dict(state)
 
 
 @torch.no_grad()
@@ -208,6 +241,9 @@ def make_teacher(
         names = ("decay", "threshold", "start")
         shares = {k: validate(Share, task[f"teacher_{k}"], f"task.teacher_{k}") for k in names}
         return AverageTeacher(model=model, objectives=objectives, **shares)
+    if path == "self":
+        decay = validate(Share, task["teacher_decay"], "task.teacher_decay")
+        return SelfTeacher(model=model, objectives=objectives, decay=decay)
     keys = ("weight", "temperature")
     settings = {k: validate(float, task[f"teacher_{k}"], f"task.teacher_{k}") for k in keys}
     teacher = FrozenTeacher(model=DPT.from_pretrained(path), objectives=objectives, **settings)

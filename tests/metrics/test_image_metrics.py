@@ -7,7 +7,7 @@ import pytest
 import torch
 from torchmetrics.functional import r2_score
 
-from dpt.metrics import ClassificationMetrics, RegressionMetrics
+from dpt.metrics import ClassificationMetrics, EmbeddingMetrics, RegressionMetrics
 
 
 def test_classification_counts_known_images_only():
@@ -71,3 +71,88 @@ def test_mistakes_are_named():
         ClassificationMetrics(4).update(torch.ones(2, 3), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="must have one shape"):
         RegressionMetrics().update(torch.ones(2, 1), torch.ones(2))
+
+
+# ------------------------------------------------------------------------------ embeddings
+
+
+def embedded(count=60, classes=3, noise=0.3, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    class_id = torch.randint(classes, (count,), generator=random)
+    centres = torch.randn(classes, 8, generator=random)
+    noise = noise * torch.randn(count, 8, generator=random)
+    return centres[class_id] + noise, class_id, torch.arange(count)
+
+
+def embedding_scores(*arguments, **options):
+    metric = EmbeddingMetrics(**options)
+    metric.update(*arguments)
+    return {name: value.item() for name, value in metric.compute().items()}
+
+
+def naive_votes(x, y):
+    """Class of each row by its ten nearest others (Wu et al. 2018, section 3.4), in loops."""
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    found = []
+    for k, row in enumerate(x):
+        cosines = [(float(row @ other), y[j]) for j, other in enumerate(x) if j != k]
+        votes = np.zeros(y.max() + 1)
+        for cosine, label in sorted(cosines, reverse=True)[:10]:
+            votes[label] += math.exp(cosine / 0.07)
+        found.append(votes.argmax())
+    return np.array(found)
+
+
+def naive_ridge(train, labels, test):
+    """Classes of ``test`` by least squares with a row for the penalty of each weight."""
+    mean, spread = train.mean(0), train.std(0)
+    train, test = (train - mean) / spread, (test - mean) / spread
+    count, dim = train.shape
+    targets = np.eye(labels.max() + 1)[labels]
+    rows = np.vstack([train, math.sqrt(0.1 * count) * np.eye(dim)])
+    wanted = np.vstack([targets - targets.mean(0), np.zeros((dim, targets.shape[1]))])
+    weight, *_ = np.linalg.lstsq(rows, wanted, rcond=None)
+    return (test @ weight + targets.mean(0)).argmax(1)
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.5, 100.0])
+def test_embeddings_are_scored_as_in_plain_numpy(noise):
+    x, y, index = embedded(noise=noise)
+    found = embedding_scores(x, y, index)
+    x, y = x.double().numpy(), y.numpy()
+    assert found["knn_accuracy"] == pytest.approx((naive_votes(x, y) == y).mean())
+    hits = [naive_ridge(x[::2], y[::2], x[1::2]) == y[1::2],
+            naive_ridge(x[1::2], y[1::2], x[::2]) == y[::2]]  # fmt: skip
+    assert found["linear_accuracy"] == pytest.approx(np.concatenate(hits).mean())
+
+
+def test_embeddings_may_come_in_any_order_and_parts():
+    x, y, index = embedded(noise=1.0)
+    whole = embedding_scores(x, y, index)
+    metric = EmbeddingMetrics()
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
+    for part in order.split(13):
+        metric.update(x[part], y[part], index[part])
+    assert {k: v.item() for k, v in metric.compute().items()} == whole
+
+
+def test_images_without_a_class_do_not_count():
+    x, y, index = embedded(noise=1.0)
+    known = torch.arange(60) % 3 > 0
+    expected = embedding_scores(x[known], y[known], index[known])
+    assert embedding_scores(x, torch.where(known, y, -1), index) == expected
+    nothing = embedding_scores(x, torch.full_like(y, -1), index)
+    assert all(math.isnan(value) for value in nothing.values())
+
+
+def test_equal_and_infinite_embeddings_have_scores():
+    _, y, index = embedded()
+    for x in (torch.ones(60, 8), torch.full((60, 8), torch.nan)):
+        assert all(0 <= value <= 1 for value in embedding_scores(x, y, index).values())
+
+
+def test_the_number_of_scored_embeddings_is_bounded(monkeypatch):
+    monkeypatch.setattr("dpt.metrics.image._MAX_SCORED", 20)
+    x, y, index = embedded(noise=1.0)
+    chosen = torch.linspace(0, 59, 20).round().long()
+    assert embedding_scores(x, y, index) == embedding_scores(x[chosen], y[chosen], index[chosen])

@@ -139,7 +139,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
     train(tmp_path / "twice", *arguments, "trainer.max_steps=2")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=3", "resume=auto")
     once, twice = (content(tmp_path / name) for name in ("once", "twice"))
-    for key in ("state_dict", "teacher"):
+    for key in ("state_dict", "average"):
         assert list(once[key]) == list(twice[key])
         for name, tensor in once[key].items():
             assert torch.equal(tensor, twice[key][name]), name

@@ -100,7 +100,8 @@ def test_two_ranks_train_and_score_as_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["depth task.kind=relative", "segmentation", "classification",
-                                  "regression", "inpainting", "clip"])  # fmt: skip
+                                  "regression", "inpainting", "clip", "contrastive",
+                                  "dino"])  # fmt: skip
 def test_every_task_runs_on_two_ranks(tmp_path, task, metrics):
     choice, *rest = task.split()
     run, _ = train(tmp_path / "runs", f"task={choice}", *rest, *SCENES, "data.train.length=7",

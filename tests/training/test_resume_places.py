@@ -72,6 +72,8 @@ CASES = {
     "frozen": ("callbacks.freeze.parts=[encoder]",),
     "limited": (*EPOCHS, "trainer.limit_train_batches=5"),
     "clip": ("task=clip",),
+    "contrastive": ("task=contrastive",),
+    "dino": ("task=dino",),
     "inpainting": ("task=inpainting", "callbacks.panels=null"),
     "sanity check": ("trainer.num_sanity_val_steps=2",),
     "workers": ("data.num_workers=2",),

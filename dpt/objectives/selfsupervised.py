@@ -1,0 +1,98 @@
+"""Pretraining by comparing random views of images without labels (``augment.views``)."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dpt.depthmath import at_least_float32
+from dpt.losses.selfsupervised import dino_loss, nt_xent
+from dpt.metrics.image import EmbeddingMetrics
+from dpt.objectives.base import Objective, Outputs
+from dpt.types import NO_CLASS, Batch
+from dpt.validation import Positive, Share
+
+
+class SelfSupervisedObjective(Objective):
+    """The base class: embeddings are scored by the images' classes, where the data has any.
+
+    In training the model sees the B·N views of a batch and gives ``outputs["<head>_auxiliary"]``,
+    projections (B·N, E); in evaluation it sees images and gives embeddings (B, D).
+    """
+
+    target = None
+    dense = False
+    views = 2
+
+    def __init__(self, *, weight: float = 1.0) -> None:
+        super().__init__(weight=weight)
+        self.metrics = EmbeddingMetrics()
+
+    def projections(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """(B, V, E), of the views and then of the smaller ones (``augment.crops``)."""
+        count, views = batch["views"].shape[:2]
+        found = outputs[f"{self.head}_auxiliary"]
+        parts = found.tensor_split([count * views])  # the second may be empty
+        return torch.cat([part.unflatten(0, (count, len(part) // count)) for part in parts], dim=1)
+
+    def update(self, outputs: Outputs, batch: Batch) -> None:
+        index = batch["index"]
+        class_id = batch.get("class_id", torch.full_like(index, NO_CLASS))
+        self.metrics.update(outputs[self.head], class_id, index)
+
+
+class ContrastiveObjective(SelfSupervisedObjective):
+    """SimCLR (Chen et al. 2020): the views of an image are alike, those of two images are not.
+
+    Args:
+        temperature: divides cosines, see :func:`dpt.losses.nt_xent`.
+    """
+
+    head = "contrastive"
+
+    def __init__(self, *, temperature: Positive = 0.2, weight: float = 1.0) -> None:
+        super().__init__(weight=weight)
+        self.temperature = temperature
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        loss = nt_xent(self.projections(outputs, batch), temperature=self.temperature)
+        return {"loss_contrastive": self.weight * loss}
+
+
+class DinoObjective(SelfSupervisedObjective):
+    """DINO (Caron et al. 2021): every view is assigned to the prototypes to which a moving average
+    of the model (:class:`dpt.training.teacher.SelfTeacher`) assigns the other views.
+
+    Args:
+        temperature, teacher_temperature: see :func:`dpt.losses.dino_loss`.
+        center_momentum: of the mean of the teacher's outputs, which is subtracted from them.
+        num_prototypes: see :class:`dpt.nn.heads.DinoHeadConfig`.
+    """
+
+    head = "dino"
+    center: Tensor
+
+    def __init__(
+        self, *, temperature: Positive = 0.1, teacher_temperature: Positive = 0.04,
+        center_momentum: Share = 0.9, num_prototypes: int = 4096, weight: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(weight=weight)
+        self.temperatures = {"temperature": temperature, "teacher_temperature": teacher_temperature}
+        self.center_momentum = center_momentum
+        self.head_options = {"num_prototypes": num_prototypes}
+        self.register_buffer("center", torch.zeros(num_prototypes))
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        """The loss; then the centre is moved towards the teacher's mean over all processes."""
+        if "teacher" not in batch:
+            raise ValueError("task=dino needs task.teacher=self")
+        teacher = at_least_float32(batch["teacher"])
+        student = self.projections(outputs, batch)
+        loss = dino_loss(student, teacher, self.center, **self.temperatures)
+        mean = teacher.mean((0, 1))
+        if dist.is_initialized():
+            dist.all_reduce(mean)
+            mean /= dist.get_world_size()
+        self.center = self.center.lerp(mean.to(self.center.dtype), 1 - self.center_momentum)
+        return {"loss_dino": self.weight * loss}

@@ -1,0 +1,81 @@
+"""Losses between views, against the formulas of the papers written as loops."""
+
+import math
+
+import pytest
+import torch
+
+from dpt.losses import dino_loss, nt_xent
+
+
+def naive_nt_xent(projections, temperature):
+    """Chen et al. 2020, equation 1, over all ordered pairs of different views of an image."""
+    views = [view.tolist() for image in projections for view in image]
+    count = projections.shape[1]
+
+    def similarity(a, b):
+        dot = sum(x * y for x, y in zip(a, b, strict=True))
+        return dot / math.sqrt(sum(x * x for x in a)) / math.sqrt(sum(y * y for y in b))
+
+    terms = []
+    for i, own in enumerate(views):
+        others = [k for k in range(len(views)) if k != i]
+        total = sum(math.exp(similarity(own, views[k]) / temperature) for k in others)
+        for j in others:
+            if i // count == j // count:
+                terms.append(-math.log(math.exp(similarity(own, views[j]) / temperature) / total))
+    return sum(terms) / len(terms)
+
+
+@pytest.mark.parametrize(("views", "temperature"), [(2, 0.5), (2, 0.1), (3, 0.2)])
+def test_nt_xent_equals_its_formula(views, temperature):
+    torch.manual_seed(0)
+    projections = torch.randn(4, views, 6, dtype=torch.float64)
+    found = float(nt_xent(projections, temperature=temperature))
+    assert found == pytest.approx(naive_nt_xent(projections, temperature), rel=1e-12)
+
+
+def test_nt_xent_prefers_equal_views():
+    torch.manual_seed(0)
+    image = torch.randn(4, 1, 16)
+    alike = image.expand(-1, 2, -1)
+    shuffled = torch.cat([image, image.roll(1, 0)], dim=1)
+    right, wrong = (float(nt_xent(p, temperature=0.1)) for p in (alike, shuffled))
+    assert right < 0.1 < 3 < wrong
+
+
+def test_nt_xent_under_autocast_is_float32():
+    torch.manual_seed(0)
+    projections = torch.randn(4, 2, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = nt_xent(projections, temperature=0.1)
+    assert torch.equal(found, nt_xent(projections, temperature=0.1))
+
+
+def test_nt_xent_of_one_image_has_no_negatives():
+    with pytest.raises(ValueError, match=r"data\.batch_size"):
+        nt_xent(torch.randn(1, 2, 6), temperature=0.1)
+
+
+def naive_softmax(values):
+    total = sum(math.exp(v) for v in values)
+    return [math.exp(v) / total for v in values]
+
+
+@pytest.mark.parametrize("views", [2, 5])
+def test_dino_loss_equals_its_algorithm(views):
+    """Caron et al. 2021, algorithm 1 and equation 3; the student sees more views."""
+    torch.manual_seed(0)
+    student = torch.randn(3, views, 7, dtype=torch.float64)
+    teacher, center = torch.randn(3, 2, 7, dtype=torch.float64), torch.randn(7).double()
+    terms = []
+    for image in range(3):
+        for i in range(2):
+            centred = (teacher[image, i] - center).tolist()
+            target = naive_softmax([v / 0.04 for v in centred])
+            for j in range(views):
+                if i != j:
+                    own = naive_softmax([v / 0.1 for v in student[image, j].tolist()])
+                    terms.append(-sum(t * math.log(s) for t, s in zip(target, own, strict=True)))
+    found = dino_loss(student, teacher, center, temperature=0.1, teacher_temperature=0.04)
+    assert float(found) == pytest.approx(sum(terms) / len(terms), rel=1e-12)

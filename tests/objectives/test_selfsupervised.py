@@ -1,0 +1,158 @@
+"""Objectives that compare views: what they read, and that every parameter learns."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+import dpt
+from dpt.losses import dino_loss, nt_xent
+from dpt.objectives import ContrastiveObjective, DinoObjective
+from dpt.training.task import Task
+from dpt.training.teacher import SelfTeacher, Teacher
+
+pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+
+SIZE = (32, 48)
+VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_size": SIZE}
+ENCODERS = {
+    "vit": VIT,
+    "hybrid": {**VIT, "kind": "hybrid", "out_indices": [1, 3]},
+    "timm ConvNeXt": {"kind": "timm", "name": "test_convnext"},
+}
+
+
+def task_of(objective, encoder="vit", **options):
+    torch.manual_seed(0)
+    name = "dpt_hybrid" if encoder == "hybrid" else "dpt_tiny"
+    heads = {objective.head: objective.head_options}
+    model = dpt.create_model(name, heads=heads, encoder=ENCODERS[encoder])
+    objectives = {objective.head: objective}
+    if objective.head == "dino":
+        options["teacher"] = SelfTeacher(model=model, objectives=objectives, decay=0.9)
+    return Task(model=model, objectives=objectives, **options)
+
+
+def contrastive():
+    return ContrastiveObjective()
+
+
+def dino():
+    return DinoObjective(num_prototypes=16)
+
+
+def batch_of(count=3, views=2, crops=0, size=SIZE, seed=0):
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randint(256, shape, generator=random, dtype=torch.uint8)
+
+    batch = {"image": draw(count, 3, *size), "views": draw(count, views, 3, *size),
+             "index": torch.arange(count), "name": ["x"] * count}  # fmt: skip
+    return batch | ({"crops": draw(count, crops, 3, 16, 32)} if crops else {})
+
+
+@pytest.mark.parametrize("crops", [0, 2])
+def test_the_contrastive_loss_sees_the_views_of_each_image(crops):
+    task, batch = task_of(contrastive()), batch_of(crops=crops)
+    found = task.training_step(batch, 0)
+    views = [batch["views"].flatten(0, 1)] + ([batch["crops"].flatten(0, 1)] if crops else [])
+    outputs = [task(v)["contrastive_auxiliary"].unflatten(0, (3, -1)) for v in views]
+    expected = nt_xent(torch.cat(outputs, dim=1), temperature=0.2)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("objective", [contrastive, dino])
+@pytest.mark.parametrize(
+    "encoder",
+    ["vit", *(pytest.param(e, marks=pytest.mark.slow) for e in ENCODERS if e != "vit")],
+)
+def test_every_parameter_of_every_encoder_learns(encoder, objective):
+    """Registered with DDP: none may be without a gradient."""
+    size = (64, 96) if "timm" in encoder else SIZE
+    task = task_of(objective(), encoder)
+    task.training_step(batch_of(size=size, crops=1), 0).backward()
+    assert [n for n, p in task.named_parameters() if p.grad is None] == []
+    assert task.model.decoder is None
+
+
+def test_evaluation_gives_the_embedding():
+    task, batch = task_of(contrastive()).eval(), batch_of(5)
+    del batch["views"]
+    outputs, labels = next(task.evaluate_batch({**batch, "class_id": torch.arange(5) % 2}))
+    assert list(outputs) == ["contrastive"]
+    assert outputs["contrastive"].shape == (5, 48)
+    assert task.model.outputs["contrastive"].channels == 48
+    task.objectives["contrastive"].update(outputs, labels)
+    assert set(task.objectives["contrastive"].compute()) == {"knn_accuracy", "linear_accuracy"}
+
+
+def test_dino_follows_its_algorithm():
+    """Three steps by hand: the teacher's weights, its outputs, the centre and the loss."""
+    task, plain = task_of(dino()), task_of(dino())
+    teacher, center, decay = copy.deepcopy(plain.model), torch.zeros(16), None
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (task, plain)]
+    task.total_steps = 3.0
+    for step in range(3):
+        batch = batch_of(crops=2, seed=step)
+        views, crops = (batch[key].flatten(0, 1) for key in ("views", "crops"))
+        with torch.no_grad():
+            said = Task.forward(Task(model=teacher, objectives={}), views)["dino_auxiliary"]
+            said = said.unflatten(0, (3, 2))
+        outputs = [
+            plain(images)["dino_auxiliary"].unflatten(0, (3, 2)) for images in (views, crops)
+        ]
+        expected = dino_loss(torch.cat(outputs, dim=1), said, center, 0.1, 0.04)
+        center = 0.9 * center + 0.1 * said.mean((0, 1))
+        task.guard.keep_statistics()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Task, "global_step", step)
+            found = task.training_step(batch, 0)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(task.objectives["dino"].center, center)
+        # the average of the weights so far: the first are copied
+        share = 1 - 0.1 * (1 + math.cos(math.pi * step / 3)) / 2
+        decay = 0.0 if step == 0 else min(share, (1 + step) / (10 + step))
+        with torch.no_grad():
+            for mean, value in zip(teacher.parameters(), plain.parameters(), strict=True):
+                mean.copy_(decay * mean + (1 - decay) * value)
+        for optimizer, loss in zip(optimizers, (found, expected), strict=True):
+            task.on_before_zero_grad(optimizer) if loss is found else None
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for mean, value in zip(
+        task.teacher.average.module.parameters(), teacher.parameters(), strict=True
+    ):
+        torch.testing.assert_close(mean, value)
+
+
+def test_no_gradient_flows_to_the_teacher():
+    task = task_of(dino())
+    task.training_step(batch_of(), 0).backward()
+    assert all(p.grad is None for p in task.teacher.average.parameters())
+    assert not [n for n, _ in task.named_parameters() if "teacher" in n]
+
+
+def test_dino_needs_its_teacher():
+    task = task_of(dino())
+    task.teacher = Teacher()
+    with pytest.raises(ValueError, match=r"task\.teacher=self"):
+        task.training_step(batch_of(), 0)
+    with pytest.raises(ValueError, match="task=dino"):
+        SelfTeacher(model=task.model, objectives={"contrastive": contrastive()}, decay=0.9)
+
+
+def test_learns_to_tell_images_apart():
+    task, batch = task_of(contrastive()), batch_of(6)
+    patches = torch.nn.functional.interpolate(batch["image"][:, :, :2, :3], SIZE)
+    batch["views"] = torch.stack([patches, patches // 2 + 64], dim=1)  # the second of less contrast
+    optimizer, losses = torch.optim.AdamW(task.parameters(), lr=1e-3), []
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss = task.training_step(batch, 0)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.3 * losses[0]

@@ -1,0 +1,84 @@
+"""task=contrastive and task=dino: runs on photos, and the dense run that its encoder starts."""
+
+import pytest
+import torch
+
+import dpt
+
+SMALL = {
+    "contrastive": ("task=contrastive",),
+    "dino": ("task=dino", "task.objectives.dino.num_prototypes=64"),
+}
+TASKS = [pytest.param(task, marks=() if task == "contrastive" else pytest.mark.slow)
+         for task in SMALL]  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_and_its_encoder(train, metrics, tmp_path, task):
+    run = train(tmp_path / "pre", *SMALL[task])
+    assert {"val/knn_accuracy", "val/linear_accuracy"} <= set(metrics(run))
+    source = run / "checkpoints/last.ckpt"
+    dense = train(tmp_path / "run", "task=depth", f"model.encoder.weights={source}", "optim.lr=0")
+    pretrained = dpt.DPT.from_pretrained(source).encoder.state_dict()
+    log = (dense / "log.txt").read_text()
+    assert f"{source}: {len(pretrained)} encoder tensors loaded\n" in log
+    found = dpt.DPT.from_pretrained(dense / "checkpoints/last.ckpt").encoder.state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in pretrained.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", SMALL)
+def test_a_run_on_photos_without_classes(train, dense_folder, metrics, tmp_path, task):
+    """best.ckpt is that of the last validation."""
+    run = train(tmp_path, *SMALL[task], "data=folder", f"data.root={dense_folder}",
+                "trainer.val_check_interval=1")  # fmt: skip
+    assert not {"val/knn_accuracy"} & {k for k, v in metrics(run).items() if v is not None}
+    best = torch.load(run / "checkpoints/best.ckpt", weights_only=True)
+    assert best["global_step"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", SMALL)
+def test_resume_is_exact(train, tmp_path, task):
+    """Weights, moments, the teacher and its centre."""
+    checkpoints = []
+    for name, *parts in (("once", 4), ("twice", 2, 4)):
+        for steps in parts:
+            train(
+                tmp_path / name, *SMALL[task], f"trainer.max_steps={steps}", "schedule=constant",
+                *(["resume=auto"] if steps != parts[0] else []),
+            )  # fmt: skip
+        checkpoints.append(torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True))
+    once, twice = checkpoints
+    assert ("average" in once) == (task == "dino")
+    for part in ("state_dict", "average"):
+        for key, tensor in once.get(part, {}).items():
+            assert torch.equal(tensor, twice[part][key]), key
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("task=contrastive", "augment=strong"),
+            "needs at least 2 views: leave augment out",
+        ),
+        (("task=contrastive", "data.batch_size=1"), "raise data.batch_size"),
+        (
+            ("task=depth", "augment=views"),
+            "augment.views=2, augment.crops=0: task=depth needs none",
+        ),
+        (("task=dino", "augment=default"), "needs at least 2 views"),
+        (("task=dino", "task.teacher=null"), "task=dino needs task.teacher=self"),
+        (("task=dino", "trainer.strategy=fsdp"), "set trainer.strategy=ddp"),
+        (("task=depth", "task.teacher=self"), "task.teacher=self is for task=dino"),
+        (("task=dino", "task.objectives.dino.temperature=0"), "temperature=0"),
+        (("task=contrastive", "augment.views=two"), "augment.views"),
+    ],
+)
+def test_mistakes_have_one_line(train, tmp_path, capsys, arguments, says):
+    with pytest.raises(SystemExit) as exit_:
+        train(tmp_path, *arguments)
+    assert exit_.value.code == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert says in line
