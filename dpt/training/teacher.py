@@ -119,8 +119,8 @@ class MovingAverage(Teacher):
 class SelfTeacher(MovingAverage):
     """DINO: the average of the trained model gives targets for the model's views.
 
-    ``decay`` rises to 1 by a cosine over the run (Caron et al. 2021, section 3.1), and is at most
-    (1 + n) / (10 + n) after n steps.
+    ``decay`` rises to 1 by a cosine over the run (Caron et al. 2021, section 3.1). It is high from
+    the start: if the average follows the model fast, both soon assign all views to one prototype.
     """
 
     def __init__(self, *, model: DPT, objectives: Mapping[str, Objective], decay: float) -> None:
@@ -132,8 +132,7 @@ class SelfTeacher(MovingAverage):
         self.decay, self.progress = decay, 0.0
 
     def rule(self, mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
-        share = (1 + math.cos(math.pi * self.progress)) / 2
-        return ema(1 - (1 - self.decay) * share)(mean, value, updates)
+        return mean.lerp(value, (1 - self.decay) * (1 + math.cos(math.pi * self.progress)) / 2)
 
     def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
         self.progress, views = progress, batch["views"]
