@@ -16,6 +16,7 @@ HELP = """\
 dpt: Dense Prediction Transformers
 
 Usage
+  dpt fit DIR [--time 15m] [KEY=VALUE ...]         find out what a folder holds, and train on it
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
   dpt find-lr data=NAME task=NAME [...]            suggest a learning rate
   dpt evaluate RUN [data=NAME] [...]               score a checkpoint, or predictions on disk
@@ -42,7 +43,7 @@ COMMANDS = {
     "data check": "dpt.data_check:check_data",
 }
 """Commands on configured data: they take Hydra overrides, see :mod:`dpt.config.compose`."""
-FILE_COMMANDS = ("predict", "calibrate", "export", "convert", "inspect", "demo")
+FILE_COMMANDS = ("fit", "predict", "calibrate", "export", "convert", "inspect", "demo")
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 
 

@@ -112,6 +112,18 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         sys.argv = typed
 
 
+def values_of(overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of Hydra's overrides by key; ValueError for one that cannot be parsed."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        return {override.key_or_group: override.value() for override in parsed}
+    except HydraException as error:
+        raise ValueError(f"{str(error).splitlines()[0]}: write KEY=VALUE") from None
+
+
 def _as_choice(argument: str) -> str:
     """``optim='null'`` for ``optim=null``: Hydra does not name a group that is set to no string."""
     group, _, value = argument.partition("=")

@@ -34,10 +34,7 @@ def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, A
     if unknown and (values := _read_masks({**data, **settings, "num_classes": 1}, splits)):
         classes, counts = class_settings(values)
         settings |= classes
-        # (share of the pixels)^-0.25 divided by the mean; 1 for classes without a pixel
-        weights = np.array([count or np.nan for count in counts], float) ** -0.25
-        weights = np.nan_to_num(weights / np.nanmean(weights), nan=1.0).round(2)
-        hint = f" task.segmentation_loss.class_weights={weights.tolist()}"
+        hint = f" task.segmentation_loss.class_weights={class_weights(counts)}"
         hint += "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
     if not settings:
         return {}, []
@@ -69,6 +66,12 @@ def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> Values:
         for i in {*rule.ignore_index} - {IGNORE_INDEX}:
             values.pop((i,), None)
     return values
+
+
+def class_weights(counts: Sequence[int]) -> list[float]:
+    """(share of the pixels)^-0.25 divided by the mean; 1 for classes without a pixel."""
+    weights = np.array([count or np.nan for count in counts], float) ** -0.25
+    return np.nan_to_num(weights / np.nanmean(weights), nan=1.0).round(2).tolist()
 
 
 def class_settings(values: Values) -> tuple[dict[str, Any], list[int]]:

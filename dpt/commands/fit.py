@@ -1,0 +1,176 @@
+"""``dpt fit DIR``: from a folder to a trained, scored and exported model."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import io
+import json
+import math
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dpt.data_check.detect import Found, detect
+
+DETAILS = """Prints what it assumes and the train.py command that it runs. Where the files allow two
+readings, it names the settings that decide, and trains nothing. run_dir (runs/fit/DIR_DATE) holds
+the run, pairs.csv, data_check/, evaluation/ and model.onnx (without the extra onnx: model.pt2)."""
+_HEAD = "task.objectives.segmentation."
+_SEGMENTS = {"augment": "strong", f"{_HEAD}dropout": 0.0, f"{_HEAD}auxiliary_weight": 0.0}
+RECIPES: dict[str, dict[str, Any]] = {  # as experiment=camvid and experiment=rgbd
+    "segmentation": _SEGMENTS,
+    "joint": _SEGMENTS,
+    "depth": {"augment.zoom": [1, 1.5], "augment.color": 0.4, "model.decoder.batch_norm": True},
+}
+_PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
+_CACHE_BYTES = 2 << 30  # most for decoded samples
+_EXPORT_SECONDS = 30.0
+
+
+def run(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="dpt fit", description="Trains a model on a folder of photos with labels.",
+        epilog=DETAILS)  # fmt: skip
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("--time", default="15m", help="for everything: 90s, 15m, 2h (default: 15m)")
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as for train.py")
+    options = parser.parse_intermixed_args(arguments)
+    from dpt.atomic import write_bytes
+    from dpt.commands import export
+    from dpt.config.compose import run_configured, values_of
+
+    start, limit = time.monotonic(), seconds_of(options.time)
+    given = values_of(options.overrides)
+    if {"data", "data.root", "task"} & given.keys():
+        raise ValueError("data and task follow from DIR: leave out data=, data.root= and task=")
+    root = options.folder.expanduser().resolve()
+    own = {key.removeprefix("data."): v for key, v in given.items() if key.startswith("data.")}
+    found = detect(root, own)
+    print("\n".join(found.notes), flush=True)
+    now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = Path(given.get("run_dir") or f"runs/fit/{root.name}_{now}").absolute()
+    table = folder / "pairs.csv"
+    if found.rows:
+        write_bytes(table, table_text(found.rows).encode())
+    settings = {**settings_of(found, root, table), "logger": "csv", "run_dir": str(folder)}
+    training = [f"{k}={as_text(v)}" for k, v in settings.items() if k not in given]
+    training += options.overrides
+
+    def step(command: str, job: str, name: str, base: Sequence[str]) -> Path:
+        target = folder / name
+        kept = [o for o in base if not o.startswith("run_dir=")]
+        run_configured(command, job, [*kept, f"run_dir={as_text(str(target))}"])
+        return target
+
+    of_data = [o for o in training if re.match(r"data[.=]", o)]
+    step("data check", "dpt.data_check:check_data", "data_check", of_data)
+    if "steps" not in given and not any(key.startswith("trainer.max_") for key in given):
+        timing = step("train", "dpt.commands.fit:time_steps", "timing", training)
+        times = json.loads((timing / "times.json").read_text())
+        shutil.rmtree(timing)
+        steps, count = length_of(limit - (time.monotonic() - start), **times)
+        print(f"steps: {steps}, as one takes {times['step']:.2f} s")
+        training.append(f"steps={steps}")
+        if "trainer.val_check_interval" not in given:
+            training.append(f"trainer.val_check_interval={math.ceil(steps / count)}")
+    print(f"training: python train.py {shlex.join(training)}", flush=True)
+    run_configured("train", "dpt.training.fit:fit", training)
+    of_device = [o for o in options.overrides if o.startswith("trainer.accelerator=")]
+    step("evaluate", "dpt.evaluation.evaluate:evaluate", "evaluation",
+         [f"checkpoint={as_text(str(folder))}", *of_device])  # fmt: skip
+    has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
+    export.run([str(folder), str(folder / ("model.onnx" if has_onnx else "model.pt2"))])
+
+
+def seconds_of(text: str) -> float:
+    """Seconds in ``90s``, ``15m`` or ``2h``; ValueError for other texts."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([smh])", text)
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"--time {text}: must be a number and its unit, as in 90s, 15m or 2h")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def settings_of(found: Found, root: Path, table: Path) -> dict[str, Any]:
+    """The arguments of ``train.py`` for the folder on this machine, by key."""
+    import torch
+
+    from dpt.data.formats import io
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    values = {"task": found.task, "data": found.data, **RECIPES.get(found.task, {})}
+    values |= {"data.root": str(root)} | {f"data.{k}": v for k, v in found.settings.items()}
+    height, width = 192, 256
+    if found.rows:
+        values |= {f"data.split_files.{split}": str(table) for split in ("train", "val", "test")}
+        height, width = io.read_size(root / found.rows[0]["image"])
+    scale = min(1.0, math.sqrt(_PIXELS[device] / (height * width)))
+    size = [max(32, 32 * round(side * scale / 32)) for side in (height, width)]
+    kept = [side * 3 // 2 for side in size]  # enough for the largest zoom
+    cached = 0 < 9 * len(found.rows) * max(kept[0] * kept[1], height * width // 4) < _CACHE_BYTES
+    values |= {"data.image_size": size, "trainer.precision": "auto", "optim.weight_decay": 0.05,
+               "optim.lr": 0.0005 if found.data == "coco" else 0.001,
+               "data.num_workers": 0 if cached or device == "cpu" else 4}  # fmt: skip
+    if cached:
+        values |= {"data.cache": True, "data.cache_size": kept}
+    if found.task in ("segmentation", "joint"):
+        values["data.eval_size"] = [side * 5 // 4 for side in size]  # the middle of the zooms
+    if found.weights:
+        values["task.segmentation_loss.class_weights"] = found.weights
+    return values
+
+
+def time_steps(cfg: Mapping[str, Any]) -> None:
+    """Makes a few steps of a run, and writes the seconds of a step and of a validation."""
+    import numpy as np
+    from lightning.pytorch.callbacks import LambdaCallback
+
+    from dpt.config import build
+    from dpt.config.model import make_model
+    from dpt.run_log import write_json
+    from dpt.training.task import make_task
+    from dpt.training.trainer import make_trainer
+
+    settings, times = build.loader_settings(cfg["data"]), []
+    train, val = (build.make_dataset({**cfg["data"], "cache": False}, s) for s in ("train", "val"))
+    objectives = build.make_objectives(cfg["task"], train)
+    model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
+    targets = [objective.target for objective in objectives.values()]
+    loader = build.train_loader(train, settings, cfg["augment"], 0, targets)
+    clock = LambdaCallback(on_train_batch_end=lambda *_: times.append(time.monotonic()))
+    limits = {"max_steps": 10, "limit_val_batches": 0, "enable_checkpointing": False}
+    arguments = {**cfg["trainer"], **limits}
+    parts = {**cfg, "trainer": arguments, "logger": {}, "callbacks": {}}
+    make_trainer(parts, len(loader), [clock]).fit(make_task(cfg, objectives, model), loader)
+    step = float(np.median(np.diff(times[2:])))
+    pixels = np.prod(cfg["data"]["eval_size"] or settings.image_size) / np.prod(settings.image_size)
+    # without gradients an image takes a third of the time; scores take as much again
+    validation = 0.67 * step * float(pixels) * len(val) / settings.batch_size
+    write_json(Path(cfg["run_dir"]) / "times.json", {"step": step, "validation": validation})
+
+
+def length_of(left: float, *, step: float, validation: float) -> tuple[int, int]:
+    """Steps and validations of a run in the seconds left, of which scoring and export take some."""
+    count = 10 if left > 600 else 3
+    count = max(1, min(count, int(0.1 * left / validation)))
+    others = min((count + 2) * validation + _EXPORT_SECONDS, 0.5 * left)
+    return max(10, int((left - others) / step)), count
+
+
+def table_text(rows: Sequence[Mapping[str, str]]) -> str:
+    """The rows as a CSV table that ``data.split_files`` reads."""
+    names, target = ("split", "image", "labels", "depth"), io.StringIO()
+    table = [[row.get(name, "") for name in names] for row in rows]
+    csv.writer(target).writerows([("split", "image", "mask", "depth"), *table])
+    return target.getvalue()
+
+
+def as_text(value: Any) -> str:
+    """The value as Hydra reads it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,336 @@
+"""The settings of ``data`` for a folder of unknown layout, from its names and its files."""
+
+from __future__ import annotations
+
+import csv
+import io as text_io
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpt.data import DataError
+from dpt.data.formats import io
+from dpt.data_check.checks import UNITS, likely_scale
+from dpt.data_check.propose import Values, class_settings, class_weights
+from dpt.files import few, parse_json, read_bytes, read_text
+from dpt.types import IGNORE_INDEX
+
+MAX_FILES = 500_000
+_VALUES = 256  # most ids or colours in masks
+_MAPS = 48  # depth maps that are read to find the unit
+_RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
+_ROOM = 10.0  # metres: depth cameras see no farther
+_SPARSE = 0.3  # share of measured pixels: laser scanners measure fewer
+_SUFFIXES = {*io.IMAGE_SUFFIXES, *io.DEPTH_SUFFIXES}
+_SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
+           "validation": "val", "test": "test", "testing": "test"}  # fmt: skip
+_KINDS = {
+    "depth": "depths?|depthmaps?",
+    "labels": "masks?|labels?|annots?|annotations?|seg|segmentations?|gt|ids|classes",
+    "image": "rgb|colou?rs?|images?|imgs?|photos?|pictures?|frames?",
+}
+_GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
+
+
+@dataclass
+class Found:
+    """What a folder holds.
+
+    ``rows`` holds the split, image, labels and depth of each sample of ``data=folder``.
+    """
+
+    task: str
+    data: str
+    settings: dict[str, Any]  # keys of data
+    notes: list[str] = field(default_factory=list)  # what was found out or assumed
+    rows: list[dict[str, str]] = field(default_factory=list)
+    weights: list[float] | None = None  # of the classes, for the loss
+
+
+def detect(root: Path, given: Mapping[str, Any]) -> Found:
+    """Finds out what the folder holds.
+
+    Args:
+        root: the folder.
+        given: keys of ``data`` that are set already; they settle what would be a question.
+
+    Raises:
+        DataError: no photo, labels without photos, a file that cannot be read, or two readings that
+            would give different results; the message names the settings that decide.
+    """
+    if not root.is_dir():
+        fault = "is a file, not a folder" if root.exists() else "does not exist"
+        raise DataError(f"{root}: {fault}: give the folder that holds the photos")
+    paths: list[str] = []
+    for parent, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        below = Path(parent).relative_to(root)
+        paths += [(below / name).as_posix() for name in sorted(names) if name[0] != "."]
+        if len(paths) > MAX_FILES:
+            raise DataError(f"{root}: more than {MAX_FILES} files: give the folder of one data set")
+    for path in (p for p in paths if p.endswith(".json") and "val" not in p.rpartition("/")[2]):
+        content = parse_json(read_bytes(root / path, limit=1 << 29), root / path)
+        if isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys():
+            return _coco(root, path, content, paths)
+    rows = _from_table(root, paths) or _by_names(root, paths, given)
+    kinds = [kind for kind in ("labels", "depth") if any(row.get(kind) for row in rows)]
+    files = {kind: [root / row[kind] for row in rows if row.get(kind)] for kind in kinds}
+    task = "joint" if len(kinds) == 2 else "segmentation" if "labels" in kinds else "depth"
+    found = Found(task, "folder", {kind: kind for kind in kinds}, rows=rows)
+    if "labels" in kinds:
+        counts = _masks(files["labels"], _names(root, paths), given, found)
+        found.weights = class_weights(counts) if counts else None
+    if "depth" in kinds:
+        _depth(files["depth"], given, found)
+    sizes = Counter(row["split"] for row in rows)
+    if sizes["val"] and sizes["train"]:
+        found.notes.append(f"splits: {', '.join(f'{k} {n}' for k, n in sizes.items() if k)}")
+        return found
+    for row in rows:
+        row["split"] = row["split"] if row["split"] == "test" else "train"
+    _hold_out([row["image"] for row in rows if row["split"] == "train"], found)
+    return found
+
+
+def _kind(words: Sequence[str]) -> str:
+    return next((kind for kind, pattern in _KINDS.items()
+                 if any(re.fullmatch(pattern, w, re.IGNORECASE) for w in words)), "")  # fmt: skip
+
+
+def _describe(path: str) -> tuple[str, str, str]:
+    """The kind and the split of a file, "" where no name tells, and what the files of a sample
+    share: the path without words for kinds and splits."""
+    *folders, stem = os.path.splitext(path)[0].split("/")
+    kind = split = ""
+    kept = []
+    for part in folders:
+        tokens = re.split(r"[-_. ]+", part)
+        split = next((_SPLITS[t.lower()] for t in tokens if t.lower() in _SPLITS), split)
+        kind = _kind(tokens) or kind
+        kept += [t for t in tokens if t.lower() not in _SPLITS and not _kind([t])]
+    tokens = re.split(r"[-_. ]+", stem)
+    own = _kind([tokens[0], tokens[-1]])
+    kept += [t for t in tokens if not _kind([t])]
+    return own if own and own != "image" else kind or own, split, "/".join([split, *kept])
+
+
+def _by_names(root: Path, paths: Sequence[str], given: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Rows of photos and the labels whose names differ in words for kinds alone."""
+    files: dict[str, dict[str, str]] = {"image": {}, "labels": {}, "depth": {}}
+    splits: dict[str, str] = {}
+    for path in (p for p in paths if os.path.splitext(p)[1].lower() in _SUFFIXES):
+        kind, split, key = _describe(path)
+        kind, option = kind or "image", kind if kind in ("labels", "depth") else "images"
+        folder = given.get(option, "")
+        if folder is None or (folder and not path.startswith(f"{folder}/")):
+            continue
+        if other := files[kind].get(key):
+            pair = zip(Path(other).parts, Path(path).parts, strict=False)
+            place = next(k for k, (a, b) in enumerate(pair, 1) if a != b)  # the folders that differ
+            both = [
+                f"data.{option}={Path(*Path(p).parts[:place]).as_posix()}" for p in (other, path)
+            ]
+            fault = f"{other} and {path} are both {option} of one sample"
+            raise DataError(f"{root}: {fault}: set {' or '.join(both)}, or remove one")
+        files[kind][key], splits[key] = path, split
+    photos, maps = files["image"], {k: v for k, v in files.items() if v and k != "image"}
+    held = [path for own in maps.values() for path in own.values()]
+    if not photos:
+        what = f"labels ({few(held)}) but no photo" if held else "no photo"
+        raise DataError(f"{root}: holds {what}: give the folder that holds photos and labels")
+    rows = [{"split": splits[key], "image": photo,
+             **{k: m[key] for k, m in maps.items() if key in m}}
+            for key, photo in photos.items() if any(key in m for m in maps.values())]  # fmt: skip
+    if not rows:
+        fault = f"no photo pairs with {few(held)}" if held else "photos, but no masks and no depth"
+        raise DataError(f"{root}: {fault}: give a photo and its labels one name in folders such as "
+                        "images, masks and depth")  # fmt: skip
+    return rows
+
+
+def _from_table(root: Path, paths: Sequence[str]) -> list[dict[str, str]]:
+    """Rows of the first CSV file with columns of photos and of labels."""
+    for path in (p for p in paths if p.lower().endswith(".csv")):
+        lines = list(csv.DictReader(text_io.StringIO(read_text(root / path), newline="")))
+        columns, base = {}, Path(path).parent
+        for name, value in (lines[0] if lines else {}).items():
+            if isinstance(value, str) and value.lower() in _SPLITS:
+                columns["split"] = name
+            elif isinstance(value, str) and value and (root / base / value).is_file():
+                columns.setdefault(_kind(re.split(r"[-_. ]+", name)) or "image", name)
+        if "image" in columns and {"labels", "depth"} & columns.keys():
+            split = columns.pop("split", "")
+            return [{"split": _SPLITS.get((line.get(split) or "").lower(), ""),
+                     **{k: (base / line[n]).as_posix() for k, n in columns.items() if line[n]}}
+                    for line in lines]  # fmt: skip
+    return []
+
+
+def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Found:
+    try:
+        names = [str(row["file_name"]) for row in content["images"]]
+        kind = "panoptic" if "segments_info" in content["annotations"][0] else "instance"
+        near = [p for p in paths if f"/{p}".endswith(f"/{names[0]}")]
+    except (LookupError, TypeError):
+        raise DataError(f"{root / path}: no images or annotations in COCO's format") from None
+    if not near:
+        raise DataError(f"{root / path}: {names[0]} is not below {root}: add the photos")
+    tag = next(iter(re.findall(r"train\d*", path.rpartition("/")[2])), "")
+    near.sort(key=lambda p: tag not in p)
+    images, val = near[0].removesuffix(names[0]).rstrip("/") or ".", tag.replace("train", "val")
+    found = Found(kind, "coco", {"images": images, "annotations": path})
+    found.notes.append(f"objects: {path}, in COCO's {kind} format")
+    if tag and path.replace(tag, val) in paths:
+        found.settings = {k: v.replace(tag, "%split") for k, v in found.settings.items()}
+        found.settings |= {"split_names.train": tag, "split_names.val": val}
+    else:
+        _hold_out([f"{images}/{name}" for name in names], found)
+    return found
+
+
+def _hold_out(photos: Sequence[str], found: Found) -> None:
+    """Settings that hold out a tenth of the photos, or about a tenth of the groups of names."""
+    if len(photos) < 2:
+        raise DataError("one photo has labels: add some, for training and for validation")
+    folds = min(10, len(photos))
+    found.settings |= {"folds": folds, "fold": folds - 1, "gap": len(photos) // 50}
+    note = "the last tenth by name, with a gap before it"
+    for rule in _GROUPS:
+        sizes = Counter(match[1] for path in photos if (match := re.search(rule, path)))
+        groups, tenth = sorted(sizes), len(photos) / 10
+        if sizes.total() == len(photos) and 1 < len(groups) <= len(photos) // 3:
+            folds = min(10, len(groups))
+            ends = [len(groups) * k // folds for k in range(folds + 1)]
+            parts = [groups[ends[k] : ends[k + 1]] for k in range(folds)]
+            fold = min(range(folds), key=lambda k: abs(sum(sizes[g] for g in parts[k]) - tenth))
+            found.settings |= {"folds": folds, "fold": fold, "gap": 0, "group_by": rule}
+            held = parts[fold]
+            note = f"{few(held)} of the {len(groups)} groups that the names show"
+            break
+    found.notes.append(f"splits: none on disk; validation on {note}")
+
+
+def _names(root: Path, paths: Sequence[str]) -> tuple[str, list[tuple[Any, str, Any]], Any]:
+    """The file of class names, its rows of id or None, name, colour or None, and ignored ids."""
+    pattern = r"(?i)(?:.*/)?(?:class(?:es|_names|_dict)?|names|palette)\.(txt|csv|json)"
+    for path in (p for p in paths if re.fullmatch(pattern, p)):
+        text, rows = read_text(root / path, limit=1 << 20), []
+        if path.endswith(".json"):
+            content = parse_json(text, root / path)
+            table = content if isinstance(content, dict) else {"classes": content}
+            for row in table.get("classes", []):
+                row = row if isinstance(row, dict) else {"name": row}
+                rows.append((row.get("id"), str(row.get("name")), row.get("color")))
+            return path, rows, table.get("ignore_index")
+        for words in (re.split(r"[,;\s]+", line.strip()) for line in text.splitlines()):
+            numbers = [int(word) for word in words if word.isdecimal()]
+            if any(words) and (numbers or not path.endswith(".csv")):  # else the header
+                name = " ".join(word for word in words if not word.isdecimal())
+                index = numbers[0] if len(numbers) in (1, 4) else None
+                rows.append((index, name, numbers[-3:] if len(numbers) > 2 else None))
+        return path, rows, None
+    return "", [], None
+
+
+def _masks(paths: Sequence[Path], names: tuple[str, list[tuple[Any, str, Any]], Any],
+           given: Mapping[str, Any], found: Found) -> list[int]:  # fmt: skip
+    """Adds the settings of masks, from all their values; returns the pixels of each class."""
+    values, (file, rows, ignored) = Values(), names
+    for path in paths:
+        values.update(io.label_values(path))
+        if len(values) > _VALUES or len({len(key) for key in values}) > 1:
+            raise DataError(f"{path}: masks of more than {_VALUES} values, or of ids and of "
+                            "colours: save class ids as PNG without interpolation")  # fmt: skip
+    if len(values) < 2:
+        raise DataError(f"{paths[0].parent}: all masks hold one value: there is nothing to learn")
+    colored = len(next(iter(values))) == 3
+    rows = [row for row in rows if row[2]] if colored else rows
+    ignored = given.get("ignore_index", ignored)
+    ignored = [] if ignored is None else [ignored] if isinstance(ignored, int) else list(ignored)
+    kept = Values({k: n for k, n in values.items() if colored or k[0] not in ignored})
+    own, counts = class_settings(kept)
+    ids = [] if colored else sorted(i for (i,) in kept)
+    classes, last = [i for i in ids if i != IGNORE_INDEX], len(rows)
+    kind = f"{len(values)} colours" if colored else f"ids {few([str(i) for i in ids], 12)}"
+    found.notes.append(f"masks: {len(paths)} files of {kind}")
+    if ignored or (IGNORE_INDEX in ids and len(ids) > 2):
+        found.notes.append(f"unlabelled: {few([str(i) for i in (*ignored, IGNORE_INDEX)])}")
+    if {"num_classes", "label_map"} & given.keys():
+        found.settings |= {k: v for k, v in own.items() if k == "label_colors"}
+        return []
+    if colored and rows:
+        colors = [tuple(row[2]) for row in rows]
+        others = [key for key in values if key not in colors]
+        own = {"num_classes": last, "label_colors": [list(c) for c in (*colors, *others)],
+               "ignore_index": [last + k for k in range(len(others))]}  # fmt: skip
+        found.notes += [f"unlabelled: the colour {c}, without a name" for c in others]
+        counts = [values[c] for c in colors]
+    elif rows:
+        known = [k if row[0] is None else row[0] for k, row in enumerate(rows)]
+        if classes == [*range(last + 1)]:
+            raise DataError(
+                f"{file}: {last} names for the ids 0 to {last} of the masks: set "
+                f"data.label_map=1-{last} if 0 means unlabelled, or data.num_classes={last} "
+                f"data.ignore_index={last} if {last} does"
+            )
+        if rows[0][0] is None and classes[:1] == [1]:
+            known = [k + 1 for k in known]
+        if strange := [str(i) for i in classes if i not in known]:
+            raise DataError(f"{file}: no name for the ids {few(strange)} of the masks: add them, "
+                            "or set data.label_map")  # fmt: skip
+        own = {"num_classes": last} if known == [*range(last)] else {"label_map": known}
+        counts = [values[(i,)] for i in known]
+    elif IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
+        both = [f"data.label_map={each}".replace(" ", "") for each in (ids, classes)]
+        raise DataError(f"{paths[0].parent}: 255 may be a class or mean unlabelled: "
+                        f"set {both[0]} or {both[1]}")  # fmt: skip
+    else:
+        key = "data.label_map" if colored else "data.ignore_index"
+        found.notes.append(f"classes: {len(counts)}, one for each value, as no file names them; "
+                           f"if a value means unlabelled, set {key}")  # fmt: skip
+    if rows:
+        own["class_names"] = [row[1] for row in rows]
+        found.notes.append(f"class names: {file}, {few(own['class_names'], 8)}")
+    found.settings |= {"ignore_index": [*ignored, IGNORE_INDEX]} | own
+    return counts
+
+
+def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Found) -> None:
+    """Adds the settings of depth maps: unit, invalid values and range."""
+    places = np.linspace(0, len(paths) - 1, min(len(paths), _MAPS)).astype(int)
+    raws = [io.read_raw_depth(paths[i], key=given.get("depth_key")) for i in places]
+    whole, folder = raws[0].dtype.kind != "f", paths[0].parent
+    last = int(np.iinfo(raws[0].dtype).max) if whole else 0
+    invalid = [0, last] if last and any((raw == last).any() for raw in raws) else [0]
+    invalid = given.get("invalid_depth", invalid)
+    values = [raw[np.isfinite(raw) & (raw > 0) & ~np.isin(raw, invalid)] for raw in raws]
+    share = sum(v.size for v in values) / sum(raw.size for raw in raws)
+    values = [v for v in values if v.size]
+    if not values:
+        raise DataError(f"{folder}: no depth map holds a measured depth: check the files")
+    typical = float(np.median([np.median(v) for v in values]))
+    high = float(np.median([np.quantile(v, 0.99) for v in values]))
+    likely = likely_scale(typical, high, max_depth=None, scale=np.inf)
+    scale = given.get("depth_scale", 0.001 if whole and typical >= 250 else likely)
+    if scale is None:
+        raise DataError(f"{folder}: no unit makes the typical depth {typical:.4g} plausible: "
+                        "set data.depth_scale to the metres of a unit")  # fmt: skip
+    if "depth_scale" not in given and whole and (share < _SPARSE or high * scale > _ROOM):
+        other = 1 / 256 if share < _SPARSE else 0.0002
+        raise DataError(
+            f"{folder}: the typical depth {typical:.4g} is {typical * scale:.2g} m in "
+            f"{UNITS[scale]} and {typical * other:.2g} m in units of {UNITS[other]}: set "
+            f"data.depth_scale={scale:.6g} or data.depth_scale={other:.6g}"
+        )
+    far = scale * max(float(v.max()) for v in values)
+    limit = next((r for r in _RANGES if r >= far), float(np.ceil(far)))
+    found.settings |= {"depth_scale": scale, "invalid_depth": invalid, "max_depth": limit}
+    found.notes.append(f"depth: {len(paths)} files of {raws[0].dtype} in "
+                       f"{UNITS.get(scale, scale)}, {typical * scale:.2g} m typically; "
+                       f"{few([str(v) for v in invalid])} and NaN: not measured")  # fmt: skip

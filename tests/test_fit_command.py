@@ -1,0 +1,340 @@
+"""``dpt fit``: what a folder holds, for folders of many layouts; questions; refusals."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from photos import photo_of
+from PIL import Image
+from tiny import ON_CPU, TINY_DATA, TINY_MODEL, call
+
+from dpt.commands.fit import as_text, length_of, seconds_of, table_text
+from dpt.config.build import make_dataset
+from dpt.data import DataError
+from dpt.data_check.detect import detect
+
+SIZE = (24, 32)
+PALETTE = np.array([[0, 0, 0], [200, 10, 10], [10, 200, 10], [10, 10, 200]], np.uint8)
+NAMES = [f"{split}/{i:03d}" for split, n in (("train", 8), ("val", 3)) for i in range(n)]
+CLASSES = {"folder": "dpt.data.FolderDataset", "coco": "dpt.data.CocoDataset"}
+
+
+def mask(seed, ids=(0, 1, 2)):
+    """Blocks of ids, all of which occur."""
+    rows = np.random.default_rng(seed).permutation(np.resize(ids, 12)).reshape(3, 4)
+    return np.kron(rows, np.ones((8, 8), int)).astype(np.uint8)
+
+
+def metres(seed):
+    slope = np.linspace(0.8, 4.2, SIZE[0] * SIZE[1]).reshape(SIZE)
+    return slope + 0.01 * np.random.default_rng(seed).random(SIZE)
+
+
+def save(path, array):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".npy":
+        np.save(path, array)
+    else:
+        assert cv2.imwrite(str(path), array[..., ::-1] if array.ndim == 3 else array)
+
+
+def save_palette(path, ids, palette=PALETTE):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = Image.fromarray(ids).convert("P")
+    picture.putdata(ids.ravel().tolist())
+    picture.putpalette(palette.ravel().tolist())
+    picture.save(path)
+
+
+def photos(root, names):
+    for seed, name in enumerate(names):
+        save(root / f"{name}.jpg", photo_of(*SIZE, seed=seed))
+
+
+def folder(root, write=save, kind="masks", make=mask, suffix=".png"):
+    photos(root / "images", NAMES)
+    for seed, name in enumerate(NAMES):
+        write(root / f"{kind}/{name}{suffix}", make(seed))
+    return root
+
+
+def samples(root, **given):
+    """The samples of train and val as training reads them, by the photo's path."""
+    found = detect(root, given)
+    node = {"_target_": CLASSES[found.data], "root": str(root)}
+    for key, value in {**found.settings, **given}.items():
+        head, _, tail = key.partition(".")
+        node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}
+    if found.rows:
+        table = root.parent / f"{root.name}.csv"
+        table.write_text(table_text(found.rows))
+        node["split_files"] = {"train": str(table), "val": str(table)}
+    read = {}
+    for split in ("train", "val"):
+        data = make_dataset(node, split)
+        places = (data.files(i).image.relative_to(root).as_posix() for i in range(len(data)))
+        read[split] = {path: data[i] for i, path in enumerate(places)}
+    return read, found
+
+
+def test_masks_with_a_palette(tmp_path):
+    read, found = samples(folder(tmp_path / "set", save_palette))
+    assert found.task == "segmentation"
+    assert [len(read["train"]), len(read["val"])] == [8, 3]
+    assert found.settings["num_classes"] == 3
+    np.testing.assert_array_equal(read["train"]["images/train/002.jpg"]["labels"], mask(2))
+
+
+def test_masks_of_colours_and_a_table_of_them(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: PALETTE[mask(seed)])
+    read, found = samples(root)
+    order = [found.settings["label_colors"].index(c) for c in PALETTE[:3].tolist()]
+    sample = read["val"]["images/val/001.jpg"]
+    np.testing.assert_array_equal(sample["labels"], np.array(order)[mask(9)])
+    (root / "classes.csv").write_text("name,r,g,b\nred,200,10,10\ngreen,10,200,10\n")
+    read, found = samples(root)
+    assert found.settings["class_names"] == ["red", "green"]
+    expected = np.array([255, 0, 1])[mask(9)]  # black has no name
+    np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], expected)
+
+
+@pytest.mark.parametrize("ids", [(1, 2, 3), (0, 255)])
+def test_ids_from_one_and_one_class(tmp_path, ids):
+    root = folder(tmp_path / "set", kind="annotations", make=lambda seed: mask(seed, ids))
+    read, _ = samples(root)
+    expected = np.searchsorted(ids, mask(1, ids))
+    np.testing.assert_array_equal(read["train"]["images/train/001.jpg"]["labels"], expected)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "factor", "kind"),
+    [(".png", 1000, np.uint16), (".npy", 1, np.float32), (".tiff", 1, np.float32)],
+)
+def test_depth_units(tmp_path, suffix, factor, kind):
+    def make(seed):
+        depth = (metres(seed) * factor).astype(kind)
+        depth[0, 0] = 65535 if kind is np.uint16 else np.nan
+        return depth
+
+    read, found = samples(folder(tmp_path / "set", kind="depth", make=make, suffix=suffix))
+    assert (found.task, found.settings["max_depth"]) == ("depth", 5.0)
+    sample = read["train"]["images/train/004.jpg"]
+    assert not sample["valid"][0, 0]
+    np.testing.assert_allclose(sample["depth"].ravel()[1:], metres(4).ravel()[1:], atol=1e-3)
+
+
+def test_nested_folders_are_held_out_by_drive(tmp_path):
+    root = tmp_path / "set"
+    for drive in ("d1", "d2", "d3"):
+        photos(root / drive / "rgb", range(4))
+        for seed in range(4):
+            save(root / f"{drive}/mask/{seed}.png", mask(seed))
+    read, found = samples(root)
+    groups = [{Path(path).parts[0] for path in read[split]} for split in ("train", "val")]
+    assert not groups[0] & groups[1]
+    assert [len(each) for each in groups] == [2, 1]
+    assert any("3 groups" in line for line in found.notes)
+
+
+def test_a_table_with_its_own_columns(tmp_path):
+    root = tmp_path / "set"
+    photos(root / "a", [f"x{i}" for i in range(6)])
+    lines = ["file,mask,subset"]
+    for seed in range(6):
+        save(root / f"b/y{5 - seed}.png", mask(seed))
+        lines.append(f"a/x{seed}.jpg,b/y{5 - seed}.png,{'valid' if seed > 3 else 'train'}")
+    (root / "list.csv").write_text("\n".join(lines))
+    read, _ = samples(root)
+    assert [*read["val"]] == ["a/x4.jpg", "a/x5.jpg"]
+    np.testing.assert_array_equal(read["train"]["a/x1.jpg"]["labels"], mask(1))
+
+
+def test_no_split_and_names_in_one_folder(tmp_path):
+    root = tmp_path / "set"
+    photos(root, [f"s{i:02d}" for i in range(20)])
+    for seed in range(20):
+        save(root / f"s{seed:02d}_mask.png", mask(seed))
+    read, _ = samples(root)
+    assert [*read["val"]] == ["s18.jpg", "s19.jpg"]
+    np.testing.assert_array_equal(read["val"]["s18.jpg"]["labels"], mask(18))
+
+
+def test_coco(tmp_path):
+    for split, count in (("train2017", 4), ("val2017", 2)):
+        notes = [{"id": i + 1, "image_id": i + 1, "category_id": 7, "iscrowd": 0, "area": 80,
+                  "bbox": [2, 2, 10, 8], "segmentation": [[2, 2, 12, 2, 12, 10, 2, 10]]}
+                 for i in range(count)]  # fmt: skip
+        images = [{"id": i + 1, "file_name": f"{i}.jpg", "height": 24, "width": 32}
+                  for i in range(count)]  # fmt: skip
+        content = {"images": images, "annotations": notes, "categories": [{"id": 7, "name": "cup"}]}
+        (tmp_path / "set/annotations").mkdir(parents=True, exist_ok=True)
+        path = tmp_path / f"set/annotations/instances_{split}.json"
+        path.write_text(json.dumps(content))
+        photos(tmp_path / "set" / split, range(count))
+    read, found = samples(tmp_path / "set")
+    assert (found.data, found.task) == ("coco", "instance")
+    assert [len(read["train"]), len(read["val"])] == [4, 2]
+    path.unlink()
+    read, _ = samples(tmp_path / "set")
+    assert [len(read["train"]), len(read["val"])] == [3, 1]
+
+
+def test_names_of_classes(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: mask(seed, (0, 1, 2, 3)))
+    _, found = samples(root)
+    assert any("if a value means unlabelled" in line for line in found.notes)
+    (root / "classes.txt").write_text("sky\nroad\ntree\n")
+    with pytest.raises(DataError, match=r"data.label_map=1-3 .*data.num_classes=3 data.ignore_ind"):
+        detect(root, {})
+    for given in ({"label_map": "1-3"}, {"num_classes": 3, "ignore_index": 3}):
+        read, _ = samples(root, **given)
+        assert set(np.unique(read["val"]["images/val/000.jpg"]["labels"])) == {0, 1, 2, 255}
+    rows = [{"id": i, "name": f"c{i}", "color": PALETTE[i].tolist()} for i in range(3)]
+    (root / "classes.txt").unlink()
+    (root / "classes.json").write_text(json.dumps({"classes": rows, "ignore_index": 3}))
+    read, found = samples(root)
+    assert found.settings["class_names"] == ["c0", "c1", "c2"]
+    assert set(np.unique(read["val"]["images/val/000.jpg"]["labels"])) == {0, 1, 2, 255}
+
+
+def test_two_readings_are_a_question(tmp_path):
+    root = folder(tmp_path / "trimap", make=lambda seed: mask(seed, (0, 128, 255)))
+    with pytest.raises(DataError, match=r"label_map=\[0,128,255\] or data.label_map=\[0,128\]"):
+        detect(root, {})
+    root = folder(folder(tmp_path / "twice"), kind="labels")
+    with pytest.raises(DataError, match=r"data.labels=\S+ or data.labels="):
+        detect(root, {})
+    assert samples(root, labels="masks")[1].task == "segmentation"
+    root = folder(tmp_path / "far", kind="depth",
+                  make=lambda seed: (metres(seed) * 5000).astype(np.uint16))  # fmt: skip
+    with pytest.raises(DataError, match=r"data.depth_scale=0.001 or data.depth_scale=0.0002"):
+        detect(root, {})
+    read, _ = samples(root, depth_scale=0.0002)
+    np.testing.assert_allclose(read["val"]["images/val/000.jpg"]["depth"], metres(8), atol=1e-3)
+
+
+def test_folders_and_arguments_that_train_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    save(tmp_path / "labels/masks/a.png", mask(0))
+    photos(tmp_path / "alone", range(3))
+    folder(tmp_path / "good")
+    damaged = folder(tmp_path / "damaged") / "masks/train/000.png"
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    for arguments, message in (
+        (("empty",), "holds no photo"),
+        (("file",), "is a file, not a folder"),
+        (("none",), "does not exist"),
+        (("labels",), "but no photo"),
+        (("alone",), "no masks and no depth"),
+        (("damaged",), "000.png"),
+        (("good", "--time", "soon"), "--time soon: must be a number and its unit"),
+        (("good", "--time", "0m"), "--time 0m: must be"),
+        (("good", "data=camvid"), "leave out data="),
+        (("good", "data.num_classes"), "KEY=VALUE"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            call("fit", *arguments)
+        error = capsys.readouterr().err
+        assert end.value.code == 1
+        assert message in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_times_and_values():
+    assert [seconds_of(text) for text in ("90s", "15m", "1.5h")] == [90, 900, 5400]
+    assert length_of(900, step=0.5, validation=9) == (int((900 - 108 - 30) / 0.5), 10)
+    assert length_of(180, step=0.5, validation=2)[1] == 3
+    assert length_of(1, step=0.5, validation=10) == (10, 1)
+    assert as_text(["it's", 1, True, "a/b"]) == """["it's",1,true,"a/b"]"""
+
+
+@pytest.mark.slow
+def test_a_run_from_the_folder_to_the_exported_model(tmp_path, capsys):
+    root, run = folder(tmp_path / "set"), tmp_path / "run"
+    call("fit", str(root), "--time", "40s", *TINY_MODEL, *TINY_DATA, *ON_CPU,
+         "data.eval_size=null", f"run_dir={run}")  # fmt: skip
+    assert "training: python train.py" in capsys.readouterr().out
+    for name in ("data_check/report.html", "evaluation/report.html", "checkpoints/best.ckpt",
+                 "metrics.json", "pairs.csv"):  # fmt: skip
+        assert (run / name).is_file()
+    assert list(run.glob("model.*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout", ["palette", "colours", "from_one", "nested", "one_class", "table"]
+)
+def test_layouts_of_camvid(shared_data, tmp_path, layout):
+    root, expected, lines = tmp_path / "set", {}, ["subset,picture,classes"]
+    palette = np.random.default_rng(3).integers(1, 255, (256, 3), np.uint8)
+    for split in ("train", "val"):
+        every = sorted((shared_data / f"camvid/images/{split}").iterdir())
+        for path in every[:: len(every) // 8][:8]:
+            ids = cv2.imread(str(shared_data / f"camvid/masks/{split}/{path.stem}.png"), -1)
+            ids = np.where(ids == 11, 255, ids).astype(np.uint8)
+            drive = path.stem.partition("_")[0]
+            photo = {"nested": f"{drive}/rgb/{path.name}", "table": f"p/{path.name}"}.get(
+                layout, f"images/{split}/{path.name}"
+            )
+            place = root / photo.replace("images/", "masks/").replace("rgb/", "mask/")
+            place = place.with_suffix(".png")
+            if layout == "table":
+                place = root / f"q/{len(lines)}.png"
+                lines.append(f"{split},{photo},q/{len(lines)}.png")
+            (root / photo).parent.mkdir(parents=True, exist_ok=True)
+            (root / photo).write_bytes(path.read_bytes())
+            if layout == "palette":
+                save_palette(place, ids, palette)
+            elif layout == "one_class":
+                ids = np.where(ids == 8, 255, 0).astype(np.uint8)
+                save(place, ids)
+            else:
+                one = np.where(ids == 255, 255, ids + 1).astype(np.uint8)
+                save(place, {"colours": palette[ids], "from_one": one}.get(layout, ids))
+            expected[photo] = split, ids
+    if layout == "table":
+        (root / "pairs.csv").write_text("\n".join(lines))
+    read, found = samples(root)
+    assert found.task == "segmentation"
+    seen = {**read["train"], **read["val"]}
+    assert seen.keys() == expected.keys()
+    for photo, sample in seen.items():
+        split, ids = expected[photo]
+        if layout == "one_class":
+            ids = (ids == 255).astype(np.uint8)
+        if layout == "colours":
+            colors = found.settings["label_colors"]
+            order = [colors.index(c) if c in colors else 0 for c in palette.tolist()]
+            ids = np.array(order, np.uint8)[ids]
+        np.testing.assert_array_equal(sample["labels"], ids)
+        assert layout == "nested" or photo in read[split]
+    if layout == "nested":
+        drives = [{path.partition("/")[0] for path in read[split]} for split in read]
+        assert not drives[0] & drives[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".png", ".npy", ".tiff"])
+def test_layouts_of_the_kitchen(shared_data, tmp_path, suffix):
+    root, expected = tmp_path / "set", {}
+    every = sorted((shared_data / "rgbd/images/train").iterdir())
+    for path in every[:: len(every) // 20][:20]:
+        depth = cv2.imread(str(shared_data / f"rgbd/depth/train/{path.stem}.png"), -1)
+        photo = f"rgb/{path.name}"
+        expected[photo] = np.where(depth == 65535, 0, depth) / 1000
+        (root / "rgb").mkdir(parents=True, exist_ok=True)
+        (root / photo).write_bytes(path.read_bytes())
+        stored = depth if suffix == ".png" else expected[photo].astype(np.float32)
+        save(root / f"depth/{path.stem}{suffix}", stored)
+    read, found = samples(root)
+    assert found.task == "depth"
+    assert [len(read["train"]), len(read["val"])] == [18, 2]
+    for photo, sample in {**read["train"], **read["val"]}.items():
+        valid = sample["valid"]
+        np.testing.assert_array_equal(valid, expected[photo] > 0)
+        np.testing.assert_allclose(sample["depth"][valid], expected[photo][valid], atol=1e-5)
