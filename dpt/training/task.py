@@ -237,12 +237,12 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
     check_views(cfg, objectives)
     if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
-        averages = [("task", "teacher", name) for name in ("ema", "self")]
-        for group, key, value in (*averages, ("optim", "kind", "muon")):
+        averages = [("task", "teacher", name, "trainer.strategy=ddp") for name in ("ema", "self")]
+        for group, key, value, remedy in (*averages, ("optim", "kind", "muon", "optim=adamw")):
             if cfg[group].get(key) == value:
                 raise ValueError(
                     f"{group}.{key}={value} needs whole weights, but trainer.strategy=fsdp shards "
-                    "them: set trainer.strategy=ddp"
+                    f"them: set {remedy}"
                 )
     return Task(
         model=model,

@@ -31,7 +31,8 @@ accelerator_connector.CUDAAccelerator = object
 FSDPStrategy.root_device = property(lambda self: torch.device("cpu"))
 FullyShardedDataParallel.__init__ = build_on_cpu
 '''
-RUN = ("train.py", "task=joint", *MODEL, *DATA, *SCENES, "logger=none", "trainer.accelerator=cpu",
+RUN = ("train.py", "task=joint", *MODEL, *DATA, *SCENES, "logger=none",
+       "optim=adamw", "trainer.accelerator=cpu",
        "trainer.devices=2", "schedule=constant", "optim.weight_decay=0.5",
        "trainer.gradient_clip_val=0.5")  # fmt: skip
 

@@ -71,6 +71,7 @@ def test_resume_is_exact(train, tmp_path, task):
         (("task=dino", "augment=default"), "needs at least 2 views"),
         (("task=dino", "task.teacher=null"), "task=dino needs task.teacher=self"),
         (("task=dino", "trainer.strategy=fsdp"), "set trainer.strategy=ddp"),
+        (("optim=muon", "task=contrastive", "trainer.strategy=fsdp"), "set optim=adamw"),
         (("task=depth", "task.teacher=self"), "task.teacher=self is for task=dino"),
         (("task=dino", "task.objectives.dino.temperature=0"), "temperature=0"),
         (("task=contrastive", "augment.views=two"), "augment.views"),
