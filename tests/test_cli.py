@@ -245,7 +245,7 @@ MORE_WRONG_VALUES = [
     (["~task.monitor"], ["task.monitor"]),
     (["~trainer.max_steps", "trainer.devices=lots"], ["trainer: ", "devices"]),
     (["~optim"], ["optim must be given"]),
-    (["optim=null"], ["there is no optim/null; choose from adamw, sgd"]),
+    (["optim=null"], ["there is no optim/null; choose from adamw, muon, sgd"]),
     (["~data.batch_size"], ["data needs batch_size"]),
     (["task.objectives=null"], ["task.objectives=None", "dictionary"]),
     (["callbacks.panels=5"], ["callbacks.panels=5"]),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from photos import photo_of
 from PIL import Image
-from tiny import ON_CPU, TINY_DATA, TINY_MODEL, call
+from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
 from dpt.commands.fit import as_text, length_of, seconds_of, table_text
 from dpt.config.build import make_dataset
@@ -256,7 +256,7 @@ def test_times_and_values():
 @pytest.mark.slow
 def test_a_run_from_the_folder_to_the_exported_model(tmp_path, capsys):
     root, run = folder(tmp_path / "set"), tmp_path / "run"
-    call("fit", str(root), "--time", "40s", *TINY_MODEL, *TINY_DATA, *ON_CPU,
+    call("fit", str(root), "--time", "40s", *TINY_VIT, *TINY_DATA, *ON_CPU,
          "data.eval_size=null", f"run_dir={run}")  # fmt: skip
     assert "training: python train.py" in capsys.readouterr().out
     for name in ("data_check/report.html", "evaluation/report.html", "checkpoints/best.ckpt",

@@ -38,6 +38,7 @@ class TrainTransform:
         rotate: largest angle, in degrees, to either side.
         color: strength in 0..1 of changes of brightness, contrast, saturation and hue, made with
             probability 0.8; see :func:`change_colors`.
+        gamma: probability of a power of 0.5 to 2.5 of all values, mostly darker.
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
         strong: strength in 0..1 of a second picture, ``strong``, of images without labels, see
@@ -57,6 +58,7 @@ class TrainTransform:
         hflip: float = 0.5,
         rotate: float = 0.0,
         color: float = 0.0,
+        gamma: float = 0.0,
         grayscale: float = 0.0,
         blur: float = 0.0,
         strong: float = 0.0,
@@ -65,9 +67,9 @@ class TrainTransform:
         crop_size: Sequence[int] | None = None,
         zoom_scales_depth: bool = True,
     ) -> None:
-        limits = {"hflip": (hflip, 1), "color": (color, 1), "grayscale": (grayscale, 1),
-                  "blur": (blur, 1), "strong": (strong, 1), "rotate": (rotate, 180),
-                  "views": (views, 64), "crops": (crops, 64)}  # fmt: skip
+        limits = {"hflip": (hflip, 1), "color": (color, 1), "gamma": (gamma, 1),
+                  "grayscale": (grayscale, 1), "blur": (blur, 1), "strong": (strong, 1),
+                  "rotate": (rotate, 180), "views": (views, 64), "crops": (crops, 64)}  # fmt: skip
         for name, (value, most) in limits.items():
             if not 0 <= value <= most:
                 raise ValueError(f"augment.{name}={value} must lie in 0..{most}")
@@ -86,7 +88,9 @@ class TrainTransform:
         self.zoom_scales_depth = zoom_scales_depth
         self.color = float(color)
         self.strong = float(strong)
-        self._compose = _compose(hflip=hflip, rotate=rotate, grayscale=grayscale, blur=blur)
+        self._compose = _compose(
+            hflip=hflip, rotate=rotate, gamma=gamma, grayscale=grayscale, blur=blur
+        )
 
     def __call__(self, sample: Sample, *, seed: int) -> Sample:
         """The same seed gives the same result; the arrays of ``sample`` are not written to."""
@@ -250,9 +254,9 @@ def random_view(
     return np.where(view < GREY, view, 255 - view) if random.random() < 0.1 else view
 
 
-def _compose(*, hflip: float, rotate: float, grayscale: float, blur: float) -> Any:
+def _compose(*, hflip: float, rotate: float, gamma: float, grayscale: float, blur: float) -> Any:
     """One albumentations pipeline for image and maps together, or None if it would be empty."""
-    if not (hflip or rotate or grayscale or blur):
+    if not (hflip or rotate or gamma or grayscale or blur):
         return None
     import albumentations as A  # takes two seconds, and prediction does not need it
 
@@ -268,6 +272,7 @@ def _compose(*, hflip: float, rotate: float, grayscale: float, blur: float) -> A
     steps = [
         (hflip, A.HorizontalFlip(p=hflip)),
         (rotate, rotation),
+        (gamma, A.RandomGamma(gamma_limit=(50, 250), p=gamma)),
         (grayscale, A.ToGray(p=grayscale)),
         (blur, A.GaussianBlur(sigma_limit=(0.1, 1.5), p=blur)),
     ]

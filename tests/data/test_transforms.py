@@ -219,7 +219,7 @@ def test_same_seed_same_result_and_inputs_untouched():
     assert not np.array_equal(first["image"], other["image"])
 
 
-@pytest.mark.parametrize("step", ["color", "blur", "grayscale"])
+@pytest.mark.parametrize("step", ["color", "blur", "gamma", "grayscale"])
 def test_colour_steps_leave_labels_and_depth_alone(step):
     sample = coordinates()
     sample["image"] = np.random.default_rng(0).integers(0, 256, (H, W, 3), dtype=np.uint8)
@@ -228,6 +228,14 @@ def test_colour_steps_leave_labels_and_depth_alone(step):
     for out in outs:
         for key in ("labels", "depth", "valid"):
             assert np.array_equal(out[key], sample[key])
+
+
+def test_gamma_keeps_the_order_of_brightness_and_darkens_most_photos():
+    ramp = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
+    outs = [run({"image": ramp}, s, gamma=1.0, image_size=[1, 256])["image"] for s in range(20)]
+    assert all((np.diff(out[0, :, 0].astype(int)) >= 0).all() for out in outs)
+    assert all(out[0, 0, 0] == 0 and out[0, 255, 0] == 255 for out in outs)
+    assert sum(out.mean() < ramp.mean() for out in outs) > 10
 
 
 def test_only_the_keys_that_the_sample_has():

@@ -130,7 +130,9 @@ def test_clean_depth_passes_and_the_two_cameras_are_noticed(rgbd):
 def test_the_whole_sets_have_no_error(shared_data, tmp_path, name):
     found = diagnose(tmp_path, f"data={name}", f"data.root={shared_data / name}")
     assert passes(found)
-    assert found.keys() <= HARMLESS - {"class_absent"}
+    # frames of one of CamVid's drives are in train and val
+    harmless = HARMLESS - {"class_absent"} | {"groups_across_splits"}
+    assert found.keys() <= harmless
 
 
 # ------------------------------------------------------------------------------ planted faults

@@ -33,8 +33,8 @@ def folder(tmp_path_factory):
 
 def train_eomt(folder, *overrides):
     data = () if any(o.startswith("data=") for o in overrides) else TINY_SCENES
-    call("train", *EOMT, *TINY_DATA, *ON_CPU, *data, "logger=none", f"run_dir={folder}", QUERIES,
-         *overrides)  # fmt: skip
+    call("train", *EOMT, "optim=adamw", *TINY_DATA, *ON_CPU, *data, "logger=none",
+         f"run_dir={folder}", QUERIES, *overrides)  # fmt: skip
     return folder
 
 

@@ -113,7 +113,7 @@ def assert_same_run(found, expected, steps=20):
 def killed_and_resumed(folder, step, *overrides):
     """A run killed after ``step`` and resumed to its end."""
     start_and_kill(folder, step, *overrides)
-    again = [o for o in overrides if o.startswith("task=")]  # RUN names another
+    again = [o for o in overrides if o.startswith(("task=", "optim."))]  # RUN names others
     out = finish(start(f"resume={folder}", *again))
     assert f"resume: from {folder}/checkpoints/last.ckpt" in out
     return folder
@@ -128,6 +128,7 @@ CASES = {
     "muon": ("optim.kind=muon",),
     "accumulated": ("trainer.accumulate_grad_batches=3",),
     "queries": ("task=panoptic",),
+    "average of the model as teacher": ("task=dino", "task.objectives.dino.num_prototypes=64"),
     "queries on two ranks": ("task=panoptic", "trainer.devices=2", "trainer.strategy=ddp"),
 }
 
