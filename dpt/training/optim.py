@@ -71,7 +71,8 @@ def make_optimizer(
         is_matrix = parameter.ndim > 1 or name.rpartition(".")[0] in linear
         decayed = is_matrix and name.endswith("weight") and name not in no_weight_decay
         label = part if decayed else f"{part}_no_decay"
-        empty = {"params": [], "lr": rate, "weight_decay": weight_decay * decayed, "name": label}
+        decay = weight_decay * decayed
+        empty = {"params": [], "lr": rate, "weight_decay": decay, "name": label, "kind": kind}
         groups.setdefault(label, empty)["params"].append(parameter)
     if kind == "sgd":
         return torch.optim.SGD(list(groups.values()), lr=lr, momentum=momentum)

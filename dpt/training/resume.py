@@ -138,7 +138,11 @@ class RunState(Callback):
         if not isinstance(trainer.strategy, FSDPStrategy):
             saved = checkpoint["optimizer_states"][0]["param_groups"]
             new = pl_module.optimizer_factory(pl_module.model).param_groups
-            sizes = [{g["name"]: len(g["params"]) for g in groups} for groups in (saved, new)]
+            kind = new[0]["kind"]  # checkpoints written before kinds were saved have none
+            sizes = [
+                {(g["name"], g.get("kind", kind)): len(g["params"]) for g in groups}
+                for groups in (saved, new)
+            ]
             moments = checkpoint["optimizer_states"][0]["state"]  # by parameter index
             shapes = dict(enumerate(p.shape for g in new for p in g["params"]))
             wrong = any(
@@ -149,9 +153,9 @@ class RunState(Callback):
             )
             if sizes[0] != sizes[1] or wrong:
                 raise ValueError(
-                    "resume: other parameters are trained, or in other groups: restore "
-                    "optim.layer_decay and callbacks.freeze.parts, or start a new run from its "
-                    "weights: model.weights=RUN/checkpoints/last.ckpt"
+                    "resume: other parameters are trained, in other groups or by another "
+                    "optimiser: restore optim and callbacks.freeze.parts, or start a new run from "
+                    "its weights: model.weights=RUN/checkpoints/last.ckpt"
                 )
         step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
         if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:
