@@ -1,4 +1,4 @@
-"""Loss of pairs of embeddings against all other pairs of a step."""
+"""Losses between embeddings, or between views, of all images of a step, in all processes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,63 @@ def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
         A scalar, at least 0.
     """
     images, texts = at_least_float32(images), at_least_float32(texts)
-    all_images, all_texts, all_groups, first = images, texts, groups, 0
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        all_images = torch.cat(all_gather(images.contiguous()))
-        all_texts = torch.cat(all_gather(texts.contiguous()))
-        all_groups = torch.cat(all_gather(groups))
-        first = dist.get_rank() * len(images)
-    own = first + torch.arange(len(images), device=images.device)
+    own, all_groups = gathered(groups)
     excluded = (groups[:, None] == all_groups).scatter(1, own[:, None], False) | (all_groups < 0)
     known = groups >= 0
     total = images.new_zeros(())
     with torch.autocast(images.device.type, enabled=False):  # logits of 100 are coarse in bfloat16
-        for queries, keys in ((images, all_texts), (texts, all_images)):
-            logits = (queries @ keys.mT).masked_fill(excluded, -torch.inf)[known]
+        for queries, keys in ((images, texts), (texts, images)):
+            logits = (queries @ gathered(keys)[1].mT).masked_fill(excluded, -torch.inf)[known]
             total = total + F.cross_entropy(logits, own[known], reduction="sum")
     return total / (2 * len(images))
+
+
+def nt_xent(projections: Tensor, *, temperature: float) -> Tensor:
+    """The contrastive loss of SimCLR (Chen et al. 2020, equation 1), over the views of all
+    processes, to which gradients flow. The mean over processes is the loss of one with all images.
+
+    Args:
+        projections: float (B, N, E), N views of each image, equally many in each process.
+        temperature: divides the cosines.
+
+    Raises:
+        ValueError: there is one image only.
+    """
+    with torch.autocast(projections.device.type, enabled=False):
+        views = F.normalize(at_least_float32(projections), dim=-1).flatten(0, 1)
+        own, everything = gathered(views)
+        if len(everything) == (count := projections.shape[1]):
+            raise ValueError("contrastive loss: a step needs two images: raise data.batch_size")
+        rows, columns = own[:, None], torch.arange(len(everything), device=own.device)
+        is_self = rows == columns
+        is_positive = (rows // count == columns // count) & ~is_self
+        logits = (views @ everything.mT / temperature).masked_fill(is_self, -torch.inf)
+        return (logits.logsumexp(1, keepdim=True) - logits)[is_positive].mean()
+
+
+def dino_loss(
+    student: Tensor, teacher: Tensor, center: Tensor, temperature: float, teacher_temperature: float
+) -> Tensor:
+    """Cross-entropy of the teacher's and the student's distributions over prototypes, averaged over
+    all pairs of different views (Caron et al. 2021, algorithm 1 and equation 3).
+
+    Args:
+        student, teacher: float (B, V, K), and (B, N, K) of the first N views.
+        center: float (K,), subtracted from ``teacher``.
+        temperature, teacher_temperature: divide ``student`` and the centred ``teacher``.
+    """
+    with torch.autocast(student.device.type, enabled=False):
+        logs = (at_least_float32(student) / temperature).log_softmax(-1)
+        targets = ((at_least_float32(teacher) - center) / teacher_temperature).softmax(-1)
+        entropies = -torch.einsum("bnk,bvk->nv", targets, logs) / len(student)
+    same = torch.eye(*entropies.shape, dtype=torch.bool, device=entropies.device)
+    return entropies[~same].mean()
+
+
+def gathered(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of ``rows`` among those of all processes, and those, through which gradients flow;
+    each process has equally many."""
+    places = torch.arange(len(rows), device=rows.device)
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return places, rows
+    return dist.get_rank() * len(rows) + places, torch.cat(all_gather(rows.contiguous()))

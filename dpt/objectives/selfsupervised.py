@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dpt.depthmath import at_least_float32
-from dpt.losses.selfsupervised import dino_loss, nt_xent
+from dpt.losses.contrastive import dino_loss, nt_xent
 from dpt.metrics.image import EmbeddingMetrics
 from dpt.objectives.base import Objective, Outputs
 from dpt.types import NO_CLASS, Batch
