@@ -111,11 +111,16 @@ def test_every_task_runs_on_two_ranks(tmp_path, task, metrics):
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 4
 
 
+SEMI_SUPERVISED = ("data.labelled=1", "data.unlabelled=true", "augment.strong=1",
+                   "task.teacher=ema", "task.teacher_start=0")  # fmt: skip
+
+
 @pytest.mark.slow
-def test_partial_labels_and_sizes_on_two_ranks(tmp_path, evaluate, scores, dense_data):
-    """A rank may meet batches without any label of one kind."""
+@pytest.mark.parametrize("teacher", [(), SEMI_SUPERVISED], ids=["", "average"])
+def test_partial_labels_and_sizes_on_two_ranks(tmp_path, evaluate, scores, dense_data, teacher):
+    """A rank may meet batches without any label of one kind, or with labels alone."""
     run, _ = train(tmp_path / "runs", "task=joint", *dense_data, "data.batch_size=1",
-                   "trainer.max_steps=3")  # fmt: skip
+                   "trainer.max_steps=3", *teacher)  # fmt: skip
     checkpoint = run / "checkpoints/last.ckpt"
     two = scores(score(tmp_path / "two", checkpoint, *dense_data))
     assert_close(two, scores(evaluate(tmp_path / "one", checkpoint, *dense_data)))
