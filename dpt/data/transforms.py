@@ -42,7 +42,7 @@ class TrainTransform:
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
         strong: strength in 0..1 of a second picture, ``strong``, of images without labels, see
-            :func:`strongly_changed`; 0 for none.
+            :func:`strongly_changed`; their first keeps its colours. 0 for none.
         views: number of random views of at least a quarter of the photo, see :func:`random_view`.
         crops: number of random views of at most a quarter (DINO's local crops).
         crop_size: [h, w] of the crops; None is half of ``image_size``.
@@ -88,9 +88,8 @@ class TrainTransform:
         self.zoom_scales_depth = zoom_scales_depth
         self.color = float(color)
         self.strong = float(strong)
-        self._compose = _compose(
-            hflip=hflip, rotate=rotate, gamma=gamma, grayscale=grayscale, blur=blur
-        )
+        self._moves = _compose(hflip=hflip, rotate=rotate)
+        self._colors = _compose(gamma=gamma, grayscale=grayscale, blur=blur)
 
     def __call__(self, sample: Sample, *, seed: int) -> Sample:
         """The same seed gives the same result; the arrays of ``sample`` are not written to."""
@@ -111,18 +110,13 @@ class TrainTransform:
             valid = cut(resize_map, sample["valid"], False)
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             arrays["depth"] = np.where(valid, depth * factor, np.float32(0))
+        arrays = _apply(self._moves, arrays, random)
+        image = arrays["image"]
         if self.color and random.random() < 0.8:
-            arrays["image"] = change_colors(arrays["image"], **draw_colors(random, self.color))
-        elif np.may_share_memory(arrays["image"], sample["image"]):
-            arrays["image"] = arrays["image"].copy()
-        if self._compose is not None:
-            # Compose.set_random_seed would give all steps one seed, so that they draw equal numbers
-            for step in self._compose.transforms:
-                step.set_random_seed(int(random.integers(2**32)))
-            arrays = self._compose(**arrays)
+            image = change_colors(image, **draw_colors(random, self.color))
+        image = _apply(self._colors, {"image": image}, random)["image"]
 
         out = sample.copy()
-        out["image"] = arrays["image"]
         if "labels" in sample:
             out["labels"] = arrays["labels"] - np.uint8(1)
         if "objects" in sample:
@@ -131,7 +125,10 @@ class TrainTransform:
             out["depth"] = arrays["depth"]
             out["valid"] = arrays["depth"] > 0
         if self.strong and not {"labels", "depth"} & sample.keys():
-            out["strong"] = strongly_changed(out["image"], random, self.strong)
+            out["strong"] = strongly_changed(image, random, self.strong)
+            image = arrays["image"]
+        shared = np.may_share_memory(image, sample["image"])
+        out["image"] = image.copy() if shared else image
         for key, (count, size, area) in self.views.items():
             found = [random_view(sample["image"], random, size, area) for _ in range(count)]
             if found:
@@ -254,7 +251,14 @@ def random_view(
     return np.where(view < GREY, view, 255 - view) if random.random() < 0.1 else view
 
 
-def _compose(*, hflip: float, rotate: float, gamma: float, grayscale: float, blur: float) -> Any:
+def _compose(
+    *,
+    hflip: float = 0.0,
+    rotate: float = 0.0,
+    gamma: float = 0.0,
+    grayscale: float = 0.0,
+    blur: float = 0.0,
+) -> Any:
     """One albumentations pipeline for image and maps together, or None if it would be empty."""
     if not (hflip or rotate or gamma or grayscale or blur):
         return None
@@ -282,3 +286,13 @@ def _compose(*, hflip: float, rotate: float, gamma: float, grayscale: float, blu
         additional_targets={"labels": "mask", "objects": "mask", "depth": "mask"},
         strict=True,
     )
+
+
+def _apply(compose: Any, arrays: dict[str, Any], random: np.random.Generator) -> dict[str, Any]:
+    """What the pipeline makes of the arrays."""
+    if compose is None:
+        return arrays
+    # Compose.set_random_seed would give all steps one seed, so that they draw equal numbers
+    for step in compose.transforms:
+        step.set_random_seed(int(random.integers(2**32)))
+    return compose(**arrays)

@@ -111,14 +111,14 @@ class Objective(nn.Module, ABC):
         return self.weight * F.l1_loss(outputs[self.head], teacher_outputs[self.head])
 
     def pseudo_labels(
-        self, outputs: Outputs, size: tuple[int, int], *, threshold: float
+        self, outputs: Outputs, size: tuple[int, int], *, share: float
     ) -> dict[str, Tensor]:
         """Entries of a batch that a teacher's outputs give; the default is none.
 
         Args:
             outputs: as in :meth:`distil`.
             size: (H, W) of maps.
-            threshold: smallest probability of a class that counts.
+            share: of the pixels of each class, the most certain of which count.
         """
         return {}
 

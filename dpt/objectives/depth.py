@@ -107,7 +107,7 @@ class DepthObjective(Objective):
         return (error > limit).view_as(valid) & rows[:, None, None]
 
     def pseudo_labels(
-        self, outputs: Outputs, size: tuple[int, int], *, threshold: float
+        self, outputs: Outputs, size: tuple[int, int], *, share: float
     ) -> dict[str, Tensor]:
         return {"depth": outputs["depth"].float(), "valid": outputs["depth"] > 0}
 

@@ -98,12 +98,17 @@ class SegmentationObjective(PixelClassObjective):
         return self.weight * softened_divergence(student, teacher, temperature=temperature)
 
     def pseudo_labels(
-        self, outputs: Outputs, size: tuple[int, int], *, threshold: float
+        self, outputs: Outputs, size: tuple[int, int], *, share: float
     ) -> dict[str, Tensor]:
-        """Classes, ignored where they are not certain."""
+        """Classes, of each the most certain ``share`` of its pixels; the others are ignored."""
         logits = upsample(outputs["segmentation"].float(), size)
         probability, ids = logits.softmax(dim=1).max(dim=1)
-        return {"labels": ids.where(probability >= threshold, IGNORE_INDEX).to(torch.uint8)}
+        labels = torch.full_like(ids, IGNORE_INDEX, dtype=torch.uint8)
+        for k in ids.unique():
+            values = probability[ids == k]
+            limit = values.kthvalue(1 + int((1 - share) * (len(values) - 1))).values
+            labels[(ids == k) & (probability >= limit)] = k.to(torch.uint8)
+        return {"labels": labels}
 
     def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
         """Logits (1, K, h, w) to class ids (1, H, W): the argmax of resized logits, or of resized

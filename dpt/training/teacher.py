@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from dpt.depthmath import inverse_depth
 from dpt.model import DPT
 from dpt.objectives.base import Objective
-from dpt.types import Batch
+from dpt.types import IGNORE_INDEX, Batch
 from dpt.validation import Share, validate
 
 log = logging.getLogger("dpt")
@@ -143,17 +143,17 @@ class SelfTeacher(MovingAverage):
 class AverageTeacher(MovingAverage):
     """Semi-supervised: a moving average of the trained model labels the images without labels.
 
-    The average sees an image as it is, the trained model its strongly changed copy, with rectangles
-    from another such image (CutMix, Yun et al. 2019). As in FixMatch (Sohn et al. 2020), a class
-    counts where it is certain. The scheme for pixels is that of UniMatch (Yang et al. 2023; 2025,
-    V2, without its dropout of features); for depth see Depth Anything (Yang et al. 2024), whose
-    teacher is trained first.
+    The average sees an image as it is, the trained model its strongly changed copy (FixMatch, Sohn
+    et al. 2020), onto which a part of an image with labels is pasted, with those labels: half of
+    its classes (DACS, Tranheden et al. 2021, section 3.1) or, without classes, a rectangle (CutMix,
+    Yun et al. 2019). Otherwise the rare classes, which the average finds last, would vanish.
 
     Args:
         model: the trained model; it is copied.
         objectives: of the model.
         decay: of the average; after n steps at most (1 + n) / (10 + n).
-        threshold: smallest probability of a class that counts.
+        share: of the pixels of each class that the average finds, its most certain ones count
+            (Zou et al. 2018, section 4).
         start: share of the run after which the average labels images.
     """
 
@@ -163,29 +163,31 @@ class AverageTeacher(MovingAverage):
         model: DPT,
         objectives: Mapping[str, Objective],
         decay: float = 0.996,
-        threshold: float = 0.95,
-        start: float = 0.2,
+        share: float = 0.7,
+        start: float = 0.3,
     ) -> None:
         super().__init__(model, ema(decay))
         self.objectives = list(objectives.values())
-        self.threshold, self.start = threshold, start
+        self.share, self.start = share, start
 
     def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
         if "strong" not in batch or progress < self.start:
             return batch
         rows, images = batch["unlabelled"], batch["image"]
         outputs = predict(self.average.module, images[rows])
-        height, width = images.shape[-2:]
+        size = (images.shape[-2], images.shape[-1])
         found = {"image": batch["strong"][rows]}
         for objective in self.objectives:
-            found |= objective.pseudo_labels(outputs, (height, width), threshold=self.threshold)
-        cut = cutmix_areas(len(found["image"]), (height, width), step=step).to(images.device)
-        completed = cast(dict[str, Any], batch.copy())
-        for key, values in found.items():
-            area = cut[:, None] if key == "image" else cut
-            values = torch.where(area, values.roll(1, 0), values)
-            completed[key] = completed[key].index_put((rows,), values)
-        return cast(Batch, completed)
+            found |= objective.pseudo_labels(outputs, size, share=self.share)
+        inputs, (missing,) = cast(dict[str, Any], batch), rows.nonzero(as_tuple=True)
+        if len(known := (~rows).nonzero()[:, 0]):
+            partners = known[torch.arange(len(missing), device=known.device) % len(known)]
+            areas = pasted_areas(batch, partners, size, step=step)
+            for key, values in found.items():
+                area = areas[:, None] if key == "image" else areas
+                found[key] = torch.where(area, inputs[key][partners], values)
+        completed = {key: inputs[key].index_put((missing,), v) for key, v in found.items()}
+        return cast(Batch, inputs | completed)
 
 
 @torch.no_grad()
@@ -200,21 +202,27 @@ def predict(model: DPT, images: Tensor) -> dict[str, Tensor]:
     return outputs
 
 
-def cutmix_areas(count: int, size: tuple[int, int], *, step: int) -> Tensor:
-    """A rectangle in each of ``count`` images of ``size`` (H, W), with probability 0.5, as bool
-    (count, H, W).
+def pasted_areas(batch: Batch, rows: Tensor, size: tuple[int, int], *, step: int) -> Tensor:
+    """The parts of the images ``rows`` that are pasted, bool (N, H, W) for ``size`` (H, W).
 
-    Its area is 2 % to 40 % of the image, its aspect ratio 0.3 to 3.3 (UniMatch's code). It depends
-    on the arguments alone, so that an interruption changes nothing.
+    They are half of the classes of the image's labels. Without labels they are, with probability
+    0.5, a rectangle of 2 % to 40 % of the image and an aspect ratio of 0.3 to 3.3 (UniMatch's
+    code). They depend on the arguments alone, so that an interruption changes nothing.
     """
-    random = np.random.default_rng((step, count))
-    areas = torch.zeros(count, *size, dtype=torch.bool)
-    for area in areas:
-        share, ratio = random.uniform(0.02, 0.4), np.exp(random.uniform(-1.2, 1.2))
-        sides = np.sqrt(share * np.array([ratio, 1 / ratio])) * size
-        h, w = np.minimum(sides.round().astype(int), size)
-        top, left = random.integers(size[0] - h + 1), random.integers(size[1] - w + 1)
-        area[top : top + h, left : left + w] = bool(random.random() < 0.5)
+    random = np.random.default_rng((step, len(rows)))
+    areas = torch.zeros(len(rows), *size, dtype=torch.bool, device=rows.device)
+    for area, row in zip(areas, rows, strict=True):
+        classes = batch["labels"][row].unique() if "labels" in batch else rows[:0]
+        classes = classes[classes != IGNORE_INDEX]
+        if len(classes):
+            chosen = torch.from_numpy(random.permutation(len(classes))[: (len(classes) + 1) // 2])
+            area |= torch.isin(batch["labels"][row], classes[chosen.to(classes.device)])
+        elif random.random() < 0.5:
+            share, ratio = random.uniform(0.02, 0.4), np.exp(random.uniform(-1.2, 1.2))
+            sides = np.sqrt(share * np.array([ratio, 1 / ratio])) * size
+            h, w = np.minimum(sides.round().astype(int), size)
+            top, left = random.integers(size[0] - h + 1), random.integers(size[1] - w + 1)
+            area[top : top + h, left : left + w] = True
     return areas
 
 
@@ -237,7 +245,7 @@ def make_teacher(
     if path is None:
         return Teacher()
     if path == "ema":
-        names = ("decay", "threshold", "start")
+        names = ("decay", "share", "start")
         shares = {k: validate(Share, task[f"teacher_{k}"], f"task.teacher_{k}") for k in names}
         return AverageTeacher(model=model, objectives=objectives, **shares)
     if path == "self":

@@ -10,7 +10,7 @@ from PIL import Image
 from dpt.data import TrainTransform, collate_train
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
-from dpt.training.teacher import AverageTeacher, cutmix_areas, predict
+from dpt.training.teacher import AverageTeacher, pasted_areas, predict
 from dpt.types import IGNORE_INDEX
 
 SIZE = (32, 48)
@@ -33,7 +33,7 @@ def photos(tmp_path):
     return ("data=folder", f"data.root={root}", "data.labels=masks", "data.num_classes=3",
             "data.depth=depth", "data.max_depth=10", "data.labelled=2",
             "data.unlabelled=true", "augment.strong=1", "task.teacher=ema",
-            "task.teacher_start=0", "task.teacher_threshold=0.34")  # fmt: skip
+            "task.teacher_start=0")  # fmt: skip
 
 
 def batch(count=4, labelled=2):
@@ -69,21 +69,26 @@ def test_images_without_labels_get_those_of_the_average():
         outputs["segmentation"], size=SIZE, mode="bilinear", align_corners=True
     )
     probability, ids = logits.softmax(1).max(1)
-    ours.threshold = float(probability.median())
+    ours.share = 0.25
     after = ours.complete(before, step=3, progress=0.0)
     for key in ("image", "labels", "depth", "valid"):
         assert torch.equal(after[key][:2], before[key][:2]), key
     assert before["unlabelled"].tolist() == [False, False, True, True]
-    area = cutmix_areas(2, SIZE, step=3)
-    assert area.any()  # else the test says nothing of CutMix
-    strong = before["strong"][2:]
-    assert torch.equal(after["image"][2:], torch.where(area[:, None], strong.flip(0), strong))
-    depth = torch.where(area, outputs["depth"].flip(0), outputs["depth"])
-    assert torch.equal(after["depth"][2:], depth)
+    area = pasted_areas(before, torch.tensor([0, 1]), SIZE, step=3)
+    for key, found in (("image", before["strong"][2:]), ("depth", outputs["depth"])):
+        where = area[:, None] if key == "image" else area
+        assert torch.equal(after[key][2:], torch.where(where, before[key][:2], found)), key
     assert after["valid"][2:].all()
-    sure = ids.where(probability >= ours.threshold, IGNORE_INDEX)
-    assert 0 < (sure == IGNORE_INDEX).float().mean() < 1
-    assert torch.equal(after["labels"][2:].long(), torch.where(area, sure.flip(0), sure))
+    labels = after["labels"][2:]
+    assert torch.equal(labels[area], before["labels"][:2][area])
+    for k in range(3):
+        is_class, counted = (ids == k) & ~area, (labels == k) & ~area
+        assert (is_class | ~counted).all()
+        if is_class.any():
+            left_out = probability[is_class & ~counted]
+            assert left_out.max() <= probability[counted].min()
+    known = labels[~area] != IGNORE_INDEX
+    assert 0.1 < known.float().mean() < 0.5  # a quarter
 
 
 def test_before_its_start_it_changes_nothing():
@@ -120,13 +125,25 @@ def test_the_worst_tenth_of_pseudo_depth_is_left_out():
     assert worst.sum() == 10
 
 
-def test_rectangles_depend_on_the_step_alone():
-    areas = [cutmix_areas(64, (40, 60), step=step) for step in (1, 1, 2)]
+def test_half_of_the_classes_are_pasted_or_a_rectangle():
+    labels = torch.arange(4).repeat_interleave(12).expand(64, 32, 48).to(torch.uint8).clone()
+    labels[..., :12] = IGNORE_INDEX
+    rows = torch.arange(64)
+    areas = [pasted_areas({"labels": labels}, rows, SIZE, step=step) for step in (1, 1, 2)]
     assert torch.equal(areas[0], areas[1])
     assert not torch.equal(areas[0], areas[2])
-    shares = areas[0].float().mean((1, 2))
+    assert {len(labels[k][areas[0][k]].unique()) for k in rows} == {2}  # of three classes
+    assert (labels[areas[0]] != IGNORE_INDEX).all()
+    shares = pasted_areas({}, rows, SIZE, step=1).float().mean((1, 2))
     assert 0.3 < (shares > 0).float().mean() < 0.7
     assert shares.max() <= 0.42
+
+
+def test_without_an_image_with_labels_nothing_is_pasted():
+    ours, _ = teacher(start=0.0)
+    before = batch(labelled=0)
+    after = ours.complete(before, step=3, progress=0.0)
+    assert torch.equal(after["image"], before["strong"])
 
 
 def content(folder):
