@@ -30,6 +30,7 @@ _MAPS: dict[str, dict[str, tuple[float, type]]] = {
     "depth": {"depth": (0, np.float32), "valid": (False, bool)},
 }
 """The maps of each dense target; value and dtype where a sample has none."""
+_DENSE = ("labels", "objects", "depth", "valid")
 _SCALARS: dict[str, tuple[float, torch.dtype]] = {
     "class_id": (NO_CLASS, torch.int64),
     "value": (float("nan"), torch.float32),
@@ -42,17 +43,38 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
     if len(sizes) > 1:
         raise DataError(f"images of one batch differ in size {sorted(sizes)}: set data.image_size")
     batch = _collate(samples, targets)
-    if any("strong" in s for s in samples):
-        strong = np.stack([s.get("strong", s["image"]) for s in samples])
-        batch["strong"] = torch.from_numpy(strong).permute(0, 3, 1, 2)
-        batch["unlabelled"] = torch.tensor(["strong" in s for s in samples])
     values = cast(Sequence[dict[str, Any]], samples)
     for kind in {"views", "crops"} & values[0].keys():
         batch[kind] = torch.from_numpy(np.stack([s[kind] for s in values])).movedim(-1, -3)
-    for key in ("labels", "objects", "depth", "valid"):
+    for key in _DENSE:
         if key in batch:
             batch[key] = torch.stack(batch[key])
+    unlabelled = torch.tensor(["strong" in s for s in samples])
+    if unlabelled.any():
+        strong = np.stack([s.get("strong", s["image"]) for s in samples])
+        batch |= {"strong": torch.from_numpy(strong).permute(0, 3, 1, 2), "unlabelled": unlabelled}
+    if parts := [k for k, s in enumerate(samples) if "part" in s]:
+        _paste(batch, samples, parts)
     return cast(Batch, batch)
+
+
+def _paste(batch: dict[str, Any], samples: Sequence[Sample], parts: Sequence[int]) -> None:
+    """Pastes on each image the part of the next one that has a part, in the order of ``parts``.
+
+    Images without labels keep ``image``, and ``strong`` is changed.
+    """
+    sources = [next((j for j in parts if j > k), parts[0]) for k in range(len(samples))]
+    area = torch.from_numpy(np.stack([samples[j]["part"] for j in sources]))
+    inputs = {key: batch[key] for key in ("image", "strong", *_DENSE) if key in batch}
+    for key, values in inputs.items():
+        pasted = values[sources]
+        if key == "objects":  # ids must stay different from those of the image below
+            pasted = torch.where(pasted > 0, pasted + values.amax((1, 2), keepdim=True), 0)
+        where = area[:, None] if key in ("image", "strong") else area
+        if key == "image" and "unlabelled" in batch:
+            where = where & ~batch["unlabelled"][:, None, None, None]
+        batch[key] = torch.where(where, pasted, values)
+    batch["pasted"] = area
 
 
 def collate_eval(samples: Sequence[Sample], targets: Sequence[Target] = ()) -> Batch:

@@ -43,6 +43,9 @@ class TrainTransform:
         blur: probability of a Gaussian blur.
         strong: strength in 0..1 of a second picture, ``strong``, of images without labels, see
             :func:`strongly_changed`; their first keeps its colours. 0 for none.
+        paste: probability that a part of another image of the batch, with its labels, is pasted on
+            this one: half of that image's classes (ClassMix, Olsson et al. 2021) or, where it has
+            depth alone, a rectangle (CutMix, Yun et al. 2019); see :func:`part_to_paste`.
         views: number of random views of at least a quarter of the photo, see :func:`random_view`.
         crops: number of random views of at most a quarter (DINO's local crops).
         crop_size: [h, w] of the crops; None is half of ``image_size``.
@@ -62,6 +65,7 @@ class TrainTransform:
         grayscale: float = 0.0,
         blur: float = 0.0,
         strong: float = 0.0,
+        paste: float = 0.0,
         views: int = 0,
         crops: int = 0,
         crop_size: Sequence[int] | None = None,
@@ -69,7 +73,8 @@ class TrainTransform:
     ) -> None:
         limits = {"hflip": (hflip, 1), "color": (color, 1), "gamma": (gamma, 1),
                   "grayscale": (grayscale, 1), "blur": (blur, 1), "strong": (strong, 1),
-                  "rotate": (rotate, 180), "views": (views, 64), "crops": (crops, 64)}  # fmt: skip
+                  "paste": (paste, 1), "rotate": (rotate, 180), "views": (views, 64),
+                  "crops": (crops, 64)}  # fmt: skip
         for name, (value, most) in limits.items():
             if not 0 <= value <= most:
                 raise ValueError(f"augment.{name}={value} must lie in 0..{most}")
@@ -88,6 +93,7 @@ class TrainTransform:
         self.zoom_scales_depth = zoom_scales_depth
         self.color = float(color)
         self.strong = float(strong)
+        self.paste = float(paste)
         self._moves = _compose(hflip=hflip, rotate=rotate)
         self._colors = _compose(gamma=gamma, grayscale=grayscale, blur=blur)
 
@@ -129,6 +135,8 @@ class TrainTransform:
             image = arrays["image"]
         shared = np.may_share_memory(image, sample["image"])
         out["image"] = image.copy() if shared else image
+        if self.paste and {"labels", "depth"} & sample.keys():
+            out["part"] = part_to_paste(out, random, self.paste)
         for key, (count, size, area) in self.views.items():
             found = [random_view(sample["image"], random, size, area) for _ in range(count)]
             if found:
@@ -228,6 +236,27 @@ def strongly_changed(image: np.ndarray, random: np.random.Generator, strength: f
     if random.random() < 0.5 * strength:
         changed = cv2.GaussianBlur(changed, (0, 0), random.uniform(0.1, 2.0))
     return changed
+
+
+def part_to_paste(sample: Sample, random: np.random.Generator, probability: float) -> np.ndarray:
+    """A part of the image, bool (H, W), which :func:`dpt.data.collate_train` pastes on another.
+
+    It has half of the classes in ``labels``. Without labels it is a rectangle of 2 % to 40 % of the
+    image with an aspect ratio of 0.3 to 3.3. With 1 - ``probability`` it is empty.
+    """
+    height, width = sample["image"].shape[:2]
+    part = np.zeros((height, width), bool)
+    if random.random() >= probability:
+        return part
+    if "labels" in sample:
+        classes = np.setdiff1d(sample["labels"], [IGNORE_INDEX])
+        return np.isin(sample["labels"], random.permutation(classes)[: (len(classes) + 1) // 2])
+    share, ratio = random.uniform(0.02, 0.4), np.exp(random.uniform(-1.2, 1.2))
+    h = min(height, max(1, round(height * np.sqrt(share * ratio))))
+    w = min(width, max(1, round(width * np.sqrt(share / ratio))))
+    top, left = random.integers(height - h + 1), random.integers(width - w + 1)
+    part[top : top + h, left : left + w] = True
+    return part
 
 
 def random_view(

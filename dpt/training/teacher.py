@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Self, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
@@ -15,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from dpt.depthmath import inverse_depth
 from dpt.model import DPT
 from dpt.objectives.base import Objective
-from dpt.types import IGNORE_INDEX, Batch
+from dpt.types import Batch
 from dpt.validation import Share, validate
 
 log = logging.getLogger("dpt")
@@ -144,9 +143,8 @@ class AverageTeacher(MovingAverage):
     """Semi-supervised: a moving average of the trained model labels the images without labels.
 
     The average sees an image as it is, the trained model its strongly changed copy (FixMatch, Sohn
-    et al. 2020), onto which a part of an image with labels is pasted, with those labels: half of
-    its classes (DACS, Tranheden et al. 2021, section 3.1) or, without classes, a rectangle (CutMix,
-    Yun et al. 2019). Otherwise the rare classes, which the average finds last, would vanish.
+    et al. 2020), onto which ``augment.paste`` pastes classes of an image with labels, as in DACS
+    (Tranheden et al. 2021): else rare classes, which the average finds last, would vanish.
 
     Args:
         model: the trained model; it is copied.
@@ -179,15 +177,12 @@ class AverageTeacher(MovingAverage):
         found = {"image": batch["strong"][rows]}
         for objective in self.objectives:
             found |= objective.pseudo_labels(outputs, size, share=self.share)
-        inputs, (missing,) = cast(dict[str, Any], batch), rows.nonzero(as_tuple=True)
-        if len(known := (~rows).nonzero()[:, 0]):
-            partners = known[torch.arange(len(missing), device=known.device) % len(known)]
-            areas = pasted_areas(batch, partners, size, step=step)
-            for key, values in found.items():
-                area = areas[:, None] if key == "image" else areas
-                found[key] = torch.where(area, inputs[key][partners], values)
-        completed = {key: inputs[key].index_put((missing,), v) for key, v in found.items()}
-        return cast(Batch, inputs | completed)
+        inputs, (places,) = cast(dict[str, Any], batch), rows.nonzero(as_tuple=True)
+        for key, values in found.items():
+            if key != "image" and "pasted" in batch:  # there the labels are known
+                values = torch.where(batch["pasted"][rows], inputs[key][rows], values)
+            found[key] = inputs[key].index_put((places,), values)
+        return cast(Batch, inputs | found)
 
 
 @torch.no_grad()
@@ -200,30 +195,6 @@ def predict(model: DPT, images: Tensor) -> dict[str, Tensor]:
         if spec.is_inverse_depth:
             outputs[name] = inverse_depth(outputs[name], outputs[name] > 0)
     return outputs
-
-
-def pasted_areas(batch: Batch, rows: Tensor, size: tuple[int, int], *, step: int) -> Tensor:
-    """The parts of the images ``rows`` that are pasted, bool (N, H, W) for ``size`` (H, W).
-
-    They are half of the classes of the image's labels. Without labels they are, with probability
-    0.5, a rectangle of 2 % to 40 % of the image and an aspect ratio of 0.3 to 3.3 (UniMatch's
-    code). They depend on the arguments alone, so that an interruption changes nothing.
-    """
-    random = np.random.default_rng((step, len(rows)))
-    areas = torch.zeros(len(rows), *size, dtype=torch.bool, device=rows.device)
-    for area, row in zip(areas, rows, strict=True):
-        classes = batch["labels"][row].unique() if "labels" in batch else rows[:0]
-        classes = classes[classes != IGNORE_INDEX]
-        if len(classes):
-            chosen = torch.from_numpy(random.permutation(len(classes))[: (len(classes) + 1) // 2])
-            area |= torch.isin(batch["labels"][row], classes[chosen.to(classes.device)])
-        elif random.random() < 0.5:
-            share, ratio = random.uniform(0.02, 0.4), np.exp(random.uniform(-1.2, 1.2))
-            sides = np.sqrt(share * np.array([ratio, 1 / ratio])) * size
-            h, w = np.minimum(sides.round().astype(int), size)
-            top, left = random.integers(size[0] - h + 1), random.integers(size[1] - w + 1)
-            area[top : top + h, left : left + w] = True
-    return areas
 
 
 def ema(decay: float) -> Callable[[Any, Any, Any], Any]:

@@ -10,7 +10,7 @@ from PIL import Image
 from dpt.data import TrainTransform, collate_train
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
-from dpt.training.teacher import AverageTeacher, pasted_areas, predict
+from dpt.training.teacher import AverageTeacher, predict
 from dpt.types import IGNORE_INDEX
 
 SIZE = (32, 48)
@@ -38,7 +38,7 @@ def photos(tmp_path):
 
 def batch(count=4, labelled=2):
     random = np.random.default_rng(0)
-    transform = TrainTransform(image_size=SIZE, strong=1.0)
+    transform = TrainTransform(image_size=SIZE, strong=1.0, paste=1.0)
     samples = []
     for i in range(count):
         sample = {"image": random.integers(0, 255, (*SIZE, 3), np.uint8)}
@@ -74,17 +74,16 @@ def test_images_without_labels_get_those_of_the_average():
     for key in ("image", "labels", "depth", "valid"):
         assert torch.equal(after[key][:2], before[key][:2]), key
     assert before["unlabelled"].tolist() == [False, False, True, True]
-    area = pasted_areas(before, torch.tensor([0, 1]), SIZE, step=3)
-    for key, found in (("image", before["strong"][2:]), ("depth", outputs["depth"])):
-        where = area[:, None] if key == "image" else area
-        assert torch.equal(after[key][2:], torch.where(where, before[key][:2], found)), key
+    assert torch.equal(after["image"][2:], before["strong"][2:])
+    area, labels = before["pasted"][2:], after["labels"][2:]
+    assert 0.2 < area.float().mean() < 0.8
+    assert torch.equal(after["depth"][2:], torch.where(area, before["depth"][2:], outputs["depth"]))
     assert after["valid"][2:].all()
-    labels = after["labels"][2:]
-    assert torch.equal(labels[area], before["labels"][:2][area])
+    assert torch.equal(labels[area], before["labels"][2:][area])
     for k in range(3):
         is_class, counted = (ids == k) & ~area, (labels == k) & ~area
         assert (is_class | ~counted).all()
-        if is_class.any():
+        if counted.any():
             left_out = probability[is_class & ~counted]
             assert left_out.max() <= probability[counted].min()
     known = labels[~area] != IGNORE_INDEX
@@ -123,27 +122,6 @@ def test_the_worst_tenth_of_pseudo_depth_is_left_out():
     worst = objective.is_worst(prediction, truth, torch.ones(2, 10, 10, dtype=torch.bool), rows)
     assert worst[1, 0].all()
     assert worst.sum() == 10
-
-
-def test_half_of_the_classes_are_pasted_or_a_rectangle():
-    labels = torch.arange(4).repeat_interleave(12).expand(64, 32, 48).to(torch.uint8).clone()
-    labels[..., :12] = IGNORE_INDEX
-    rows = torch.arange(64)
-    areas = [pasted_areas({"labels": labels}, rows, SIZE, step=step) for step in (1, 1, 2)]
-    assert torch.equal(areas[0], areas[1])
-    assert not torch.equal(areas[0], areas[2])
-    assert {len(labels[k][areas[0][k]].unique()) for k in rows} == {2}  # of three classes
-    assert (labels[areas[0]] != IGNORE_INDEX).all()
-    shares = pasted_areas({}, rows, SIZE, step=1).float().mean((1, 2))
-    assert 0.3 < (shares > 0).float().mean() < 0.7
-    assert shares.max() <= 0.42
-
-
-def test_without_an_image_with_labels_nothing_is_pasted():
-    ours, _ = teacher(start=0.0)
-    before = batch(labelled=0)
-    after = ours.complete(before, step=3, progress=0.0)
-    assert torch.equal(after["image"], before["strong"])
 
 
 def content(folder):
