@@ -55,6 +55,8 @@ def write_report(
     """
     lower = lower_is_better(scorer.objectives.values())
 
+    names = [scorer.sorted_by(key) for key in scorer.objectives] + [*scorer.whole_scores][:1]
+
     def headline(name: str) -> tuple[Any, ...]:
         """A score, its interval, and by baseline its score and whether it is worse."""
         sign, score = -1 if name in lower else 1, scores[name]
@@ -65,7 +67,7 @@ def write_report(
         path,
         "evaluation.html",
         settings=[(name, str(value)) for name, value in settings.items()],
-        headlines=[headline(scorer.sorted_by(key)) for key in scorer.objectives],
+        headlines=[headline(name) for name in names],
         columns=["metric", "score", "95 % from", "to", "better", *baselines],
         scores=[
             (
