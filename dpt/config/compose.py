@@ -68,7 +68,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
     typed, config = sys.argv, re.sub("[ -]", "_", command)
     # Hydra accepts the flag only before the overrides
-    arguments = sorted(map(_as_choice, arguments), key=lambda a: a not in SWEEP)
+    arguments = sorted(map(_as_hydra_reads, arguments), key=lambda a: a not in SWEEP)
 
     results: dict[str, dict[str, float] | None] = {}  # of each run of a sweep; None: failed
 
@@ -124,9 +124,12 @@ def values_of(overrides: Sequence[str]) -> dict[str, Any]:
         raise ValueError(f"{str(error).splitlines()[0]}: write KEY=VALUE") from None
 
 
-def _as_choice(argument: str) -> str:
-    """``optim='null'`` for ``optim=null``: Hydra does not name a group that is set to no string."""
+def _as_hydra_reads(argument: str) -> str:
+    """``optim='null'`` for ``optim=null``: Hydra does not name a group that is set to no string.
+    The home folder for ``~`` in ``KEY=~/FOLDER``, where the shell leaves it."""
     group, _, value = argument.partition("=")
+    if re.match(r"~(/|$)", value):
+        return f"{group}={os.path.expanduser(value)}"
     if (config_dir() / group).is_dir() and re.fullmatch(r"(?i)null|true|false|[-+.\d]+", value):
         return f"{group}='{value}'"
     return argument

@@ -204,6 +204,7 @@ def test_auto_starts_where_there_is_nothing_and_then_goes_on(train, tmp_path):
     ("change", "message"),
     [
         (["resume=/nowhere"], "resume=/nowhere: not a run's folder"),
+        (["resume=~/nowhere"], f"resume={Path.home()}/nowhere: not a run's folder"),
         (["-m", "resume=auto"], "resume continues one run"),
         (["resume=auto"], "resume=auto needs run_dir=DIR"),
         (["resume=RUN", "trainer.max_steps=9", "trainer.overfit_batches=1"],
