@@ -96,8 +96,9 @@ class DPT(parts.DPT):
 def _local(path: str | Path, revision: str | None) -> Path:
     """``path`` itself, or a download if no such file exists and it reads like a hub name."""
     is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path))
-    if Path(path).exists() or not is_name or Path(path).suffix in WEIGHT_SUFFIXES:
-        return Path(path)
+    local = Path(path).expanduser()
+    if local.exists() or not is_name or local.suffix in WEIGHT_SUFFIXES:
+        return local
     return from_hub(str(path), revision)
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -321,6 +322,8 @@ def test_a_folder_with_a_file_missing(saved, name):
 def test_other_files_are_told_apart(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.pt: no such file"):
         dpt.DPT.from_pretrained(tmp_path / "nowhere.pt")
+    with pytest.raises(ValueError, match=rf"{Path.home()}/nowhere\.pt: no such file"):
+        dpt.DPT.from_pretrained("~/nowhere.pt")
     torch.save({"model": {"x": torch.ones(1)}}, tmp_path / "other.pt")
     with pytest.raises(ValueError, match=r"other\.pt: of no known format.*model"):
         dpt.DPT.from_pretrained(tmp_path / "other.pt")

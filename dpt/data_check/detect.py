@@ -150,7 +150,8 @@ def _by_names(root: Path, paths: Sequence[str], given: Mapping[str, Any]) -> lis
     if not rows:
         fault = f"no photo pairs with {few(held)}" if held else "photos, but no masks and no depth"
         raise DataError(f"{root}: {fault}: give a photo and its labels one name in folders such as "
-                        "images, masks and depth")  # fmt: skip
+                        "images, masks and depth; if its folders are classes, use python train.py "
+                        "task=classification data=imagefolder data.root=DIR")  # fmt: skip
     return rows
 
 
