@@ -5,6 +5,7 @@ Data flows one way: file -> sample -> batch -> tokens -> maps -> output -> loss,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
@@ -41,6 +42,7 @@ class Sample(TypedDict, total=False):
     caption: str  # what the image shows, never empty
     strong: np.ndarray  # uint8 (H, W, 3), the image of an unlabelled sample, strongly changed
     part: np.ndarray  # bool (H, W), what is pasted on another image (augment.paste)
+    recolor: Callable[[np.ndarray], np.ndarray]  # to do with the image after pasting
     views: np.ndarray  # uint8 (N, H, W, 3), random views of the image (augment.views)
     crops: np.ndarray  # uint8 (M, h, w, 3), smaller views (augment.crops)
     index: int  # position in the data set

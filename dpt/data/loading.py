@@ -55,6 +55,11 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
         batch |= {"strong": torch.from_numpy(strong).permute(0, 3, 1, 2), "unlabelled": unlabelled}
     if parts := [k for k, s in enumerate(samples) if "part" in s]:
         _paste(batch, samples, parts)
+    for k, sample in enumerate(samples):
+        if "recolor" in sample:  # after pasting, so that all parts of an image change alike
+            image = batch["strong" if "strong" in sample else "image"][k]
+            changed = sample["recolor"](np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
+            image.copy_(torch.from_numpy(changed).permute(2, 0, 1))
     return cast(Batch, batch)
 
 

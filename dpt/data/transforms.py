@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import cv2
@@ -117,11 +118,6 @@ class TrainTransform:
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             arrays["depth"] = np.where(valid, depth * factor, np.float32(0))
         arrays = _apply(self._moves, arrays, random)
-        image = arrays["image"]
-        if self.color and random.random() < 0.8:
-            image = change_colors(image, **draw_colors(random, self.color))
-        image = _apply(self._colors, {"image": image}, random)["image"]
-
         out = sample.copy()
         if "labels" in sample:
             out["labels"] = arrays["labels"] - np.uint8(1)
@@ -130,18 +126,31 @@ class TrainTransform:
         if "depth" in sample:
             out["depth"] = arrays["depth"]
             out["valid"] = arrays["depth"] > 0
-        if self.strong and not {"labels", "depth"} & sample.keys():
-            out["strong"] = strongly_changed(image, random, self.strong)
-            image = arrays["image"]
-        shared = np.may_share_memory(image, sample["image"])
-        out["image"] = image.copy() if shared else image
-        if self.paste and {"labels", "depth"} & sample.keys():
-            out["part"] = part_to_paste(out, random, self.paste)
+        image, labelled = arrays["image"], bool({"labels", "depth"} & sample.keys())
+        out["image"] = image.copy() if np.may_share_memory(image, sample["image"]) else image
+        strong = 0.0 if labelled else self.strong
+        recolor = partial(self.recolor, seed=int(random.integers(2**32)), strong=strong)
+        if self.paste:
+            out["recolor"] = recolor
+            if labelled:
+                out["part"] = part_to_paste(out, random, self.paste)
+        if strong:
+            out["strong"] = image if self.paste else recolor(image)
+        elif not self.paste:
+            out["image"] = recolor(out["image"])
         for key, (count, size, area) in self.views.items():
             found = [random_view(sample["image"], random, size, area) for _ in range(count)]
             if found:
                 out[key] = np.stack(found)  # type: ignore[literal-required]
         return out
+
+    def recolor(self, image: np.ndarray, *, seed: int, strong: float = 0.0) -> np.ndarray:
+        """The image, uint8 RGB (H, W, 3), with changed colours; the same seed gives the same."""
+        random = np.random.default_rng(seed)
+        if self.color and random.random() < 0.8:
+            image = change_colors(image, **draw_colors(random, self.color))
+        image = _apply(self._colors, {"image": image}, random)["image"]
+        return strongly_changed(image, random, strong) if strong else image
 
 
 class EvalTransform:

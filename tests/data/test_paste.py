@@ -72,11 +72,24 @@ def test_images_without_labels_get_parts_and_give_none():
         part = torch.from_numpy(before[2]["part"])
         assert torch.equal(batch["pasted"][k], part)
         assert torch.equal(batch["image"][k].permute(1, 2, 0), torch.from_numpy(before[k]["image"]))
-        assert (batch["strong"][k][:, part] == 40 * 2 + 20).all()
+        pasted = np.where(before[2]["part"][..., None], before[2]["image"], before[k]["image"])
+        changed = torch.from_numpy(before[k]["recolor"](pasted))
+        assert torch.equal(batch["strong"][k].permute(1, 2, 0), changed)
         assert (batch["labels"][k][~part] == IGNORE_INDEX).all()
         assert torch.equal(batch["valid"][k], part)
     alone = collate_train(samples(2, plain=(0, 1)), ["labels"])
     assert "pasted" not in alone
+
+
+def test_colours_change_after_pasting():
+    """Of the part, and of the image below it, alike."""
+    transform = TrainTransform(image_size=SIZE, hflip=0, color=1.0, gamma=1.0, paste=1.0)
+    sample = {"image": np.full((*SIZE, 3), 90, np.uint8), "labels": np.eye(*SIZE, dtype=np.uint8)}
+    batch = collate_train([transform(sample, seed=seed) for seed in range(4)], ["labels"])
+    colours = batch["image"].flatten(2).unique(dim=2)
+    assert colours.shape == (4, 3, 1)
+    assert len(colours.unique()) == 4  # each image has its own
+    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
 
 
 def test_probability_and_default():
