@@ -30,7 +30,6 @@ _MAPS: dict[str, dict[str, tuple[float, type]]] = {
     "depth": {"depth": (0, np.float32), "valid": (False, bool)},
 }
 """The maps of each dense target; value and dtype where a sample has none."""
-_DENSE = ("labels", "objects", "depth", "valid")
 _SCALARS: dict[str, tuple[float, torch.dtype]] = {
     "class_id": (NO_CLASS, torch.int64),
     "value": (float("nan"), torch.float32),
@@ -46,40 +45,30 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
     values = cast(Sequence[dict[str, Any]], samples)
     for kind in {"views", "crops"} & values[0].keys():
         batch[kind] = torch.from_numpy(np.stack([s[kind] for s in values])).movedim(-1, -3)
-    for key in _DENSE:
+    for key in ("labels", "objects", "depth", "valid"):
         if key in batch:
             batch[key] = torch.stack(batch[key])
     unlabelled = torch.tensor(["strong" in s for s in samples])
     if unlabelled.any():
         strong = np.stack([s.get("strong", s["image"]) for s in samples])
         batch |= {"strong": torch.from_numpy(strong).permute(0, 3, 1, 2), "unlabelled": unlabelled}
-    if parts := [k for k, s in enumerate(samples) if "part" in s]:
-        _paste(batch, samples, parts)
-    for k, sample in enumerate(samples):
-        if "recolor" in sample:  # after pasting, so that all parts of an image change alike
-            image = batch["strong" if "strong" in sample else "image"][k]
-            changed = sample["recolor"](np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
-            image.copy_(torch.from_numpy(changed).permute(2, 0, 1))
+        _paste(batch, samples)
     return cast(Batch, batch)
 
 
-def _paste(batch: dict[str, Any], samples: Sequence[Sample], parts: Sequence[int]) -> None:
-    """Pastes on each image the part of the next one that has a part, in the order of ``parts``.
-
-    Images without labels keep ``image``, and ``strong`` is changed.
-    """
-    sources = [next((j for j in parts if j > k), parts[0]) for k in range(len(samples))]
-    area = torch.from_numpy(np.stack([samples[j]["part"] for j in sources]))
-    inputs = {key: batch[key] for key in ("image", "strong", *_DENSE) if key in batch}
-    for key, values in inputs.items():
-        pasted = values[sources]
-        if key == "objects":  # ids must stay different from those of the image below
-            pasted = torch.where(pasted > 0, pasted + values.amax((1, 2), keepdim=True), 0)
-        where = area[:, None] if key in ("image", "strong") else area
-        if key == "image" and "unlabelled" in batch:
-            where = where & ~batch["unlabelled"][:, None, None, None]
-        batch[key] = torch.where(where, pasted, values)
-    batch["pasted"] = area
+def _paste(batch: dict[str, Any], samples: Sequence[Sample]) -> None:
+    """Pastes parts of the images with labels, in turn, on ``strong`` and the maps of the others."""
+    maps = [batch[key] for key in ("strong", "labels", "depth", "valid") if key in batch]
+    parts = [k for k, s in enumerate(samples) if "part" in s]
+    others = batch["unlabelled"].nonzero()[:, 0].tolist() if parts else []
+    batch["pasted"] = area = torch.zeros(len(samples), *samples[0]["image"].shape[:2]).bool()
+    for n, k in enumerate(others):
+        source = parts[n % len(parts)]
+        area[k] = torch.from_numpy(samples[source]["part"])
+        for values in (
+            batch[key] for key in ("strong", "labels", "depth", "valid") if key in batch
+        ):
+            values[k] = torch.where(area[k], values[source], values[k])
 
 
 def collate_eval(samples: Sequence[Sample], targets: Sequence[Target] = ()) -> Batch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import cv2
@@ -43,10 +42,8 @@ class TrainTransform:
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
         strong: strength in 0..1 of a second picture, ``strong``, of images without labels, see
-            :func:`strongly_changed`; their first keeps its colours. 0 for none.
-        paste: probability that a part of another image of the batch, with its labels, is pasted on
-            this one: half of that image's classes (ClassMix, Olsson et al. 2021) or, where it has
-            depth alone, a rectangle (CutMix, Yun et al. 2019); see :func:`part_to_paste`.
+            :func:`strongly_changed`; their first keeps its colours. Images with labels get a
+            ``part`` to paste on it, see :func:`part_to_paste`. 0 for none.
         views: number of random views of at least a quarter of the photo, see :func:`random_view`.
         crops: number of random views of at most a quarter (DINO's local crops).
         crop_size: [h, w] of the crops; None is half of ``image_size``.
@@ -66,7 +63,6 @@ class TrainTransform:
         grayscale: float = 0.0,
         blur: float = 0.0,
         strong: float = 0.0,
-        paste: float = 0.0,
         views: int = 0,
         crops: int = 0,
         crop_size: Sequence[int] | None = None,
@@ -74,8 +70,7 @@ class TrainTransform:
     ) -> None:
         limits = {"hflip": (hflip, 1), "color": (color, 1), "gamma": (gamma, 1),
                   "grayscale": (grayscale, 1), "blur": (blur, 1), "strong": (strong, 1),
-                  "paste": (paste, 1), "rotate": (rotate, 180), "views": (views, 64),
-                  "crops": (crops, 64)}  # fmt: skip
+                  "rotate": (rotate, 180), "views": (views, 64), "crops": (crops, 64)}  # fmt: skip
         for name, (value, most) in limits.items():
             if not 0 <= value <= most:
                 raise ValueError(f"augment.{name}={value} must lie in 0..{most}")
@@ -94,7 +89,6 @@ class TrainTransform:
         self.zoom_scales_depth = zoom_scales_depth
         self.color = float(color)
         self.strong = float(strong)
-        self.paste = float(paste)
         self._moves = _compose(hflip=hflip, rotate=rotate)
         self._colors = _compose(gamma=gamma, grayscale=grayscale, blur=blur)
 
@@ -118,6 +112,10 @@ class TrainTransform:
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             arrays["depth"] = np.where(valid, depth * factor, np.float32(0))
         arrays = _apply(self._moves, arrays, random)
+        image = arrays["image"]
+        if self.color and random.random() < 0.8:
+            image = change_colors(image, **draw_colors(random, self.color))
+        image = _apply(self._colors, {"image": image}, random)["image"]
         out = sample.copy()
         if "labels" in sample:
             out["labels"] = arrays["labels"] - np.uint8(1)
@@ -126,31 +124,18 @@ class TrainTransform:
         if "depth" in sample:
             out["depth"] = arrays["depth"]
             out["valid"] = arrays["depth"] > 0
-        image, labelled = arrays["image"], bool({"labels", "depth"} & sample.keys())
-        out["image"] = image.copy() if np.may_share_memory(image, sample["image"]) else image
-        strong = 0.0 if labelled else self.strong
-        recolor = partial(self.recolor, seed=int(random.integers(2**32)), strong=strong)
-        if self.paste:
-            out["recolor"] = recolor
-            if labelled:
-                out["part"] = part_to_paste(out, random, self.paste)
-        if strong:
-            out["strong"] = image if self.paste else recolor(image)
-        elif not self.paste:
-            out["image"] = recolor(out["image"])
+        if self.strong and {"labels", "depth"} & sample.keys():
+            out["part"] = part_to_paste(out, random)
+        elif self.strong:
+            out["strong"] = strongly_changed(image, random, self.strong)
+            image = arrays["image"]
+        shared = np.may_share_memory(image, sample["image"])
+        out["image"] = image.copy() if shared else image
         for key, (count, size, area) in self.views.items():
             found = [random_view(sample["image"], random, size, area) for _ in range(count)]
             if found:
                 out[key] = np.stack(found)  # type: ignore[literal-required]
         return out
-
-    def recolor(self, image: np.ndarray, *, seed: int, strong: float = 0.0) -> np.ndarray:
-        """The image, uint8 RGB (H, W, 3), with changed colours; the same seed gives the same."""
-        random = np.random.default_rng(seed)
-        if self.color and random.random() < 0.8:
-            image = change_colors(image, **draw_colors(random, self.color))
-        image = _apply(self._colors, {"image": image}, random)["image"]
-        return strongly_changed(image, random, strong) if strong else image
 
 
 class EvalTransform:
@@ -247,19 +232,19 @@ def strongly_changed(image: np.ndarray, random: np.random.Generator, strength: f
     return changed
 
 
-def part_to_paste(sample: Sample, random: np.random.Generator, probability: float) -> np.ndarray:
-    """A part of the image, bool (H, W), which :func:`dpt.data.collate_train` pastes on another.
+def part_to_paste(sample: Sample, random: np.random.Generator) -> np.ndarray:
+    """A part of an image with labels, bool (H, W), for :func:`dpt.data.collate_train`.
 
-    It has half of the classes in ``labels``. Without labels it is a rectangle of 2 % to 40 % of the
-    image with an aspect ratio of 0.3 to 3.3. With 1 - ``probability`` it is empty.
+    It has half of the classes (ClassMix, Olsson et al. 2021). Without classes it is empty, or a
+    rectangle of 2 % to 40 % of the image with an aspect ratio of 0.3 to 3.3 (UniMatch's CutMix).
     """
     height, width = sample["image"].shape[:2]
     part = np.zeros((height, width), bool)
-    if random.random() >= probability:
-        return part
     if "labels" in sample:
         classes = np.setdiff1d(sample["labels"], [IGNORE_INDEX])
         return np.isin(sample["labels"], random.permutation(classes)[: (len(classes) + 1) // 2])
+    if random.random() < 0.5:
+        return part
     share, ratio = random.uniform(0.02, 0.4), np.exp(random.uniform(-1.2, 1.2))
     h = min(height, max(1, round(height * np.sqrt(share * ratio))))
     w = min(width, max(1, round(width * np.sqrt(share / ratio))))

@@ -143,8 +143,8 @@ class AverageTeacher(MovingAverage):
     """Semi-supervised: a moving average of the trained model labels the images without labels.
 
     The average sees an image as it is, the trained model its strongly changed copy (FixMatch, Sohn
-    et al. 2020), onto which ``augment.paste`` pastes classes of an image with labels, as in DACS
-    (Tranheden et al. 2021): else rare classes, which the average finds last, would vanish.
+    et al. 2020) with half of the classes of an image with labels pasted on it (DACS, Tranheden et
+    al. 2021): else rare classes, which the average finds last, would vanish.
 
     Args:
         model: the trained model; it is copied.
@@ -179,7 +179,7 @@ class AverageTeacher(MovingAverage):
             found |= objective.pseudo_labels(outputs, size, share=self.share)
         inputs, (places,) = cast(dict[str, Any], batch), rows.nonzero(as_tuple=True)
         for key, values in found.items():
-            if key != "image" and "pasted" in batch:  # there the labels are known
+            if key != "image":  # the labels of what was pasted are known
                 values = torch.where(batch["pasted"][rows], inputs[key][rows], values)
             found[key] = inputs[key].index_put((places,), values)
         return cast(Batch, inputs | found)

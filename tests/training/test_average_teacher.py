@@ -38,7 +38,7 @@ def photos(tmp_path):
 
 def batch(count=4, labelled=2):
     random = np.random.default_rng(0)
-    transform = TrainTransform(image_size=SIZE, strong=1.0, paste=1.0)
+    transform = TrainTransform(image_size=SIZE, strong=1.0)
     samples = []
     for i in range(count):
         sample = {"image": random.integers(0, 255, (*SIZE, 3), np.uint8)}
