@@ -65,9 +65,7 @@ def _paste(batch: dict[str, Any], samples: Sequence[Sample]) -> None:
     for n, k in enumerate(others):
         source = parts[n % len(parts)]
         area[k] = torch.from_numpy(samples[source]["part"])
-        for values in (
-            batch[key] for key in ("strong", "labels", "depth", "valid") if key in batch
-        ):
+        for values in maps:
             values[k] = torch.where(area[k], values[source], values[k])
 
 
