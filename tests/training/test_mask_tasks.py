@@ -61,8 +61,8 @@ def test_a_run_is_evaluated_and_its_files_score_as_the_model(
     found = scores(evaluate(tmp_path / "model", run / "checkpoints/last.ckpt", *data))
     assert {k: found[k] for k in trained} == pytest.approx(trained, nan_ok=True)
     assert found["val/pq"] > 0
-    call("predict", str(run), str(folder / "val"), "--out", str(tmp_path / "out"),
-         "--format", "npy,png,json", "--device", "cpu")  # fmt: skip
+    call("predict", str(run / "checkpoints/last.ckpt"), str(folder / "val"), "--out",
+         str(tmp_path / "out"), "--format", "npy,png,json", "--device", "cpu")  # fmt: skip
     files = scores(score_files(tmp_path / "files", tmp_path / "out", data=data))
     assert files == pytest.approx(found, nan_ok=True)
     file = min((tmp_path / "out/panoptic_npy").iterdir())
