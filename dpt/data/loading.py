@@ -6,7 +6,7 @@ import atexit
 import multiprocessing
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
@@ -161,11 +161,16 @@ def make_loader(
 
 
 def read_in_order(
-    items: torch.utils.data.Dataset[T], order: Sequence[int] | None = None, *, num_workers: int
+    read: Callable[[int], T], indices: Sequence[int], *, num_workers: int
 ) -> Iterable[T]:
-    """The items at ``order`` (None: all), one by one, read by ``num_workers`` processes."""
+    """What ``read`` gives for each index, in order, computed by ``num_workers`` processes."""
+    data, collate = cast(Any, indices), cast(Any, read)  # it gets each index, with batch_size=None
     return DataLoader(
-        items, batch_size=None, sampler=order, num_workers=num_workers, worker_init_fn=init_worker
+        data,
+        batch_size=None,
+        collate_fn=collate,
+        num_workers=num_workers,
+        worker_init_fn=init_worker,
     )
 
 

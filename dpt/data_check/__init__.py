@@ -23,7 +23,7 @@ from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.propose import propose
 from dpt.data_check.report import has_errors
-from dpt.data_check.scan import SEVERITIES, Finding, Scan, Scanner, read_records
+from dpt.data_check.scan import SEVERITIES, Finding, Scan, read_records, record_of
 from dpt.validation import validate
 
 __all__ = ["check_data", "examine", "quick_findings"]
@@ -98,7 +98,7 @@ def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Fin
 
 def quick_findings(dataset: Dataset, limit: int) -> list[str]:
     """A line for each warning of the quick checks, which read ``limit`` samples."""
-    scanner = Scanner(dataset, complete=False)
-    few = Scan("", dataset, [scanner[i] for i in dataset.some_indices(limit=limit)])
+    records = [record_of(dataset, i, complete=False) for i in dataset.some_indices(limit)]
+    few = Scan("", dataset, records)
     found = [finding for function in QUICK_CHECKS for finding in function(few)]
     return [finding.line for finding in found if finding.severity != "note"]

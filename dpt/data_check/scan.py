@@ -8,7 +8,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-import torch.utils.data
 
 from dpt.data.base import Dataset, Files, check_sample
 from dpt.data.formats import io
@@ -162,54 +161,46 @@ def shorten(dataset: Dataset, text: str) -> str:
 
 def read_records(dataset: Dataset, *, title: str, num_workers: int) -> list[Record]:
     """Reads every sample once, in ``num_workers`` processes, and shows the progress."""
-    records = read_in_order(Scanner(dataset, complete=True), num_workers=num_workers)
+    records = read_in_order(
+        partial(record_of, dataset, complete=True), range(len(dataset)), num_workers=num_workers
+    )
     return list(tracked(records, len(dataset), title=title))
 
 
-class Scanner(torch.utils.data.Dataset[Record]):
-    """The records of a data set; reading one never fails.
+def record_of(dataset: Dataset, index: int, *, complete: bool) -> Record:
+    """The record of a sample; reading it never fails.
 
-    ``complete`` measures photos and, for a part of the samples, registration too, not only labels
-    and depth.
+    ``complete`` measures the photo and, for a part of the samples, registration too, not only
+    labels and depth.
     """
-
-    def __init__(self, dataset: Dataset, *, complete: bool) -> None:
-        self.dataset = dataset
-        self.complete = complete
-        self.aligned = np.linspace(0, len(dataset) - 1, min(len(dataset), ALIGNED)).astype(int)
-        self.step = 1 + len(dataset) // COMPARED
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Record:
-        reading = read(self.dataset, index)
-        sample = reading.sample
-        name = shorten(self.dataset, sample.get("name", f"sample {index}"))
-        record = Record(index, name, reading.faults, class_id=sample.get("class_id"))
-        if self.complete and "image" in sample:
-            files = self.dataset.files(index)
-            orientation = io.exif_orientation(files.image) if files else 1
-            record.photo = measure_photo(sample["image"], orientation=orientation)
-        if "labels" in sample:
-            record.labels = measure_labels(sample["labels"], outside=reading.outside)
-        if "objects" in sample:
-            things = self.dataset.info.things
-            record.objects = measure_objects(sample["labels"], sample["objects"], things)
-            record.object_faults = self.dataset.object_faults(index) if self.complete else ()
-        if "depth" in sample:
-            rule, raw = self.dataset.depth_rule, reading.depth
-            record.depth = measure_depth(sample["depth"], sample["valid"], raw=raw, rule=rule)
-        if self.complete and not reading.faults:
-            for kind in [kind for kind in MAP_KINDS if kind in sample]:
-                edges = edge_map(sample, kind)
-                if np.count_nonzero(edges) < FEW_EDGES:
-                    continue
-                if index % self.step == 0:
-                    record.edges[kind] = edge_densities(sample["image"], edges)
-                if index in self.aligned:
-                    record.edge_scores[kind] = edge_scores(sample["image"], edges)
-        return record
+    reading, count = read(dataset, index), len(dataset)
+    sample = reading.sample
+    name = shorten(dataset, sample.get("name", f"sample {index}"))
+    record = Record(index, name, reading.faults, class_id=sample.get("class_id"))
+    if complete and "image" in sample:
+        files = dataset.files(index)
+        orientation = io.exif_orientation(files.image) if files else 1
+        record.photo = measure_photo(sample["image"], orientation=orientation)
+    if "labels" in sample:
+        record.labels = measure_labels(sample["labels"], outside=reading.outside)
+    if "objects" in sample:
+        things = dataset.info.things
+        record.objects = measure_objects(sample["labels"], sample["objects"], things)
+        record.object_faults = dataset.object_faults(index) if complete else ()
+    if "depth" in sample:
+        rule, raw = dataset.depth_rule, reading.depth
+        record.depth = measure_depth(sample["depth"], sample["valid"], raw=raw, rule=rule)
+    if complete and not reading.faults:
+        aligned = np.linspace(0, count - 1, min(count, ALIGNED)).astype(int)
+        for kind in [kind for kind in MAP_KINDS if kind in sample]:
+            edges = edge_map(sample, kind)
+            if np.count_nonzero(edges) < FEW_EDGES:
+                continue
+            if index % (1 + count // COMPARED) == 0:
+                record.edges[kind] = edge_densities(sample["image"], edges)
+            if index in aligned:
+                record.edge_scores[kind] = edge_scores(sample["image"], edges)
+    return record
 
 
 @dataclass(slots=True)

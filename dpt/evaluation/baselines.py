@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import cv2
-import torch.utils.data
+import torch
 from torch import Tensor
 
 from dpt.data import DataError, read_in_order
@@ -57,7 +58,7 @@ def trivial_scores(
     def read(
         name: str, data: Any, indices: Sequence[int], size: tuple[int, int] | None = None
     ) -> Iterator[Batch]:
-        photos = read_in_order(_Photos(data, size), indices, num_workers=num_workers)
+        photos = read_in_order(partial(_photo, data, size), indices, num_workers=num_workers)
         title = f"baselines, {name}"
         return (photo for photo in tracked(photos, len(indices), title=title) if photo is not None)
 
@@ -116,25 +117,16 @@ class _Predictors:
         return guess
 
 
-class _Photos(torch.utils.data.Dataset):
-    """Single samples as evaluation batches, each with a thumbnail as its image.
+def _photo(dataset: Any, size: tuple[int, int] | None, index: int) -> Batch | None:
+    """A sample as an evaluation batch with a thumbnail as its image; None if it cannot be read.
 
     Maps are resized to ``size``, (H, W), unless it is None.
     """
-
-    def __init__(self, dataset: Any, size: tuple[int, int] | None) -> None:
-        self.dataset, self.size = dataset, size
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Batch | None:
-        """None if a file cannot be read."""
-        with suppress(DataError):
-            sample: Any = dict(self.dataset[index])
-            for key in ("labels", "objects", "depth", "valid"):
-                if key in sample and self.size is not None:
-                    sample[key] = resize_map(sample[key], self.size)
-            sample["image"] = cv2.resize(sample["image"], THUMBNAIL, interpolation=cv2.INTER_AREA)
-            return collate_eval([sample])
-        return None
+    with suppress(DataError):
+        sample: Any = dict(dataset[index])
+        for key in ("labels", "objects", "depth", "valid"):
+            if key in sample and size is not None:
+                sample[key] = resize_map(sample[key], size)
+        sample["image"] = cv2.resize(sample["image"], THUMBNAIL, interpolation=cv2.INTER_AREA)
+        return collate_eval([sample])
+    return None

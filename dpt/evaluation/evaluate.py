@@ -190,7 +190,7 @@ def _score_files(
     objectives = objectives_of(pairs.outputs, dataset, protocol)
     scorer = Scorer(objectives, pairs.outputs)
     workers = build.loader_settings(cfg["data"]).num_workers
-    for outputs, labels in read_in_order(pairs, num_workers=workers):
+    for outputs, labels in read_in_order(pairs.read, range(len(dataset)), num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
     return scorer, {"predictions_kind": pairs.kind} if "depth" in objectives else {}
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from dpt.data.base import check_sample
 from dpt.data.formats import io
@@ -152,7 +151,7 @@ def find_folders(
     return found or {dense[0]: PredictionFolder(folder, target=dense[0], names=names)}
 
 
-class Pairs(Dataset):
+class Pairs:
     """Samples with their predictions from files.
 
     Args:
@@ -188,10 +187,7 @@ class Pairs(Dataset):
         }
         return {HEADS[target]: declared[target] for target in self.folders}
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
+    def read(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
         """Predictions (1, H, W) by head, and labels as an evaluation batch.
 
         Raises:

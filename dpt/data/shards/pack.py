@@ -9,13 +9,12 @@ import hashlib
 import logging
 import tarfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import torch.utils.data
 
 from dpt import atomic
 from dpt.data.base import Dataset, check_sample
@@ -70,7 +69,8 @@ def pack_split(
         )
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
     indices = [int(index) for index in order]
-    encoded = read_in_order(_Encoder(dataset, skip_broken), indices, num_workers=num_workers)
+    encode = partial(_encode, dataset, skip_broken)
+    encoded = read_in_order(encode, indices, num_workers=num_workers)
 
     def readable() -> Iterator[tuple[str, dict[str, bytes]]]:
         for key, parts in tracked(encoded, len(dataset), title=f"packing {split}"):
@@ -97,23 +97,16 @@ def pack_split(
     return index
 
 
-@dataclass
-class _Encoder(torch.utils.data.Dataset[Encoded]):
-    """Encodes samples in the worker processes."""
-
-    dataset: Dataset
-    skip_broken: bool
-
-    def __getitem__(self, index: int) -> Encoded:
-        key = f"{index:09}"
-        try:
-            sample = self.dataset[index]
-            check_sample(sample)
-        except DataError as error:
-            if not self.skip_broken:
-                raise
-            return key, str(error)
-        return key, encode_sample(sample)
+def _encode(dataset: Dataset, skip_broken: bool, index: int) -> Encoded:
+    key = f"{index:09}"
+    try:
+        sample = dataset[index]
+        check_sample(sample)
+    except DataError as error:
+        if not skip_broken:
+            raise
+        return key, str(error)
+    return key, encode_sample(sample)
 
 
 def _write_shard(
