@@ -186,17 +186,34 @@ class FileDataset(Dataset):
     def divide(self, keys: Mapping[str, Path], fractions: Mapping[str, float] | None) -> list[str]:
         """The keys of this split where no folder or list tells the splits apart.
 
+        Keys, or their groups, are ranked by a hash of their name and dealt out in the order of
+        ``fractions``: the same on every machine, and new files hardly move the others.
+
         Args:
             keys: with the path of each.
-            fractions: share of each split.
+            fractions: share of each split; None: :data:`FRACTIONS`.
         """
         if self.folds is not None:
             return list(keys)
         groups: dict[str, list[str]] = {}
         for key, path in keys.items():
             groups.setdefault(key if self.group_by is None else self.group(path), []).append(key)
-        shared = share_out(groups, split=self.split, fractions=fractions)
-        return sorted(key for group in shared for key in groups[group])
+        shares, split = dict(fractions or FRACTIONS), self.split
+        if split not in shares:
+            known = f"({', '.join(shares)})"
+            raise DataError(f"split {split} has no folder, list or share in data.fractions {known}")
+        if min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-6:
+            raise DataError(f"data.fractions={shares} must be above 0 and sum to at most 1")
+        ranked = sorted(groups, key=lambda name: hashlib.sha256(os.fsencode(name)).hexdigest())
+        counts = {name: max(1, int(len(ranked) * f + 1e-6)) for name, f in shares.items()}
+        left = len(ranked) - sum(counts.values())
+        if left < 0 or sum(shares.values()) > 1 - 1e-6:
+            counts[max(counts, key=lambda name: counts[name])] += left
+        if min(counts.values()) < 1:
+            raise DataError(f"{len(ranked)} are too few for data.fractions={shares}: add some")
+        names = list(counts)
+        start = sum(counts[name] for name in names[: names.index(split)])
+        return sorted(k for name in ranked[start : start + counts[split]] for k in groups[name])
 
     def make_depth_rule(self) -> DepthRule | None:
         """How depth files become metres; None if there are none."""
@@ -349,29 +366,3 @@ def read_list(path: Path) -> list[str]:
     """The lines of a text file that are neither blank nor comments (``#``)."""
     lines = (line.strip() for line in read_text(path).splitlines())
     return [line for line in lines if line and not line.startswith("#")]
-
-
-def share_out(
-    keys: Iterable[str], *, split: str, fractions: Mapping[str, float] | None
-) -> list[str]:
-    """The keys of one split where no folder or list tells the splits apart.
-
-    Keys are ranked by a hash of their name and dealt out in the order of ``fractions`` (None:
-    :data:`FRACTIONS`): the same on every machine, and new files hardly move the others.
-    """
-    fractions = fractions or FRACTIONS
-    if split not in fractions:
-        known = ", ".join(fractions)
-        raise DataError(f"split {split} has no folder, list or share in data.fractions ({known})")
-    if min(fractions.values()) <= 0 or sum(fractions.values()) > 1 + 1e-6:
-        raise DataError(f"data.fractions={dict(fractions)} must be above 0 and sum to at most 1")
-    ranked = sorted(keys, key=lambda key: hashlib.sha256(os.fsencode(key)).hexdigest())
-    counts = {name: max(1, int(len(ranked) * f + 1e-6)) for name, f in fractions.items()}
-    left = len(ranked) - sum(counts.values())
-    if left < 0 or sum(fractions.values()) > 1 - 1e-6:
-        counts[max(counts, key=lambda name: counts[name])] += left
-    if min(counts.values()) < 1:
-        raise DataError(f"{len(ranked)} are too few for data.fractions={dict(fractions)}: add some")
-    names = list(counts)
-    start = sum(counts[name] for name in names[: names.index(split)])
-    return sorted(ranked[start : start + counts[split]])
