@@ -43,16 +43,6 @@ class PickledRows:
         return pickle.loads(self._rows[self._ends[index] : self._ends[index + 1]])
 
 
-class FileTable(PickledRows):
-    """The ``Files`` of many samples."""
-
-    def __init__(self, files: Iterable[Files]) -> None:
-        super().__init__(tuple(each) for each in files)
-
-    def __getitem__(self, index: int) -> Files:
-        return Files(*super().__getitem__(index))
-
-
 FRACTIONS = {"train": 0.9, "val": 0.1}
 """Shares of the splits where neither folders nor lists tell them apart."""
 
@@ -110,7 +100,7 @@ class FileDataset(Dataset):
         self.part = self.split
         if self.folds is not None and self.split == "val":
             self.split = "train"  # whose files are divided
-        self._files = FileTable(self._select_labelled(self._of_fold(self.list_files())))
+        self._files = PickledRows(self._select_labelled(self._of_fold(self.list_files())))
         self.info = self.make_info()
         self._cache: dict[int, Sample] = {}
 
