@@ -273,12 +273,9 @@ class FileDataset(Dataset):
             raw = self.read_raw_depth(index)
             if raw is not None:
                 sample["depth"], sample["valid"] = self.depth_rule(raw)
-        if files.class_id is not None:
-            sample["class_id"] = files.class_id
-        if files.value is not None:
-            sample["value"] = files.value
-        if files.caption is not None:
-            sample["caption"] = files.caption
+        for key in ("class_id", "value", "caption"):
+            if (value := getattr(files, key)) is not None:
+                sample[key] = value
         check_sample(sample, files=files)
         return sample
 
