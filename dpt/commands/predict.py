@@ -68,7 +68,7 @@ def _predict(options: argparse.Namespace) -> bool:
     from dpt.data.formats.video import VideoReader
     from dpt.files import printable
     from dpt.model import DPT
-    from dpt.predict.folder import OutputFolder, disk_errors
+    from dpt.predict.folder import OutputFolder
     from dpt.predict.inputs import Source, find_sources
     from dpt.predict.outputs import Style, all_products, products_of, videos_of
     from dpt.predict.pipeline import predict_images, predict_video
@@ -97,7 +97,7 @@ def _predict(options: argparse.Namespace) -> bool:
     folders = [p.folder for group in all_products(outputs).values() for p in group]
     workers = min(4, os.cpu_count() or 1)
     done, failed, start = 0, list[tuple[Source, Exception]](), time.monotonic()
-    with disk_errors(options.out):
+    try:
         folder = OutputFolder(
             options.out,
             sources=sources,
@@ -128,6 +128,11 @@ def _predict(options: argparse.Namespace) -> bool:
                         done += 1
             except ValueError as reason:
                 failed.append((source, reason))
+    except OSError as error:
+        raise ValueError(
+            f"{options.out}: cannot be written ({error.strerror or error}): make room or choose "
+            "another --out; finished files stay, and the same command continues from there"
+        ) from error
     seconds = time.monotonic() - start
     skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
     speed = done / max(seconds, 1e-9)

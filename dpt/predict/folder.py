@@ -25,18 +25,6 @@ SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Raises an error of the disk as a ValueError with the remedy."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(
-            f"{path}: cannot be written ({error.strerror or error}): make room or choose another "
-            "--out; finished files stay, and the same command continues from there"
-        ) from error
-
-
 class OutputFolder:
     """A folder of predictions, all made with the same settings.
 

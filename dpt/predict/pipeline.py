@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
@@ -144,7 +144,10 @@ def _predict(
             for (item, each), prediction in zip(batch, predictions, strict=True):
                 yield item, partial(save, item, each, prediction)
 
-    with _threads(workers) as readers, _threads(workers) as writers:
+    with ExitStack() as stack:
+        readers, writers = ThreadPoolExecutor(workers), ThreadPoolExecutor(workers)
+        for pool in (readers, writers):  # at the end, tasks that are still waiting are not started
+            stack.callback(pool.shutdown, cancel_futures=True)
         for item, future in _in_threads(writers, predicted(), count):
             try:
                 future.result()
@@ -165,13 +168,3 @@ def _in_threads(
     while waiting:
         yield waiting.popleft()
         waiting.extend((s, pool.submit(task)) for s, task in islice(tasks, 1))
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool that at the end does not start tasks that are still waiting."""
-    pool = ThreadPoolExecutor(count)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
