@@ -274,38 +274,23 @@ def random_view(
     return np.where(view < GREY, view, 255 - view) if random.random() < 0.1 else view
 
 
-def _compose(
-    *,
-    hflip: float = 0.0,
-    rotate: float = 0.0,
-    gamma: float = 0.0,
-    grayscale: float = 0.0,
-    blur: float = 0.0,
-) -> Any:
-    """One albumentations pipeline for image and maps together, or None if it would be empty."""
-    if not (hflip or rotate or gamma or grayscale or blur):
+def _compose(**strengths: float) -> Any:
+    """One albumentations pipeline, for image and maps together, of the steps with a strength above
+    0; None if there are none."""
+    if not any(strengths.values()):
         return None
     import albumentations as A  # takes two seconds, and prediction does not need it
 
-    rotation = A.Rotate(
-        limit=(-rotate, rotate),
-        interpolation=cv2.INTER_LINEAR,
-        mask_interpolation=cv2.INTER_NEAREST,
-        border_mode=cv2.BORDER_CONSTANT,
-        fill=GREY,
-        fill_mask=0,
-        p=1.0,
-    )
-    steps = [
-        (hflip, A.HorizontalFlip(p=hflip)),
-        (rotate, rotation),
-        (gamma, A.RandomGamma(gamma_limit=(50, 250), p=gamma)),
-        (grayscale, A.ToGray(p=grayscale)),
-        (blur, A.GaussianBlur(sigma_limit=(0.1, 1.5), p=blur)),
-    ]
+    steps: dict[str, Callable[[float], Any]] = {
+        "hflip": lambda p: A.HorizontalFlip(p=p),
+        "rotate": lambda angle: A.Rotate(limit=(-angle, angle), fill=GREY, fill_mask=0, p=1.0),
+        "gamma": lambda p: A.RandomGamma(gamma_limit=(50, 250), p=p),
+        "grayscale": lambda p: A.ToGray(p=p),
+        "blur": lambda p: A.GaussianBlur(sigma_limit=(0.1, 1.5), p=p),
+    }
     # strict: an undeclared key would otherwise be passed on without the geometric changes
     return A.Compose(
-        [step for strength, step in steps if strength],
+        [steps[name](strength) for name, strength in strengths.items() if strength],
         additional_targets={"labels": "mask", "objects": "mask", "depth": "mask"},
         strict=True,
     )
