@@ -84,7 +84,6 @@ def log_table(
 
     Args:
         columns: scores by metric, by the name of the column; the last one defines the lines.
-        title: of the table.
         lower_is_better: names of the metrics that are better if lower, without ``val/``.
     """
     rows = []

@@ -16,11 +16,10 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 def validate(target: Any, value: Any, where: str) -> Any:
-    """``value`` converted to the type ``target``, a dataclass or any type hint.
+    """Plain data converted to the type ``target``, a dataclass or any type hint.
 
     Args:
         target: what to convert to.
-        value: plain data.
         where: key of the value, for messages.
 
     Raises:

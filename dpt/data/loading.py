@@ -135,7 +135,6 @@ def make_loader(
         training: shuffle, give all ranks the same number of samples, stack maps, and drop a last,
             smaller batch unless it is the only one; else keep the order, pad nothing, list maps.
         batch_size: samples of one batch on this rank.
-        num_workers: processes that read; 0 reads in this one.
         seed: of order and augmentation.
         targets: keys of every batch.
         skip_broken: where a file cannot be read, take the next sample in training, an image that

@@ -28,7 +28,6 @@ class MixDataset(Dataset):
 
     Args:
         sets: for each set a function from a split's name to the data set.
-        split: ``train``, ``val``, ...
         weights: each set's share of the training samples, in any unit; the default is 1.
         length: samples of a training epoch; None for as many as the sets have together.
         val_on: the set, or sets, that splits other than ``train`` consist of; None for all.

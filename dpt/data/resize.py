@@ -17,7 +17,6 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
 
     Args:
         image: returned unchanged if it has that size.
-        size: (h, w).
         rule: ``bilinear`` and ``cubic`` (2×2 and 4×4 neighbours, also when shrinking, as MiDaS
             does); ``bilinear_antialias`` and ``cubic_antialias`` (when shrinking, of kernels that
             grow with the factor: Pillow, timm, transformers); ``area`` averages when shrinking and

@@ -195,12 +195,11 @@ def draw_colors(random: np.random.Generator, strength: float) -> dict[str, float
 def change_colors(
     image: np.ndarray, *, brightness: float, contrast: float, saturation: float, hue: float
 ) -> np.ndarray:
-    """A copy with other colours, uint8 RGB (H, W, 3).
+    """A copy of an image, uint8 RGB (H, W, 3), with other colours.
 
     The four changes are affine maps of a pixel's colour, made in one pass and clipped once.
 
     Args:
-        image: uint8 RGB (H, W, 3).
         brightness: factor of every value.
         contrast: factor of the distance to the picture's mean luma.
         saturation: factor of the distance to a pixel's own luma; 0 makes it grey.

@@ -57,7 +57,6 @@ def detect(root: Path, given: Mapping[str, Any]) -> Found:
     """Finds out what the folder holds.
 
     Args:
-        root: the folder.
         given: keys of ``data`` that are set already; they settle what would be a question.
 
     Raises:

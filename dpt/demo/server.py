@@ -50,12 +50,7 @@ class RefusedError(Exception):
 
 
 class Demo:
-    """The answers of the server.
-
-    Args:
-        predictor: of the model.
-        name: of the model, for the page.
-    """
+    """The answers of the server; ``name`` is that of the model, for the page."""
 
     def __init__(self, predictor: Predictor, *, name: str) -> None:
         self.predictor = predictor

@@ -45,7 +45,6 @@ def trivial_scores(
         objectives: by name; they are not changed.
         train, val: data sets.
         size: (H, W) of the positions.
-        num_workers: processes that read.
 
     Returns:
         Scores (``val/<name>``) by the kind of predictor.

@@ -155,8 +155,6 @@ class Pairs:
     """Samples with their predictions from files.
 
     Args:
-        dataset: raw samples.
-        folder: of the predictions.
         scale: of the depth files, in metres for each unit; None if the files define it.
         kind: of the depth; None for the manifest's, or ``metric``.
     """

@@ -35,7 +35,6 @@ def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
     """The number of each image's block, int (N,), for :meth:`Scorer.intervals`.
 
     Args:
-        names: of the images.
         rule: a regular expression: images in whose names it matches the same text are a block,
             those without a match are blocks of their own; ``folder``: images of one folder are a
             block; None: each image is.
@@ -59,8 +58,6 @@ class Scorer:
     """Scores each image, and computes the data set's scores from the metric states of all images.
 
     Args:
-        objectives: by name.
-        outputs: declarations of the heads' outputs.
         keep: number of the worst images that are drawn, for each dense head.
 
     Attributes:

@@ -137,7 +137,6 @@ def products_of(formats: Sequence[str], outputs: Mapping[str, OutputSpec]) -> li
     Args:
         formats: names of formats; by default all but ``npy``, and the arrays of outputs of kind
             ``map``.
-        outputs: of the model.
 
     Raises:
         ValueError: an unknown format, or one that fits no output.

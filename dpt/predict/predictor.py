@@ -43,7 +43,6 @@ class Segment:
 
     Attributes:
         id: 1, 2, ... in an image.
-        class_id, class_name: its class.
         is_thing: whether objects of the class are told apart.
         score: probability of the class.
         mask: bool (H, W).

@@ -64,7 +64,6 @@ def predict_tiles(
         whole: outputs (1, C, h, w) of a pass over the whole image.
         window: (h, w) of the network's input.
         predict: gives the outputs of windows.
-        outputs: the dense outputs.
     """
     height, width = image.shape[:2]
     spans_of_rows, spans_of_columns = tile_spans(height, window[0]), tile_spans(width, window[1])

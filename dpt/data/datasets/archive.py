@@ -29,7 +29,6 @@ def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
 
     Args:
         archive: zip, or tar without compression or with gzip, bzip2 or xz.
-        folder: where to unpack to; created.
         unpack: maps folders of the archive to folders below ``folder``; other members are left
             out. ``{"VOCdevkit/VOC2012": "."}`` drops two levels, ``{".": "."}`` unpacks everything.
 

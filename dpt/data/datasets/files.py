@@ -57,8 +57,6 @@ class FileDataset(Dataset):
     :meth:`read_raw_labels`.
 
     Args:
-        root: the folder of the data set.
-        split: ``train``, ``val``, ...
         min_depth, max_depth: limits of valid depth, in metres.
         cache: keep decoded samples in memory.
         cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the

@@ -43,7 +43,6 @@ class HypersimDataset(FileDataset):
     Args:
         root: the folder of the scenes (``ai_001_001``, ...) and of the split table.
         labels: also read the 40 classes of NYUv2 from the ``semantic`` files.
-        class_names: of the 40 classes.
     """
 
     labels: bool = False

@@ -32,7 +32,6 @@ class NYUv2Dataset(FileDataset):
             pixels alone.
         labels: also read 40 classes (Gupta et al. 2013) if ``classMapping40.mat`` exists; most of
             the frames' own 894 are too rare to train on.
-        class_names: of the 40 classes.
     """
 
     depth: Literal["filled", "raw"] = "filled"

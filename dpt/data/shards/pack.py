@@ -45,10 +45,8 @@ def pack_split(
     Args:
         dataset: one split; its samples must be the same in every epoch.
         folder: where to write; created.
-        split: name of the split.
         shard_size: size in bytes after which the next shard is started.
         shuffle: write the samples in a random order, the same in every run.
-        num_workers: processes that read samples.
         skip_broken: leave out samples that cannot be read, with a warning.
 
     Raises:

@@ -71,7 +71,6 @@ class PackedDataset(Dataset):
     Args:
         root: folder of the shards, or its address: ``https://``, ``http://``, or any that fsspec
             supports (``s3://``, ``gs://``).
-        split: ``train``, ``val``, ...
         window: number of shards from which training draws at a time, see
             :func:`dpt.data.samplers.nearby_permutation`; the order does not depend on ``root``.
         cache_dir: folder for shards of a remote address.
