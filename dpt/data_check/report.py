@@ -56,13 +56,7 @@ def log_tables(scans: Sequence[Scan]) -> None:
 
 
 def _tables(scans: Sequence[Scan]) -> list[Table]:
-    return [
-        ("Samples", "", *_overview(scans)),
-        _sizes(scans),
-        *_classes(scans),
-        *_objects(scans),
-        *_depth(scans),
-    ]
+    return [_overview(scans), _sizes(scans), *_classes(scans), *_objects(scans), *_depth(scans)]
 
 
 def write_page(
@@ -101,13 +95,13 @@ def _spread(indices: Sequence[int], count: int) -> Sequence[int]:
     return indices[:: max(1, len(indices) // count)][:count]
 
 
-def _overview(scans: Sequence[Scan]) -> tuple[list[str], list[list[html.Cell]]]:
+def _overview(scans: Sequence[Scan]) -> Table:
     rows: list[list[html.Cell]] = []
     for scan in scans:
         unusable = sum(bool(record.faults) for record in scan.records)
         counts = (len(scan.records), unusable, len(scan.masks), len(scan.maps))
         rows.append([scan.split, *counts])
-    return ["split", "samples", "unusable", "with mask", "with depth"], rows
+    return "Samples", "", ["split", "samples", "unusable", "with mask", "with depth"], rows
 
 
 def _classes(scans: Sequence[Scan]) -> Iterator[Table]:
