@@ -27,7 +27,6 @@ FOLDERS: dict[Target, tuple[str, ...]] = {
     "objects": ("panoptic_npy",),
 }
 """Sub-folders with predictions of one target, by preference: exact values first."""
-HEADS: dict[Target, str] = {"depth": "depth", "labels": "segmentation", "objects": "panoptic"}
 SUFFIXES: dict[Target, tuple[str, ...]] = {
     "depth": io.DEPTH_SUFFIXES,
     "labels": io.LABEL_SUFFIXES,
@@ -172,18 +171,14 @@ class Pairs:
         names = [dataset.name(index) for index in range(len(dataset))]
         self.folders = find_folders(folder, dataset.info.targets, names)
         self.kind: PredictionKind = kind or found or "metric"
-
-    @property
-    def outputs(self) -> dict[str, OutputSpec]:
-        """Declarations of the predictions, by head."""
         unit = "m" if self.kind == "metric" else "relative inverse depth"
-        classes = self.dataset.info.num_classes
         declared: dict[Target, OutputSpec] = {
             "depth": OutputSpec("depth", "depth", unit=unit),
-            "labels": OutputSpec("segmentation", "logits", channels=classes),
-            "objects": OutputSpec("panoptic", "masks", things=self.dataset.info.things),
+            "labels": OutputSpec("segmentation", "logits", channels=dataset.info.num_classes),
+            "objects": OutputSpec("panoptic", "masks", things=dataset.info.things),
         }
-        return {HEADS[target]: declared[target] for target in self.folders}
+        self.heads = {target: declared[target].name for target in self.folders}
+        self.outputs = {declared[target].name: declared[target] for target in self.folders}
 
     def read(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
         """Predictions (1, H, W) by head, and labels as an evaluation batch.
@@ -194,7 +189,7 @@ class Pairs:
         sample = self.dataset[index]
         check_sample(sample)
         sample["index"] = index
-        arrays = {HEADS[target]: self._read(target, sample) for target in self.folders}
+        arrays = {head: self._read(target, sample) for target, head in self.heads.items()}
         outputs = {head: torch.from_numpy(values)[None] for head, values in arrays.items()}
         return outputs, collate_eval([sample], targets=[*self.folders])
 
