@@ -6,11 +6,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import lightning as L
 import torch.distributed as dist
-from pydantic import Field
 from torch import Tensor, nn
 
 from dpt.config import build
@@ -31,12 +30,10 @@ from dpt.objectives.base import lower_is_better, nonfinite_summary, same_size_gr
 from dpt.process import handle_signals
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
-from dpt.validation import validate
+from dpt.validation import Positive, validate
 from dpt.viz import shrink
 
 log = logging.getLogger("dpt")
-
-Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
@@ -184,7 +181,7 @@ def _score_files(
     pairs = Pairs(
         dataset,
         Path(cfg["predictions"]).expanduser(),
-        scale=validate(Scale | None, cfg["predictions_scale"], "predictions_scale"),
+        scale=validate(Positive | None, cfg["predictions_scale"], "predictions_scale"),
         kind=validate(PredictionKind | None, cfg["predictions_kind"], "predictions_kind"),
     )
     objectives = objectives_of(pairs.outputs, dataset, protocol)
