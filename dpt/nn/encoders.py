@@ -6,7 +6,7 @@ timm takes two seconds to import, so only a model that uses it pays: the imports
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
@@ -164,32 +164,40 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        first, second = _conv_bn(channels, channels), _conv_bn(channels, channels)
+        first, second = _conv_norm(channels, channels), _conv_norm(channels, channels)
         self.layers = nn.Sequential(first, nn.ReLU(inplace=True), second)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.layers(x))
 
 
-def _conv_bn(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
+def _conv_norm(
+    inputs: int, outputs: int, *, stride: int = 1, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
+) -> nn.Sequential:
     conv = nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(outputs))
+    return nn.Sequential(conv, norm(outputs))
 
 
 class StemEmbed(nn.Module):
-    """3×3 convolutions of stride 2 (Xiao et al. 2021), with residual blocks at strides 4 and 8."""
+    """3×3 convolutions of stride 2 (Xiao et al. 2021), with residual blocks at strides 4 and 8.
+
+    The map at stride 2 is normalised within each image, which takes out its brightness and contrast
+    (IBN-Net, Pan et al. 2018, section 3.2).
+    """
 
     def __init__(self, config: StemConfig, dim: int) -> None:
         super().__init__()
         widths = (config.in_channels, *config.stem_channels)
-        stages = zip(widths[:-1], widths[1:], (0, *config.stem_blocks), strict=True)
+        within_image = partial(nn.InstanceNorm2d, affine=True)
+        norms = (within_image, nn.BatchNorm2d, nn.BatchNorm2d)
+        stages = zip(widths[:-1], widths[1:], (0, *config.stem_blocks), norms, strict=True)
         self.stages = nn.ModuleList(
             nn.Sequential(
-                _conv_bn(inputs, outputs, stride=2),
+                _conv_norm(inputs, outputs, stride=2, norm=norm),
                 nn.ReLU(inplace=True),
                 *(ResidualBlock(outputs) for _ in range(blocks)),
             )
-            for inputs, outputs, blocks in stages
+            for inputs, outputs, blocks, norm in stages
         )
         self.proj = nn.Conv2d(widths[-1], dim, kernel_size=3, stride=2, padding=1)
 
@@ -233,7 +241,7 @@ class StemConfig(ViTConfig):
 class StemVisionTransformer(CnnVisionTransformer):
     """ViT over a small convolutional stem, which learns from few images without pretrained weights.
 
-    The stem has batch norm.
+    The stem has instance norm at stride 2 and batch norm after it.
     """
 
     config: StemConfig
