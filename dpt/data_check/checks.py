@@ -392,7 +392,8 @@ def _unit_is_wrong(scan: Scan) -> bool:
 
 
 def empty_maps(scan: Scan) -> Iterable[Finding]:
-    empty = [(r, not depth.valid and not _unit_is_wrong(scan)) for r, depth in scan.maps]
+    wrong_unit = _unit_is_wrong(scan)
+    empty = [(r, not depth.valid and not wrong_unit) for r, depth in scan.maps]
     what = "depth maps without a measured pixel in the valid range"
     remedy = "check data.min_depth, data.max_depth and the files, or remove them"
     return scan.affected(empty, "depth_all_invalid", what, remedy)
