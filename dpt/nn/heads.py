@@ -18,7 +18,7 @@ from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
-from dpt.nn.masks import EoMTHead, MaskHead, QueryHead
+from dpt.nn.masks import QueryConfig
 from dpt.types import OutputSpec
 
 Upsampling = Literal["image", "double"]
@@ -99,48 +99,6 @@ class DepthHead(Head):
         if config.activation == "inverse":
             return 1 / (config.scale * torch.relu(x) + config.shift).clamp_min(1e-8)
         return torch.relu(x) + config.min_depth if config.min_depth else torch.relu(x)
-
-
-@dataclass(kw_only=True)
-class QueryConfig(HeadConfig):
-    """Settings that all heads with queries have.
-
-    Attributes:
-        num_classes: K.
-        num_queries: Q, at least the number of segments in an image.
-        num_layers: number of decoder layers of :class:`dpt.nn.MaskHead`.
-        masked_attention: see :class:`dpt.nn.MaskHead`.
-        class_names: K names, or none.
-        palette: K RGB rows (0..255), or none for the default colours.
-    """
-
-    num_classes: int = Field(ge=1)
-    num_queries: int = Field(100, ge=1, le=10_000)
-    num_layers: int = Field(3, ge=1, le=100)
-    masked_attention: bool = True
-    class_names: tuple[str, ...] = ()
-    palette: tuple[tuple[int, int, int], ...] = ()
-    batch_norm: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("class_names", "palette"):
-            values = getattr(self, name)
-            if values and len(values) != self.num_classes:
-                raise ValueError(f"{name} has {len(values)} entries for {self.num_classes} classes")
-
-    def query_head(self, encoder: Encoder, channels: int, output: OutputSpec) -> QueryHead:
-        """EoMT's head if the encoder has later blocks, else a head over the decoder's map."""
-        sizes = {"num_classes": self.num_classes, "num_queries": self.num_queries}
-        if encoder.num_later_blocks:
-            return EoMTHead(encoder, output, **sizes)
-        return MaskHead(
-            encoder,
-            channels,
-            output,
-            **sizes,
-            num_layers=self.num_layers,
-            masked_attention=self.masked_attention,
-        )
 
 
 @register_head("panoptic")

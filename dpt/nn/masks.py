@@ -13,17 +13,53 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import resize
-from dpt.nn.base import Encoder, Features, Head
+from dpt.nn.base import Encoder, Features, Head, HeadConfig
 from dpt.nn.positions import sincos_2d
 from dpt.nn.queries import TokenDecoder
 from dpt.types import OutputSpec
 
 Prediction = tuple[Tensor, Tensor]
 """Mask logits (B, Q, h, w) and class logits (B, Q, K + 1); the last class is "no object"."""
+
+
+@dataclass(kw_only=True)
+class QueryConfig(HeadConfig):
+    """Settings that all heads with queries have.
+
+    Attributes:
+        num_classes: K.
+        num_queries: Q, at least the number of segments in an image.
+        num_layers: number of decoder layers of :class:`MaskHead`.
+        masked_attention: of :class:`MaskHead`; if False, queries attend to all tokens.
+        class_names: K names, or none.
+        palette: K RGB rows (0..255), or none for the default colours.
+    """
+
+    num_classes: int = Field(ge=1)
+    num_queries: int = Field(100, ge=1, le=10_000)
+    num_layers: int = Field(3, ge=1, le=100)
+    masked_attention: bool = True
+    class_names: tuple[str, ...] = ()
+    palette: tuple[tuple[int, int, int], ...] = ()
+    batch_norm: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("class_names", "palette"):
+            values = getattr(self, name)
+            if values and len(values) != self.num_classes:
+                raise ValueError(f"{name} has {len(values)} entries for {self.num_classes} classes")
+
+    def query_head(self, encoder: Encoder, channels: int, output: OutputSpec) -> Head:
+        """EoMT's head if the encoder has later blocks, else a head over the decoder's map."""
+        if encoder.num_later_blocks:
+            return EoMTHead(self, encoder, output)
+        return MaskHead(self, encoder, channels, output)
 
 
 class QueryHead(Head):
@@ -97,48 +133,29 @@ class MaskHead(QueryHead):
     0.5, or to all tokens if there are none (masked attention, Cheng et al. 2022, section 3.2.1).
     Two additions to the paper speed up training from scratch: position codes are added to the map
     whose product with the mask embeddings gives the masks, and each pixel has class logits, whose
-    mean over a query's mask is added to the class logits of the query.
-
-    Args:
-        encoder: whose deepest tokens are the memory.
-        channels: of the decoder's map; D is the same.
-        output: of kind ``masks`` or ``logits``.
-        num_classes: K.
-        num_queries: Q.
-        num_layers: decoder layers.
-        masked_attention: if False, queries attend to all tokens.
+    mean over a query's mask is added to the class logits of the query. D is the number of channels
+    of the map.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        channels: int,
-        output: OutputSpec,
-        *,
-        num_classes: int,
-        num_queries: int,
-        num_layers: int,
-        masked_attention: bool,
-    ) -> None:
+    def __init__(self, config: QueryConfig, encoder: Encoder, dim: int, output: OutputSpec) -> None:
         super().__init__(output)
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
-        self.masked_attention = masked_attention
-        dim = channels
+        self.masked_attention = config.masked_attention
         self.memory = nn.Sequential(
             nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6), nn.Linear(encoder.embed_dims[-1], dim)
         )
         self.decoder = TokenDecoder(
             dim,
             memory_dim=dim,
-            num_layers=num_layers,
+            num_layers=config.num_layers,
             num_heads=max(h for h in range(1, 9) if dim % h == 0 and dim // h >= min(dim, 16)),
-            num_queries=num_queries,
+            num_queries=config.num_queries,
         )
         self.norm = nn.LayerNorm(dim)
-        self.classify = nn.Linear(dim, num_classes + 1)
+        self.classify = nn.Linear(dim, config.num_classes + 1)
         self.mask_mlp = mlp(dim)
-        self.pixels = nn.Conv2d(channels, dim, kernel_size=1)
-        self.classify_pixels = nn.Conv2d(channels, num_classes, kernel_size=1)
+        self.pixels = nn.Conv2d(dim, dim, kernel_size=1)
+        self.classify_pixels = nn.Conv2d(dim, config.num_classes, kernel_size=1)
 
     def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor:
         return self.classify_pixels(features.maps[-1])
@@ -177,31 +194,22 @@ class EoMTHead(QueryHead):
     In training the attention of these blocks is masked: a query attends to the patches where its
     mask, predicted before the block, is above 0.5. The share of queries whose attention is masked
     decreases from 1 to 0, block after block, so that prediction needs no masks (section 3.3), see
-    :meth:`set_progress`.
-
-    Args:
-        encoder: its ``num_later_blocks`` last blocks are run by the head.
-        output: of kind ``masks`` or ``logits``.
-        num_classes: K.
-        num_queries: Q.
+    :meth:`set_progress`. The head runs the encoder's ``num_later_blocks`` last blocks.
     """
 
     uses_decoder = False
     mask_shares: Tensor
 
-    def __init__(
-        self, encoder: Encoder, output: OutputSpec, *, num_classes: int, num_queries: int
-    ) -> None:
+    def __init__(self, config: QueryConfig, encoder: Encoder, output: OutputSpec) -> None:
         super().__init__(output)
         dim, self.num_prefix_tokens = encoder.embed_dims[-1], encoder.num_prefix_tokens[-1]
         self.num_blocks = encoder.num_later_blocks
-        self.queries = nn.Parameter(torch.empty(1, num_queries, dim))
+        self.queries = nn.Parameter(torch.empty(1, config.num_queries, dim))
         nn.init.normal_(self.queries)
-        self.classify = nn.Linear(dim, num_classes + 1)
+        self.classify = nn.Linear(dim, config.num_classes + 1)
         self.mask_mlp = mlp(dim)
-        doublings = max(
-            1, encoder.strides[-1].bit_length() - 3
-        )  # to a stride of 4 pixels, for patches of 16
+        # to a stride of 4 pixels, for patches of 16
+        doublings = max(1, encoder.strides[-1].bit_length() - 3)
         self.upscale = nn.Sequential(*(Doubling(dim) for _ in range(doublings)))
         # share of queries whose attention is masked, in each block
         self.register_buffer("mask_shares", torch.ones(self.num_blocks))

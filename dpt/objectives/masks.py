@@ -37,7 +37,7 @@ class MaskObjective(PixelClassObjective):
         class_names: for scores and reports, K of them or none.
         palette: colours of the classes, rows of RGB in 0..255; empty for the default colours.
         loss: None for its defaults.
-        num_queries, num_layers, masked_attention: of the head, see :class:`dpt.nn.MaskHead`.
+        num_queries, num_layers, masked_attention: see :class:`dpt.nn.masks.QueryConfig`.
         threshold, overlap: of the segments that are scored and shown, see
             :func:`dpt.segments.panoptic_segments`.
     """
