@@ -48,9 +48,9 @@ def _standardized_conv(kind: Standardization) -> Any:
 class HybridEmbed(nn.Module):
     """ResNet-50 (three stages, weight-standardised) whose stride-16 map is embedded by a 1×1."""
 
-    def __init__(
-        self, *, in_channels: int, dim: int, weight_standardization: Standardization = "sqrt"
-    ) -> None:
+    stage_channels = (256, 512)
+
+    def __init__(self, config: HybridConfig, dim: int) -> None:
         super().__init__()
         from timm.models.resnetv2 import ResNetV2
 
@@ -58,10 +58,10 @@ class HybridEmbed(nn.Module):
             layers=[3, 4, 9],
             num_classes=0,
             global_pool="",
-            in_chans=in_channels,
+            in_chans=config.in_channels,
             preact=False,
             stem_type="same",
-            conv_layer=_standardized_conv(weight_standardization),
+            conv_layer=_standardized_conv(config.weight_standardization),
         )
         self.proj = nn.Conv2d(self.backbone.num_features, dim, kernel_size=1)
 
@@ -127,13 +127,15 @@ class HybridConfig(ViTConfig):
 class CnnVisionTransformer(VisionTransformer):
     """ViT over CNN features; levels are two stages of the CNN, at strides 4 and 8, then two blocks.
 
-    A subclass writes :meth:`make_patch_embed`, whose module returns three maps: of the two stages
-    and the embedding at stride 16.
+    A subclass writes :meth:`make_patch_embed`, whose module has the ``stage_channels`` and returns
+    three maps: of the two stages and the embedding at stride 16.
     """
 
-    def __init__(self, config: ViTConfig, stage_channels: tuple[int, int]) -> None:
+    patch_embed: Any
+
+    def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
-        self.embed_dims = (*stage_channels, *self.embed_dims)
+        self.embed_dims = (*self.patch_embed.stage_channels, *self.embed_dims)
         self.num_prefix_tokens = (0, 0, *self.num_prefix_tokens)
         self.strides = (4, 8, *self.strides)
 
@@ -151,12 +153,8 @@ class HybridVisionTransformer(CnnVisionTransformer):
 
     config: HybridConfig
 
-    def __init__(self, config: HybridConfig) -> None:
-        super().__init__(config, (256, 512))
-
     def make_patch_embed(self, dim: int) -> nn.Module:
-        channels, kind = self.config.in_channels, self.config.weight_standardization
-        return HybridEmbed(in_channels=channels, dim=dim, weight_standardization=kind)
+        return HybridEmbed(self.config, dim)
 
 
 class ResidualBlock(nn.Module):
@@ -187,6 +185,7 @@ class StemEmbed(nn.Module):
 
     def __init__(self, config: StemConfig, dim: int) -> None:
         super().__init__()
+        self.stage_channels = config.stem_channels[1:]
         widths = (config.in_channels, *config.stem_channels)
         within_image = partial(nn.InstanceNorm2d, affine=True)
         norms = (within_image, nn.BatchNorm2d, nn.BatchNorm2d)
@@ -245,9 +244,6 @@ class StemVisionTransformer(CnnVisionTransformer):
     """
 
     config: StemConfig
-
-    def __init__(self, config: StemConfig) -> None:
-        super().__init__(config, config.stem_channels[1:])
 
     def make_patch_embed(self, dim: int) -> nn.Module:
         return StemEmbed(self.config, dim)
