@@ -381,32 +381,6 @@ def segmentation_panel(
     return stack([cells, class_legend(ids, rows, names, width=cells.shape[1])])
 
 
-def segments_panel(
-    image: np.ndarray,
-    truth: np.ndarray,
-    prediction: np.ndarray,
-    palette: object = None,
-    names: Sequence[str] = (),
-    things: Sequence[bool] = (),
-) -> np.ndarray:
-    """image | true segments | predicted segments, and the classes below.
-
-    Args:
-        image: the photo.
-        truth, prediction: codes (h, w), see :func:`colorize_segments`.
-        palette: (K, 3) RGB in 0..255; None or empty for the default colours.
-        names: of the K classes; empty for their ids.
-        things: see :func:`colorize_segments`.
-    """
-    classes = np.concatenate([truth, prediction]) // OBJECT_IDS
-    rows = as_palette(palette, int(classes.max(initial=0)) + 1)
-    counts = [len(np.unique(codes[codes >= 0])) for codes in (truth, prediction)]
-    captions = ("image", f"truth, {counts[0]} segments", f"prediction, {counts[1]} segments")
-    maps = [colorize_segments(codes, rows, things) for codes in (truth, prediction)]
-    cells = side_by_side([image, *maps], captions)
-    return stack([cells, class_legend(classes, rows, names, width=cells.shape[1])])
-
-
 def inpainting_panel(image: np.ndarray, hidden: np.ndarray, prediction: np.ndarray) -> np.ndarray:
     """image | input of the model | prediction where ``hidden``, bool (H, W), the image elsewhere.
 
@@ -419,7 +393,11 @@ def inpainting_panel(image: np.ndarray, hidden: np.ndarray, prediction: np.ndarr
 
 
 def output_panel(
-    image: np.ndarray, truth: np.ndarray, prediction: np.ndarray, output: OutputSpec
+    image: np.ndarray,
+    truth: np.ndarray,
+    prediction: np.ndarray,
+    output: OutputSpec,
+    captions: tuple[str, str] = ("truth", "prediction"),
 ) -> np.ndarray:
     """image | truth | prediction of any dense output, with one range of colours.
 
@@ -427,8 +405,9 @@ def output_panel(
     """
     limits = color_limits(truth, output)
     maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]
-    cells = side_by_side([image, *maps], ("image", "truth", "prediction"))
-    return stack([cells, legend(prediction, output, width=cells.shape[1], limits=limits)])
+    cells = side_by_side([image, *maps], ("image", *captions))
+    both = np.concatenate([truth, prediction])
+    return stack([cells, legend(both, output, width=cells.shape[1], limits=limits)])
 
 
 def stack(rows: Sequence[np.ndarray]) -> np.ndarray:

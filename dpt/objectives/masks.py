@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,7 +26,7 @@ from dpt.segments import (
     segments_of,
 )
 from dpt.types import Batch, OutputSpec
-from dpt.viz import segments_panel
+from dpt.viz import output_panel
 
 
 class MaskObjective(PixelClassObjective):
@@ -125,14 +126,13 @@ class MaskObjective(PixelClassObjective):
     ) -> np.ndarray:
         truth, objects = (maps[0] for maps in self.truth(labels, 0))
         found = self.segment_map(outputs, (truth.shape[-2], truth.shape[-1]))
-        return segments_panel(
-            photo,
-            to_numpy(self._segments(truth, objects).map.codes),
-            to_numpy(found.codes),
-            output.palette or self.palette,
-            output.class_names or self.class_labels,
-            self.things,
-        )
+        true = self._segments(truth, objects)
+        palette: Any = output.palette or self.palette
+        names = output.class_names or self.class_labels
+        spec = replace(output, class_names=names, palette=palette)
+        counts = len(true.classes), len(found.classes)
+        captions = f"truth, {counts[0]} segments", f"prediction, {counts[1]} segments"
+        return output_panel(photo, to_numpy(true.map.codes), to_numpy(found.codes), spec, captions)
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
         """:attr:`SegmentMap.codes`: of one sample its own, of several the most frequent class of
