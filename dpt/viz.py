@@ -381,17 +381,6 @@ def segmentation_panel(
     return stack([cells, class_legend(ids, rows, names, width=cells.shape[1])])
 
 
-def inpainting_panel(image: np.ndarray, hidden: np.ndarray, prediction: np.ndarray) -> np.ndarray:
-    """image | input of the model | prediction where ``hidden``, bool (H, W), the image elsewhere.
-
-    ``prediction`` is a picture of the image's size.
-    """
-    shown = np.where(hidden[..., None], np.uint8(128), image)
-    painted = np.where(hidden[..., None], prediction, image)
-    captions = ("image", f"input, {hidden.mean():.0%} hidden", "prediction")
-    return side_by_side([image, shown, painted], captions)
-
-
 def output_panel(
     image: np.ndarray,
     truth: np.ndarray,

@@ -17,7 +17,7 @@ from dpt.depthmath import at_least_float32, masked_mean
 from dpt.metrics.image import RegressionMetrics
 from dpt.objectives.base import Objective, Outputs, to_numpy
 from dpt.types import Batch, OutputSpec
-from dpt.viz import colorize_output, inpainting_panel
+from dpt.viz import colorize_output, side_by_side
 
 
 def draw_hidden(
@@ -98,4 +98,7 @@ class InpaintingObjective(Objective):
         picture = colorize_output(
             to_numpy(outputs["inpainting"][0].float()), output, limits=(0.0, 1.0)
         )
-        return inpainting_panel(photo, to_numpy(labels["hidden"][0]), picture)
+        hidden = to_numpy(labels["hidden"][0])[..., None]
+        shown, painted = (np.where(hidden, new, photo) for new in (np.uint8(128), picture))
+        captions = ("image", f"input, {hidden.mean():.0%} hidden", "prediction")
+        return side_by_side([photo, shown, painted], captions)
