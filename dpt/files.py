@@ -78,6 +78,11 @@ def few(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:
     return separator.join(names[:count]) + left
 
 
+def reason(error: Exception) -> str:
+    """The class and message of another library's error, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
 @contextmanager
 def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[BufferedReader]:
     """A regular file, or the one that a link leads to, for reading.

@@ -18,7 +18,7 @@ import yaml
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from dpt.files import config_dir
+from dpt.files import config_dir, reason
 from dpt.nn import (
     DPT,
     ENCODERS,
@@ -140,8 +140,7 @@ class ModelConfig:
                 encoder, decoder, heads = self._build()
                 return DPT(encoder=encoder, decoder=decoder, heads=heads)
         except (RuntimeError, TypeError) as error:  # of torch, such as sizes beyond 63 bits
-            fault = str(error).partition("\n")[0]
-            raise ValueError(f"its configuration describes no model ({fault})") from error
+            raise ValueError(f"its configuration describes no model ({reason(error)})") from error
         finally:
             hook.remove()
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import torch
 
-from dpt.export.files import Run, check_target, folder_beside, run_of, write, writing
+from dpt.export.files import Run, check_target, folder_beside, run_of, write
 from dpt.export.graph import Graph, Shape, describe, trace
+from dpt.files import reason
 from dpt.model import DPT
+from dpt.weights.files import writing
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,7 @@ def compare(
             try:
                 found = run(images)
             except Exception as error:  # of either runtime
-                reason = str(error).strip().partition("\n")[0][:200]
-                raise ValueError(f"it fails on {_form(shape)} pixels: {reason}") from error
+                raise ValueError(f"it fails on {_form(shape)} pixels: {reason(error)}") from error
         for name, value in wanted.items():
             off = inf
             if found[name].shape == value.shape:

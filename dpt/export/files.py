@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from dpt.files import reason
+from dpt.weights.files import writing
+
 Run = Callable[[Tensor], dict[str, Tensor]]
 """The graph's input to its outputs by name."""
 
@@ -92,8 +95,7 @@ def write(
             verbose=False,
         )
     except Exception as error:  # torch.onnx, onnxscript and onnx_ir raise many types
-        reason = str(error).strip().partition("\n")[0][:200]
-        raise ValueError(f"ONNX cannot express this model: {reason}") from error
+        raise ValueError(f"ONNX cannot express this model: {reason(error)}") from error
     finally:
         logging.disable(logging.NOTSET)
     if opset not in (None, found := made.model.opset_imports[""]):
@@ -121,8 +123,8 @@ def run_of(path: Path) -> Run:
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own types
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"ONNX Runtime refuses the file, try another --opset: {reason}") from error
+        fault = f"ONNX Runtime refuses the file, try another --opset: {reason(error)}"
+        raise ValueError(fault) from error
     names = [output.name for output in session.get_outputs()]
 
     def run(images: Tensor) -> dict[str, Tensor]:
@@ -136,13 +138,3 @@ def _name_axes(value: Any, names: Mapping[int, str]) -> None:
     """Names free axes; the trace calls them s34, or 16*((s34 + 15)//16)."""
     sizes = enumerate(value.shape)
     value.shape = type(value.shape)(s if isinstance(s, int) else names.get(i, s) for i, s in sizes)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raises a failed write as a ValueError that names ``path``."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:  # onnx's writer may raise the second
-        reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
-        raise ValueError(f"{path}: cannot be written ({reason}); is the disk full?") from error

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 import dpt
+from dpt.files import reason
 from dpt.model import DPT
 from dpt.nn.inference import optimized
 from dpt.types import OutputSpec, Preprocessing
@@ -108,9 +109,8 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
                 graph, (graph.example(shape),), dynamic_shapes=(free,), strict=False
             )
     except Exception as error:  # torch raises many types
-        reason = str(error).strip().partition("\n")[0][:200]
         remedy = "; fix the size, with --size H W" if free_size else ""
-        raise ValueError(f"this model cannot be traced: {reason}{remedy}") from error
+        raise ValueError(f"this model cannot be traced: {reason(error)}{remedy}") from error
     # The remaining guards concern memory layout ("is it contiguous?"), and the loaded file would
     # refuse other sizes because of them; it is compared with the model at several sizes instead.
     program._guards_code = []

@@ -18,6 +18,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from dpt.files import reason
 from dpt.nn.base import STRICT, Encoder, EncoderConfig, register_encoder
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types import Tokens
@@ -419,6 +420,5 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
             if not any(key in str(error) for key in switch):
                 raise ValueError(f"timm's {name} refused {arguments}: {error}") from error
         except RuntimeError as error:  # no such tag
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"timm could not make {name!r}: {reason}") from error
+            raise ValueError(f"timm could not make {name!r}: {reason(error)}") from error
     raise AssertionError("unreachable")

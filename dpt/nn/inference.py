@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dpt.files import reason
 from dpt.nn.base import Head
 from dpt.nn.dpt import DPT
 from dpt.nn.encoders import HybridEmbed
@@ -42,8 +43,7 @@ class Compiled:
             # torch raises errors of its own types if there is no C++ compiler or no Triton
             if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise
-            reason = str(error).strip().partition("\n")[0]
-            log.warning("torch.compile does not work here, running without: %s", reason)
+            log.warning("torch.compile does not work here, running without: %s", reason(error))
             return self.function
         seconds = {f: _seconds(f, images, options) for f in (self.function, compiled)}
         log.info("%.4g s, compiled %.4g s, for %s", *seconds.values(), tuple(images.shape))

@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from dpt.atomic import write_bytes
-from dpt.weights.files import reason
+from dpt.files import reason
 
 log = logging.getLogger("dpt")
 

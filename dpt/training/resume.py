@@ -21,10 +21,11 @@ from torch import Tensor
 
 from dpt.config.compose import remove_run, save_config
 from dpt.data import EpochSampler
+from dpt.files import reason
 from dpt.training.checkpoints import read_checkpoint
 from dpt.types import Batch
 from dpt.validation import validate
-from dpt.weights.files import check_archive, reason
+from dpt.weights.files import check_archive
 
 log = logging.getLogger("dpt")
 

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpt.files import few
+from dpt.files import few, reason
 from dpt.nn import Beit, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
-from dpt.weights.files import from_hub, open_source, reason
+from dpt.weights.files import from_hub, open_source
 from dpt.weights.format import Config, Tensors, list_faults, naming
 from dpt.weights.formats import FORMATS, Native
 

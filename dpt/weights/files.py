@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpt.atomic import replacing
-from dpt.files import parse_json, read_bytes
+from dpt.files import parse_json, read_bytes, reason
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -60,16 +60,18 @@ class Source:
         # copies: safetensors refuses tensors that share memory
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.content.items()}
         if not self.config:
-            with _writing(self.path) as temporary:
+            with writing(self.path), replacing(self.path) as temporary:
                 torch.save(tensors, temporary)
             return
-        with _writing(self.path / CONFIG_FILE) as config_file:
+        config, weights = self.path / CONFIG_FILE, self.path / WEIGHTS_FILE
+        with writing(config), replacing(config) as config_file:
             _write_json(config_file, self.config)
-            with _writing(self.path / WEIGHTS_FILE) as weights_file:
+            with writing(weights), replacing(weights) as weights_file:
                 safetensors.torch.save_file(tensors, weights_file, metadata={"format": "pt"})
-                (self.path / CONFIG_FILE).unlink(missing_ok=True)
+                config.unlink(missing_ok=True)
             if self.processor:
-                with _writing(self.path / PROCESSOR_FILES[0]) as processor_file:
+                processor = self.path / PROCESSOR_FILES[0]
+                with writing(processor), replacing(processor) as processor_file:
                     _write_json(processor_file, self.processor)
 
 
@@ -192,21 +194,14 @@ def check_archive(path: Path) -> None:
             raise ValueError(f"the checksum of {damaged} is wrong")
 
 
-def reason(error: Exception) -> str:
-    """The class and message of another library's error, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-
-
 @contextmanager
-def _writing(path: Path) -> Iterator[Path]:
-    """A temporary file that replaces ``path`` at the end; a failed write is a ValueError."""
+def writing(path: Path) -> Iterator[None]:
+    """Raises a failed write as a ValueError that names ``path``."""
     try:
-        with replacing(path) as temporary:
-            yield temporary
-    except safetensors.SafetensorError as error:  # a full disk, which is not an OSError there
-        raise ValueError(f"{path}: cannot be written ({reason(error)})") from error
-    except OSError as error:
-        message = f"{path}: cannot be written ({error.strerror}): make room or give another path"
+        yield
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # by any of the writers
+        fault = getattr(error, "strerror", None) or reason(error)
+        message = f"{path}: cannot be written ({fault}): make room or give another path"
         raise ValueError(message) from error
 
 

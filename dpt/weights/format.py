@@ -22,9 +22,9 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from dpt.files import few
+from dpt.files import few, reason
 from dpt.model_config import ModelConfig
-from dpt.weights.files import Source, reason
+from dpt.weights.files import Source
 
 Config = dict[str, Any]
 Tensors = Mapping[str, Tensor]
