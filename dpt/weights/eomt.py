@@ -53,7 +53,7 @@ def table(name: str, *, swiglu: bool) -> Table:
     """Rows of a model whose head is called ``name``."""
     head = f"heads.{name}"
     gated = [
-        (f"{BLOCK}.mlp.fc1.*", f"{LAYER}.mlp.{{gate_up}}_proj.*"),
+        (f"{BLOCK}.mlp.fc1.*", f"{LAYER}.mlp.{{gate,up}}_proj.*"),
         (f"{BLOCK}.mlp.fc2.*", f"{LAYER}.mlp.down_proj.*"),
     ]
     return [
@@ -64,7 +64,7 @@ def table(name: str, *, swiglu: bool) -> Table:
         ("encoder.patch_embed.proj.*", "embeddings.patch_embeddings.projection.*"),
         ("encoder.norm.*", "layernorm.*"),
         (f"{BLOCK}.norm{{k}}.*", f"{LAYER}.norm{{k}}.*"),
-        (f"{BLOCK}.attn.qkv.*", f"{LAYER}.attention.{{q_k_v}}_proj.*"),
+        (f"{BLOCK}.attn.qkv.*", f"{LAYER}.attention.{{q,k,v}}_proj.*"),
         (f"{BLOCK}.attn.proj.*", f"{LAYER}.attention.out_proj.*"),
         (f"{BLOCK}.mlp.*", f"{LAYER}.mlp.*"),
         (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.layer_scale{{k}}.lambda1"),

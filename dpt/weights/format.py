@@ -2,8 +2,8 @@
 
 A format maps tensor names by a table of rows (our name, its name), used for reading and for
 writing. ``*`` is the rest of a name and ``{n}`` a number, which its name may shift: ``{n+1}``,
-``{3-n}``. A token of ``PARTS`` stands for several tensors whose rows our one tensor holds, such as
-``{qkv}`` for query, key and value. The first row that matches a name applies.
+``{3-n}``. ``{query,key,value}`` stands for several tensors whose rows our one tensor holds. The
+first row that matches a name applies.
 """
 
 from __future__ import annotations
@@ -31,11 +31,6 @@ Tensors = Mapping[str, Tensor]
 Table = Sequence[tuple[str, str]]
 Keys = Mapping[str, tuple[str, Any]]
 """For each of our options, the key in another format's config and the default there."""
-PARTS = {
-    "{qkv}": ("query", "key", "value"),
-    "{q_k_v}": ("q", "k", "v"),
-    "{gate_up}": ("gate", "up"),
-}
 
 
 @dataclass(frozen=True)
@@ -161,7 +156,7 @@ def _pattern(ours: str) -> re.Pattern[str]:
 
 
 def their_names(name: str, table: Table) -> list[str]:
-    """The names in another format of our tensor: one, several for ``PARTS``, none without a row."""
+    """The names in another format of our tensor: one, several for parts, none without a row."""
 
     def number(found: re.Match[str]) -> str:
         base, letter, shift = found.groups()
@@ -173,10 +168,8 @@ def their_names(name: str, table: Table) -> list[str]:
             groups = match.groupdict()
             new = re.sub(r"\{(?:(\d)-)?([a-z])([+-]\d)?\}", number, theirs)
             new = new.replace("*", groups.get("rest", ""))
-            for token, parts in PARTS.items():
-                if token in new:
-                    return [new.replace(token, part) for part in parts]
-            return [new]
+            parts = re.search(r"\{(\w+(?:,\w+)+)\}", new)
+            return [new.replace(parts[0], part) for part in parts[1].split(",")] if parts else [new]
     return []
 
 

@@ -66,7 +66,7 @@ def _rows(
         (f"{ours}.pos_embed", f"{theirs}.embeddings.position_embeddings"),
         (f"{ours}.patch_embed.proj.*", f"{theirs}.embeddings.patch_embeddings.projection.*"),
         (f"{ours}.patch_embed.norm.*", f"{theirs}.embeddings.norm.*"),
-        (f"{block}.attn.qkv.*", f"{layer}.attention.{inner}.{{qkv}}.*"),
+        (f"{block}.attn.qkv.*", f"{layer}.attention.{inner}.{{query,key,value}}.*"),
         (f"{block}.attn.q_bias", f"{layer}.attention.{inner}.query.bias"),
         (f"{block}.attn.v_bias", f"{layer}.attention.{inner}.value.bias"),
         (f"{block}.attn.proj.*", f"{layer}.attention.output.dense.*"),
