@@ -163,32 +163,23 @@ MOST_AT_ONCE = 2**26
 def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
     """Rows of logits (B, K, h, w) upsampled to ``size``, in bands of a bounded number of values.
 
-    Yields each band's rows and its :func:`source_rows`.
+    Yields each band's rows; the source rows that make them; for each row, the index of the upper of
+    its two sources, counted from the first source row; and the weight of the lower source.
     """
     batch, classes, low, _ = logits.shape
     budget = VALUES_AT_ONCE.get(logits.device.type, VALUES_AT_ONCE["cuda"])
     count = max(1, budget // max(1, batch * classes * size[1]))
+    scale = (low - 1) / (size[0] - 1) if size[0] > 1 else 0.0
     for start in range(0, size[0], count):
         rows = slice(start, min(start + count, size[0]))
-        yield rows, *source_rows(rows, low, size[0])
-
-
-def source_rows(rows: slice, low: int, high: int) -> tuple[slice, Tensor, Tensor]:
-    """Which rows of a map of ``low`` rows make ``rows`` of the map upsampled to ``high`` rows.
-
-    Returns:
-        The source rows; for each output row, the index of the upper of its two sources, counted
-        from the first source row; and the weight of the lower source.
-    """
-    scale = (low - 1) / (high - 1) if high > 1 else 0.0
-    places = torch.arange(rows.start, rows.stop, dtype=torch.float64) * scale
-    upper = places.floor().long().clamp_(max=max(low - 2, 0))
-    first, last = int(upper[0]), min(int(upper[-1]) + 2, low)
-    return slice(first, last), upper - first, places - upper
+        places = torch.arange(rows.start, rows.stop, dtype=torch.float64) * scale
+        upper = places.floor().long().clamp_(max=max(low - 2, 0))
+        first, last = int(upper[0]), min(int(upper[-1]) + 2, low)
+        yield rows, slice(first, last), upper - first, places - upper
 
 
 def upsample_rows(logits: Tensor, upper: Tensor, weight: Tensor, width: int) -> Tensor:
-    """Source rows (B, K, h, w) to upsampled rows (B, rows, width, K); see :func:`source_rows`."""
+    """Source rows (B, K, h, w) to upsampled rows (B, rows, width, K); see :func:`bands`."""
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     last = exact.permute(0, 2, 3, 1)  # softmax and argmax are fastest over the last axis
     upper = upper.to(logits.device)
