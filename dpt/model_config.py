@@ -155,8 +155,7 @@ class ModelConfig:
         heads = {name: head.build(encoder, width) for name, head in self.heads.items()}
         if not any(head.uses_decoder for head in heads.values()):
             return encoder, None, heads
-        tokens = {"embed_dims": encoder.embed_dims, "num_prefix_tokens": encoder.num_prefix_tokens}
-        return encoder, Decoder(self.decoder, **tokens), heads
+        return encoder, Decoder(self.decoder, encoder), heads
 
 
 def _choose(table: Mapping[str, Any], name: Any, where: str) -> Any:

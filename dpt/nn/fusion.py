@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch.nn.functional as F
@@ -125,19 +124,13 @@ class Decoder(nn.Module):
 
     Args:
         config: settings with every ``auto`` replaced, see :meth:`DecoderConfig.resolve`.
-        embed_dims, num_prefix_tokens: of each level's tokens, shallow to deep.
+        encoder: whose tokens are decoded.
     """
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        *,
-        embed_dims: Sequence[int],
-        num_prefix_tokens: Sequence[int],
-    ) -> None:
+    def __init__(self, config: DecoderConfig, encoder: Encoder) -> None:
         super().__init__()
         assert config.scales != "auto"
-        channels, scales = config.reassemble_channels, config.scales
+        channels, scales, embed_dims = config.reassemble_channels, config.scales, encoder.embed_dims
         count, width = len(embed_dims), config.fusion_channels
         if not len(channels) == len(scales) == count >= 2:
             raise ValueError(
@@ -159,7 +152,7 @@ class Decoder(nn.Module):
                 scale=s,
             )
             for dim, prefix, c, s in zip(
-                embed_dims, num_prefix_tokens, channels, scales, strict=True
+                embed_dims, encoder.num_prefix_tokens, channels, scales, strict=True
             )
         )
         self.layer_rn = nn.ModuleList(

@@ -24,11 +24,10 @@ def decoder(levels=4, *, embed_dims=None, num_prefix_tokens=None, **settings):
         "unit_bias": True,
         **settings,
     }
-    return Decoder(
-        DecoderConfig(**settings),
-        embed_dims=embed_dims or (8,) * levels,
-        num_prefix_tokens=num_prefix_tokens or (1,) * levels,
-    ).eval()
+    encoder = Encoder()
+    encoder.embed_dims = embed_dims or (8,) * levels
+    encoder.num_prefix_tokens = num_prefix_tokens or (1,) * levels
+    return Decoder(DecoderConfig(**settings), encoder).eval()
 
 
 def fusion(**settings):
