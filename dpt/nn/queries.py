@@ -76,16 +76,14 @@ class CrossAttention(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention of the queries, cross-attention to the memory, MLP: each x + f(LN x)."""
 
-    def __init__(
-        self, dim: int, *, memory_dim: int, num_heads: int, mlp_ratio: float = 4.0
-    ) -> None:
+    def __init__(self, dim: int, *, memory_dim: int, num_heads: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim)
         self.self_attn = CrossAttention(dim, memory_dim=dim, num_heads=num_heads)
         self.norm2 = nn.LayerNorm(dim)
         self.cross_attn = CrossAttention(dim, memory_dim=memory_dim, num_heads=num_heads)
         self.norm3 = nn.LayerNorm(dim)
-        self.mlp = MLP(dim, hidden=int(dim * mlp_ratio))
+        self.mlp = MLP(dim, hidden=4 * dim)
 
     def forward(
         self,
@@ -121,9 +119,8 @@ class TokenDecoder(nn.Module):
     Args:
         dim: D.
         memory_dim: M; equal to ``dim`` without learnable queries.
-        num_layers: number of layers.
-        num_heads: of each attention.
-        num_queries: number of learnable queries; None for the encoder's tokens.
+        num_layers, num_heads: decoder layers, and heads of each attention.
+        num_queries: number of learnable queries, or None.
     """
 
     def __init__(
