@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+RESAMPLES = 1000
+
 
 def sum_dtype(device: torch.device) -> torch.dtype:
     """float64, or float32 on devices that have no float64 (Apple's mps)."""
@@ -88,36 +90,30 @@ class SumMetric(Metric):
         return super()._apply(move, exclude_state)
 
 
-def confidence_intervals(
-    metric: SumMetric, vectors: Any, *, resamples: int = 1000, seed: int = 0
-) -> dict[str, tuple[float, float]]:
+def confidence_intervals(metric: SumMetric, vectors: Any) -> dict[str, tuple[float, float]]:
     """95 % intervals of every score, by percentile bootstrap over images (Efron 1979).
 
     Each resample draws as many images as there are, with replacement, and scores their sum. The
     frames of a video are not independent images: pass the sums over each video (block bootstrap).
 
     Args:
-        metric: the metric of the vectors.
         vectors: float64 (N, S), a NumPy array or a SciPy sparse array: :meth:`SumMetric.vector` of
             each image, or of each block of images, alone.
-        resamples: number of resamples.
-        seed: of the draws.
 
     Returns:
         (low, high) by name. NaN with fewer than two images, or where most resamples have no score
         (a class that few images contain).
     """
-    count, columns = vectors.shape[0], vectors.T
-    random = np.random.default_rng(seed)
+    count, columns, random = vectors.shape[0], vectors.T, np.random.default_rng(0)
     values: dict[str, list[float]] = {}
-    for _ in range(resamples):
+    for _ in range(RESAMPLES):
         times = np.bincount(random.integers(0, count, count), minlength=count)
         for name, value in metric.scores_of(torch.from_numpy(columns @ times)).items():
             values.setdefault(name, []).append(value)
     intervals = {}
     for name, found in values.items():
         known = np.array(found)[np.isfinite(found)]
-        enough = count > 1 and 2 * len(known) >= resamples
+        enough = count > 1 and 2 * len(known) >= RESAMPLES
         low, high = np.quantile(known, [0.025, 0.975]) if enough else (np.nan, np.nan)
         intervals[name] = float(low), float(high)
     return intervals
