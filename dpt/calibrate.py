@@ -53,10 +53,6 @@ class Known:
     depth: np.ndarray
     exif: bool
 
-    def read_image(self) -> np.ndarray:
-        """uint8 (H, W, 3), RGB."""
-        return io.read_image(self.image, exif=self.exif)
-
     def sample(self, values: np.ndarray) -> np.ndarray:
         """The nearest ``values`` (H, W) at each point: (N,)."""
         height, width = values.shape
@@ -215,7 +211,7 @@ def calibrate(model: DPT, known: Sequence[Known]) -> Report:
             "check --depth-scale (1 for metres, 0.001 for millimetres), or the column depth_m"
         )
     for each in known:
-        found = predictor(each.read_image())
+        found = predictor(io.read_image(each.image, exif=each.exif))
         found.require_finite()
         assert found.depth is not None
         parts.append(each.sample(found.depth))
@@ -262,7 +258,7 @@ def fit(
     if usable.sum() < MIN_POINTS:
         raise ValueError(f"{usable.sum()} points of known depth: at least {MIN_POINTS} are needed")
     known, x = depth[usable], prediction[usable]
-    target = 1 / known if space == "inverse_depth" else known
+    target = 1 / known if with_shift else known
     columns = [x, np.ones(len(known))] if with_shift else [x]
     rows = np.stack(columns, axis=1) / target[:, None]
     if with_shift and np.ptp(x) <= 1e-9 * np.abs(x).max():
