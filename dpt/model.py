@@ -66,7 +66,11 @@ class DPT(parts.DPT):
             ValueError: the file is missing, damaged, of no known format, or does not fit its own
                 configuration; every missing, unexpected or unfit tensor is listed.
         """
-        config, state = read(_local(path, revision))
+        local = Path(path).expanduser()
+        is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path))
+        if is_name and not local.exists() and local.suffix not in WEIGHT_SUFFIXES:
+            local = from_hub(str(path), revision)
+        config, state = read(local)
         model = cls(ModelConfig.from_dict(config))
         model.load_state_dict(state)
         return model.eval()
@@ -91,15 +95,6 @@ class DPT(parts.DPT):
         if self.predicts_only:
             raise ValueError("an optimised copy only predicts: save the model it was made of")
         Native().write(self.config.to_dict(), self.state_dict(), folder)
-
-
-def _local(path: str | Path, revision: str | None) -> Path:
-    """``path`` itself, or a download if no such file exists and it reads like a hub name."""
-    is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path))
-    local = Path(path).expanduser()
-    if local.exists() or not is_name or local.suffix in WEIGHT_SUFFIXES:
-        return local
-    return from_hub(str(path), revision)
 
 
 def create_model(name: str, *, heads: Mapping[str, Mapping[str, Any]], **overrides: Any) -> DPT:
