@@ -15,8 +15,6 @@ from dpt.nn.fusion import Decoder
 from dpt.types import OutputSpec
 
 Window = tuple[EllipsisType, slice, slice]
-SCORES = ("logits", "masks")
-"""Kinds of outputs that losses and predictors resize themselves."""
 
 
 class DPT(nn.Module):
@@ -100,7 +98,8 @@ class DPT(nn.Module):
         features.encoder = self.encoder
         outputs: dict[str, Tensor] = {}
         for name, head in self.heads.items():
-            small = not upsample_logits and padded is images and head.output.kind in SCORES
+            has_logits = head.output.kind in ("logits", "masks")
+            small = has_logits and not upsample_logits and padded is images
             for suffix, value in head.predict(features, size, small=small).items():
                 if head.output.dense and suffix not in head.flat and not small:
                     value = upsample(value, size)[window]
