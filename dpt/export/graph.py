@@ -16,7 +16,7 @@ import dpt
 from dpt.files import reason
 from dpt.model import DPT
 from dpt.nn.inference import optimized
-from dpt.types import OutputSpec, Preprocessing
+from dpt.types import Preprocessing
 from dpt.validation import to_plain
 
 Shape = tuple[int, int, int]
@@ -66,16 +66,12 @@ class Graph(nn.Module):
             images = self.preprocessing.normalize(images.permute(0, 3, 1, 2))
         return self.model(images)
 
-    @property
-    def outputs(self) -> dict[str, OutputSpec]:
-        """The declaration of each output."""
-        return self.model.outputs
-
     def all_outputs(self, shape: Shape) -> dict[str, bool]:
         """Whether each returned tensor is dense, those beside the declared ones included."""
         with torch.no_grad():
             found = self(self.example(shape))
-        return {name: name in self.outputs and self.outputs[name].dense for name in found}
+        dense = {name for name, spec in self.model.outputs.items() if spec.dense}
+        return {name: name in dense for name in found}
 
     @property
     def axes(self) -> dict[int, str]:
@@ -127,7 +123,7 @@ def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[
     metadata: dict[str, Any] = {
         "dpt_version": dpt.__version__,
         "model": model.config.name,
-        "outputs": {name: asdict(spec) for name, spec in graph.outputs.items()},
+        "outputs": {name: asdict(spec) for name, spec in graph.model.outputs.items()},
         "input": form,
         "input_size": list(size) if size else "any",
         "resize": f"before the input: {rule.resize} image_size, {rule.interpolation}",
