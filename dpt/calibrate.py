@@ -146,13 +146,7 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Report:
-    """A calibration and its errors; ``str(report)`` is a table.
-
-    Attributes:
-        calibration: to be set as ``model.calibration``.
-        images: errors of each image.
-        overall: errors of all points together.
-    """
+    """A calibration and its errors, of each image and of all points; ``str(report)`` is a table."""
 
     calibration: Calibration
     images: tuple[Residuals, ...]

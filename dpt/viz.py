@@ -207,9 +207,7 @@ def colorize_output(
         values: (H, W) or (C, H, W): ``logits`` as class ids or logits, drawn with the palette;
             ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first
             channel with a colormap; ``masks`` as codes, see :func:`colorize_segments`.
-        output: the declaration.
         limits: of the colours of depth or a map; None for :func:`color_limits`.
-        colormap: of depth.
     """
     values = np.asarray(values)
     if not output.dense:
@@ -266,11 +264,9 @@ def legend(
     Its height depends on the output and the width alone, so that the frames of a video agree.
 
     Args:
-        values: class ids (H, W) of ``logits``; not used for others.
-        output: the declaration.
+        values: class ids (H, W) of ``logits``, codes of ``masks``; not used for others.
         width: of the picture above it.
         limits: see :func:`color_limits`.
-        colormap: of depth.
     """
     times = max(1, width // 1000)  # text stays readable below large pictures
     room = max(_CELL_WIDTH, width // times)
@@ -334,7 +330,6 @@ def depth_panel(
     The error is |prediction - truth| / truth from blue (0) to red (0.5), black without truth.
 
     Args:
-        image: the photo.
         truth, prediction: (h, w) metres, the prediction aligned to the truth.
         valid: bool (h, w), or None for every positive finite truth.
     """
@@ -362,7 +357,6 @@ def segmentation_panel(
     """image | truth | prediction | error: wrong pixels red on the dimmed image, ignored ones black.
 
     Args:
-        image: the photo.
         labels, prediction: integer (h, w) class ids, 255 where ignored or no class.
         palette: (K, 3) RGB in 0..255; None or empty for the default colours.
         names: of the K classes, for the legend below; empty for their ids.

@@ -24,10 +24,8 @@ class Export:
     """What was written, and the result of the comparison with the model.
 
     Attributes:
-        path: the file.
         errors: largest difference of each output from the model's, as a share of the largest value
             of that output.
-        metadata: of the file.
         compared: (images, height, width) of the inputs of the comparison.
     """
 

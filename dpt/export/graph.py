@@ -26,10 +26,8 @@ Shape = tuple[int, int, int]
 class Graph(nn.Module):
     """Images to one tensor per head, as :meth:`dpt.nn.DPT.forward` in evaluation.
 
-    Args:
-        model: what predicts.
-        preprocessing: the input is uint8 RGB (B, H, W, 3), normalised with this; None: the input
-            is normalised float32 (B, 3, H, W).
+    With ``preprocessing`` the input is uint8 RGB (B, H, W, 3), which is normalised here, else
+    normalised float32 (B, 3, H, W).
     """
 
     model: Any

@@ -151,10 +151,7 @@ class ScaleShiftInvariantLoss(nn.Module):
 
 
 def _log_error(prediction: Tensor, target: Tensor, valid: Tensor, eps: float) -> Tensor:
-    """ln(prediction) - ln(target) where ``valid`` (targets must be positive there), 0 elsewhere.
-
-    Below ``eps`` the logarithm of the prediction is continued by its tangent.
-    """
+    """e of :class:`SILogLoss` where ``valid`` (targets must be positive there), 0 elsewhere."""
     prediction = torch.where(valid, at_least_float32(prediction), 1.0)
     floored = prediction.clamp(min=eps)
     log_prediction = floored.log() + (prediction - floored) / eps

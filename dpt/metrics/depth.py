@@ -56,7 +56,6 @@ class DepthMetrics(SumMetric):
         protocol: how depth is scored.
         prediction_kind: ``metric``: depth in metres. ``relative``: inverse depth up to an unknown
             scale and shift.
-        all_pooled: also every other error pooled.
         **settings: of a :class:`Protocol`, in place of ``protocol``.
     """
 

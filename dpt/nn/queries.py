@@ -13,13 +13,7 @@ from dpt.nn.vit import MLP
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention softmax(Q Kᵀ / √d_head) V; Q of one sequence, K and V of another.
-
-    Args:
-        dim: D, of the queries and of the output.
-        memory_dim: M.
-        num_heads: a divisor of ``dim``.
-    """
+    """Multi-head attention softmax(Q Kᵀ / √d_head) V; Q of one sequence, K and V of another."""
 
     def __init__(self, dim: int, *, memory_dim: int, num_heads: int) -> None:
         super().__init__()
