@@ -140,8 +140,23 @@ class DepthAnything(Format):
         if not folder:
             return Source(path, {}, {}, theirs)
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1  # later ones are not built
-        processor = transformers.write_processor(config)
-        return Source(path, _write_config(config, head), processor, theirs)
+        theirs_config = {
+            "architectures": ["DepthAnythingForDepthEstimation"],
+            "model_type": "depth_anything",
+            "backbone_config": {
+                **transformers.write_backbone("dinov2", encoder),
+                "layerscale_value": encoder["layer_scale"] or 1.0,
+            },
+            "patch_size": encoder["patch_size"],
+            "reassemble_hidden_size": encoder["embed_dim"],
+            **write_keys(DECODER_KEYS, config["decoder"]),
+            "reassemble_factors": SCALES,  # whole numbers, which transformers needs
+            "head_in_index": -1,
+            **write_keys(HEAD_KEYS, head),
+            "max_depth": int(head["max_depth"] or 1) if head["kind"] == "metric" else 1,
+            "dtype": "float32",
+        }
+        return Source(path, theirs_config, transformers.write_processor(config), theirs)
 
 
 def _gated(config: Config, prefix: str) -> Table:
@@ -232,27 +247,6 @@ def _folder_config(source: Source) -> Config:
         decoder={**DECODER, **read_keys(DECODER_KEYS, config)},
         preprocessing=preprocessing,
     )
-
-
-def _write_config(config: Config, head: Config) -> Config:
-    """``config.json`` of a folder."""
-    encoder = config["encoder"]
-    return {
-        "architectures": ["DepthAnythingForDepthEstimation"],
-        "model_type": "depth_anything",
-        "backbone_config": {
-            **transformers.write_backbone("dinov2", encoder),
-            "layerscale_value": encoder["layer_scale"] or 1.0,
-        },
-        "patch_size": encoder["patch_size"],
-        "reassemble_hidden_size": encoder["embed_dim"],
-        **write_keys(DECODER_KEYS, config["decoder"]),
-        "reassemble_factors": SCALES,  # whole numbers, which transformers needs
-        "head_in_index": -1,
-        **write_keys(HEAD_KEYS, head),
-        "max_depth": int(head["max_depth"] or 1) if head["kind"] == "metric" else 1,
-        "dtype": "float32",
-    }
 
 
 # DINOv2's depth heads

@@ -125,11 +125,19 @@ class Eomt(Format):
         else:
             name = "instance" if count == COCO_THINGS else "panoptic"
             head["things"] = [i in things for i in range(count)]
+        shortest = (processor.get("size") or {}).get("shortest_edge", size)
+        resample = processor.get("resample", 2)
         config = model_dict(
             "eomt_large",
             heads={name: head},
             encoder=encoder,
-            preprocessing=read_processor(processor, size),
+            preprocessing={  # without the padding to a square
+                "mean": processor.get("image_mean", [0.485, 0.456, 0.406]),
+                "std": processor.get("image_std", [0.229, 0.224, 0.225]),
+                "image_size": [shortest, shortest],
+                "resize": "lower_bound" if name == "segmentation" else "upper_bound",
+                "interpolation": RESAMPLE.get(resample, resample),
+            },
         )
         tensors = {k: v[None] if k in WITHOUT_BATCH else v for k, v in source.tensors.items()}
         rows = table(name, swiglu=encoder["swiglu"])
@@ -160,39 +168,20 @@ class Eomt(Format):
         }
         if "things" in head:
             theirs["thing_ids"] = [i for i, thing in enumerate(head["things"]) if thing]
-        processor = write_processor(preprocessing, split=name == "segmentation")
+        split, side = name == "segmentation", preprocessing["image_size"][0]
+        processor = {  # the one that comes closest to ours
+            "image_processor_type": "EomtImageProcessor",
+            "do_resize": True,
+            "size": {"shortest_edge": side, "longest_edge": None if split else side},
+            "resample": PILLOW[preprocessing["interpolation"].removesuffix("_antialias")],
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(preprocessing["mean"]),
+            "image_std": list(preprocessing["std"]),
+            "do_split_image": split,
+            "do_pad": not split,
+        }
         found = to_theirs(tensors, table(name, swiglu=encoder["swiglu"]), "-")
         found = {k: v[0] if k in WITHOUT_BATCH else v for k, v in found.items()}
         return Source(path, theirs, processor, found)
-
-
-def read_processor(processor: Config, image_size: int) -> Config:
-    """Our preprocessing for an image processor; the padding to a square is left out."""
-    size = processor.get("size") or {}
-    shortest = size.get("shortest_edge", image_size)
-    resample = processor.get("resample", 2)
-    return {
-        "mean": processor.get("image_mean", [0.485, 0.456, 0.406]),
-        "std": processor.get("image_std", [0.229, 0.224, 0.225]),
-        "image_size": [shortest, shortest],
-        "resize": "lower_bound" if processor.get("do_split_image") else "upper_bound",
-        "interpolation": RESAMPLE.get(resample, resample),
-    }
-
-
-def write_processor(preprocessing: Config, *, split: bool) -> Config:
-    """``preprocessor_config.json`` of the image processor that comes closest to ours."""
-    side = preprocessing["image_size"][0]
-    return {
-        "image_processor_type": "EomtImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": side, "longest_edge": None if split else side},
-        "resample": PILLOW[preprocessing["interpolation"].removesuffix("_antialias")],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(preprocessing["mean"]),
-        "image_std": list(preprocessing["std"]),
-        "do_split_image": split,
-        "do_pad": not split,
-    }
