@@ -79,7 +79,13 @@ def export(
         raise ValueError(f"size {size[0]}x{size[1]}: each side must be at least one pixel")
     graph = Graph.of(model, tasks=tasks, with_preprocessing=with_preprocessing)
     metadata = describe(model, graph, size=size)
-    traced, compared = shapes_to_check(graph, size=size)
+    compared: tuple[Shape, ...]
+    if size:
+        traced, compared = (2, *size), ((1, *size), (3, *size), (4, *size))
+    else:  # on and off the grid, portrait and landscape
+        step, trained = model.pad_multiple, model.preprocessing.image_size
+        traced = (2, 5 * step - 3, 4 * step - 1)
+        compared = ((1, *trained), (2, 4 * step + 1, 3 * step), (1, 3 * step, 6 * step))
     program = trace(graph.for_inference(), traced, free_size=size is None)
     with folder_beside(path) as folder:
         file = folder / path.name
@@ -99,18 +105,6 @@ def export(
             remedy = "" if size else "; a fixed size may work: --size H W"
             raise ValueError(f"{path} was deleted: {error}{remedy}") from error
     return Export(path, errors, metadata, compared)
-
-
-def shapes_to_check(
-    graph: Graph, *, size: tuple[int, int] | None
-) -> tuple[Shape, tuple[Shape, ...]]:
-    """The input to trace with, and three others: on and off the grid, portrait and landscape."""
-    if size:
-        return (2, *size), ((1, *size), (3, *size), (4, *size))
-    step = graph.model.pad_multiple
-    trained = graph.model.preprocessing.image_size
-    traced = (2, 5 * step - 3, 4 * step - 1)
-    return traced, ((1, *trained), (2, 4 * step + 1, 3 * step), (1, 3 * step, 6 * step))
 
 
 def compare(
