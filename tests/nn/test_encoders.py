@@ -194,6 +194,13 @@ def test_stem_levels_and_gradients():
     assert [n for n, p in encoder.named_parameters() if p.grad is None] == []
 
 
+def test_the_contrast_of_an_image_does_not_matter_to_the_stem():
+    encoder, images = stem(), torch.randn(2, 3, 64, 96)
+    found = encoder(images * torch.tensor([1.0, 3.0]).view(2, 1, 1, 1)).levels
+    for level, wanted in zip(found, encoder(images).levels, strict=True):
+        torch.testing.assert_close(level, wanted, atol=1e-3, rtol=1e-3)
+
+
 def test_stem_blocks_are_counted():
     count = {blocks: sum(p.numel() for p in stem(stem_blocks=blocks).patch_embed.parameters())
              for blocks in ((0, 0), (1, 0), (0, 2))}  # fmt: skip
