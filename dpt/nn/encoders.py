@@ -25,6 +25,7 @@ from dpt.types import Tokens
 
 Standardization = Literal["sqrt", "official"]
 WindowPadding = Literal["after_shift", "before_shift"]
+Norm = Callable[[int], nn.Module]
 
 
 def _standardized_conv(kind: Standardization) -> Any:
@@ -171,7 +172,7 @@ class ResidualBlock(nn.Module):
 
 
 def _conv_norm(
-    inputs: int, outputs: int, *, stride: int = 1, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
+    inputs: int, outputs: int, *, stride: int = 1, norm: Norm = nn.BatchNorm2d
 ) -> nn.Sequential:
     conv = nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
     return nn.Sequential(conv, norm(outputs))
@@ -189,7 +190,7 @@ class StemEmbed(nn.Module):
         self.stage_channels = config.stem_channels[1:]
         widths = (config.in_channels, *config.stem_channels)
         within_image = partial(nn.InstanceNorm2d, affine=True)
-        norms = (within_image, nn.BatchNorm2d, nn.BatchNorm2d)
+        norms: list[Norm] = [within_image, nn.BatchNorm2d, nn.BatchNorm2d]
         stages = zip(widths[:-1], widths[1:], (0, *config.stem_blocks), norms, strict=True)
         self.stages = nn.ModuleList(
             nn.Sequential(
