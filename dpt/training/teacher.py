@@ -131,7 +131,8 @@ class SelfTeacher(MovingAverage):
         self.decay, self.progress = decay, 0.0
 
     def rule(self, mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
-        return mean.lerp(value, (1 - self.decay) * (1 + math.cos(math.pi * self.progress)) / 2)
+        share = (1 - self.decay) * (1 + math.cos(math.pi * self.progress)) / 2
+        return mean + share * (value - mean)  # lerp refuses whole numbers, BatchNorm's counters
 
     def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
         self.progress, views = progress, batch["views"]

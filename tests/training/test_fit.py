@@ -13,6 +13,7 @@ import cv2
 import pytest
 import torch
 from omegaconf import OmegaConf
+from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
 
 import dpt
 from dpt.data import DataError, Dataset
@@ -61,6 +62,18 @@ def checkpoint_of(folder, name="last"):
 
 
 # ------------------------------------------------------------------------------ every task
+
+TASKS = sorted(p.stem for p in (ROOT / "conf/task").glob("*.yaml") if p.stem[0] != "_")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(t, marks=() if t == "dino" else pytest.mark.slow) for t in TASKS]
+)
+def test_every_task_trains_the_default_model(tmp_path, name):
+    """The runs of other tests have a smaller model and another optimizer."""
+    call("train", *TINY_DATA, *TINY_SCENES, *ON_CPU, "logger=none", "trainer.max_steps=2",
+         f"task={name}", f"run_dir={tmp_path}")  # fmt: skip
+    assert checkpoint_of(tmp_path)["global_step"] == 2
 
 
 def test_the_folder_is_complete(kind, run):
