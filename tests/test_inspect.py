@@ -104,8 +104,11 @@ def test_the_weights_are_those_the_block_applies(name):
         torch.testing.assert_close(attention.proj(mixed), output, rtol=1e-4, atol=1e-4)
 
 
-def test_maps_of_one_query_are_rows_of_the_whole():
-    model, images = small_model(num_register_tokens=2), small_images(2)
+@pytest.mark.parametrize("name", ["dpt_tiny", "dpt_stem"])
+def test_maps_of_one_query_are_rows_of_the_whole(name):
+    changes = SMALL if name == "dpt_tiny" else {"num_blocks": 4, "out_indices": [1, 3]}
+    model = dpt.create_model(name, heads=METRIC, **changes, num_register_tokens=2).eval()
+    images = small_images(2)
     whole = attention_maps(model, images)
     of_cls = cls_attention(model, images)
     of_patch = patch_attention(model, images, patch=(2, 1))
@@ -237,6 +240,13 @@ def test_an_encoder_without_attention_still_shows_its_tokens(timm_model):
     assert inspection_sheet(timm_model, photo).dtype == np.uint8
     with pytest.raises(ValueError, match="no attention maps"):
         inspection_sheet(timm_model, photo, patch=(0, 0))
+
+
+@pytest.mark.parametrize("name", ["dpt_stem", pytest.param("dpt_hybrid", marks=pytest.mark.slow)])
+def test_the_sheet_of_an_encoder_that_begins_with_convolutions(name):
+    model = dpt.create_model(name, heads=METRIC, num_blocks=2, out_indices=[0, 1]).eval()
+    photo = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
+    assert inspection_sheet(model, photo, patch=(0, 1)).shape[1] >= 1280
 
 
 def test_every_kind_of_head_has_a_place_on_the_sheet():

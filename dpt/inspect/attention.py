@@ -82,7 +82,7 @@ def patch_attention(
             f"patch {row} {column} lies outside the grid of {height} rows and {width} columns, "
             "which are counted from 0"
         )
-    query = model.encoder.num_prefix_tokens[0] + row * width + column
+    query = model.encoder.num_prefix_tokens[-1] + row * width + column
     return _patch_maps(model, images, query=query, blocks=blocks)
 
 
@@ -119,7 +119,7 @@ def _patch_maps(
     model: DPT, images: Tensor, *, query: int, blocks: Sequence[int] | None
 ) -> list[np.ndarray]:
     """One token's attention to the patches, (B, heads, h, w) of each block."""
-    grid, prefix = patch_grid(model, images), model.encoder.num_prefix_tokens[0]
+    grid, prefix = patch_grid(model, images), model.encoder.num_prefix_tokens[-1]
     rows = attention_maps(model, images, blocks=blocks, queries=[query])
     return [r[:, :, 0, prefix:].reshape(*r.shape[:2], *grid) for r in rows]
 
