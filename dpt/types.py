@@ -40,7 +40,7 @@ class Sample(TypedDict, total=False):
     value: float  # image-level number
     caption: str  # what the image shows, never empty
     strong: np.ndarray  # uint8 (H, W, 3), the image of an unlabelled sample, strongly changed
-    part: np.ndarray  # bool (H, W), of an image with labels, what is pasted on ``strong``
+    part: np.ndarray  # bool (H, W), with labels: what is pasted on ``strong``; without: padding
     views: np.ndarray  # uint8 (N, H, W, 3), random views of the image (augment.views)
     crops: np.ndarray  # uint8 (M, h, w, 3), smaller views (augment.crops)
     index: int  # position in the data set
@@ -67,7 +67,7 @@ class Batch(TypedDict, total=False):
     index: Tensor  # int64 (B,)
     strong: Tensor  # like image, with the unlabelled images strongly changed
     unlabelled: Tensor  # bool (B,), with ``strong``
-    pasted: Tensor  # bool (B, H, W), where ``strong`` shows an image with labels
+    kept: Tensor  # bool (B, H, W), where a teacher gives no label: pasted parts and padding
     views: Tensor  # uint8 (B, N, 3, H, W), which the model sees in place of ``image``
     crops: Tensor  # uint8 (B, M, 3, h, w)
     teacher: Tensor  # float (B, N, K), what a teacher says of ``views``

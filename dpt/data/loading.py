@@ -59,14 +59,14 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
 def _paste(batch: dict[str, Any], samples: Sequence[Sample]) -> None:
     """Pastes parts of the images with labels, in turn, on ``strong`` and the maps of the others."""
     maps = [batch[key] for key in ("strong", "labels", "depth", "valid") if key in batch]
-    parts = [k for k, s in enumerate(samples) if "part" in s]
-    others = batch["unlabelled"].nonzero()[:, 0].tolist() if parts else []
-    batch["pasted"] = area = torch.zeros(len(samples), *samples[0]["image"].shape[:2]).bool()
-    for n, k in enumerate(others):
-        source = parts[n % len(parts)]
-        area[k] = torch.from_numpy(samples[source]["part"])
+    parts = torch.from_numpy(np.stack([s["part"] for s in samples]))
+    sources = (~batch["unlabelled"]).nonzero()[:, 0].tolist()
+    for n, k in enumerate(batch["unlabelled"].nonzero()[:, 0].tolist()):
+        source = sources[n % len(sources)] if sources else k
         for values in maps:
-            values[k] = torch.where(area[k], values[source], values[k])
+            values[k] = torch.where(parts[source], values[source], values[k])
+        parts[k] |= parts[source]
+    batch["kept"] = parts & batch["unlabelled"][:, None, None]
 
 
 def collate_eval(samples: Sequence[Sample], targets: Sequence[Target] = ()) -> Batch:

@@ -111,6 +111,9 @@ class TrainTransform:
             valid = cut(resize_map, sample["valid"], False)
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             arrays["depth"] = np.where(valid, depth * factor, np.float32(0))
+        unlabelled = self.strong and not {"labels", "depth"} & sample.keys()
+        if unlabelled:  # to know what is padding
+            arrays["labels"] = cut(resize_map, np.ones((height, width), np.uint8), 0)
         arrays = _apply(self._moves, arrays, random)
         image = arrays["image"]
         if self.color and random.random() < 0.8:
@@ -124,11 +127,12 @@ class TrainTransform:
         if "depth" in sample:
             out["depth"] = arrays["depth"]
             out["valid"] = arrays["depth"] > 0
-        if self.strong and {"labels", "depth"} & sample.keys():
-            out["part"] = part_to_paste(out, random)
-        elif self.strong:
+        if unlabelled:
             out["strong"] = strongly_changed(image, random, self.strong)
+            out["part"] = arrays["labels"] == 0
             image = arrays["image"]
+        elif self.strong:
+            out["part"] = part_to_paste(out, random)
         shared = np.may_share_memory(image, sample["image"])
         out["image"] = image.copy() if shared else image
         for key, (count, size, area) in self.views.items():

@@ -180,8 +180,8 @@ class AverageTeacher(MovingAverage):
             found |= objective.pseudo_labels(outputs, size, share=self.share)
         inputs, (places,) = cast(dict[str, Any], batch), rows.nonzero(as_tuple=True)
         for key, values in found.items():
-            if key != "image":  # the labels of what was pasted are known
-                values = torch.where(batch["pasted"][rows], inputs[key][rows], values)
+            if key != "image":  # labels of pasted parts are known; padding has none
+                values = torch.where(batch["kept"][rows], inputs[key][rows], values)
             found[key] = inputs[key].index_put((places,), values)
         return cast(Batch, inputs | found)
 

@@ -9,9 +9,9 @@ from dpt.types import IGNORE_INDEX
 SIZE = (32, 48)
 
 
-def samples(count=4, *, keys=("labels", "depth"), plain=(), seed=0):
+def samples(count=4, *, keys=("labels", "depth"), plain=(), seed=0, **changes):
     """Every image has a colour and a depth of its own; ``plain`` have no labels."""
-    transform, found = TrainTransform(image_size=SIZE, hflip=0, strong=0.5), []
+    transform, found = TrainTransform(image_size=SIZE, hflip=0, strong=0.5, **changes), []
     for k in range(count):
         labels = np.arange(4, dtype=np.uint8).repeat(12)[None].repeat(SIZE[0], 0)
         sample = {
@@ -28,7 +28,7 @@ def samples(count=4, *, keys=("labels", "depth"), plain=(), seed=0):
 
 def test_half_of_the_classes_are_pasted_with_all_that_is_known():
     before = samples(5, plain=(0, 2, 4))
-    assert ["part" in s for s in before] == [False, True, False, True, False]
+    assert [s["part"].any() for s in before] == [False, True, False, True, False]
     batch = collate_train(before, ["labels", "depth"])
     assert batch["unlabelled"].tolist() == [True, False, True, False, True]
     for k, source in ((0, 1), (2, 3), (4, 1)):
@@ -36,7 +36,7 @@ def test_half_of_the_classes_are_pasted_with_all_that_is_known():
         classes = np.unique(origin["labels"][origin["part"]])
         assert len(classes) == 2  # of three
         assert IGNORE_INDEX not in classes
-        assert torch.equal(batch["pasted"][k], part)
+        assert torch.equal(batch["kept"][k], part)
         assert torch.equal(batch["image"][k].permute(1, 2, 0), torch.from_numpy(before[k]["image"]))
         strong = np.where(origin["part"][..., None], origin["image"], before[k]["strong"])
         assert torch.equal(batch["strong"][k].permute(1, 2, 0), torch.from_numpy(strong))
@@ -45,7 +45,7 @@ def test_half_of_the_classes_are_pasted_with_all_that_is_known():
         assert torch.equal(batch["depth"][k], torch.where(part, source + 1.0, 0.0))
         assert torch.equal(batch["valid"][k], part)
     for k in (1, 3):
-        assert not batch["pasted"][k].any()
+        assert not batch["kept"][k].any()
         assert torch.equal(batch["labels"][k], torch.from_numpy(before[k]["labels"]))
 
 
@@ -63,6 +63,20 @@ def test_depth_alone_is_pasted_in_rectangles():
 def test_without_an_image_with_labels_nothing_is_pasted():
     before = samples(2, plain=(0, 1))
     batch = collate_train(before, ["labels"])
-    assert not batch["pasted"].any()
+    assert not batch["kept"].any()
     strong = np.stack([s["strong"] for s in before])
     assert torch.equal(batch["strong"].permute(0, 2, 3, 1), torch.from_numpy(strong))
+
+
+def test_padding_gets_no_label():
+    """Where an image is made smaller, the rest is padding."""
+    before = samples(4, plain=(0, 2), zoom=(0.5, 0.5))
+    for k in (0, 2):
+        padding = (before[k]["image"] == before[k]["image"][0, 0]).all(axis=-1)
+        assert padding.mean() == 0.75
+        np.testing.assert_array_equal(before[k]["part"], padding)
+    batch = collate_train(before, ["labels", "depth"])
+    for k in (0, 2):
+        pasted, padding = (torch.from_numpy(before[n]["part"]) for n in (k + 1, k))
+        assert torch.equal(batch["kept"][k], pasted | padding)
+        assert (batch["labels"][k][padding & ~pasted] == IGNORE_INDEX).all()

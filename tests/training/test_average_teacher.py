@@ -75,7 +75,7 @@ def test_images_without_labels_get_those_of_the_average():
         assert torch.equal(after[key][:2], before[key][:2]), key
     assert before["unlabelled"].tolist() == [False, False, True, True]
     assert torch.equal(after["image"][2:], before["strong"][2:])
-    area, labels = before["pasted"][2:], after["labels"][2:]
+    area, labels = before["kept"][2:], after["labels"][2:]
     assert 0.2 < area.float().mean() < 0.8
     assert torch.equal(after["depth"][2:], torch.where(area, before["depth"][2:], outputs["depth"]))
     assert after["valid"][2:].all()
