@@ -39,8 +39,8 @@ class Sample(TypedDict, total=False):
     class_id: int  # image-level class
     value: float  # image-level number
     caption: str  # what the image shows, never empty
-    strong: np.ndarray  # uint8 (H, W, 3), the image of an unlabelled sample, strongly changed
-    part: np.ndarray  # bool (H, W), with labels: what is pasted on ``strong``; without: padding
+    weak: np.ndarray  # uint8 (H, W, 3), an unlabelled image as it was before ``augment.strong``
+    part: np.ndarray  # bool (H, W), with labels: what is pasted on others; without: padding
     views: np.ndarray  # uint8 (N, H, W, 3), random views of the image (augment.views)
     crops: np.ndarray  # uint8 (M, h, w, 3), smaller views (augment.crops)
     index: int  # position in the data set
@@ -65,8 +65,8 @@ class Batch(TypedDict, total=False):
     value: Tensor  # float32 (B,), NaN where missing
     caption: list[str]  # empty where missing
     index: Tensor  # int64 (B,)
-    strong: Tensor  # like image, with the unlabelled images strongly changed
-    unlabelled: Tensor  # bool (B,), with ``strong``
+    weak: Tensor  # like image, with the unlabelled images as they were before ``augment.strong``
+    unlabelled: Tensor  # bool (B,), with ``weak``
     kept: Tensor  # bool (B, H, W), where a teacher gives no label: pasted parts and padding
     views: Tensor  # uint8 (B, N, 3, H, W), which the model sees in place of ``image``
     crops: Tensor  # uint8 (B, M, 3, h, w)

@@ -48,17 +48,17 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
     for key in ("labels", "objects", "depth", "valid"):
         if key in batch:
             batch[key] = torch.stack(batch[key])
-    unlabelled = torch.tensor(["strong" in s for s in samples])
+    unlabelled = torch.tensor(["weak" in s for s in samples])
     if unlabelled.any():
-        strong = np.stack([s.get("strong", s["image"]) for s in samples])
-        batch |= {"strong": torch.from_numpy(strong).permute(0, 3, 1, 2), "unlabelled": unlabelled}
+        weak = np.stack([s.get("weak", s["image"]) for s in samples])
+        batch |= {"weak": torch.from_numpy(weak).permute(0, 3, 1, 2), "unlabelled": unlabelled}
         _paste(batch, samples)
     return cast(Batch, batch)
 
 
 def _paste(batch: dict[str, Any], samples: Sequence[Sample]) -> None:
-    """Pastes parts of the images with labels, in turn, on ``strong`` and the maps of the others."""
-    maps = [batch[key] for key in ("strong", "labels", "depth", "valid") if key in batch]
+    """Pastes parts of the images with labels, in turn, on the others and their maps."""
+    maps = [batch[key] for key in ("image", "labels", "depth", "valid") if key in batch]
     parts = torch.from_numpy(np.stack([s["part"] for s in samples]))
     sources = (~batch["unlabelled"]).nonzero()[:, 0].tolist()
     for n, k in enumerate(batch["unlabelled"].nonzero()[:, 0].tolist()):

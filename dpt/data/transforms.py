@@ -41,9 +41,9 @@ class TrainTransform:
         gamma: probability of a power of 0.5 to 2.5 of all values, mostly darker.
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
-        strong: strength in 0..1 of a second picture, ``strong``, of images without labels, see
-            :func:`strongly_changed`; their first keeps its colours. Images with labels get a
-            ``part`` to paste on it, see :func:`part_to_paste`. 0 for none.
+        strong: strength in 0..1 of a change of images without labels, see
+            :func:`strongly_changed`; ``weak`` has their own colours. Images with labels get a
+            ``part`` to paste on them, see :func:`part_to_paste`. 0 for none.
         views: number of random views of at least a quarter of the photo, see :func:`random_view`.
         crops: number of random views of at most a quarter (DINO's local crops).
         crop_size: [h, w] of the crops; None is half of ``image_size``.
@@ -128,9 +128,9 @@ class TrainTransform:
             out["depth"] = arrays["depth"]
             out["valid"] = arrays["depth"] > 0
         if unlabelled:
-            out["strong"] = strongly_changed(image, random, self.strong)
+            out["weak"] = arrays["image"]
             out["part"] = arrays["labels"] == 0
-            image = arrays["image"]
+            image = strongly_changed(image, random, self.strong)
         elif self.strong:
             out["part"] = part_to_paste(out, random)
         shared = np.may_share_memory(image, sample["image"])

@@ -170,18 +170,17 @@ class AverageTeacher(MovingAverage):
         self.share, self.start = share, start
 
     def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
-        if "strong" not in batch or progress < self.start:
+        if "weak" not in batch or progress < self.start:
             return batch
-        rows, images = batch["unlabelled"], batch["image"]
+        rows, images = batch["unlabelled"], batch["weak"]
         outputs = predict(self.average.module, images[rows])
         size = (images.shape[-2], images.shape[-1])
-        found = {"image": batch["strong"][rows]}
+        found: dict[str, Tensor] = {}
         for objective in self.objectives:
             found |= objective.pseudo_labels(outputs, size, share=self.share)
         inputs, (places,) = cast(dict[str, Any], batch), rows.nonzero(as_tuple=True)
-        for key, values in found.items():
-            if key != "image":  # labels of pasted parts are known; padding has none
-                values = torch.where(batch["kept"][rows], inputs[key][rows], values)
+        for key, values in found.items():  # labels of pasted parts are known; padding has none
+            values = torch.where(batch["kept"][rows], inputs[key][rows], values)
             found[key] = inputs[key].index_put((places,), values)
         return cast(Batch, inputs | found)
 

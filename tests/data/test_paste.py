@@ -37,9 +37,9 @@ def test_half_of_the_classes_are_pasted_with_all_that_is_known():
         assert len(classes) == 2  # of three
         assert IGNORE_INDEX not in classes
         assert torch.equal(batch["kept"][k], part)
-        assert torch.equal(batch["image"][k].permute(1, 2, 0), torch.from_numpy(before[k]["image"]))
-        strong = np.where(origin["part"][..., None], origin["image"], before[k]["strong"])
-        assert torch.equal(batch["strong"][k].permute(1, 2, 0), torch.from_numpy(strong))
+        assert torch.equal(batch["weak"][k].permute(1, 2, 0), torch.from_numpy(before[k]["weak"]))
+        image = np.where(origin["part"][..., None], origin["image"], before[k]["image"])
+        assert torch.equal(batch["image"][k].permute(1, 2, 0), torch.from_numpy(image))
         labels = np.where(origin["part"], origin["labels"], IGNORE_INDEX)
         assert torch.equal(batch["labels"][k], torch.from_numpy(labels))
         assert torch.equal(batch["depth"][k], torch.where(part, source + 1.0, 0.0))
@@ -64,15 +64,16 @@ def test_without_an_image_with_labels_nothing_is_pasted():
     before = samples(2, plain=(0, 1))
     batch = collate_train(before, ["labels"])
     assert not batch["kept"].any()
-    strong = np.stack([s["strong"] for s in before])
-    assert torch.equal(batch["strong"].permute(0, 2, 3, 1), torch.from_numpy(strong))
+    for key in ("image", "weak"):
+        images = np.stack([s[key] for s in before])
+        assert torch.equal(batch[key].permute(0, 2, 3, 1), torch.from_numpy(images))
 
 
 def test_padding_gets_no_label():
     """Where an image is made smaller, the rest is padding."""
     before = samples(4, plain=(0, 2), zoom=(0.5, 0.5))
     for k in (0, 2):
-        padding = (before[k]["image"] == before[k]["image"][0, 0]).all(axis=-1)
+        padding = (before[k]["weak"] == before[k]["weak"][0, 0]).all(axis=-1)
         assert padding.mean() == 0.75
         np.testing.assert_array_equal(before[k]["part"], padding)
     batch = collate_train(before, ["labels", "depth"])
