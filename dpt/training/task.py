@@ -214,7 +214,6 @@ class Task(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.guard.total, self.guard.in_a_row = checkpoint["skipped_steps"]
-        self.teacher.load_state_dict(checkpoint.get("average", {}))
         if isinstance(self.trainer.strategy, FSDPStrategy):  # weights here are sharded
             return
         own, found = self.state_dict(), checkpoint["state_dict"]
@@ -229,6 +228,7 @@ class Task(L.LightningModule):
                 f"task, or start a new run from its weights: "
                 f"model.weights=RUN/checkpoints/last.ckpt"
             )
+        self.teacher.load_state_dict(checkpoint.get("average", {}))
 
 
 def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:

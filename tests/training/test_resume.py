@@ -113,7 +113,7 @@ def assert_same_run(found, expected, steps=20):
 def killed_and_resumed(folder, step, *overrides):
     """A run killed after ``step`` and resumed to its end."""
     start_and_kill(folder, step, *overrides)
-    again = [o for o in overrides if o.startswith(("task=", "optim."))]  # RUN names others
+    again = [o for o in overrides if o.startswith(("task", "optim."))]  # RUN names others
     out = finish(start(f"resume={folder}", *again))
     assert f"resume: from {folder}/checkpoints/last.ckpt" in out
     return folder
@@ -218,6 +218,8 @@ def test_auto_starts_where_there_is_nothing_and_then_goes_on(train, tmp_path):
                      "optim and callbacks.freeze.parts", marks=pytest.mark.slow),
         (["resume=RUN", "trainer.max_steps=9", "model.encoder.num_register_tokens=2"],
          "tensors that differ: 1, such as model.encoder.reg_token"),
+        (["resume=RUN", "trainer.max_steps=9", "task=dino", "augment=multicrop"],
+         "such as model.heads.dino"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_resumed(finished_run, capsys, change, message):
