@@ -241,11 +241,11 @@ def part_to_paste(sample: Sample, random: np.random.Generator) -> np.ndarray:
     It has half of the classes (ClassMix, Olsson et al. 2021). Without classes it is empty, or a
     rectangle of 2 % to 40 % of the image with an aspect ratio of 0.3 to 3.3 (UniMatch's CutMix).
     """
-    height, width = sample["image"].shape[:2]
-    part = np.zeros((height, width), bool)
     if "labels" in sample:
         classes = np.setdiff1d(sample["labels"], [IGNORE_INDEX])
         return np.isin(sample["labels"], random.permutation(classes)[: (len(classes) + 1) // 2])
+    height, width = sample["depth"].shape
+    part = np.zeros((height, width), bool)
     if random.random() < 0.5:
         return part
     share, ratio = random.uniform(0.02, 0.4), np.exp(random.uniform(-1.2, 1.2))

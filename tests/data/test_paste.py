@@ -7,18 +7,19 @@ from dpt.data import TrainTransform, collate_train
 from dpt.types import IGNORE_INDEX
 
 SIZE = (32, 48)
+PHOTO = (64, 96)
 
 
 def samples(count=4, *, keys=("labels", "depth"), plain=(), seed=0, **changes):
     """Every image has a colour and a depth of its own; ``plain`` have no labels."""
     transform, found = TrainTransform(image_size=SIZE, hflip=0, strong=0.5, **changes), []
     for k in range(count):
-        labels = np.arange(4, dtype=np.uint8).repeat(12)[None].repeat(SIZE[0], 0)
+        labels = np.arange(4, dtype=np.uint8).repeat(24)[None].repeat(PHOTO[0], 0)
         sample = {
-            "image": np.full((*SIZE, 3), 40 * (k % 6) + 20, np.uint8),
+            "image": np.full((*PHOTO, 3), 40 * (k % 6) + 20, np.uint8),
             "labels": np.where(labels == 3, np.uint8(IGNORE_INDEX), labels),
-            "depth": np.full(SIZE, k + 1, np.float32),
-            "valid": np.ones(SIZE, bool),
+            "depth": np.full(PHOTO, k + 1, np.float32),
+            "valid": np.ones(PHOTO, bool),
         }
         wanted = () if k in plain else (*keys, "valid") if "depth" in keys else keys
         sample = {key: v for key, v in sample.items() if key in ("image", *wanted)}
@@ -51,6 +52,7 @@ def test_half_of_the_classes_are_pasted_with_all_that_is_known():
 
 def test_depth_alone_is_pasted_in_rectangles():
     parts = [s["part"] for seed in range(8) for s in samples(8, keys=("depth",), seed=8 * seed)]
+    assert {part.shape for part in parts} == {SIZE}
     shares = [part.mean() for part in parts]
     assert 0.3 < np.mean([share > 0 for share in shares]) < 0.7
     assert max(shares) <= 0.42
