@@ -138,6 +138,7 @@ class TrainTransform:
         for key, (count, size, area) in self.views.items():
             found = [random_view(sample["image"], random, size, area) for _ in range(count)]
             if found:
+                # the keys are "views" and "crops", which mypy does not see
                 out[key] = np.stack(found)  # type: ignore[literal-required]
         return out
 
