@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from dpt.depthmath import at_least_float32
 from dpt.losses.contrastive import dino_loss, nt_xent
 from dpt.metrics.image import EmbeddingMetrics
 from dpt.objectives.base import Objective, Outputs
 from dpt.types import NO_CLASS, Batch
-from dpt.validation import Positive, Share
+from dpt.validation import Positive
 
 
 class SelfSupervisedObjective(Objective):
@@ -66,33 +64,22 @@ class DinoObjective(SelfSupervisedObjective):
 
     Args:
         temperature, teacher_temperature: see :func:`dpt.losses.dino_loss`.
-        center_momentum: of the mean of the teacher's outputs, which is subtracted from them.
         num_prototypes: see :class:`dpt.nn.heads.DinoHeadConfig`.
     """
 
     head = "dino"
-    center: Tensor
 
     def __init__(
-        self, *, temperature: Positive = 0.1, teacher_temperature: Positive = 0.04,
-        center_momentum: Share = 0.9, num_prototypes: int = 4096, weight: float = 1.0,
+        self, *, temperature: Positive = 0.1, teacher_temperature: Positive = 0.02,
+        num_prototypes: int = 1024, weight: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(weight=weight)
         self.temperatures = {"temperature": temperature, "teacher_temperature": teacher_temperature}
-        self.center_momentum = center_momentum
         self.head_options = {"num_prototypes": num_prototypes}
-        self.register_buffer("center", torch.zeros(num_prototypes))
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        """The loss; then the centre is moved towards the teacher's mean over all processes."""
         if "teacher" not in batch:
             raise ValueError("task=dino needs task.teacher=self")
-        teacher = at_least_float32(batch["teacher"])
         student = self.projections(outputs, batch)
-        loss = dino_loss(student, teacher, self.center, **self.temperatures)
-        mean = teacher.mean((0, 1))
-        if dist.is_initialized():
-            dist.all_reduce(mean)
-            mean /= dist.get_world_size()
-        self.center = self.center.lerp(mean.to(self.center.dtype), 1 - self.center_momentum)
+        loss = dino_loss(student, batch["teacher"], **self.temperatures)
         return {"loss_dino": self.weight * loss}

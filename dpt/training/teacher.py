@@ -118,8 +118,7 @@ class MovingAverage(Teacher):
 class SelfTeacher(MovingAverage):
     """DINO: the average of the trained model gives targets for the model's views.
 
-    ``decay`` rises to 1 by a cosine over the run (Caron et al. 2021, section 3.1). It is high from
-    the start: if the average follows the model fast, both soon assign all views to one prototype.
+    ``decay`` rises to 1 by a cosine over the run (Caron et al. 2021, section 3.1).
     """
 
     def __init__(self, *, model: DPT, objectives: Mapping[str, Objective], decay: float) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dpt.losses import dino_loss, nt_xent
+from dpt.losses.contrastive import balanced
 
 
 def naive_nt_xent(projections, temperature):
@@ -62,20 +63,38 @@ def naive_softmax(values):
     return [math.exp(v) / total for v in values]
 
 
+def naive_balance(scores, steps=3):
+    """Sinkhorn-Knopp (Caron et al. 2020, section 3.1) on a list of rows, of which each gives 1."""
+    rows = [[math.exp(v) for v in row] for row in scores]
+    for _ in range(steps):
+        columns = [sum(row[k] for row in rows) for k in range(len(rows[0]))]
+        rows = [[v / column for v, column in zip(row, columns, strict=True)] for row in rows]
+        rows = [[v / sum(row) for v in row] for row in rows]
+    return rows
+
+
 @pytest.mark.parametrize("views", [2, 5])
 def test_dino_loss_equals_its_algorithm(views):
     """Caron et al. 2021, algorithm 1 and equation 3; the student sees more views."""
     torch.manual_seed(0)
     student = torch.randn(3, views, 7, dtype=torch.float64)
-    teacher, center = torch.randn(3, 2, 7, dtype=torch.float64), torch.randn(7).double()
+    teacher = torch.randn(3, 2, 7, dtype=torch.float64)
+    targets = naive_balance((teacher / 0.5).flatten(0, 1).tolist())
     terms = []
     for image in range(3):
         for i in range(2):
-            centred = (teacher[image, i] - center).tolist()
-            target = naive_softmax([v / 0.04 for v in centred])
+            target = targets[2 * image + i]
             for j in range(views):
                 if i != j:
                     own = naive_softmax([v / 0.1 for v in student[image, j].tolist()])
                     terms.append(-sum(t * math.log(s) for t, s in zip(target, own, strict=True)))
-    found = dino_loss(student, teacher, center, temperature=0.1, teacher_temperature=0.04)
+    found = dino_loss(student, teacher, temperature=0.1, teacher_temperature=0.5)
     assert float(found) == pytest.approx(sum(terms) / len(terms), rel=1e-12)
+
+
+def test_what_all_views_share_is_no_target():
+    torch.manual_seed(0)
+    scores, shared = torch.randn(64, 8), 10 * torch.randn(8)
+    targets = balanced(scores + shared)
+    torch.testing.assert_close(targets.sum(1), torch.ones(64))
+    torch.testing.assert_close(targets, balanced(scores), rtol=1e-4, atol=1e-5)

@@ -70,10 +70,6 @@ def assert_same_lesson(train, tmp_path):
             if size > 1e-5 * largest:  # else it is 0 but for rounding, as of attention's key bias
                 difference = float((found - expected).abs().max())
                 assert difference <= 1e-5 * size, tuple(expected.shape)
-        parts = [torch.load(run / "checkpoints/last.ckpt", weights_only=True) for run in (one, two)]
-        for key, value in parts[0]["state_dict"].items():
-            if key.startswith("objectives."):  # such as the centre of task=dino
-                torch.testing.assert_close(parts[1]["state_dict"][key], value, msg=key)
         return two
 
     return check
