@@ -24,7 +24,7 @@ import numpy as np
 from dpt.data.formats.io import read_image
 from dpt.html import data_uri
 from dpt.predict import Prediction, Predictor
-from dpt.predict.outputs import Style, all_products, depth_coding, explain, image_facts, paint
+from dpt.predict.outputs import Style, all_products, depth_coding, explain, image_lines, paint
 from dpt.viz import shrink
 
 PAGE = Path(__file__).with_name("page.html")
@@ -127,7 +127,7 @@ def open_image(data: bytes) -> np.ndarray:
 
 def note(prediction: Prediction) -> str:
     """The outputs for the whole image, and what a 16-bit PNG of depth holds: a line for each."""
-    lines = [f"{name}: {value}" for name, value in image_facts(prediction).items()]
+    lines = image_lines(prediction)
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
         scale, offset = depth_coding(prediction, name)
         lines.append(f"{name} as 16-bit PNG: depth = value × {scale:.6g} + {offset:.6g}")

@@ -13,7 +13,7 @@ from dpt.inspect.attention import cls_attention, has_attention, patch_attention,
 from dpt.inspect.tokens import feature_norms, readout_contribution, token_pca
 from dpt.model import DPT
 from dpt.predict.inputs import Image, as_rgb
-from dpt.predict.outputs import Style, explain, image_facts, paint
+from dpt.predict.outputs import Style, explain, image_lines, paint
 from dpt.predict.predictor import Prediction, Predictor
 from dpt.viz import heading, heatmap, stack, tiles
 
@@ -66,8 +66,8 @@ def _outputs(
     photo: np.ndarray, prediction: Prediction, caption: str, shape: Sequence[int]
 ) -> list[np.ndarray]:
     """The photo and the outputs: dense ones as pictures, others in the title."""
-    facts = (f"; {name}: {value}" for name, value in image_facts(prediction).items())
-    title = f"network input {shape[0]} x {shape[1]} (height x width){''.join(facts)}"
+    size = f"network input {shape[0]} x {shape[1]} (height x width)"
+    title = "; ".join([size, *image_lines(prediction)])
     dense = [name for name, spec in prediction.outputs.items() if spec.dense]
     pictures = [photo, *(paint(name, prediction, photo, Style()) for name in dense)]
     legends = [explain(name, prediction, Style(), width=WIDTH) for name in dense]

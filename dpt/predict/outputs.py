@@ -17,6 +17,7 @@ import numpy as np
 import PIL.Image
 from pycocotools import mask as coco
 
+from dpt.files import few
 from dpt.predict.predictor import Prediction, depth_unit
 from dpt.segments import OBJECT_IDS
 from dpt.types import OutputSpec
@@ -185,6 +186,14 @@ def image_facts(prediction: Prediction) -> dict[str, Any]:
         elif not spec.dense:
             found[name] = values.tolist()
     return found
+
+
+def image_lines(prediction: Prediction) -> list[str]:
+    """A line for each of :func:`image_facts`, with the first values of a vector."""
+    return [
+        f"{name}: {few([f'{v:.4g}' for v in value], 4) if np.ndim(value) else value}"
+        for name, value in image_facts(prediction).items()
+    ]
 
 
 # ------------------------------------------------------------------------------ encoding

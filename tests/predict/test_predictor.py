@@ -1,5 +1,6 @@
 """Predictor: any picture in, maps at its own size out, as evaluation would have them."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import dpt
 from dpt.data import EvalTransform, collate_eval
 from dpt.objectives.depth import DepthObjective
 from dpt.objectives.segmentation import SegmentationObjective
+from dpt.predict.outputs import image_lines
 from dpt.training.task import Task
 from dpt.types import Calibration
 
@@ -131,6 +133,11 @@ def test_heads_of_the_whole_picture():
     assert found.depth is None
     assert found.unit is None
     assert isinstance(dpt.Predictor(tiny({"regression": {}}))(photo).value, float)
+
+
+def test_a_line_of_an_embedding_is_short():
+    (line,) = image_lines(dpt.Predictor(tiny({"contrastive": {}}))(photo_of(33, 50)))
+    assert re.fullmatch(r"contrastive: (-?[\d.]+, ){3}-?[\d.]+ and \d+ more", line)
 
 
 def test_more_classes_than_a_byte_holds():
