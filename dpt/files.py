@@ -44,7 +44,7 @@ def data_root(root: str | Path) -> Path:
     """The folder of a data set; DataError if it does not exist."""
     path = Path(root).expanduser()
     if not path.is_dir():
-        raise missing_path(path, what="folder", remedy="check data.root")
+        raise missing_path(path, what="folder", remedy="check data.root or paths.data_dir")
     return path
 
 
