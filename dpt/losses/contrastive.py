@@ -68,9 +68,8 @@ def dino_loss(
     """Cross-entropy of the teacher's and the student's distributions over prototypes, averaged over
     all pairs of different views (Caron et al. 2021, algorithm 1 and equation 3).
 
-    The teacher's are centred by Sinkhorn-Knopp over the views of all processes
-    (:func:`balanced`), as in DINOv2 (Oquab et al. 2023, section 4): with a running mean instead,
-    short runs end with equal outputs for all images.
+    :func:`sinkhorn_knopp` centres the teacher's over the views of all processes, as in DINOv2
+    (Oquab et al. 2023, section 4). With a running mean, short runs gave all images equal outputs.
 
     Args:
         student, teacher: float (B, V, K), and (B, N, K) of the first N views.
@@ -80,16 +79,16 @@ def dino_loss(
         logs = (at_least_float32(student) / temperature).log_softmax(-1)
         scores = at_least_float32(teacher).flatten(0, 1) / teacher_temperature
         own, everything = gathered(scores)
-        targets = balanced(everything)[own].unflatten(0, teacher.shape[:2])
+        targets = sinkhorn_knopp(everything)[own].unflatten(0, teacher.shape[:2])
         entropies = -torch.einsum("bnk,bvk->nv", targets, logs) / len(student)
     same = torch.eye(*entropies.shape, dtype=torch.bool, device=entropies.device)
     return entropies[~same].mean()
 
 
-def balanced(scores: Tensor, steps: int = 3) -> Tensor:
-    """Distributions (R, K) whose mean is nearly uniform over K, from scores (R, K) before softmax:
-    ``steps`` times Sinkhorn-Knopp (Caron et al. 2020, SwAV, section 3.1)."""
-    for _ in range(steps):
+def sinkhorn_knopp(scores: Tensor) -> Tensor:
+    """Softmax of scores (R, K) with nearly equal sums over R: three iterations of Sinkhorn-Knopp
+    (SwAV, Caron et al. 2020, section 3.1)."""
+    for _ in range(3):
         scores = scores - scores.logsumexp(0)
         scores = scores.log_softmax(1)
     return scores.exp()

@@ -337,7 +337,7 @@ class DinoHeadConfig(HeadConfig):
         num_prototypes: length of the projection (DINO: 65536).
     """
 
-    num_prototypes: int = Field(4096, ge=2, le=2**20)
+    num_prototypes: int = Field(1024, ge=2, le=2**20)
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         prototypes = CosineLinear(256, self.num_prototypes, bias=False)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpt.losses import dino_loss, nt_xent
-from dpt.losses.contrastive import balanced
+from dpt.losses.contrastive import sinkhorn_knopp
 
 
 def naive_nt_xent(projections, temperature):
@@ -63,10 +63,10 @@ def naive_softmax(values):
     return [math.exp(v) / total for v in values]
 
 
-def naive_balance(scores, steps=3):
-    """Sinkhorn-Knopp (Caron et al. 2020, section 3.1) on a list of rows, of which each gives 1."""
+def naive_sinkhorn_knopp(scores):
+    """Caron et al. 2020, section 3.1, on a list of rows; in the end each row sums to 1."""
     rows = [[math.exp(v) for v in row] for row in scores]
-    for _ in range(steps):
+    for _ in range(3):
         columns = [sum(row[k] for row in rows) for k in range(len(rows[0]))]
         rows = [[v / column for v, column in zip(row, columns, strict=True)] for row in rows]
         rows = [[v / sum(row) for v in row] for row in rows]
@@ -79,7 +79,7 @@ def test_dino_loss_equals_its_algorithm(views):
     torch.manual_seed(0)
     student = torch.randn(3, views, 7, dtype=torch.float64)
     teacher = torch.randn(3, 2, 7, dtype=torch.float64)
-    targets = naive_balance((teacher / 0.5).flatten(0, 1).tolist())
+    targets = naive_sinkhorn_knopp((teacher / 0.5).flatten(0, 1).tolist())
     terms = []
     for image in range(3):
         for i in range(2):
@@ -95,6 +95,6 @@ def test_dino_loss_equals_its_algorithm(views):
 def test_what_all_views_share_is_no_target():
     torch.manual_seed(0)
     scores, shared = torch.randn(64, 8), 10 * torch.randn(8)
-    targets = balanced(scores + shared)
+    targets = sinkhorn_knopp(scores + shared)
     torch.testing.assert_close(targets.sum(1), torch.ones(64))
-    torch.testing.assert_close(targets, balanced(scores), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(targets, sinkhorn_knopp(scores), rtol=1e-4, atol=1e-5)
