@@ -1,14 +1,14 @@
 """A run's folder belongs to one run and one process; what is damaged in it is named."""
 
 import json
-import multiprocessing
 import shutil
+import subprocess
+import sys
 import zipfile
 
 import pytest
 import torch
 import yaml
-from filelock import FileLock
 from test_resume import assert_same, resume_it, state_of
 from tiny import TINY_DATA, TINY_SCENES, call
 
@@ -103,25 +103,21 @@ def test_a_folder_in_which_nothing_was_trained_is_free(train, tmp_path, refused)
 # ------------------------------------------------------------------------------ one process
 
 
-def hold(path, held, done):
-    with FileLock(path):
-        held.set()
-        done.wait(60)
+HOLD = (
+    "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(); input()"
+)
 
 
 def test_two_processes_do_not_share_a_folder(train, run, refused, monkeypatch):
     monkeypatch.setattr(compose, "LOCK_SECONDS", 0.2)
-    context = multiprocessing.get_context("spawn")
-    held, done = context.Event(), context.Event()
-    other = context.Process(target=hold, args=(run / ".lock", held, done))
-    other.start()
-    assert held.wait(60)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    other = subprocess.Popen([sys.executable, "-c", HOLD, run / ".lock"], **pipes)
+    assert other.stdout.readline()
     before = content(run)
     message = refused(resume_it, f"resume={run}", "trainer.max_steps=3")
     assert f"run_dir={run}: another process is writing to it" in message
     assert content(run) == before
-    done.set()
-    other.join()
+    other.communicate(b"\n")
     resume_it(f"resume={run}", "trainer.max_steps=3")
     assert resume.step_of(run / "checkpoints/last.ckpt") == 3
 
