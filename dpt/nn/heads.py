@@ -10,12 +10,15 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
 from torch.nn.utils import fuse_conv_bn_eval
 
+from dpt.depthmath import at_least_float32
 from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
 from dpt.nn.masks import QueryConfig
@@ -321,7 +324,7 @@ class TokenHead(Head):
 @register_head("contrastive")
 @dataclass(kw_only=True)
 class ContrastiveHeadConfig(HeadConfig):
-    """Settings of an :class:`EmbeddingHead` whose projection is SimCLR's MLP, which has none."""
+    """Settings of an :class:`EmbeddingHead` with SimCLR's projection; there are none."""
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return EmbeddingHead(encoder, "contrastive", [2048, 128])
@@ -351,10 +354,31 @@ class CosineLinear(nn.Linear):
         return F.linear(F.normalize(input, dim=-1), F.normalize(self.weight, dim=-1))
 
 
+class Standardize(nn.Module):
+    """Subtracts the mean of each feature of (B, E) over the batches of all processes and divides by
+    the standard deviation. Each process must have equally many rows.
+
+    Synchronised BatchNorm without weights and running averages; it also works on CPUs.
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        with torch.autocast(rows.device.type, enabled=False):
+            centred = at_least_float32(rows)
+            centred = centred - self.mean(centred)
+            return centred * (self.mean(centred.square()) + 1e-5).rsqrt()
+
+    @staticmethod
+    def mean(rows: Tensor) -> Tensor:
+        count = dist.get_world_size() if dist.is_initialized() else 1
+        return all_reduce(rows.mean(0)) / count if count > 1 else rows.mean(0)
+
+
 class EmbeddingHead(Head):
     """The normalised CLS token (B, D), and in training its projection (B, E) as auxiliary output.
 
-    If the encoder has no CLS token, the mean of the patch tokens replaces it.
+    If the encoder has no CLS token, the mean of the patch tokens replaces it. The projection is an
+    MLP with a :class:`Standardize` after each hidden layer, as in SimCLR and MoCo v3. Without it
+    the projections of all images are nearly equal at first, and short runs of DINO learn nothing.
     """
 
     uses_decoder = False
@@ -365,8 +389,10 @@ class EmbeddingHead(Head):
         self.output = OutputSpec(name, "vector", channels=dim, dense=False)
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        layers = [m for a, b in pairwise([dim, *dims]) for m in (nn.Linear(a, b), nn.GELU())]
-        self.projection = nn.Sequential(*layers[:-1], *last)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise([dim, *dims[:-1]]):
+            layers += [nn.Linear(inputs, outputs, bias=False), Standardize(), nn.GELU()]
+        self.projection = nn.Sequential(*layers, nn.Linear(dims[-2], dims[-1]), *last)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         return self.norm(features.image_token(self.num_prefix_tokens))
