@@ -102,6 +102,8 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
     if split == "train" and others:
         photos = {"_target_": "dpt.data.PhotoDataset", "root": others}
         part = {**node, "unlabelled": True} if others is True else {**photos, "split": split}
+        if node.get("missing") == "keep":  # photos without labels are in the other part
+            node = {**node, "missing": "skip"}
         sets = {"labelled": node, "unlabelled": part}
         return MixDataset(
             sets={name: partial(_make, part, where) for name, part in sets.items()},

@@ -122,3 +122,22 @@ def test_a_mix_with_unlabelled_images(drives, others, tmp_path):
     assert sum(has_labels) == len(train) // 2
     assert train.info.targets == ("labels",)
     assert len(make_dataset(data, "val")) == 2
+
+
+def test_few_labels_in_one_folder(drives, tmp_path):
+    """Every split gets its share of them, and half of the drawn images have labels."""
+    for i in range(40):
+        for kind in ("images", "masks") if i < 10 else ("images",):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            shape = (16, 16, 3) if kind == "images" else (16, 16)
+            Image.fromarray(np.zeros(shape, np.uint8)).save(tmp_path / kind / f"{i}.png")
+    data = {"_target_": "dpt.data.FolderDataset", "root": str(tmp_path), "labels": "masks",
+            "num_classes": 2}  # fmt: skip
+    for missing, train, val in (("skip", 9, 1), ("keep", 9 + 27, 1 + 3)):
+        for split, count in (("train", train), ("val", val)):
+            found = make_dataset({**data, "missing": missing}, split)
+            assert len(found) == count
+            assert sum("labels" in found[i] for i in range(count)) == {"train": 9, "val": 1}[split]
+    for others in (True, str(drives / "images/train")):
+        mixed = make_dataset({**data, "missing": "keep", "unlabelled": others}, "train")
+        assert abs(sum("labels" in mixed[i] for i in range(len(mixed))) - len(mixed) / 2) < 1

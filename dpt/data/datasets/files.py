@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -171,7 +171,10 @@ class FileDataset(Dataset):
         except DataError:  # names that do not match are refused where groups divide the images
             return ()
 
-    def divide(self, keys: Mapping[str, Path], fractions: Mapping[str, float] | None) -> list[str]:
+    def divide(
+        self, keys: Mapping[str, Path], fractions: Mapping[str, float] | None,
+        labelled: Container[str] | None = None,
+    ) -> list[str]:  # fmt: skip
         """The keys of this split where no folder or list tells the splits apart.
 
         Keys, or their groups, are ranked by a hash of their name and dealt out in the order of
@@ -180,6 +183,8 @@ class FileDataset(Dataset):
         Args:
             keys: with the path of each.
             fractions: share of each split; None: :data:`FRACTIONS`.
+            labelled: the keys with labels; groups without any are dealt out by themselves, so that
+                every split gets its share of the labels. None: all.
         """
         if self.folds is not None:
             return list(keys)
@@ -192,16 +197,20 @@ class FileDataset(Dataset):
             raise DataError(f"split {split} has no folder, list or share in data.fractions {known}")
         if min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-6:
             raise DataError(f"data.fractions={shares} must be above 0 and sum to at most 1")
-        ranked = sorted(groups, key=lambda name: hashlib.sha256(os.fsencode(name)).hexdigest())
-        counts = {name: max(1, int(len(ranked) * f + 1e-6)) for name, f in shares.items()}
-        left = len(ranked) - sum(counts.values())
-        if left < 0 or sum(shares.values()) > 1 - 1e-6:
-            counts[max(counts, key=lambda name: counts[name])] += left
-        if min(counts.values()) < 1:
-            raise DataError(f"{len(ranked)} are too few for data.fractions={shares}: add some")
-        names = list(counts)
-        start = sum(counts[name] for name in names[: names.index(split)])
-        return sorted(k for name in ranked[start : start + counts[split]] for k in groups[name])
+        names, chosen = list(shares), list[str]()
+        known = keys if labelled is None else labelled
+        bare = {name for name, own in groups.items() if not any(key in known for key in own)}
+        for part, least in ((groups.keys() - bare, 1), (bare, 0)):
+            ranked = sorted(part, key=lambda name: hashlib.sha256(os.fsencode(name)).hexdigest())
+            counts = {name: max(least, int(len(ranked) * f + 1e-6)) for name, f in shares.items()}
+            left = len(ranked) - sum(counts.values())
+            if left < 0 or sum(shares.values()) > 1 - 1e-6:
+                counts[max(counts, key=lambda name: counts[name])] += left
+            if min(counts.values()) < least:
+                raise DataError(f"{len(ranked)} are too few for data.fractions={shares}: add some")
+            start = sum(counts[name] for name in names[: names.index(split)])
+            chosen += [k for name in ranked[start : start + counts[split]] for k in groups[name]]
+        return sorted(chosen)
 
     def make_depth_rule(self) -> DepthRule | None:
         """How depth files become metres; None if there are none."""

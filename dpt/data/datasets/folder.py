@@ -101,17 +101,15 @@ class FolderDataset(FileDataset):
             return self._read_table(self.list_file())
         folder, own = self._find(self.images, option="data.images")
         photos = scan(folder, self.images_name, io.IMAGE_SUFFIXES, option="data.images_name")
+        divided = not self._lists and not own
+        keys = list(photos)
         if self._lists:
             keys = self._select_listed(photos, folder)
-        elif own:
-            if self.fractions not in (None, FRACTIONS):
-                raise DataError(
-                    f"data.fractions has no effect: {folder} is the split {self.split}: leave it "
-                    "out, or set data.images, labels and depth to folders to divide"
-                )
-            keys = list(photos)
-        else:
-            keys = self.divide(photos, self.fractions)
+        elif own and self.fractions not in (None, FRACTIONS):
+            raise DataError(
+                f"data.fractions has no effect: {folder} is the split {self.split}: leave it "
+                "out, or set data.images, labels and depth to folders to divide"
+            )
         kinds: dict[str, tuple[str | None, str, tuple[str, ...]]] = {
             "labels": (self.labels, self.labels_name, io.LABEL_SUFFIXES),
             "depth": (self.depth, self.depth_name, io.DEPTH_SUFFIXES),
@@ -119,6 +117,7 @@ class FolderDataset(FileDataset):
         }
         maps: dict[str, dict[str, Any]] = {}
         stray: list[Path] = []
+        labelled: set[str] = set()
         for kind, (template, name, suffixes) in kinds.items():
             if template is None:
                 continue
@@ -132,8 +131,12 @@ class FolderDataset(FileDataset):
                     "%stem is what they have in common"
                 )
             maps[kind] = found
+            if kind != "objects" and not own_maps:
+                labelled |= found.keys()
             if own_maps or not own:  # else they may belong to another split's photos
                 stray += [path for key, path in found.items() if key not in photos]
+        if divided:
+            keys = self.divide(photos, self.fractions, labelled or None)
         files = [Files(photos[k], **{kind: m.get(k) for kind, m in maps.items()}) for k in keys]
         return self._keep(files, stray)
 
