@@ -201,8 +201,8 @@ def calibrate(model: DPT, known: Sequence[Known]) -> Report:
     depth = np.concatenate([each.depth for each in known])
     if len(depth) and not METRES[0] <= (median := float(np.median(depth))) <= METRES[1]:
         raise ValueError(
-            f"the median of the known depths is {median:.3g} m, so they are hardly in metres: "
-            "check --depth-scale (1 for metres, 0.001 for millimetres), or the column depth_m"
+            f"the median of the known depths is {median:.3g} m, so they are probably not in "
+            "metres: check --depth-scale (1 for metres, 0.001 for millimetres) or the column depth_m"
         )
     for each in known:
         found = predictor(io.read_image(each.image, exif=each.exif))
@@ -255,8 +255,8 @@ def fit(
     target = 1 / known if with_shift else known
     columns = [x, np.ones(len(known))] if with_shift else [x]
     rows = np.stack(columns, axis=1) / target[:, None]
-    if with_shift and np.ptp(x) <= 1e-9 * np.abs(x).max():
-        raise ValueError("the model predicts one value at all points, which determines no fit")
+    if np.ptp(x) <= 1e-9 * np.abs(x).max() and (with_shift or x[0] == 0):
+        raise ValueError("the model predicts one value at all points: nothing can be fitted")
     agrees = np.ones(len(known), bool)
     solution = np.linalg.lstsq(rows, np.ones(len(known)), rcond=None)[0]
     if len(known) >= ROBUST_POINTS:

@@ -6,6 +6,7 @@ A user's mistake gives one message and a non-zero exit code, never a stack trace
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
 from io import TextIOWrapper
@@ -55,7 +56,9 @@ def main(command: str | None = None) -> None:
     """
     if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
-    arguments = sys.argv[1:]
+    # the shell leaves ~ in --out=~/FOLDER and in KEY=~/FOLDER
+    home = os.path.expanduser("~").replace("\\", r"\\")
+    arguments = [re.sub(r"^([^=]+=)?~(?=/|$)", rf"\g<1>{home}", each) for each in sys.argv[1:]]
     if command is None:
         if not arguments or arguments[0] in ("-h", "--help"):
             print(HELP, end="")

@@ -1,7 +1,7 @@
-"""Files that a user names or that somebody else wrote: regular files of bounded size, and errors.
+"""Safe reading of files from outside the project: only regular files, up to a size limit.
 
 A FIFO or a device in their place would block or never end, and a small file can describe data that
-fill the memory. Whatever reads such files asks here first, and checks sizes before it decodes.
+fill the memory. Code that reads such files uses these functions, and checks sizes before decoding.
 """
 
 from __future__ import annotations

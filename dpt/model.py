@@ -48,7 +48,7 @@ class DPT(parts.DPT):
 
     @calibration.setter
     def calibration(self, calibration: Calibration | None) -> None:
-        if calibration is not None and "depth" not in self.heads:
+        if calibration is not None and all(spec.kind != "depth" for spec in self.outputs.values()):
             raise ValueError(f"a calibration is for depth, and this model has {list(self.heads)}")
         self.config.calibration = calibration
 

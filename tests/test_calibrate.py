@@ -125,6 +125,11 @@ def test_what_does_not_determine_a_fit(prediction, depth, message):
     assert "\n" not in str(caught.value)
 
 
+def test_predictions_of_zero_have_no_scale():
+    with pytest.raises(ValueError, match="predicts one value at all points"):
+        fit(np.zeros(20), np.ones(20), space="depth")
+
+
 # ------------------------------------------------------------------------------ the calibration
 
 

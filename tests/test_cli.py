@@ -191,7 +191,7 @@ WRONG_VALUES = [
     (["data.batch_size=true"], ["data.batch_size=true: must be a number"]),
     (["data.image_size=192"], ["data.image_size=192", "such as [192, 192]"]),
     (["task.objectives.segmentation.loss.class_weights=[1]"],
-     ["task.objectives.segmentation.loss is a copy: set class_weights at the original"]),
+     ["task.objectives.segmentation.loss takes its value from another key: change class_weights"]),
 ]  # fmt: skip
 MORE_WRONG_VALUES = [
     (["optim.lr=null"], ["optim.lr", "None", "number"]),

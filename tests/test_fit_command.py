@@ -10,7 +10,7 @@ from photos import photo_of
 from PIL import Image
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
-from dpt.commands.fit import as_text, length_of, seconds_of, table_text
+from dpt.commands.fit import as_text, is_set, length_of, seconds_of, table_text
 from dpt.config.build import make_dataset
 from dpt.data import DataError
 from dpt.data_check.detect import detect
@@ -250,6 +250,8 @@ def test_times_and_values():
     assert length_of(900, step=0.5, validation=9) == (int((900 - 108 - 30) / 0.5), 10)
     assert length_of(180, step=0.5, validation=2)[1] == 3
     assert length_of(1, step=0.5, validation=10) == (10, 1)
+    assert is_set("augment.zoom", {"augment": "none"})
+    assert not is_set("augment.zoom", {"augment.zoom_x": 1, "data.root": "."})
     assert as_text(["it's", 1, True, "a/b"]) == """["it's",1,true,"a/b"]"""
 
 

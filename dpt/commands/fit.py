@@ -23,10 +23,10 @@ DETAILS = """Prints what it assumes and the train.py command that it runs. Where
 readings, it names the settings that decide, and trains nothing. run_dir (runs/fit/DIR_DATE) holds
 the run, pairs.csv, data_check/, evaluation/ and model.onnx (without the extra onnx: model.pt2)."""
 _HEAD = "task.objectives.segmentation."
-_SEGMENTS = {"augment": "strong", f"{_HEAD}dropout": 0.0, f"{_HEAD}auxiliary_weight": 0.0}
+_SEGMENTATION = {"augment": "strong", f"{_HEAD}dropout": 0.0, f"{_HEAD}auxiliary_weight": 0.0}
 RECIPES: dict[str, dict[str, Any]] = {  # as experiment=camvid and experiment=rgbd
-    "segmentation": _SEGMENTS,
-    "joint": _SEGMENTS,
+    "segmentation": _SEGMENTATION,
+    "joint": _SEGMENTATION,
     "depth": {"augment.zoom": [1, 1.5], "augment.color": 0.4, "model.decoder.batch_norm": True},
 }
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> None:
     given = values_of(options.overrides)
     if {"data", "data.root", "task"} & given.keys():
         raise ValueError("data and task follow from DIR: leave out data=, data.root= and task=")
-    root = options.folder.expanduser().resolve()
+    root = options.folder.resolve()
     own = {key.removeprefix("data."): v for key, v in given.items() if key.startswith("data.")}
     found = detect(root, own)
     print("\n".join(found.notes), flush=True)
@@ -60,7 +60,9 @@ def run(arguments: list[str]) -> None:
     if found.rows:
         write_bytes(table, table_text(found.rows).encode())
     settings = {**settings_of(found, root, table), "logger": "csv", "run_dir": str(folder)}
-    training = [f"{k}={as_text(v)}" for k, v in settings.items() if k not in given]
+    if "model.weights" in given:  # their decoder may lack it
+        settings.pop("model.decoder.batch_norm", None)
+    training = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_set(k, given)]
     training += options.overrides
 
     def step(command: str, job: str, name: str, base: Sequence[str]) -> Path:
@@ -75,11 +77,12 @@ def run(arguments: list[str]) -> None:
         timing = step("train", "dpt.commands.fit:time_steps", "timing", training)
         times = json.loads((timing / "times.json").read_text())
         shutil.rmtree(timing)
+        batches = times.pop("batches")
         steps, count = length_of(limit - (time.monotonic() - start), **times)
         print(f"steps: {steps}, as one takes {times['step']:.2f} s")
         training.append(f"steps={steps}")
         if "trainer.val_check_interval" not in given:
-            training.append(f"trainer.val_check_interval={math.ceil(steps / count)}")
+            training.append(f"trainer.val_check_interval={math.ceil(steps / count) * batches}")
     print(f"training: python train.py {shlex.join(training)}", flush=True)
     run_configured("train", "dpt.training.fit:fit", training)
     of_device = [o for o in options.overrides if o.startswith("trainer.accelerator=")]
@@ -87,6 +90,11 @@ def run(arguments: list[str]) -> None:
          [f"checkpoint={as_text(str(folder))}", *of_device])  # fmt: skip
     has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
     export.run([str(folder), str(folder / ("model.onnx" if has_onnx else "model.pt2"))])
+
+
+def is_set(key: str, given: Mapping[str, Any]) -> bool:
+    """Whether ``given`` has the key, or a group that it belongs to."""
+    return any(key == each or key.startswith(f"{each}.") for each in given)
 
 
 def seconds_of(text: str) -> float:
@@ -127,7 +135,8 @@ def settings_of(found: Found, root: Path, table: Path) -> dict[str, Any]:
 
 
 def time_steps(cfg: Mapping[str, Any]) -> None:
-    """Makes a few steps of a run, and writes the seconds of a step and of a validation."""
+    """Makes a few steps of a run, and writes the batches of a step, and the seconds of a step and
+    of a validation."""
     import numpy as np
     from lightning.pytorch.callbacks import LambdaCallback
 
@@ -144,7 +153,12 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
     targets = [objective.target for objective in objectives.values()]
     loader = build.train_loader(train, settings, cfg["augment"], 0, targets)
     clock = LambdaCallback(on_train_batch_end=lambda *_: times.append(time.monotonic()))
-    limits = {"max_steps": 10, "limit_val_batches": 0, "enable_checkpointing": False}
+    limits = {
+        "max_steps": 10,
+        "accumulate_grad_batches": 1,
+        "limit_val_batches": 0,
+        "enable_checkpointing": False,
+    }
     arguments = {**cfg["trainer"], **limits}
     parts = {**cfg, "trainer": arguments, "logger": {}, "callbacks": {}}
     make_trainer(parts, len(loader), [clock]).fit(make_task(cfg, objectives, model), loader)
@@ -152,7 +166,9 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
     pixels = np.prod(cfg["data"]["eval_size"] or settings.image_size) / np.prod(settings.image_size)
     # without gradients an image takes a third of the time; scores take as much again
     validation = 0.67 * step * float(pixels) * len(val) / settings.batch_size
-    write_json(Path(cfg["run_dir"]) / "times.json", {"step": step, "validation": validation})
+    batches = cfg["trainer"]["accumulate_grad_batches"]
+    found = {"batches": batches, "step": batches * step, "validation": validation}
+    write_json(Path(cfg["run_dir"]) / "times.json", found)
 
 
 def length_of(left: float, *, step: float, validation: float) -> tuple[int, int]:

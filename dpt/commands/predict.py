@@ -17,11 +17,14 @@ Formats (--format, separated by commas; default: png, with color for depth, over
 npy for other maps)
   png       depth/NAME.png, 16 bits: metres in millimetres (in 1/256 m for models that predict more
             than 65 m), 0 is invalid; relative depth from the smallest to the largest value of each
-            image. labels/NAME.png: class ids with a palette. HEAD/NAME.png: a picture of another
-            map: three channels as RGB, of others the first channel in colours
+            image. labels/NAME.png: class ids with a palette. panoptic/NAME.png, instance/NAME.png:
+            ids of segments as RGB (R + 256 G), with json. HEAD/NAME.png: a picture of another map:
+            three channels as RGB, of others the first channel in colours
   npy       depth_npy/, labels_npy/, HEAD_npy/: the arrays as they are
   color     depth_color/NAME.png: near is bright; below the picture a colour bar
-  overlay   overlay/NAME.png: classes over the image; below the picture their names
+  overlay   overlay/NAME.png, HEAD_overlay/NAME.png: classes or segments over the image; below
+            the picture their names
+  json      HEAD_json/NAME.json: the segments with class, score, box, area and mask (COCO's RLE)
 Videos become MP4 files of the formats that are pictures; their colour range changes slowly.
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
@@ -49,7 +52,8 @@ def run(arguments: list[str]) -> None:
     add("--flip", action="store_true", help="average with the mirrored image")
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
-    text = "predict finished inputs again, also with other settings; files of others are kept"
+    text = "predict finished inputs again, also with other settings; files that dpt predict did "
+    text += "not write are kept"
     add("--overwrite", action="store_true", help=text)
     options = parser.parse_intermixed_args(arguments)
     try:
@@ -92,7 +96,7 @@ def _predict(options: argparse.Namespace) -> bool:
         "unit": Prediction({}, outputs).unit,
     }
     del model
-    products = products_of([name for name in options.format.split(",") if name], outputs)
+    products = products_of([n.strip() for n in options.format.split(",") if n.strip()], outputs)
     videos = videos_of(products, outputs)
     folders = [p.folder for group in all_products(outputs).values() for p in group]
     workers = min(4, os.cpu_count() or 1)
@@ -119,6 +123,8 @@ def _predict(options: argparse.Namespace) -> bool:
                     failed.append((source, error))
         for source in (s for s in todo if s.is_video):
             try:
+                if not videos:
+                    raise ValueError("the outputs have no picture: predict its frames as images")
                 video = VideoReader(source.path)
                 frames = predict_video(
                     predictor, video, source, folder, products=videos, style=style

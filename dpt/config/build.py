@@ -129,7 +129,7 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
     for key, kind in {"name": str, "objectives": dict[str, Part]}.items():
         validate(kind, task.get(key), f"task.{key}")
     for name, node in task["objectives"].items():
-        if "_target_" not in node:  # keys that an experiment sets for its own task
+        if "_target_" not in node:  # the experiment sets options of a head that this task lacks
             raise ValueError(
                 f"task={task['name']} has no task.objectives.{name}: the experiment, or an "
                 f"argument, is for another task"

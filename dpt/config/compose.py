@@ -83,7 +83,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         try:
             results[run] = _run_job(cfg, getattr(import_module(module), name), overrides) or {}
         except SystemExit as end:
-            if not results or end.code != 1:  # a mistake in the first run is in all of them
+            if not results or end.code != 1:  # if the first run fails, the others would fail alike
                 raise
             results[run] = None
 
@@ -125,11 +125,8 @@ def values_of(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _as_hydra_reads(argument: str) -> str:
-    """``optim='null'`` for ``optim=null``: Hydra does not name a group that is set to no string.
-    The home folder for ``~`` in ``KEY=~/FOLDER``, where the shell leaves it."""
+    """``optim='null'`` for ``optim=null``: Hydra does not name a group that is set to no string."""
     group, _, value = argument.partition("=")
-    if re.match(r"~(/|$)", value):
-        return f"{group}={os.path.expanduser(value)}"
     if (config_dir() / group).is_dir() and re.fullmatch(r"(?i)null|true|false|[-+.\d]+", value):
         return f"{group}='{value}'"
     return argument
@@ -299,7 +296,7 @@ def _allowed_keys(error: Any) -> str:
     node, parts = error.parent_node, str(error.key).split("/")
     if isinstance(node, DictConfig) and not node:
         copy = error.full_key.rpartition(".")[0]
-        return f"{copy} is a copy: set {parts[0]} at the original, which --cfg job shows"
+        return f"{copy} takes its value from another key: change {parts[0]} there (see --cfg job)"
     while len(parts) > 1 and parts[0] in node:  # a group inside of a group
         node = node[parts.pop(0)]
     allowed = [str(k) for k in node if k != "hydra"] if isinstance(node, DictConfig) else []

@@ -8,6 +8,7 @@ line, which the next run writes again.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -76,10 +77,10 @@ class OutputFolder:
         write_bytes(self._journal, records.encode())
 
     def is_done(self, source: Source, products: Sequence[Product]) -> bool:
-        """Whether all files of an input exist.
+        """Whether all files of an input exist, which has not changed since they were written.
 
         Raises:
-            ValueError: they exist, but were made from another file of the same name; or they would
+            ValueError: they exist, but were made from a file in another place; or they would
                 replace an input.
         """
         places = [self._file(source, p) for p in products]
@@ -94,7 +95,7 @@ class OutputFolder:
                 f"{self.path}: {source.name} was predicted from {earlier['source']}, not from "
                 f"{source.path}: choose another --out, or give --overwrite"
             )
-        return True
+        return earlier.get("modified") == _modified(source)
 
     @contextmanager
     def files(
@@ -106,14 +107,27 @@ class OutputFolder:
         """
         places = {p: self._file(source, p) for p in products}
         with ExitStack() as stack:
-            yield {p: stack.enter_context(replacing(f)) for p, f in places.items()}
+            try:
+                paths = {p: stack.enter_context(replacing(f)) for p, f in places.items()}
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                raise ValueError(f"{source.path}: its name is too long: shorten it") from None
+            yield paths
         names = [file.relative_to(self.path).as_posix() for file in places.values()]
-        record = {"name": source.name, "source": str(source.path), **facts, "files": names}
+        record = {"name": source.name, "source": str(source.path), "modified": _modified(source)}
+        record |= {**facts, "files": names}
         with self._lock, self._journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def _file(self, source: Source, product: Product) -> Path:
         return self.path / product.folder / f"{source.name}{product.suffix}"
+
+
+def _modified(source: Source) -> list[int]:
+    """Time in nanoseconds and size in bytes, which tell a replaced input from its predecessor."""
+    status = source.path.stat()
+    return [status.st_mtime_ns, status.st_size]
 
 
 def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -> list[str]:

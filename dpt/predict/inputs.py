@@ -122,6 +122,8 @@ def as_rgb(image: Image) -> np.ndarray:
                 f"a tensor must be (3, H, W), found {tuple(image.shape)}: give several images as a "
                 "list"
             )
+        if image.is_floating_point():
+            image = image.float()  # NumPy has no bfloat16
         array = image.detach().cpu().permute(1, 2, 0).numpy()
         if image.is_floating_point():
             if not ((image >= 0) & (image <= 1)).all():  # NaN neither

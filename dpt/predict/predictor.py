@@ -325,10 +325,11 @@ class Predictor:
         outputs have a channel axis, (1, C, h', w'); logits may be smaller than the images.
         """
         stacked = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2)
-        outputs = dict(self._forward(self.preprocessing.normalize(stacked).to(self.dtype)))
+        found = self._forward(self.preprocessing.normalize(stacked).to(self.dtype))
+        outputs = {name: at_least_float32(values) for name, values in found.items()}
         for name, spec in self.network_outputs.items():
-            values = at_least_float32(outputs[name])
-            outputs[name] = values[:, None] if spec.dense and spec.channels is None else values
+            if spec.dense and spec.channels is None:
+                outputs[name] = outputs[name][:, None]
         return [{k: v[i : i + 1] for k, v in outputs.items()} for i in range(len(images))]
 
     def _run_tiles(self, tiles: Sequence[np.ndarray]) -> Iterator[dict[str, Tensor]]:

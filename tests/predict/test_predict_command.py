@@ -247,6 +247,23 @@ def test_another_file_of_the_same_name_is_refused(run, checkpoints, tmp_path):
     assert "1 was predicted from" in error_line(err)
 
 
+def test_the_home_folder(run, checkpoints, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    photo = save_photo(tmp_path / "1.png")
+    assert run(checkpoints["metric"], photo, "--out=~/out")[0] == 0
+    assert (tmp_path / "out/depth/1.png").is_file()
+
+
+def test_a_replaced_image_is_predicted_again(run, checkpoints, tmp_path):
+    photo, out = save_photo(tmp_path / "a/1.png"), tmp_path / "out"
+    command = (checkpoints["metric"], photo, "--format", "png, npy", "--out", out)
+    run(*command)
+    assert "1 were done before" in run(*command)[1]
+    save_photo(photo, 30, 20)
+    assert "1 images in" in run(*command)[1]
+    assert np.load(out / "depth_npy/1.npy").shape == (30, 20)
+
+
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
 def test_the_truth_of_a_data_set_is_not_overwritten(run, checkpoints, tmp_path, overwrite):
     photo = save_photo(tmp_path / "images/1.png")
@@ -308,23 +325,25 @@ def test_broken_files_are_listed_and_the_others_done(run, checkpoints, photos, t
     depth = np.arange(2000, dtype=np.uint16).reshape(40, 50)
     cv2.imwrite(str(photos / "b/depth.png"), depth)
     (photos / "b/link.png").symlink_to(tmp_path / "gone.png")
+    save_photo(photos / f"b/{'n' * 250}.png")
     out = tmp_path / "out"
     code, said, err = run(checkpoints["metric"], photos, "--out", out, "--batch-size", "4")
     assert code == 1
     assert "6 images in" in said
     head, *lines = err.splitlines()
-    assert head == "5 failed:"
+    assert head == "6 failed:"
     for line, (name, reason) in zip(
         sorted(lines),
         {"a/cut.jpg": "truncated", "a/empty.png": "empty", "a/text.png": "not a picture",
-         "b/depth.png": "16-bit", "b/link.png": "gone.png, which is not there"}.items(),
+         "b/depth.png": "16-bit", "b/nnn": "its name is too long",
+         "b/link.png": "gone.png, which is not there"}.items(),
         strict=True,
     ):  # fmt: skip
         assert name in line
         assert reason in line
     assert len(files_of(out)) == 6 * 2 + 2
     code, said, err = run(checkpoints["metric"], photos, "--out", out)
-    assert (code, err.splitlines()[0]) == (1, "5 failed:")
+    assert (code, err.splitlines()[0]) == (1, "6 failed:")
     assert "0 images" in said
 
 
@@ -476,6 +495,14 @@ def test_a_broken_video_is_listed(run, checkpoints, photos, tmp_path):
     assert "frames can be decoded" in err
     assert "not a video" in err
     assert not [f for f in files_of(tmp_path / "out") if "clip" in f or "text" in f]
+
+
+def test_a_video_without_pictures_is_refused(run, tmp_path):
+    tiny({"classification": {"num_classes": 3}}).save_pretrained(tmp_path / "model")
+    video = save_video(tmp_path / "clip.mp4", 3)
+    code, _, err = run(tmp_path / "model", video, "--out", tmp_path / "out")
+    assert code == 1
+    assert "predict its frames as images" in err
 
 
 def test_colours_of_a_video_do_not_flicker():

@@ -173,6 +173,14 @@ def test_half_precision_is_near(joint):
     assert half.dtype == np.float32
     assert not np.array_equal(full, half)
     np.testing.assert_allclose(half, full, atol=0.05 * np.abs(full).max())
+    tensor = torch.from_numpy(photo).permute(2, 0, 1) / 255
+    assert dpt.Predictor(joint)(tensor.bfloat16()).depth.shape == (48, 64)
+
+
+def test_segments_in_half_precision():
+    model = tiny({"panoptic": {"num_classes": 2, "things": [True, False], "num_queries": 4}})
+    found = dpt.Predictor(model, precision="bf16")(photo_of(48, 64))
+    assert found.scores["panoptic"].dtype == np.float32
 
 
 @pytest.mark.parametrize(
