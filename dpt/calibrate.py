@@ -201,8 +201,8 @@ def calibrate(model: DPT, known: Sequence[Known]) -> Report:
     depth = np.concatenate([each.depth for each in known])
     if len(depth) and not METRES[0] <= (median := float(np.median(depth))) <= METRES[1]:
         raise ValueError(
-            f"the median of the known depths is {median:.3g} m, so they are probably not in "
-            "metres: check --depth-scale (1 for metres, 0.001 for millimetres) or the column depth_m"
+            f"the median of the known depths is {median:.3g} m, probably not in "
+            "metres: check --depth-scale (1: metres, 0.001: millimetres) or the column depth_m"
         )
     for each in known:
         found = predictor(io.read_image(each.image, exif=each.exif))
