@@ -18,7 +18,10 @@ from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 
 class Files(NamedTuple):
-    """The files and image-level labels of one sample; None for those that it lacks."""
+    """The files and image-level labels of one sample; None for those that it lacks.
+
+    ``own`` is what else its data set keeps of the sample to read it or its labels.
+    """
 
     image: Path
     labels: Path | None = None
@@ -27,6 +30,7 @@ class Files(NamedTuple):
     value: float | None = None
     objects: Path | None = None
     caption: str | None = None
+    own: Any = None
 
 
 class Dataset(torch.utils.data.Dataset[Sample], ABC):

@@ -40,7 +40,7 @@ def test_nyuv2_frames_of_the_official_split(tmp_path):
     for sample, number in zip((train[0], train[1], test[1]), (5, 1, 4), strict=True):
         assert np.array_equal(sample["image"], arrays["images"][..., number - 1])
         assert np.array_equal(sample["depth"], arrays["depths"][..., number - 1])
-        assert sample["name"].endswith(f"nyu_depth_v2_labeled.mat#{number}")
+        assert sample["name"].endswith(f"nyu_depth_v2_labeled.mat#{number:04}")
     assert train.info.targets == ("depth",)
     assert train.validate() == []
     raw = NYUv2Dataset(root=tmp_path, split="train", depth="raw")[0]

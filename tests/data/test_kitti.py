@@ -119,6 +119,16 @@ def test_the_crop_is_that_of_the_benchmark(height, width, root, monkeypatch):
     assert out["image"][0, 0].tolist() == [top % 256, left % 256, 0]
 
 
+def test_frames_without_their_depth_are_cropped(root):
+    for number in (1, 2):
+        write(root / "raw" / frame(number), np.zeros((376, 1241, 3), np.uint8))
+    (root / "train.txt").write_text("\n".join(f"{frame(i)} {truth(i)} 721.5" for i in (1, 2)))
+    options = {**LAYOUT, "labelled": 1, "unlabelled": True}
+    (sample,) = KittiDataset(root=root, split="train", crop="kb", **options)
+    assert sample["image"].shape == (352, 1216, 3)
+    assert "depth" not in sample
+
+
 def test_frames_smaller_than_the_crop(root):
     dataset = KittiDataset(root=root, split="val", crop="kb", **LAYOUT)
     with pytest.raises(DataError, match=r"0000000001\.png: 8x6 is smaller than the crop"):

@@ -1,5 +1,7 @@
 """Which images train and which validate: folds, groups, and images without labels."""
 
+import coco_files
+import depth_trees
 import numpy as np
 import pytest
 from PIL import Image
@@ -141,3 +143,51 @@ def test_few_labels_in_one_folder(drives, tmp_path):
     for others in (True, str(drives / "images/train")):
         mixed = make_dataset({**data, "missing": "keep", "unlabelled": others}, "train")
         assert abs(sum("labels" in mixed[i] for i in range(len(mixed))) - len(mixed) / 2) < 1
+
+
+def sunrgbd(root):
+    depth_trees.sunrgbd(root)
+    depth_trees.sunrgbd_masks(root)
+    return {"_target_": "dpt.data.datasets.sunrgbd.SunRgbdDataset"}
+
+
+def nyuv2(root):
+    depth_trees.nyuv2(root)
+    depth_trees.nyu40_mapping(root)
+    names = [str(k) for k in range(40)]
+    return {"_target_": "dpt.data.datasets.nyuv2.NYUv2Dataset", "class_names": names}
+
+
+def coco(root, kind):
+    coco_files.write(root, panoptic=kind == "panoptic", lengths=[("train", 3)], size=(48, 64))
+    annotations = f"annotations/{kind}_%split.json"
+    return {"_target_": "dpt.data.CocoDataset", "annotations": annotations}
+
+
+@pytest.mark.parametrize(
+    "layout", [sunrgbd, nyuv2, lambda r: coco(r, "panoptic"), lambda r: coco(r, "instances")]
+)
+def test_each_image_keeps_its_own_labels(layout, tmp_path):
+    """Whichever images a part has, also where one file holds the labels of all."""
+    data = {**layout(tmp_path), "root": str(tmp_path)}
+
+    def read(split="train", **options):
+        found = make_dataset({**data, **options}, split)
+        return {sample["name"]: sample for sample in (found[i] for i in range(len(found)))}
+
+    every = read()
+    for fold in range(3):
+        train, val = (read(split, folds=3, fold=fold) for split in ("train", "val"))
+        assert (len(train), len(val)) == (2, 1)
+        for name, sample in (train | val).items():
+            assert sample["labels"].tolist() == every[name]["labels"].tolist()
+            assert sample["image"].tolist() == every[name]["image"].tolist()
+    mixed = read(labelled=2, unlabelled=True)
+    with_labels = [name for name, sample in mixed.items() if "labels" in sample]
+    assert len(with_labels) == 2 == len(mixed) - 1
+    for name, sample in mixed.items():
+        assert sample["image"].tolist() == every[name]["image"].tolist()
+        if name in with_labels:
+            assert sample["labels"].tolist() == every[name]["labels"].tolist()
+        else:
+            assert not {"labels", "objects", "depth"} & sample.keys()

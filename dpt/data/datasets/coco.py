@@ -12,11 +12,11 @@ from pycocotools import mask as coco
 from pydantic import Field, StrictInt, TypeAdapter
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, PickledRows, existing
+from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, few, missing_path, parse_as, read_bytes
-from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
+from dpt.types import IGNORE_INDEX, DatasetInfo
 
 _Side = Annotated[StrictInt, Field(gt=0)]
 _Byte = Annotated[StrictInt, Field(ge=0, le=255)]
@@ -124,11 +124,11 @@ class CocoDataset(FileDataset):
                     )
                 segments[row.image_id].append(part)
         photos = self._path(self.images)
-        self._segments = PickledRows(segments[row.id] for row in images)
-        self._sizes = [(row.height, row.width) for row in images]
-        files = [Files(photos / row.file_name, objects=pictures.get(row.id)) for row in images]
-        for row, each in zip(images, files, strict=True):
-            io.check_pixels(each.image, row.height, row.width)
+        files: list[Files] = []
+        for row in images:
+            photo, own = photos / row.file_name, ((row.height, row.width), segments[row.id])
+            io.check_pixels(photo, row.height, row.width)
+            files.append(Files(photo, objects=pictures.get(row.id), own=own))
         return existing(files, source=path, remedy="check data.images and data.masks")
 
     def _path(self, template: str) -> Path:
@@ -140,13 +140,9 @@ class CocoDataset(FileDataset):
         things = tuple(thing for _, _, thing in self.categories)
         return replace(info, targets=(*info.targets, "objects"), things=things)
 
-    def read_sample(self, index: int) -> Sample:
-        self._last = self._maps(index)  # read once for classes and objects
-        return super().read_sample(index)
-
     def _maps(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Class ids and object ids of a sample, int32 (H, W)."""
-        segments, path = self._segments[index], self._files[index].objects
+        path, (size, segments) = self._files[index].objects, self._files[index].own
         if path is not None:
             stored = io.read_objects(path)
             present, places = np.unique(stored, return_inverse=True)
@@ -162,7 +158,7 @@ class CocoDataset(FileDataset):
         else:
             codes = sorted(self._codes(index), key=lambda pair: coco.area(pair[0]), reverse=True)
             parts = [None, *(part for _, part in codes)]
-            places = np.zeros(self._sizes[index], np.int64)
+            places = np.zeros(size, np.int64)
             for place, (code, _) in enumerate(codes, 1):
                 places[coco.decode(code) > 0] = place
         rows = np.full((len(parts), 2), (IGNORE_INDEX, 0), np.int32)
@@ -176,9 +172,10 @@ class CocoDataset(FileDataset):
 
     def _codes(self, index: int) -> Iterator[tuple[Any, _Segment]]:
         """The RLE of each segment, as pycocotools has it."""
-        for part in self._segments[index]:
+        size, segments = self._files[index].own
+        for part in segments:
             try:
-                yield encode_mask(part.segmentation, self._sizes[index]), part
+                yield encode_mask(part.segmentation, size), part
             except Exception as error:  # of pycocotools, of any kind
                 where = f"{self.name(index)}: the segmentation of annotation {part.id}"
                 fault = str(error)[:200]
@@ -188,7 +185,7 @@ class CocoDataset(FileDataset):
         if self._files[index].objects is not None:
             return []
         empty: list[str] = []
-        once, twice = np.zeros((2, *self._sizes[index]), bool)
+        once, twice = np.zeros((2, *self._files[index].own[0]), bool)
         for code, part in self._codes(index):
             if not part.iscrowd:
                 mask = coco.decode(code) > 0
@@ -198,11 +195,12 @@ class CocoDataset(FileDataset):
         faults = [f"no pixel in the mask of annotation {few(empty)}"] if empty else []
         return faults + ([f"{twice.sum()} pixels are in several masks"] if twice.any() else [])
 
-    def read_raw_labels(self, index: int) -> np.ndarray | None:
-        return self._last[0]
+    def read_raw_labels(self, index: int) -> np.ndarray:
+        labels, self._objects = self._maps(index)  # read once for classes and objects
+        return labels
 
-    def read_raw_objects(self, index: int) -> np.ndarray | None:
-        return self._last[1]
+    def read_raw_objects(self, index: int) -> np.ndarray:
+        return self._objects
 
 
 def encode_mask(found: Any, size: tuple[int, int]) -> Any:

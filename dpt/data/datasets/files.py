@@ -100,6 +100,8 @@ class FileDataset(Dataset):
             self.split = "train"  # whose files are divided
         self._files = PickledRows(self._select_labelled(self._of_fold(self.list_files())))
         self.info = self.make_info()
+        if self.unlabelled and self.part == "train":
+            self.depth_rule = self.label_rule = None
         self._cache: dict[int, Sample] = {}
 
     def list_files(self) -> list[Files]:
@@ -140,7 +142,9 @@ class FileDataset(Dataset):
         chosen = {known[k * len(known) // count] for k in range(count)}
         if not self.unlabelled:
             return [files[i] for i in sorted(chosen)]
-        others = [Files(each.image) for i, each in enumerate(files) if i not in chosen]
+        others = [
+            Files(each.image, own=each.own) for i, each in enumerate(files) if i not in chosen
+        ]
         if not others:
             raise DataError(
                 "data.unlabelled=true: every training image has labels: set data.labelled to the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -58,14 +59,11 @@ class NYUv2Dataset(FileDataset):
         on_disk = {"train": "train", "val": "test", "test": "test"}.get(self.split)
         if on_disk is None:
             raise DataError(f"split {self.split}: NYUv2 has train and test (also called val)")
-        self._numbers = [int(n) for n in io.read_mat(splits, f"{on_disk}Ndxs").ravel()]
-        return [Files(self._mat)] * len(self._numbers)
+        numbers = [int(n) for n in io.read_mat(splits, f"{on_disk}Ndxs").ravel()]
+        return [Files(Path(f"{self._mat}#{n:04}"), own=n) for n in numbers]
 
     def files(self, index: int) -> None:
         return None
-
-    def name(self, index: int) -> str:
-        return f"{self._mat}#{self._numbers[index]}"
 
     def read_image(self, index: int) -> np.ndarray:
         return np.ascontiguousarray(self._array("images", index))
@@ -77,4 +75,4 @@ class NYUv2Dataset(FileDataset):
         return self._array("depths" if self.depth == "filled" else "rawDepths", index)
 
     def _array(self, name: str, index: int) -> np.ndarray:
-        return io.read_mat(self._mat, name, index=self._numbers[index] - 1)
+        return io.read_mat(self._mat, name, index=self._files[index].own - 1)

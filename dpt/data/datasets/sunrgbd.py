@@ -65,11 +65,10 @@ class SunRgbdDataset(FileDataset):
         cells = io.read_mat(lists, part).ravel()
         # the authors' absolute paths
         names = [str(np.ravel(cell)[0]).partition("/SUNRGBD/")[2].strip("/") for cell in cells]
-        if self.label_rule is not None:
-            self._find_masks(names)
-        return [self._frame(name) for name in names]
+        places = {} if self.label_rule is None else self._find_masks(names)
+        return [self._frame(name, places.get(name)) for name in names]
 
-    def _find_masks(self, names: Sequence[str]) -> None:
+    def _find_masks(self, names: Sequence[str]) -> dict[str, int]:
         """The index of each frame's mask: its place in the toolbox's table."""
         entries = io.read_mat(self.folder / _FRAMES, "SUNRGBDMeta").ravel()
         folders = [str(np.ravel(entry["sequenceName"])[0]) for entry in entries]
@@ -79,10 +78,10 @@ class SunRgbdDataset(FileDataset):
                 f"{self.folder / _FRAMES}: does not list {len(absent)} of {len(names)} frames "
                 f"({few(absent)}): download the toolbox again, or set data.labels=false"
             )
-        self._numbers = [numbers[name] for name in names]
+        return numbers
 
-    def _frame(self, name: str) -> Files:
-        """The one photo and the one depth map of a frame's folder."""
+    def _frame(self, name: str, mask: int | None) -> Files:
+        """The one photo and the one depth map of a frame's folder, and the index of its mask."""
         folder = self.folder / "SUNRGBD" / name
         photos = [*(folder / "image").glob("*.jpg")]
         maps = [*(folder / self.depth).glob("*.png")]
@@ -91,9 +90,9 @@ class SunRgbdDataset(FileDataset):
                 f"{folder}: holds {len(photos)} photos in image/ and {len(maps)} maps in "
                 f"{self.depth}/, must be one each: unpack SUNRGBD.zip again"
             )
-        return Files(photos[0], depth=maps[0])
+        return Files(photos[0], depth=maps[0], own=mask)
 
     def read_raw_labels(self, index: int) -> np.ndarray:
         masks = self.folder / _MASKS
-        raw = io.read_mat(masks, "SUNRGBD2Dseg/seglabel", index=self._numbers[index])
+        raw = io.read_mat(masks, "SUNRGBD2Dseg/seglabel", index=self._files[index].own)
         return raw.astype(np.uint16)
