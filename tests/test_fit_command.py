@@ -151,6 +151,22 @@ def test_a_table_with_its_own_columns(tmp_path):
     np.testing.assert_array_equal(read["train"]["a/x1.jpg"]["labels"], mask(1))
 
 
+def test_rows_of_a_table_may_lack_labels(tmp_path):
+    root = tmp_path / "set"
+    photos(root, [f"{seed}" for seed in range(5)])
+    lines = ["image,mask,depth", "0.jpg,,", "1.jpg,m1.png,"]
+    for seed in range(1, 5):
+        save(root / f"m{seed}.png", mask(seed))
+        save(root / f"d{seed}.png", (1000 * metres(seed)).astype(np.uint16))
+    lines += [f"{seed}.jpg,m{seed}.png,d{seed}.png" for seed in range(2, 5)]
+    (root / "list.csv").write_text("\n".join([*lines, ",,", ""]))
+    found = detect(root, {})
+    assert found.task == "joint"
+    assert [row["image"] for row in found.rows] == ["1.jpg", "2.jpg", "3.jpg", "4.jpg"]
+    assert "depth" not in found.rows[0]
+    assert found.notes[0].startswith("not used: 1 photo without labels")
+
+
 def test_no_split_and_names_in_one_folder(tmp_path):
     root = tmp_path / "set"
     photos(root, [f"s{i:02d}" for i in range(20)])
@@ -161,17 +177,21 @@ def test_no_split_and_names_in_one_folder(tmp_path):
     np.testing.assert_array_equal(read["val"]["s18.jpg"]["labels"], mask(18))
 
 
+def write_coco(path, count):
+    notes = [{"id": i + 1, "image_id": i + 1, "category_id": 7, "iscrowd": 0, "area": 80,
+              "bbox": [2, 2, 10, 8], "segmentation": [[2, 2, 12, 2, 12, 10, 2, 10]]}
+             for i in range(count)]  # fmt: skip
+    images = [{"id": i + 1, "file_name": f"{i}.jpg", "height": 24, "width": 32}
+              for i in range(count)]  # fmt: skip
+    content = {"images": images, "annotations": notes, "categories": [{"id": 7, "name": "cup"}]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
 def test_coco(tmp_path):
     for split, count in (("train2017", 4), ("val2017", 2)):
-        notes = [{"id": i + 1, "image_id": i + 1, "category_id": 7, "iscrowd": 0, "area": 80,
-                  "bbox": [2, 2, 10, 8], "segmentation": [[2, 2, 12, 2, 12, 10, 2, 10]]}
-                 for i in range(count)]  # fmt: skip
-        images = [{"id": i + 1, "file_name": f"{i}.jpg", "height": 24, "width": 32}
-                  for i in range(count)]  # fmt: skip
-        content = {"images": images, "annotations": notes, "categories": [{"id": 7, "name": "cup"}]}
-        (tmp_path / "set/annotations").mkdir(parents=True, exist_ok=True)
         path = tmp_path / f"set/annotations/instances_{split}.json"
-        path.write_text(json.dumps(content))
+        write_coco(path, count)
         photos(tmp_path / "set" / split, range(count))
     read, found = samples(tmp_path / "set")
     assert (found.data, found.task) == ("coco", "instance")
@@ -179,6 +199,20 @@ def test_coco(tmp_path):
     path.unlink()
     read, _ = samples(tmp_path / "set")
     assert [len(read["train"]), len(read["val"])] == [3, 1]
+
+
+def test_coco_in_a_folder_for_each_split(tmp_path):
+    root = tmp_path / "set"
+    for split, count in (("test", 5), ("train", 4), ("valid", 2)):
+        write_coco(root / split / "_annotations.coco.json", count)
+        photos(root / split, range(count))
+    read, found = samples(root)
+    assert [*read["train"]] == [f"train/{i}.jpg" for i in range(4)]
+    assert [*read["val"]] == [f"valid/{i}.jpg" for i in range(2)]
+    assert found.settings["split_names.val"] == "valid"
+    (root / "train/_annotations.coco.json").unlink()
+    with pytest.raises(DataError, match="no masks"):  # not on the test images
+        detect(root, {})
 
 
 def test_names_of_classes(tmp_path):

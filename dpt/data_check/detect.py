@@ -16,7 +16,7 @@ import numpy as np
 
 from dpt.data import DataError
 from dpt.data.formats import io
-from dpt.data_check.checks import UNITS, likely_scale
+from dpt.data_check.checks import UNITS, likely_scale, plural
 from dpt.data_check.propose import Values, class_settings, class_weights
 from dpt.files import few, parse_json, read_bytes, read_text
 from dpt.types import IGNORE_INDEX
@@ -73,15 +73,20 @@ def detect(root: Path, given: Mapping[str, Any]) -> Found:
         paths += [(below / name).as_posix() for name in sorted(names) if name[0] != "."]
         if len(paths) > MAX_FILES:
             raise DataError(f"{root}: more than {MAX_FILES} files: give the folder of one data set")
-    for path in (p for p in paths if p.endswith(".json") and "val" not in p.rpartition("/")[2]):
+    jsons = [p for p in paths if p.endswith(".json") and _split_word(p)[0] in ("train", "")]
+    for path in sorted(jsons, key=lambda p: _split_word(p)[0] != "train"):
         content = parse_json(read_bytes(root / path, limit=1 << 29), root / path)
         if isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys():
             return _coco(root, path, content, paths)
-    rows = _from_table(root, paths) or _by_names(root, paths, given)
+    every = _from_table(root, paths) or _by_names(root, paths, given)
+    rows = [row for row in every if row.get("labels") or row.get("depth")]
     kinds = [kind for kind in ("labels", "depth") if any(row.get(kind) for row in rows)]
     files = {kind: [root / row[kind] for row in rows if row.get(kind)] for kind in kinds}
     task = "joint" if len(kinds) == 2 else "segmentation" if "labels" in kinds else "depth"
     found = Found(task, "folder", {kind: kind for kind in kinds}, rows=rows)
+    if bare := len(every) - len(rows):
+        found.notes.append(f"not used: {plural(bare, 'photo')} without labels "
+                           "(data.unlabelled=DIR trains on those of a folder)")  # fmt: skip
     if "labels" in kinds:
         counts = _masks(files["labels"], _names(root, paths), given, found)
         found.weights = class_weights(counts) if counts else None
@@ -100,6 +105,15 @@ def detect(root: Path, given: Mapping[str, Any]) -> Found:
 def _kind(words: Sequence[str]) -> str:
     return next((kind for kind, pattern in _KINDS.items()
                  if any(re.fullmatch(pattern, w, re.IGNORECASE) for w in words)), "")  # fmt: skip
+
+
+def _split_word(path: str) -> tuple[str, str]:
+    """The split that the last such word of a path names, and the word with its digits, as in
+    ``train2017``; "" and "" without one."""
+    for word in reversed(re.split(r"[-_. /]+", path)):
+        if split := _SPLITS.get(word.rstrip("0123456789").lower()):
+            return split, word
+    return "", ""
 
 
 def _describe(path: str) -> tuple[str, str, str]:
@@ -145,8 +159,8 @@ def _by_names(root: Path, paths: Sequence[str], given: Mapping[str, Any]) -> lis
         raise DataError(f"{root}: holds {what}: give the folder that holds photos and labels")
     rows = [{"split": splits[key], "image": photo,
              **{k: m[key] for k, m in maps.items() if key in m}}
-            for key, photo in photos.items() if any(key in m for m in maps.values())]  # fmt: skip
-    if not rows:
+            for key, photo in photos.items()]  # fmt: skip
+    if not any(key in m for key in photos for m in maps.values()):
         fault = f"no photo pairs with {few(held)}" if held else "photos, but no masks and no depth"
         raise DataError(f"{root}: {fault}: give a photo and its labels one name in folders such as "
                         "images, masks and depth; if its folders are classes, use python train.py "
@@ -159,7 +173,8 @@ def _from_table(root: Path, paths: Sequence[str]) -> list[dict[str, str]]:
     for path in (p for p in paths if p.lower().endswith(".csv")):
         lines = list(csv.DictReader(text_io.StringIO(read_text(root / path), newline="")))
         columns, base = {}, Path(path).parent
-        for name, value in (lines[0] if lines else {}).items():
+        for name in lines[0] if lines else ():
+            value = next((v for line in lines if (v := line.get(name))), "")
             if isinstance(value, str) and value.lower() in _SPLITS:
                 columns["split"] = name
             elif isinstance(value, str) and value and (root / base / value).is_file():
@@ -168,7 +183,7 @@ def _from_table(root: Path, paths: Sequence[str]) -> list[dict[str, str]]:
             split = columns.pop("split", "")
             return [{"split": _SPLITS.get((line.get(split) or "").lower(), ""),
                      **{k: (base / line[n]).as_posix() for k, n in columns.items() if line[n]}}
-                    for line in lines]  # fmt: skip
+                    for line in lines if line[columns["image"]]]  # fmt: skip
     return []
 
 
@@ -181,12 +196,14 @@ def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Found:
         raise DataError(f"{root / path}: no images or annotations in COCO's format") from None
     if not near:
         raise DataError(f"{root / path}: {names[0]} is not below {root}: add the photos")
-    tag = next(iter(re.findall(r"train\d*", path.rpartition("/")[2])), "")
+    tag = _split_word(path)[1]
     near.sort(key=lambda p: tag not in p)
-    images, val = near[0].removesuffix(names[0]).rstrip("/") or ".", tag.replace("train", "val")
+    images = near[0].removesuffix(names[0]).rstrip("/") or "."
+    others = {word for split, word in map(_split_word, paths) if split == "val" and tag}
+    val = next((word for word in sorted(others) if path.replace(tag, word) in paths), "")
     found = Found(kind, "coco", {"images": images, "annotations": path})
     found.notes.append(f"objects: {path}, in COCO's {kind} format")
-    if tag and path.replace(tag, val) in paths:
+    if val:
         found.settings = {k: v.replace(tag, "%split") for k, v in found.settings.items()}
         found.settings |= {"split_names.train": tag, "split_names.val": val}
     else:
