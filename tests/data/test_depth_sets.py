@@ -193,7 +193,9 @@ def test_tum_faults(tmp_path):
     with pytest.raises(DataError, match=r"nowhere does not exist.*data\.root"):
         TumDataset(root=tmp_path / "nowhere", split="train")
     trees.tum(tmp_path, ("one",))
-    with pytest.raises(DataError, match=r"1 are too few for data\.fractions.*add some"):
+    with pytest.raises(
+        DataError, match=r"1 images or groups are too few for data\.fractions.*add some"
+    ):
         TumDataset(root=tmp_path, split="train")
     options = {"split": "train", "sequences": {"train": ["one"]}}
     (tmp_path / "one/depth.txt").write_text("# nothing\n5.0 depth/a.png\n")

@@ -147,7 +147,7 @@ def test_fractions_cover_everything_once_and_are_stable(tmp_path):
 def test_fractions_faults(tmp_path):
     write(tmp_path / "images/a.png", photo())
     write(tmp_path / "masks/a.png", ids())
-    with pytest.raises(DataError, match="1 are too few"):
+    with pytest.raises(DataError, match="1 images or groups are too few"):
         segmentation(tmp_path)
     with pytest.raises(DataError, match=r"split test has no folder.*train, val"):
         segmentation(tmp_path, split="test")

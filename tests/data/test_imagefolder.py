@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpt.data import DataError, ImageFolderDataset, ImageTableDataset
+from dpt.data import DataError, ImageFolderDataset, ImageTableDataset, PhotoDataset
 
 
 def write(path, value=0):
@@ -26,6 +26,20 @@ def test_classes_are_numbered_by_the_train_split(tmp_path):
     assert val[0]["class_id"] == 1
     assert val[0]["name"].endswith("val/cat/x.png")
     assert val.validate() == []
+
+
+def test_hidden_files_are_no_photos(tmp_path):
+    for name in ("ant/a.png", "ant/._a.png", "ant/.checkpoints/a.png", ".old/a.png", "bee/b.JPG"):
+        write(tmp_path / "train" / name)
+    (tmp_path / "train/ant/more").symlink_to(tmp_path / "train/ant")
+    (tmp_path / "link").symlink_to(tmp_path / "train/bee")
+    write(tmp_path / "c.png")
+    photos = PhotoDataset(root=tmp_path, split="train")
+    assert [photos.files(i).image.name for i in range(len(photos))] == [
+        "c.png", "b.JPG", "a.png", "b.JPG"
+    ]  # fmt: skip
+    classes = ImageFolderDataset(root=tmp_path, split="train")
+    assert [classes.files(i).image.name for i in range(len(classes))] == ["a.png", "b.JPG"]
 
 
 def test_faulty_class_folders(tmp_path):

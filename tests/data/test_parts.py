@@ -66,13 +66,17 @@ def test_shares_keep_groups_together(drives):
 
 
 def test_folds_of_class_folders_have_every_class(tmp_path):
-    for split, count in (("train", 6), ("val", 1)):
-        for name in ("cat", "dog"):
-            for i in range(count):
-                (tmp_path / split / name).mkdir(parents=True, exist_ok=True)
-                Image.new("RGB", (8, 8)).save(tmp_path / split / name / f"{i}.png")
-    data = ImageFolderDataset(root=tmp_path, split="val", folds=3, fold=1)
-    assert [data.files(i).class_id for i in range(len(data))] == [0, 0, 1, 1]
+    for name, count in (("cat", 6), ("dog", 3)):
+        for i in range(count):
+            path = tmp_path / "images/train" / name / f"{name}.{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8)).save(path)
+    on_disk = {"train": "images/train", "val": "images/train"}
+    for fold in range(3):
+        data = ImageFolderDataset(
+            root=tmp_path, split="val", folds=3, fold=fold, split_names=on_disk
+        )
+        assert [data.files(i).class_id for i in range(len(data))] == [0, 0, 1]
 
 
 def test_the_data_check_warns_of_shared_groups(drives):
@@ -89,7 +93,10 @@ def test_the_data_check_warns_of_shared_groups(drives):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"folds": 3, "fold": 3}, r"data.fold=3 and data.folds=3: the folds are 0 to 2"),
+        ({"folds": 3, "fold": 3}, r"data.fold=3: with data.folds=3 it is 0 to 2"),
+        ({"fold": 1}, r"data.fold=1 has no effect without data.folds"),
+        ({"gap": 2}, r"data.gap=2 has no effect without data.folds"),
+        ({"folds": 3, "group_by": "/(x)?a_"}, r"does not match images/train/a_00.png"),
         ({"folds": 4, "group_by": BY_DRIVE}, r"has 3 groups of photos, such as a, b, c"),
         ({"folds": 3, "group_by": "("}, r"data.group_by=\(: is no regular expression"),
         ({"folds": 3, "group_by": "x_"}, r"data.group_by=x_: does not match images/train/a_00.png"),
@@ -101,6 +108,13 @@ def test_the_data_check_warns_of_shared_groups(drives):
 def test_mistakes(drives, options, says):
     with pytest.raises(DataError, match=says):
         names(drives, "train", **options)
+
+
+def test_no_other_split_has_photos_of_the_folds(drives):
+    flat = {"images": "images/train", "labels": "masks/train", "num_classes": 2, "folds": 3}
+    for options in ({}, {"fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}):
+        with pytest.raises(DataError, match=r"split test has no .*data.folds divides all photos"):
+            FolderDataset(root=drives, split="test", **flat, **options)
 
 
 def test_labelled_images_are_evenly_spaced(drives):

@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -62,7 +63,8 @@ class FileDataset(Dataset):
         cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
             smallest size that covers this. Other splits are kept at their own size.
         folds: number of parts into which the photos of train are divided, in the order of their
-            names. Then val is one of these parts, and train the others. Other splits are unchanged.
+            names; of class folders, each part has its share of each. Then val is one of these
+            parts, and train the others. Other splits are unchanged.
         fold: the part that is val, from 0.
         group_by: regular expression, searched in a photo's path below ``root``. Photos with the
             same match (of its first group, if it has one) are in the same part; a part consists of
@@ -96,6 +98,10 @@ class FileDataset(Dataset):
         self.depth_rule = self.make_depth_rule()
         self.label_rule = self.make_label_rule()
         self.part = self.split
+        for key in ("fold", "gap") if self.folds is None else ():
+            if value := getattr(self, key):
+                fault = f"data.{key}={value} has no effect without data.folds"
+                raise DataError(f"{fault}: set data.folds, or leave data.{key} out")
         if self.folds is not None and self.split == "val":
             self.split = "train"  # whose files are divided
         self._files = PickledRows(self._select_labelled(self._of_fold(self.list_files())))
@@ -112,12 +118,20 @@ class FileDataset(Dataset):
         """The files of this part, see ``folds``."""
         if self.folds is None or self.split != "train":
             return files
-        groups = sorted({self.group(each.image) for each in files})
-        if self.fold >= self.folds or self.folds > len(groups):
+        if self.fold >= self.folds:
+            count = f"data.folds={self.folds}"
+            raise DataError(f"data.fold={self.fold}: with {count} it is 0 to {self.folds - 1}")
+        by_class: dict[int | None, set[str]] = {}
+        for each in files:
+            by_class.setdefault(each.class_id, set()).add(self.group(each.image))
+        places: dict[str, float] = {}
+        for names in by_class.values():
+            places |= {name: k / len(names) for k, name in enumerate(sorted(names))}
+        groups = sorted(places, key=lambda name: (places[name], name))
+        if self.folds > len(groups):
             raise DataError(
-                f"data.fold={self.fold} and data.folds={self.folds}: the folds are 0 to "
-                f"{self.folds - 1}, and {self.folder} has {len(groups)} groups of photos, such as "
-                f"{few(groups)}: set data.group_by to what tells them apart"
+                f"data.folds={self.folds}: {self.folder} has {len(groups)} groups of photos, such "
+                f"as {few(groups)}: set data.group_by to what tells them apart"
             )
         start, stop = (len(groups) * k // self.folds for k in (self.fold, self.fold + 1))
         if self.part == "val":
@@ -162,9 +176,10 @@ class FileDataset(Dataset):
         except re.error as error:
             fault = f"data.group_by={self.group_by}: is no regular expression ({error})"
             raise DataError(f"{fault}: correct it") from None
-        if match is None:
+        found = match and match[min(1, match.re.groups)]
+        if found is None:
             raise DataError(f"data.group_by={self.group_by}: does not match {name}: correct it")
-        return match[1] if match.re.groups else match[0]
+        return found
 
     @property
     def groups(self) -> Sequence[str]:
@@ -190,15 +205,17 @@ class FileDataset(Dataset):
             labelled: the keys with labels; groups without any are dealt out by themselves, so that
                 every split gets its share of the labels. None: all.
         """
-        if self.folds is not None:
+        if self.folds is not None and self.split == "train":
             return list(keys)
         groups: dict[str, list[str]] = {}
         for key, path in keys.items():
             groups.setdefault(key if self.group_by is None else self.group(path), []).append(key)
         shares, split = dict(fractions or FRACTIONS), self.split
-        if split not in shares:
-            known = f"({', '.join(shares)})"
-            raise DataError(f"split {split} has no folder, list or share in data.fractions {known}")
+        if split not in shares or self.folds is not None:
+            rest = "data.folds divides all photos" if self.folds else f"it has {', '.join(shares)}"
+            raise DataError(
+                f"split {split} has no folder, list or share in data.fractions ({rest})"
+            )
         if min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-6:
             raise DataError(f"data.fractions={shares} must be above 0 and sum to at most 1")
         names, chosen = list(shares), list[str]()
@@ -211,7 +228,8 @@ class FileDataset(Dataset):
             if left < 0 or sum(shares.values()) > 1 - 1e-6:
                 counts[max(counts, key=lambda name: counts[name])] += left
             if min(counts.values()) < least:
-                raise DataError(f"{len(ranked)} are too few for data.fractions={shares}: add some")
+                fault = f"{len(ranked)} images or groups are too few for data.fractions={shares}"
+                raise DataError(f"{fault}: add some")
             start = sum(counts[name] for name in names[: names.index(split)])
             chosen += [k for name in ranked[start : start + counts[split]] for k in groups[name]]
         return sorted(chosen)
@@ -262,7 +280,8 @@ class FileDataset(Dataset):
     def preload(self) -> None:
         if self.cache:
             for index in range(len(self)):
-                self[index]
+                with suppress(DataError):  # told when the sample is needed
+                    self[index]
 
     def files(self, index: int) -> Files | None:
         return self._files[index]
@@ -327,10 +346,8 @@ class PhotoDataset(FileDataset):
     """All photos below a folder, without labels."""
 
     def list_files(self) -> list[Files]:
-        paths = sorted(self.folder.rglob("*"))
-        found = [p for p in paths if p.suffix.lower() in io.IMAGE_SUFFIXES and p.is_file()]
-        remedy = "check the folder"
-        return existing([Files(path) for path in found], source=self.folder, remedy=remedy)
+        found = [Files(path) for path in files_below(self.folder, io.IMAGE_SUFFIXES)]
+        return existing(found, source=self.folder, remedy="check the folder")
 
 
 MAX_OBJECTS = 65535
@@ -358,6 +375,27 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
     if not files:
         raise DataError(f"{source}: no image found: {remedy}")
     return list(files)
+
+
+def files_below(folder: Path, suffixes: Sequence[str] = ("",)) -> list[Path]:
+    """The files of a folder and its sub-folders in order, but for hidden ones.
+
+    Args:
+        folder: links to folders are followed, but for those to a folder that contains them.
+        suffixes: of these files, in lower case; the default is all.
+    """
+    found: list[Path] = []
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [f for f in folders if f[0] != "." and not _leads_back(Path(parent, f))]
+        found += [
+            Path(parent, f) for f in files if f[0] != "." and f.lower().endswith(tuple(suffixes))
+        ]
+    return sorted(found)
+
+
+def _leads_back(folder: Path) -> bool:
+    """Whether it is a link to a folder that contains it."""
+    return folder.is_symlink() and any(folder.samefile(parent) for parent in folder.parents)
 
 
 def read_list(path: Path) -> list[str]:

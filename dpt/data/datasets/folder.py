@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list
+from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, files_below, read_list
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
@@ -126,9 +126,9 @@ class FolderDataset(FileDataset):
             if found.keys().isdisjoint(keys):
                 closest = difflib.get_close_matches(keys[0], list(found)[:1000], n=1, cutoff=0)[0]
                 raise DataError(
-                    f"no image pairs with a file of {folder}: after the templates their names are "
-                    f"{keys[0]} and {closest}: set data.images_name and data.{kind}_name so that "
-                    "%stem is what they have in common"
+                    f"no image pairs with a file of {folder}: data.images_name and "
+                    f"data.{kind}_name reduce their names to {keys[0]} and {closest}: set "
+                    "both so that %stem is what they have in common"
                 )
             maps[kind] = found
             if kind != "objects" and not own_maps:
@@ -242,32 +242,21 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
     pattern = re.compile(re.escape(before) + "(.*)" + re.escape(after), re.DOTALL)
     found: dict[str, Path] = {}
     other: Path | None = None
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(
-            f for f in folders if not (f.startswith(".") or _leads_back(Path(parent, f)))
-        )
-        relative = Path(parent).relative_to(folder)
-        for file in sorted(f for f in files if not f.startswith(".")):
-            stem, suffix = os.path.splitext(file)
-            match = pattern.fullmatch(file if with_suffix else stem)
-            if match is None or suffix.lower() not in suffixes:
-                other = other or Path(parent, file)
-                continue
-            key = (relative / match[1]).as_posix()
-            if key in found:
-                raise DataError(
-                    f"{found[key]} and {Path(parent, file)} have one name: remove one, or tell "
-                    f"them apart by {option} (such as %stem{found[key].suffix})"
-                )
-            found[key] = Path(parent, file)
+    for path in files_below(folder):
+        match = pattern.fullmatch(path.name if with_suffix else path.stem)
+        if match is None or path.suffix.lower() not in suffixes:
+            other = other or path
+            continue
+        key = (path.parent.relative_to(folder) / match[1]).as_posix()
+        if key in found:
+            raise DataError(
+                f"{found[key]} and {path} have one name: remove one, or tell them apart by "
+                f"{option} (such as %stem{found[key].suffix})"
+            )
+        found[key] = path
     if not found:
         raise DataError(
             f"no file in {folder} fits {option}={name} with a suffix of {' '.join(suffixes)}; "
             f"{f'found {other}' if other else 'it is empty'}: set {option}, or check the folder"
         )
     return dict(sorted(found.items()))
-
-
-def _leads_back(folder: Path) -> bool:
-    """Whether it is a link to a folder that contains it."""
-    return folder.is_symlink() and any(folder.samefile(parent) for parent in folder.parents)

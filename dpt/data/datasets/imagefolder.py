@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing
+from dpt.data.datasets.files import FileDataset, existing, files_below
 from dpt.data.formats import io
 from dpt.files import DataError, few, missing_path
 from dpt.types import DatasetInfo
@@ -49,18 +49,11 @@ class ImageFolderDataset(FileDataset):
         files = [
             Files(path, class_id=class_id)
             for class_id, name in enumerate(names)
-            for path in sorted((folder / name).rglob("*"))
-            if path.suffix.lower() in io.IMAGE_SUFFIXES and not path.name.startswith(".")
+            for path in files_below(folder / name, io.IMAGE_SUFFIXES)
         ]
         if not files:
             raise DataError(f"{folder}: no image in any class folder: put images there")
         return files
-
-    def group(self, path: Path) -> str:
-        """By default its path in the folder of its class: else folds would be whole classes."""
-        if self.group_by is not None:
-            return super().group(path)
-        return Path(*path.relative_to(self.folder).parts[2:]).as_posix()
 
     def make_info(self) -> DatasetInfo:
         return DatasetInfo(targets=("class_id",), class_names=self.class_id_names)
