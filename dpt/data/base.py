@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
@@ -163,8 +164,8 @@ class Augmented(torch.utils.data.Dataset[Sample]):
     bit-identical for any number of workers and after resuming.
 
     Args:
-        on_error: if a file cannot be read, ``raise``, take the ``next`` sample, or give a
-            ``blank`` image without labels. The last two list the errors under ``failed``.
+        on_error: if a sample cannot be read or transformed, ``raise``, take the ``next`` sample, or
+            give a ``blank`` image without labels. The last two list the errors under ``failed``.
     """
 
     dataset: Dataset
@@ -178,28 +179,30 @@ class Augmented(torch.utils.data.Dataset[Sample]):
     def __getitem__(self, key: tuple[int, int] | int) -> Sample:
         """The transformed sample of (epoch, index); a bare index means epoch 0."""
         epoch, index = key if isinstance(key, tuple) else (0, key)
-        sample = self._read(epoch, index)
-        state = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1)
-        out = self.transform(sample, seed=int(state[0]))
+        out = self._read(epoch, index)
         out["index"] = index
         out.setdefault("name", str(index))
         return out
 
     def _read(self, epoch: int, index: int) -> Sample:
-        """The raw sample, or its replacement if it cannot be read."""
+        """The transformed sample, or that of its replacement if it cannot be used."""
+        state = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1)
+        transform = partial(self.transform, seed=int(state[0]))
         failed: list[str] = []
         for offset in range(min(MAX_REPLACEMENTS, len(self.dataset))):
             try:
                 sample = self.dataset.draw(epoch, (index + offset) % len(self.dataset))
                 check_sample(sample)
+                out = transform(sample)
             except DataError as error:
                 if self.on_error == "raise":
                     raise
                 failed.append(str(error))
                 if self.on_error == "blank":
-                    return {"image": np.zeros((64, 64, 3), np.uint8), "failed": failed}
+                    blank = Sample(image=np.zeros((64, 64, 3), np.uint8))
+                    return {**transform(blank), "failed": failed}
             else:
-                return {**sample, "failed": failed} if failed else sample
+                return {**out, "failed": failed} if failed else out
         raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")
 
 

@@ -55,6 +55,23 @@ def test_it_counts_nowhere_in_evaluation():
     assert batch["failed"] == ["3.png: the file is truncated"]
 
 
+def test_photos_that_are_too_long_count_nowhere_either():
+    class Long(Photos):
+        def __getitem__(self, index):
+            shape = (10, 900) if index == 2 else (32, 48)
+            labels = np.zeros(shape, np.uint8)
+            return {"image": np.zeros((*shape, 3), np.uint8), "labels": labels, "name": "2.png"}
+
+    (batch,) = loader(Long(), training=False)
+    assert [bool((labels == 255).all()) for labels in batch["labels"]] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert "2.png: 900x10 pixels are too elongated" in batch["failed"][0]
+
+
 def test_nothing_is_said_where_nothing_fails():
     (batch,) = loader(Photos(), training=True)
     assert "failed" not in batch

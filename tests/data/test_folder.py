@@ -515,6 +515,21 @@ def test_cache_keeps_samples_safe(tmp_path):
     assert dataset[0]["name"] != "changed"
 
 
+def test_a_broken_file_does_not_stop_the_filling_of_the_cache(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path / f"images/{name}.png", photo())
+        write(tmp_path / f"masks/{name}.png", ids())
+    dataset = FolderDataset(
+        root=tmp_path, split="train", labels="masks", num_classes=3, cache=True,
+        fractions={"train": 1.0},
+    )  # fmt: skip
+    (tmp_path / "images/a.png").write_bytes(b"broken")
+    dataset.preload()
+    assert dataset[1]["labels"].any()
+    with pytest.raises(DataError, match=r"a\.png"):
+        dataset[0]
+
+
 def test_cache_size_is_for_training_only(tmp_path):
     for split in ("train", "val"):
         write(tmp_path / f"images/{split}/a.png", photo(7, size=(60, 80)))

@@ -84,8 +84,9 @@ class KittiDataset(FileListDataset):
                 "set data.crop=null"
             )
         top, left = height - rows, (width - columns) // 2
-        for key in {"image", "depth", "valid"} & sample.keys():
-            sample[key] = sample[key][top:, left : left + columns]
+        for key in ("image", "depth", "valid"):
+            if key in sample:
+                sample[key] = sample[key][top:, left : left + columns]
         return sample
 
 
