@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _MAPS: dict[str, dict[str, tuple[float, type]]] = {
     "labels": {"labels": (IGNORE_INDEX, np.uint8)},
-    "objects": {"labels": (IGNORE_INDEX, np.uint8), "objects": (0, np.int32)},
+    "objects": {"labels": (IGNORE_INDEX, np.uint8), "objects": (-1, np.int32)},
     "depth": {"depth": (0, np.float32), "valid": (False, bool)},
 }
 """The maps of each dense target; value and dtype where a sample has none."""

@@ -77,15 +77,17 @@ class SetLoss(nn.Module):
         Args:
             masks: logits (B, L, Q, h, w) of L layers.
             classes: logits (B, L, Q, K + 1), "no object" last.
-            truth: the segments of each image.
+            truth: the segments of each image; one of which no pixel is known teaches nothing.
             pixels: class logits of pixels (B, K, h, w), None where the head has none.
             labels: their class ids, (B, H, W).
 
         Raises:
             ValueError: an image has more segments than queries.
         """
-        masks, classes = at_least_float32(masks), at_least_float32(classes)
-        queries, most = masks.shape[2], max(len(t.classes) for t in truth)
+        rows = [k for k, segments in enumerate(truth) if segments.known.any()]
+        masks, classes = at_least_float32(masks[rows]), at_least_float32(classes[rows])
+        truth = [truth[k] for k in rows]
+        queries, most = masks.shape[2], max((len(t.classes) for t in truth), default=0)
         if most > queries:
             raise ValueError(
                 f"an image has {most} segments, and the model only {queries} queries: set "
@@ -108,9 +110,10 @@ class SetLoss(nn.Module):
         weights = classes.new_ones(classes.shape[-1])
         weights[-1] = self.no_object
         entropy = F.cross_entropy(classes.mT, wanted, weight=weights, reduction="sum")
+        total = _mean_over_processes(weights[wanted].sum()).clamp(min=1e-6)
         mask, dice = self._mask_terms(masks, pairs, truth)
         return {
-            "class": self.class_weight * entropy / _mean_over_processes(weights[wanted].sum()),
+            "class": self.class_weight * entropy / total,
             "mask": self.mask_weight * mask,
             "dice": self.dice_weight * dice,
         }

@@ -99,7 +99,9 @@ class MaskObjective(PixelClassObjective):
         return self.set_losses(self.loss, outputs, batch["labels"], truth)
 
     def _segments(self, labels: Tensor, objects: Tensor) -> Segments:
-        return segments_of(labels, objects, self.things, stuff=self.stuff)
+        """The true segments; none of their pixels is known where the loader found no objects."""
+        segments = segments_of(labels, objects, self.things, stuff=self.stuff)
+        return segments._replace(known=segments.known & (objects >= 0))
 
     def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         return batch["labels"][k][None], batch["objects"][k][None]
@@ -161,9 +163,12 @@ class PanopticObjective(MaskObjective):
 
     def update(self, outputs: Outputs, batch: Batch) -> None:
         for k, labels in enumerate(batch["labels"]):
+            segments = self._segments(labels, batch["objects"][k])
+            if not segments.known.any():
+                continue
             own = {name: output[k : k + 1] for name, output in outputs.items()}
             found = self.segment_map(own, (labels.shape[-2], labels.shape[-1]))
-            self.metrics.update(found, self._segments(labels, batch["objects"][k]))
+            self.metrics.update(found, segments)
 
 
 class InstanceObjective(MaskObjective):
@@ -177,6 +182,9 @@ class InstanceObjective(MaskObjective):
 
     def update(self, outputs: Outputs, batch: Batch) -> None:
         for k, labels in enumerate(batch["labels"]):
+            segments = self._segments(labels, batch["objects"][k])
+            if not segments.known.any():
+                continue
             size, output = (labels.shape[-2], labels.shape[-1]), outputs[self.head][k : k + 1]
             if output.is_floating_point():
                 masks = resize(output.float(), size)[0]
@@ -186,7 +194,6 @@ class InstanceObjective(MaskObjective):
                 places = torch.arange(len(baseline.classes), device=output.device)
                 masks = baseline.ids == places[:, None, None]
                 found = masks, baseline.classes, baseline.scores
-            segments = self._segments(labels, batch["objects"][k])
             crowd_classes = labels[~segments.known].long().unique()
             crowds = ~segments.known & (labels == crowd_classes[:, None, None])
             masks = torch.cat([segments.masks, crowds])

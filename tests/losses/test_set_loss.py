@@ -82,6 +82,18 @@ def test_no_object_anywhere_trains_the_classes_alone():
     assert masks.grad.count_nonzero() == 0 < logits.grad.count_nonzero()
 
 
+def test_images_of_which_nothing_is_known_teach_nothing():
+    loss, (masks, logits) = SetLoss(num_points=50), predictions()
+    every = truth()
+    every[1] = every[1]._replace(known=torch.zeros(24, 32, dtype=torch.bool))
+    found = loss(masks, logits, every)
+    sum(found.values()).backward()
+    assert logits.grad[1].count_nonzero() == masks.grad[1].count_nonzero() == 0
+    assert logits.grad[0].count_nonzero() > 0
+    none = loss(*predictions(), [every[1]] * 3)
+    assert torch.stack([*none.values()]).tolist() == [0, 0, 0]
+
+
 def test_more_segments_than_queries_are_refused():
     with pytest.raises(ValueError, match="has 5 segments, and the model only 3 queries"):
         SetLoss()(*predictions(queries=3), truth())

@@ -1,12 +1,16 @@
 """What each head learns and how it is scored."""
 
+import numpy as np
 import pytest
 import torch
 
+from dpt.data import collate_eval, collate_train
 from dpt.losses import ScaleShiftInvariantLoss, SILogLoss
 from dpt.objectives import (
     ClassificationObjective,
     DepthObjective,
+    InstanceObjective,
+    PanopticObjective,
     RegressionObjective,
     SegmentationObjective,
 )
@@ -193,3 +197,36 @@ def test_regression():
     loss.backward()
     assert values.grad.isfinite().all()
     assert values.grad[2] == 0
+
+
+# ------------------------------------------------------------------------------ masks
+
+
+@pytest.mark.parametrize("kind", [PanopticObjective, InstanceObjective])
+@pytest.mark.parametrize("missing", [("labels", "objects"), ("objects",)], ids=str)
+def test_images_without_objects_count_nowhere(kind, missing):
+    """Unlike images on which there is nothing."""
+    objective = kind(num_classes=2, things=(True, False))
+    labels = np.zeros((8, 8), np.uint8)
+    labels[4:] = 1
+    full = {"image": np.zeros((8, 8, 3), np.uint8), "labels": labels,
+            "objects": np.uint16(labels == 0)}  # fmt: skip
+    bare = {key: value for key, value in full.items() if key not in missing}
+    masks = torch.full((2, 2, 8, 8), -9.0)
+    masks[:, 0, :4], masks[:, 1, 4:] = 9.0, 9.0
+    masks[1] = masks[1].flip(-2)  # all wrong
+    logits = torch.tensor([[9.0, 0, 0], [0, 9.0, 0]]).expand(2, 2, 3)
+    outputs = {objective.head: masks, f"{objective.head}_classes": logits}
+    key = {"panoptic": "pq", "instance": "ap"}[objective.head]
+    found = scores(objective, outputs, collate_eval([full, bare], ("objects",)))
+    assert found[key] == pytest.approx(1)
+    empty = {**full, "labels": labels * 0 + 1, "objects": np.zeros((8, 8), np.uint16)}
+    assert scores(objective, outputs, collate_eval([full, empty], ("objects",)))[key] < 1
+    trained = {
+        f"{objective.head}_masks": masks[:, None].clone().requires_grad_(),
+        f"{objective.head}_classes": logits[:, None].clone().requires_grad_(),
+    }
+    terms = objective.losses(trained, collate_train([full, bare], ("objects",)))
+    sum(terms.values()).backward()
+    for output in trained.values():
+        assert output.grad[1].count_nonzero() == 0 < output.grad[0].count_nonzero()
