@@ -28,11 +28,13 @@ class Segments(NamedTuple):
         masks: bool (N, H, W); they do not overlap.
         known: bool (H, W), False for pixels without a label and in crowds, where masks are not
             compared.
+        crowds: int64 (H, W), the class of a thing's pixels without an object; -1 elsewhere.
     """
 
     classes: Tensor
     masks: Tensor
     known: Tensor
+    crowds: Tensor
 
     @property
     def map(self) -> SegmentMap:
@@ -59,6 +61,7 @@ def segments_of(
     ids = labels.long().clamp(max=len(things))
     is_thing = torch.tensor([*things, False], device=labels.device)[ids]
     known = ~is_thing | (objects > 0)
+    crowds = torch.where(known, -1, ids)
     if stuff:
         known &= labels != IGNORE_INDEX
     counted = known if stuff else known & is_thing
@@ -66,7 +69,7 @@ def segments_of(
     codes = torch.where(counted, codes, -1)
     present = codes.unique()
     present = present[present >= 0]
-    return Segments(present // OBJECT_IDS, codes == present[:, None, None], known)
+    return Segments(present // OBJECT_IDS, codes == present[:, None, None], known, crowds)
 
 
 class SegmentMap(NamedTuple):
@@ -125,7 +128,7 @@ def panoptic_segments(
     kept = (ids < len(things)) & (scores > threshold)
     masks, scores, ids = masks[kept], scores[kept], ids[kept]
     found = torch.full(size or masks.shape[-2:], NO_SEGMENT, device=masks.device)
-    segments: list[int] = []  # the query that began each
+    segments: list[int] = []  # index of the first query of each segment
     stuff: dict[int, int] = {}
     if len(ids):
         if size is not None:

@@ -17,6 +17,7 @@ def test_segments_of_labels_and_objects():
     found = segments_of(labels, crowd, things=(True, True, False))
     assert found.classes.tolist() == [0, 0, 1, 2]
     assert (~found.known).nonzero().tolist() == [[0, 3], [1, 3]]
+    assert found.crowds.tolist() == [[-1, -1, -1, 1], [-1, -1, -1, -1]]
 
 
 def predictions(seed, queries=12, classes=5, size=(24, 32)):

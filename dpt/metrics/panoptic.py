@@ -15,8 +15,8 @@ class PanopticMetrics(SumMetric):
     """PQ = SQ · RQ of each class, then the mean over classes, as panopticapi computes it.
 
     A predicted and a true segment of the same class match if their IoU is above 0.5. The IoU leaves
-    out unlabelled pixels; a predicted segment without a match is ignored if more than half of it is
-    unlabelled.
+    out unlabelled pixels, but not crowds; a predicted segment without a match is ignored if more
+    than half of it is unlabelled or in crowds of its class.
 
     Args:
         things: for each class, whether its objects are told apart.
@@ -43,14 +43,17 @@ class PanopticMetrics(SumMetric):
         found, true = 1 + len(prediction.classes), 1 + len(truth.classes)
         # row 0 and column 0 are of pixels without a segment
         rows, columns = prediction.ids - NO_SEGMENT, truth.map.ids - NO_SEGMENT
-        counts = torch.bincount((rows * true + columns)[truth.known], minlength=found * true)
+        labelled = truth.known | (truth.crowds >= 0)
+        counts = torch.bincount((rows * true + columns)[labelled], minlength=found * true)
         counts = counts.view(found, true).to(sum_dtype(rows.device))
         shared, known_areas = counts[1:, 1:], counts[1:].sum(1)
         areas = torch.bincount(rows.flatten(), minlength=found)[1:]
         union = known_areas[:, None] + counts[:, 1:].sum(0) - shared
         iou = shared / union.clamp(min=1)
         matched = (iou > 0.5) & (prediction.classes[:, None] == truth.classes)
-        ignored = 2 * known_areas < areas  # most of it is unlabelled
+        classes = torch.cat([prediction.classes.new_zeros(1), prediction.classes])[rows]
+        crowds = torch.bincount(rows[classes == truth.crowds], minlength=found)[1:]
+        ignored = 2 * (known_areas - crowds) < areas
         missed = prediction.classes[~matched.any(1) & ~ignored]
         classes = truth.classes.expand_as(matched)[matched]
         self.iou = self.iou.index_add(0, classes, iou[matched].to(self.iou.dtype))

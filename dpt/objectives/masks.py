@@ -194,8 +194,8 @@ class InstanceObjective(MaskObjective):
                 places = torch.arange(len(baseline.classes), device=output.device)
                 masks = baseline.ids == places[:, None, None]
                 found = masks, baseline.classes, baseline.scores
-            crowd_classes = labels[~segments.known].long().unique()
-            crowds = ~segments.known & (labels == crowd_classes[:, None, None])
+            crowd_classes = segments.crowds[segments.crowds >= 0].unique()
+            crowds = segments.crowds == crowd_classes[:, None, None]
             masks = torch.cat([segments.masks, crowds])
             classes = torch.cat([segments.classes, crowd_classes])
             crowd = torch.arange(len(classes), device=classes.device) >= len(segments.classes)

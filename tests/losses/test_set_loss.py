@@ -24,7 +24,8 @@ def truth(counts=(2, 0, 5), classes=4, size=(24, 32)):
         owner = owner.repeat_interleave(4, 0).repeat_interleave(4, 1)
         masks = torch.stack([owner == i for i in range(n)]) if n else torch.zeros(0, *size).bool()
         ids = torch.randint(0, classes, (n,), generator=random)
-        found.append(Segments(ids, masks, torch.ones(size, dtype=torch.bool)))
+        known, crowds = torch.ones(size, dtype=torch.bool), torch.full(size, -1)
+        found.append(Segments(ids, masks, known, crowds))
     return found
 
 

@@ -54,6 +54,48 @@ def test_equal_to_torchmetrics():
     assert 0.1 < scores["pq"] < 0.9
 
 
+def published(found, classes, labels, objects):
+    """Σ IoU, hits, false alarms and misses over all classes, by panopticapi's ``pq_compute``."""
+    void = labels == 255
+    true = [(c, o, (labels == c) & (objects == o)) for c in (0, 1) for o in (0, 1, 2)]
+    true += [(c, 1, labels == c) for c in (2, 3)]
+    true = [(c, o == 0, mask) for c, o, mask in true if mask.any()]  # of things, 0 is a crowd
+    iou, matched, hit = 0.0, set(), set()
+    for p, class_id in enumerate(classes):
+        for t, (c, is_crowd, mask) in enumerate(true):
+            shared = ((found == p) & mask).sum()
+            value = shared / (((found == p) | mask).sum() - ((found == p) & void).sum())
+            if c == class_id and not is_crowd and value > 0.5:
+                iou, matched, hit = iou + float(value), matched | {p}, hit | {t}
+    false_alarms = 0
+    for p, class_id in enumerate(classes):
+        crowds = sum(mask for c, is_crowd, mask in true if is_crowd and c == class_id)
+        ignored = (found == p) & (void | (crowds > 0))
+        false_alarms += p not in matched and ignored.sum() <= (found == p).sum() / 2
+    misses = sum(t not in hit and not true[t][1] for t in range(len(true)))
+    return iou, len(hit), false_alarms, misses
+
+
+def test_crowds_count_as_in_panopticapi():
+    random = torch.Generator().manual_seed(0)
+    seen = torch.zeros(4)
+    for _ in range(60):
+        labels, objects = blocks(random, 5), blocks(random, 3)
+        labels[labels == 4] = 255
+        objects[labels > 1] = 0
+        ids, places = (blocks(random, 5) - 1).unique(return_inverse=True)
+        found = places + NO_SEGMENT if ids[0] == NO_SEGMENT else places
+        classes = torch.randint(0, 4, (int(found.max()) + 1,), generator=random)
+        metrics = PanopticMetrics(THINGS)
+        prediction = SegmentMap(found, classes, torch.ones(len(classes)))
+        metrics.update(prediction, segments_of(labels, objects, THINGS))
+        sums = (metrics.iou, metrics.hits, metrics.false_alarms, metrics.misses)
+        wanted = published(found, classes.tolist(), labels, objects)
+        assert [float(s.sum()) for s in sums] == pytest.approx([float(w) for w in wanted])
+        seen += torch.tensor([float(w) for w in wanted])
+    assert (seen > 5).all()
+
+
 def test_unlabelled_pixels():
     labels = torch.full((4, 8), 255)
     labels[:, :2] = 0
