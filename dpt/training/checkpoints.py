@@ -52,8 +52,8 @@ class RunCheckpoints(Checkpoint):
     Replaces Lightning's ``ModelCheckpoint``, which saves while gradients are being accumulated,
     takes either steps or minutes, loses the best score of a moved run, and does not see the
     validation after the last step. ``last.ckpt`` is written between two optimiser steps, after the
-    validation that belongs to the first. ``best.ckpt`` holds its own score, so that the two cannot
-    disagree.
+    validation that belongs to the first. The best score is stored in ``best.ckpt``, so file and
+    score always belong together.
 
     Args:
         dirpath: folder of the checkpoints.
@@ -103,7 +103,7 @@ class RunCheckpoints(Checkpoint):
         if trainer.strategy.broadcast(pl_module.improves(self.best_score)):
             self.best_score, self.waited = pl_module.scores[name], 0
             trainer.save_checkpoint(self.best)
-        if self.waited == self.patience:
+        if self.patience is not None and self.waited >= self.patience:
             trainer.should_stop = True
             log.info("stopping early: %s has not improved in %d validations", name, self.waited)
         if self._is_between_steps(trainer, trainer.fit_loop.batch_idx) and trainer.should_stop:

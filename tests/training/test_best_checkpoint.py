@@ -152,6 +152,9 @@ def test_a_run_ends_when_its_score_no_longer_improves(tmp_path):
     halves[1].on_load_checkpoint(None, None, last)
     halves[1].load_state_dict(last["callbacks"][halves[1].state_key])
     assert stopped_at(halves[1], scores[6:]) == 2
+    stopped = best(tmp_path, patience=2)
+    stopped.load_state_dict({"best_score": 1.0, "waited": 2})  # resumed after it had ended
+    assert stopped_at(stopped, scores) == 1
 
 
 @pytest.mark.slow
