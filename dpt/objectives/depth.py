@@ -89,22 +89,25 @@ class DepthObjective(Objective):
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         depth, valid = batch["depth"], self.reachable(batch["depth"], batch["valid"])
         if "unlabelled" in batch:
-            valid = valid & ~self.is_worst(outputs["depth"], depth, valid, batch["unlabelled"])
+            rows, kept = batch["unlabelled"][:, None, None], batch["kept"]
+            if self.kind == "relative":  # pasted depth has another scale than the average's
+                valid = valid & ~(rows & kept)
+            else:
+                guessed = valid & rows & ~kept
+                valid = valid & ~self.is_worst(outputs["depth"], depth, guessed)
         return {"loss_depth": self.weight * self.loss(outputs["depth"], depth, valid)}
 
     @torch.no_grad()
-    def is_worst(self, prediction: Tensor, depth: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
-        """Where, in the images of ``rows``, metric depth is among the tenth of the largest errors.
+    def is_worst(self, prediction: Tensor, depth: Tensor, guessed: Tensor) -> Tensor:
+        """The tenth of each image's ``guessed`` pixels with the largest errors, bool (B, H, W).
 
-        These pseudo labels are likely to be wrong (Yang et al. 2024, Depth Anything V2, section 5).
-        The loss of relative depth leaves out its largest residuals itself.
+        These pseudo labels of metric depth are likely to be wrong (Yang et al. 2024, Depth Anything
+        V2, section 5). The loss of relative depth leaves out its largest residuals itself.
         """
-        if self.kind == "relative":
-            return torch.zeros_like(valid)
         ratio = prediction.float().clamp(min=1e-3) / depth.clamp(min=1e-3)
-        error = torch.where(valid, ratio.log().abs(), torch.nan).flatten(1)
+        error = torch.where(guessed, ratio.log().abs(), torch.nan).flatten(1)
         limit = error.nanquantile(0.9, dim=1, keepdim=True)
-        return (error > limit).view_as(valid) & rows[:, None, None]
+        return (error > limit).view_as(guessed)
 
     def pseudo_labels(
         self, outputs: Outputs, size: tuple[int, int], *, share: float

@@ -118,10 +118,35 @@ def test_the_worst_tenth_of_pseudo_depth_is_left_out():
     truth = torch.full((2, 10, 10), 2.0)
     prediction = truth.clone()
     prediction[:, 0] = 9.0
-    rows = torch.tensor([False, True])
-    worst = objective.is_worst(prediction, truth, torch.ones(2, 10, 10, dtype=torch.bool), rows)
+    guessed = torch.ones(2, 10, 10, dtype=torch.bool)
+    guessed[0] = False
+    worst = objective.is_worst(prediction, truth, guessed)
     assert worst[1, 0].all()
     assert worst.sum() == 10
+
+
+class Recorder(torch.nn.Module):
+    """A loss that keeps the pixels it was called with."""
+
+    def forward(self, prediction, target, valid):
+        self.valid = valid
+        return prediction.mean()
+
+
+@pytest.mark.parametrize("kind", ["metric", "relative"])
+def test_measured_depth_that_is_pasted(kind):
+    """It is never among the worst; the average's relative depth has another scale."""
+    objective = DepthObjective(kind=kind, max_depth=10.0, loss=Recorder())
+    before = batch()
+    depth = {"depth": torch.rand(4, *SIZE) * 8 + 1, "valid": torch.ones(4, *SIZE).bool()}
+    objective.losses({"depth": torch.full((4, *SIZE), 2.0)}, before | depth)
+    assert objective.loss.valid[:2].all()
+    for valid, kept in zip(objective.loss.valid[2:], before["kept"][2:], strict=True):
+        assert 0 < kept.sum() < kept.numel()
+        assert valid[kept].all() if kind == "metric" else not valid[kept].any()
+        assert valid[~kept].float().mean() == pytest.approx(
+            0.9 if kind == "metric" else 1, abs=0.01
+        )
 
 
 def content(folder):
