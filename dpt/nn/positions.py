@@ -30,13 +30,15 @@ def sincos_1d(positions: Tensor, dim: int) -> Tensor:
 def sincos_2d(height: int, width: int, dim: int, *, like: Tensor | None = None) -> Tensor:
     """Code of a grid, ``[PE1D(row) || PE1D(column)]``: (height * width, dim), row by row.
 
-    ``dim`` must be a multiple of 4. ``like`` gives device and dtype (default: CPU float32).
+    ``dim`` must be a multiple of 4. ``like`` gives device and dtype (default: CPU float32). Angles
+    are at least float32: bfloat16 does not hold 257.
     """
     if dim % 4:
         raise ValueError(f"a 2-D sinusoidal code needs a length divisible by 4, not {dim}")
     like = torch.zeros(0) if like is None else like
-    places = torch.arange(max(height, width), device=like.device, dtype=like.dtype)
-    codes = sincos_1d(places, dim // 2)
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    places = torch.arange(max(height, width), device=like.device, dtype=dtype)
+    codes = sincos_1d(places, dim // 2).to(like.dtype)
     rows = codes[:height, None].expand(-1, width, -1)
     columns = codes[None, :width].expand(height, -1, -1)
     return torch.cat((rows, columns), dim=-1).reshape(height * width, dim)

@@ -298,8 +298,9 @@ class VisionTransformer(Encoder):
         if self.config.position == "sincos_2d":
             return sincos_2d(*grid, self.config.embed_dim, like=like).unsqueeze(0)
         if self.config.position == "sincos_1d":
-            places = torch.arange(grid[0] * grid[1], device=like.device, dtype=like.dtype)
-            return sincos_1d(places, self.config.embed_dim).unsqueeze(0)
+            dtype = torch.promote_types(like.dtype, torch.float32)
+            places = torch.arange(grid[0] * grid[1], device=like.device, dtype=dtype)
+            return sincos_1d(places, self.config.embed_dim).to(like.dtype).unsqueeze(0)
         return None
 
     def embed(self, map_BDhw: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpt.nn import resize_positions, sincos_1d, sincos_2d
+from dpt.nn import VisionTransformer, ViTConfig, resize_positions, sincos_1d, sincos_2d
 from dpt.nn.positions import resize_by_products
 
 POLICIES = ("bilinear", "bicubic", "bicubic_antialias", "dinov2")
@@ -66,6 +66,16 @@ def test_sincos_2d_is_row_code_then_column_code():
 def test_sincos_2d_takes_dtype_from_like():
     assert sincos_2d(2, 2, 4).dtype == torch.float32
     assert sincos_2d(2, 2, 4, like=torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["sincos_1d", "sincos_2d"])
+def test_half_precision_only_rounds_the_codes(kind, dtype):
+    vit = VisionTransformer(
+        ViTConfig(embed_dim=8, num_heads=1, num_blocks=1, out_indices=(0,), position=kind)
+    )
+    wanted = vit.position_codes((2, 300))
+    assert torch.equal(vit.to(dtype).position_codes((2, 300)), wanted.to(dtype))
 
 
 def test_sincos_lengths_that_do_not_divide():
