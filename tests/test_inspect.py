@@ -120,6 +120,15 @@ def test_maps_of_one_query_are_rows_of_the_whole(name):
         np.testing.assert_allclose(patch_rows.reshape(2, 3, 12), maps[:, :, query, 3:], rtol=1e-5)
 
 
+def test_eomt_has_maps_of_the_blocks_before_its_queries():
+    heads = {"panoptic": {"num_classes": 2, "things": [True, False], "num_queries": 3}}
+    sizes = {"embed_dim": 48, "num_heads": 3, "out_indices": [1], "image_size": [64, 64]}
+    model = dpt.create_model("eomt_small", heads=heads, **sizes).eval()
+    assert [m.shape for m in cls_attention(model, small_images())] == [(1, 3, 3, 4)] * 2
+    with pytest.raises(ValueError, match=r"no block 2: this encoder has blocks 0\.\.1"):
+        attention_maps(model, small_images(), blocks=[2])
+
+
 def test_images_are_padded_as_the_model_pads_them(model):
     maps = cls_attention(model, small_images(1, 40, 50), blocks=[0])
     assert maps[0].shape == (1, 3, 3, 4)

@@ -1,7 +1,8 @@
-"""Attention weights of an encoder's blocks, which the forward pass itself never holds.
+"""Attention weights of an encoder's blocks, which the forward pass does not keep (fused attention).
 
 Shapes: B images, T = P + h·w tokens of which P are prefix tokens (CLS first, then registers), h × w
-the grid of patches. ``blocks`` are zero-based; None takes all of them.
+the grid of patches. ``blocks`` are zero-based; None takes all of them. The blocks of EoMT that also
+process queries are not included.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def attention_maps(
         ValueError: the encoder has no such attention, or no such block.
     """
     encoder = _encoder(model)
-    count = len(encoder.blocks)
+    count = encoder.config.out_indices[-1] + 1
     blocks = range(count) if blocks is None else blocks
     if wrong := [k for k in blocks if not 0 <= k < count]:
         raise ValueError(f"no block {wrong[0]}: this encoder has blocks 0..{count - 1}")
