@@ -1,10 +1,10 @@
 """Folders of transformers' ``eomt`` (Kerssies et al. 2025): semantic, instance or panoptic.
 
 transformers' network takes only squares of ``image_size``; here the position codes are resized for
-other sizes. The task is not in the config. A model whose image processor splits images is semantic;
-one with 80 classes is of COCO's objects; one with 133 is of COCO's panoptic classes, of which the
-first 80 are things. Other models are panoptic, and their things are the classes in ``thing_ids``, a
-key that this project adds, or all classes without it.
+other sizes. This project adds two keys to the config: ``head``, the head's name here, and
+``thing_ids``, the classes that are things. Without them, a model whose image processor splits
+images is semantic; one with 80 classes is of COCO's objects; one with 133 is of COCO's panoptic
+classes, of which the first 80 are things; any other is panoptic, and all its classes are things.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class Eomt(Format):
     heads = ("segmentation", "panoptic", "instance")
     free = Format.free | {
         "decoder.*": None,  # there is none
+        "encoder.position_resize": "outputs differ away from the encoder's image_size",
         **dict.fromkeys(
             f"heads.*.{k}" for k in ("auxiliary", "upsample", "num_layers", "masked_attention")
         ),
@@ -120,10 +121,11 @@ class Eomt(Format):
             "class_names": names if named else [],
         }
         processor = source.processor.get("image_processor", source.processor)
-        if processor.get("do_split_image"):
-            name, head = "segmentation", {**head, "kind": "masks"}
+        usual = "instance" if count == COCO_THINGS else "panoptic"
+        name = theirs.get("head", "segmentation" if processor.get("do_split_image") else usual)
+        if name == "segmentation":
+            head["kind"] = "masks"
         else:
-            name = "instance" if count == COCO_THINGS else "panoptic"
             head["things"] = [i in things for i in range(count)]
         shortest = (processor.get("size") or {}).get("shortest_edge", size)
         resample = processor.get("resample", 2)
@@ -154,6 +156,7 @@ class Eomt(Format):
         theirs = {
             "architectures": ["EomtForUniversalSegmentation"],
             "model_type": "eomt",
+            "head": name,
             "hidden_act": "gelu",
             **write_keys(KEYS, encoder),
             "image_size": height,

@@ -4,6 +4,7 @@ import pytest
 import torch
 from peers_eomt import CASES, Output
 
+import dpt
 from dpt.weights.eomt import Eomt
 
 
@@ -30,3 +31,25 @@ def test_written_folders_open_in_transformers(case, tmp_path):
         found = Output(theirs.eval(), semantic=case.task == "segmentation")(images)
         wanted = ours.eval().float()(images, upsample_logits=False)[case.task]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+THINGS = {"num_classes": 3, "things": [True, False, True]}
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("panoptic", {"num_classes": 80, "things": [True] * 80}),
+        ("instance", THINGS),
+        ("segmentation", {"num_classes": 3, "kind": "masks"}),
+    ],
+)
+def test_a_named_model_is_written_and_read_back(name, head, tmp_path):
+    sizes = {"embed_dim": 48, "num_heads": 3, "image_size": [64, 64]}
+    model = dpt.create_model("eomt_small", heads={name: {**head, "num_queries": 7}}, **sizes)
+    notes = Eomt().write(model.config.to_dict(), model.state_dict(), tmp_path)
+    assert "encoder.position_resize='bilinear' becomes 'bicubic_antialias'" in notes[0]
+    again, images = dpt.DPT.from_pretrained(tmp_path), torch.randn(1, 3, 64, 64)
+    assert again.outputs == model.outputs
+    with torch.no_grad():
+        assert torch.equal(again(images)[name], model.eval()(images)[name])
