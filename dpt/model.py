@@ -78,7 +78,8 @@ class DPT(parts.DPT):
     def optimize_for_inference(self, *, compiled: bool = True) -> DPT:
         """A copy that predicts the same, faster, and cannot be trained or saved.
 
-        BN is fused, auxiliary heads are removed, parameters frozen, convolutions channels-last.
+        BN after a convolution is fused, auxiliary heads and projections are removed, parameters
+        frozen, convolutions channels-last.
 
         Args:
             compiled: try torch.compile at the first image and keep what is faster. This takes half

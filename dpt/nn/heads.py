@@ -16,7 +16,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
-from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
@@ -227,10 +226,6 @@ class SegmentationHead(Head):
 
     def prepare_for_inference(self) -> None:
         self.auxiliary_layers = None
-        conv, norm = self.layers[0], self.layers[1]
-        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-            self.layers[0] = fuse_conv_bn_eval(conv, norm)
-            self.layers[1] = nn.Identity()
 
 
 class LinearSegmentationHead(Head):
@@ -324,7 +319,7 @@ class TokenHead(Head):
 @register_head("contrastive")
 @dataclass(kw_only=True)
 class ContrastiveHeadConfig(HeadConfig):
-    """Settings of an :class:`EmbeddingHead` with SimCLR's projection; there are none."""
+    """No settings. The :class:`EmbeddingHead`'s projection is SimCLR's MLP."""
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return EmbeddingHead(encoder, "contrastive", [2048, 128])
@@ -400,11 +395,14 @@ class EmbeddingHead(Head):
     def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor:
         return self.projection(self(features, size))
 
+    def prepare_for_inference(self) -> None:
+        del self.projection
+
 
 @register_head("inpainting")
 @dataclass(kw_only=True)
 class InpaintingHeadConfig(HeadConfig):
-    """Settings of :class:`InpaintingHead`, which has none."""
+    """No settings."""
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return InpaintingHead(encoder)

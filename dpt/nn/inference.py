@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.files import reason
 from dpt.nn.base import Head
@@ -62,13 +64,22 @@ def _seconds(function: Callable[..., Any], images: Tensor, options: dict[str, An
     return timer.timeit(5).mean
 
 
+def fuse_norms(layers: nn.Sequential) -> None:
+    """Fuses each BN into the convolution just before it, in place."""
+    for i, (conv, norm) in enumerate(pairwise(list(layers))):
+        if type(conv) is nn.Conv2d and type(norm) is nn.BatchNorm2d:  # timm's contain more
+            layers[i], layers[i + 1] = fuse_conv_bn_eval(conv, norm), nn.Identity()
+
+
 def optimized(model: M, *, compiled: bool) -> M:
     """A copy for prediction alone, see :meth:`dpt.DPT.optimize_for_inference`."""
-    if model.predicts_only:
-        return model
     copy: Any = deepcopy(model).eval().requires_grad_(False)
+    if copy.predicts_only:
+        return copy
     copy.predicts_only = True
     for module in list(copy.modules()):
+        if type(module) is nn.Sequential:
+            fuse_norms(module)
         if isinstance(module, Head | HybridEmbed | ResidualConvUnit):
             module.prepare_for_inference()
     copy.to(memory_format=torch.channels_last)

@@ -16,6 +16,7 @@ from dpt.nn.inference import Compiled
 HEADS = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}}
 TINY = {"embed_dim": 32, "num_heads": 2, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
         "image_size": [64, 64]}  # fmt: skip
+STEM = {"num_blocks": 2, "out_indices": [0, 1], "image_size": [64, 64]}
 DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
 COMPILED = """
 import torch, dpt
@@ -39,13 +40,18 @@ print("compiled:", fast.forward.chosen is not fast.forward.function)
 def model():
     torch.manual_seed(0)
     made = dpt.create_model("dpt_tiny", heads=HEADS, encoder=TINY, decoder=DECODER)
-    for module in made.modules():  # statistics that a missed BN would show
+    randomise_norms(made)
+    return made.eval()
+
+
+def randomise_norms(model):
+    """Statistics that a missed BN would show."""
+    for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.running_mean, -1, 1)
             nn.init.uniform_(module.running_var, 0.5, 2)
             nn.init.uniform_(module.weight, 0.5, 2)
             nn.init.uniform_(module.bias, -1, 1)
-    return made.eval()
 
 
 def test_the_copy_predicts_the_same_without_batch_norms(model):
@@ -57,6 +63,32 @@ def test_the_copy_predicts_the_same_without_batch_norms(model):
     assert not any(isinstance(m, nn.BatchNorm2d) for m in fast.modules())
     assert not any(p.requires_grad for p in fast.parameters())
     assert fast.heads["segmentation"].auxiliary_layers is None
+
+
+def test_the_stems_batch_norms_are_fused_and_projections_removed():
+    torch.manual_seed(0)
+    model = dpt.create_model("dpt_stem", heads={"depth": {}, "dino": {}}, encoder=STEM)
+    randomise_norms(model.eval())
+    fast, images = model.optimize_for_inference(compiled=False), torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        wanted, found = model(images), fast(images)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in fast.modules())
+    assert not any("projection" in name for name in fast.state_dict())
+
+
+def test_norms_of_a_timm_model_are_fused():
+    torch.manual_seed(0)
+    encoder = {"kind": "timm", "name": "resnet18d"}
+    model = dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=encoder)
+    randomise_norms(model.eval())
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        wanted = model.encoder(images).levels
+        found = model.optimize_for_inference(compiled=False).encoder(images).levels
+    for value, other in zip(wanted, found, strict=True):
+        torch.testing.assert_close(other, value, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("standardization", ["sqrt", "official"])
@@ -130,7 +162,9 @@ def test_what_is_faster_is_kept(monkeypatch, rest, kept):
 
 def test_an_optimised_copy_is_not_saved(model, tmp_path):
     fast = model.optimize_for_inference(compiled=False)
-    assert fast.optimize_for_inference() is fast
+    again = fast.optimize_for_inference()
+    assert again is not fast
+    assert again.predicts_only
     with pytest.raises(ValueError, match="save the model it was made of"):
         fast.save_pretrained(tmp_path)
 

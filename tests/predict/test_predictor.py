@@ -165,6 +165,9 @@ def test_the_model_itself_is_left_alone(joint):
         assert all(p.requires_grad for p in joint.parameters())
     finally:
         joint.eval()
+    fast = joint.optimize_for_inference(compiled=False)
+    dpt.Predictor(fast, precision="bf16")
+    assert {p.dtype for p in fast.parameters()} == {torch.float32}
 
 
 def test_half_precision_is_near(joint):
