@@ -26,7 +26,7 @@ from dpt.weights.format import (
     to_theirs,
     write_keys,
 )
-from dpt.weights.transformers import PILLOW, RESAMPLE
+from dpt.weights.transformers import PILLOW, RESAMPLE, read_names, read_pixels, write_names
 
 KEYS: Keys = {  # our argument, their key and its default
     "embed_dim": ("hidden_size", 1024),
@@ -110,15 +110,12 @@ class Eomt(Format):
             "cls_position": False,
             "position_resize": "bicubic_antialias",
         }
-        labels = theirs.get("id2label") or {}
-        names = [labels[k] for k in sorted(labels, key=int)]
-        count = len(names) or int(theirs.get("num_labels", 2))
-        named = not all(str(n).startswith("LABEL_") for n in names)  # transformers' own, if none
+        count = len(theirs.get("id2label") or ()) or int(theirs.get("num_labels", 2))
         things = theirs.get("thing_ids", range(COCO_THINGS if count == COCO_PANOPTIC else count))
         head: Config = {
             "num_classes": count,
             "num_queries": theirs.get("num_queries", 200),
-            "class_names": names if named else [],
+            "class_names": read_names(theirs),
         }
         processor = source.processor.get("image_processor", source.processor)
         usual = "instance" if count == COCO_THINGS else "panoptic"
@@ -134,8 +131,7 @@ class Eomt(Format):
             heads={name: head},
             encoder=encoder,
             preprocessing={  # without the padding to a square
-                "mean": processor.get("image_mean", [0.485, 0.456, 0.406]),
-                "std": processor.get("image_std", [0.229, 0.224, 0.225]),
+                **read_pixels(processor, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
                 "image_size": [shortest, shortest],
                 "resize": "lower_bound" if name == "segmentation" else "upper_bound",
                 "interpolation": RESAMPLE.get(resample, resample),
@@ -152,7 +148,6 @@ class Eomt(Format):
         if height != width:
             raise ValueError(f"encoder.image_size={[height, width]}: only squares")
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1 + encoder["num_later_blocks"]
-        classes = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
         theirs = {
             "architectures": ["EomtForUniversalSegmentation"],
             "model_type": "eomt",
@@ -165,8 +160,7 @@ class Eomt(Format):
                 fnmatchcase(key, f"heads.{name}.upscale.*.norm.bias") for key in tensors
             ),
             "num_queries": head["num_queries"],
-            "id2label": {str(i): c for i, c in enumerate(classes)},
-            "label2id": {c: i for i, c in enumerate(classes)},
+            **write_names(head),
             "dtype": str(tensors["encoder.cls_token"].dtype).removeprefix("torch."),
         }
         if "things" in head:

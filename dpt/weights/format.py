@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -64,7 +65,9 @@ class Format(ABC):
     free: ClassVar[dict[str, str | None]] = {
         "encoder.mlp_ratio": None,  # shapes tell it
         "encoder.drop_path": None,
-        **dict.fromkeys(f"heads.*.{k}" for k in ("dropout", "levels", "class_names", "palette")),
+        "heads.*.dropout": None,
+        "heads.*.class_names": "the format does not hold them",
+        "heads.*.palette": "the format does not hold it",
         "preprocessing.*": "pictures are resized or normalised in another way",
     }
     hint = ""
@@ -113,7 +116,8 @@ class Format(ABC):
             if not notes_of:
                 wrong.append(f"{key}={ours.get(key)!r} (only {theirs.get(key)!r})")
             elif notes_of[0]:
-                notes.append(f"{key}={ours.get(key)!r} becomes {theirs.get(key)!r}: {notes_of[0]}")
+                was, now = short(ours.get(key)), short(theirs.get(key))
+                notes.append(f"{key}={was} becomes {now}: {notes_of[0]}")
         if reason := "; ".join(wrong) or list_faults(wanted, found.tensors):
             self.refuse(f"cannot express {reason}{self.hint if 'heads.depth' in reason else ''}")
         source.save()

@@ -9,7 +9,7 @@ transformers. We pad an image before the network, transformers pads maps inside 
 equal if the image's sides are multiples of the deepest stride, 32.
 
 In this order: tables of tensor names; encoders and their configs (another one is an entry in
-``BACKBONES``); the format, with the config of a whole model; image processors.
+``BACKBONES``); the format, with the config of a whole model; class names; image processors.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ class Family(NamedTuple):
     table: Table
     keys: Keys  # our options that its config holds
     fixed: Config  # our other options
-    needed: Config  # the only supported values; a missing key means them, except True
+    needed: Config
+    """The only supported values; a missing key counts as the supported value, unless that is True:
+    then the key must be present."""
 
 
 KEYS: Keys = {
@@ -421,13 +423,10 @@ def _config(source: Source) -> Config:
     ):
         decoder["output_project"] = False
         shapes = Shapes(source.tensors, "transformers' dpt")
-        labels = config.get("id2label") or {}
-        names = [labels[k] for k in sorted(labels, key=int)]
-        named = not all(str(n).startswith("LABEL_") for n in names)  # transformers' placeholders
         name = "segmentation"
         head = {
             "num_classes": shapes.channels("head.head.4.weight"),
-            "class_names": names if named else [],
+            "class_names": read_names(config),
             "dropout": config.get("semantic_classifier_dropout", 0.1),
             "auxiliary": config.get("use_auxiliary_head", True),
         }
@@ -461,10 +460,8 @@ def _write_config(full: Config, dtype: torch.dtype) -> Config:
         "dtype": str(dtype).removeprefix("torch."),
     }
     if name == "segmentation":
-        classes = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
         config |= {
-            "id2label": {str(i): c for i, c in enumerate(classes)},
-            "label2id": {c: i for i, c in enumerate(classes)},
+            **write_names(head),
             "use_auxiliary_head": head["auxiliary"],
             "semantic_classifier_dropout": head["dropout"],
         }
@@ -485,7 +482,33 @@ def _write_config(full: Config, dtype: torch.dtype) -> Config:
     return config
 
 
+# Class names
+
+
+def read_names(config: Config) -> list[str]:
+    """The class names in a config; none if they are transformers' placeholders."""
+    labels = config.get("id2label") or {}
+    names = [labels[k] for k in sorted(labels, key=int)]
+    return [] if all(str(n).startswith("LABEL_") for n in names) else names
+
+
+def write_names(head: Config) -> Config:
+    """The keys of a config that hold the class names of ``head``."""
+    names = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
+    return {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
+
+
 # Image processors
+
+
+def read_pixels(processor: Config, mean: list[float], std: list[float]) -> Config:
+    """Our ``mean`` and ``std`` for an image processor; the arguments are its defaults."""
+    mean, std = processor.get("image_mean", mean), processor.get("image_std", std)
+    if not processor.get("do_normalize", True):
+        mean, std = [0.0] * 3, [1.0] * 3
+    factor = processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1
+    gain = 255 * factor  # the largest pixel value before normalisation
+    return {"mean": [m / gain for m in mean], "std": [s / gain for s in std]}
 
 
 def read_processor(source: Source, encoder: Config) -> Config:
@@ -495,15 +518,11 @@ def read_processor(source: Source, encoder: Config) -> Config:
     if isinstance(size, dict):
         size = [size.get("height"), size.get("width")]
     resample = p.get("resample", 3)
-    mean, std = p.get("image_mean", [0.5] * 3), p.get("image_std", [0.5] * 3)
-    if not p.get("do_rescale", True):  # mean and std are in 0..255
-        mean, std = [m / 255 for m in mean], [s / 255 for s in std]
     rule = "minimal" if p.get("keep_aspect_ratio", False) else "stretch"
     if p.get("do_pad"):
         encoder["padding"] = "center"
     return {
-        "mean": list(mean),
-        "std": list(std),
+        **read_pixels(p, [0.5] * 3, [0.5] * 3),
         "image_size": [size, size] if isinstance(size, int) else size,
         "resize": rule if p.get("do_resize", True) else "none",
         "multiple_of": p.get("ensure_multiple_of") or 1,

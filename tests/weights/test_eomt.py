@@ -53,3 +53,6 @@ def test_a_named_model_is_written_and_read_back(name, head, tmp_path):
     assert again.outputs == model.outputs
     with torch.no_grad():
         assert torch.equal(again(images)[name], model.eval()(images)[name])
+    (tmp_path / "preprocessor_config.json").write_text('{"do_normalize": false}')
+    read = dpt.DPT.from_pretrained(tmp_path).preprocessing
+    assert (read.mean, read.std) == ((0, 0, 0), (1, 1, 1))

@@ -84,6 +84,17 @@ def test_a_folder_is_whole_or_does_not_open(saved, monkeypatch):
     assert_same(dpt.DPT.from_pretrained(folder), other)
 
 
+@pytest.mark.parametrize(("to", "lost"), [("official", 2), ("transformers", 1)])
+def test_class_names_and_colours_that_are_lost_are_noted(to, lost, tmp_path):
+    head = {"num_classes": 3, "class_names": ["a", "b", "c"], "palette": [[1, 2, 3]] * 3}
+    for name, values in (("with", head), ("without", {"num_classes": 3})):
+        model = dpt.create_model("dpt_tiny", heads={"segmentation": values}, **SMALL)
+        model.save_pretrained(tmp_path / name)
+        notes = convert(tmp_path / name, tmp_path / f"{name}.pt", to=to).notes
+        found = [note for note in notes if note.startswith("heads.")]
+        assert len(found) == (lost if name == "with" else 0)
+
+
 def test_files_have_the_mode_of_the_umask(saved, tmp_path):
     _, folder = saved
     old = os.umask(0o027)

@@ -261,6 +261,30 @@ def test_processor_with_padding_and_pixels_up_to_255(tmp_path):
     torch.testing.assert_close(found, whole[:, 5:65, 4:79])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"do_normalize": False},
+        {"rescale_factor": 1 / 127.5},
+        {"do_rescale": False},
+        {"do_rescale": False, "do_normalize": False},
+    ],
+)
+def test_pixels_are_scaled_as_the_image_processor_scales_them(change, tmp_path):
+    from transformers import DPTImageProcessor
+
+    picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    processor = DPTImageProcessor(do_resize=False, image_mean=[0.4] * 3, **change)
+    wanted = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
+    small().save_pretrained(tmp_path / "ours")
+    convert(tmp_path / "ours", tmp_path / "theirs", to="transformers")
+    processor.save_pretrained(tmp_path / "theirs")
+    ours = dpt.DPT.from_pretrained(tmp_path / "theirs").preprocessing
+    found = ours.normalize(torch.from_numpy(picture).permute(2, 0, 1)[None])
+    torch.testing.assert_close(found, wanted.float())
+
+
 def test_class_names_travel(tmp_path):
     names = ["wall", "floor", "sky", "tree", "road"]
     theirs = make("segmentation")
