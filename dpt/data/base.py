@@ -78,6 +78,10 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """A random permutation of all indices, int (len(self),), for one training epoch."""
         return random.permutation(len(self))
 
+    def each_once(self) -> Dataset:
+        """The data set to read rather than to train on: each sample once, the same every epoch."""
+        return self
+
     @property
     def available_indices(self) -> Sequence[int]:
         """Indices of the samples that are cheap to read: all, unless the data is remote."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from itertools import accumulate
 
 import numpy as np
@@ -65,8 +66,7 @@ class MixDataset(Dataset):
             if len(by_name[name]) == 0:
                 raise DataError(f"data.sets.{name}: the data set is empty")
         self.sets = list(by_name.values())
-        self._sizes = [len(dataset) for dataset in self.sets]
-        self._counts = self._sizes
+        self._sizes = self._counts = [len(dataset) for dataset in self.sets]
         if self.is_training:
             shares = {name: float(weights.get(name, 1.0)) for name in names}
             self._counts = _share_out(shares, sum(self._sizes) if length is None else length)
@@ -110,6 +110,14 @@ class MixDataset(Dataset):
         order = np.empty(len(self), np.int64)
         order[np.argsort(owners, kind="stable")] = np.arange(len(self))
         return order
+
+    def each_once(self) -> MixDataset:
+        once = copy(self)
+        once.is_training = once.changes_every_epoch = False
+        once.sets = [dataset.each_once() for dataset in self.sets]
+        once._sizes = once._counts = [len(dataset) for dataset in once.sets]
+        once._ends = list(accumulate(once._counts))
+        return once
 
     @property
     def available_indices(self) -> Sequence[int]:
@@ -179,7 +187,7 @@ def _agreed(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
             raise DataError(
                 f"data.sets.{first} has {len(expected)} classes ({', '.join(expected[:3])}, ...), "
                 f"data.sets.{name} has {len(found)} ({', '.join(found[:3])}, ...): a mix has one "
-                f"list of classes; give both the same, or let one give no labels (for most sets "
-                f"data.sets.{name}.labels=null)"
+                f"list of classes; give both the same, or switch off the labels of one (for most "
+                f"sets data.sets.{name}.labels=null)"
             )
     return expected

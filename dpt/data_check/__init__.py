@@ -78,7 +78,7 @@ def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Fin
     scans: list[Scan] = []
     for split in splits:
         try:
-            dataset = build.make_dataset({**lenient_data, **proposed}, split)
+            dataset = build.make_dataset({**lenient_data, **proposed}, split).each_once()
         except DataError as error:
             findings.append(Finding("error", "no_split", split, str(error)))
             continue

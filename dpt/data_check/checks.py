@@ -129,7 +129,7 @@ def _distinct(scan: Scan) -> list[tuple[Record, Photo]]:
 
 
 def unusual_photos(scan: Scan) -> Iterator[Finding]:
-    """Photos that are empty, to be rotated for display, or smaller than the training crop."""
+    """Photos that are empty, to be rotated for display, or, of train, smaller than the crop."""
     empty = [(record, photo.is_empty) for record, photo in scan.photos]
     what = "photos nearly black, white or of one colour"
     remedy = "view them, and remove those of no use"
@@ -138,7 +138,7 @@ def unusual_photos(scan: Scan) -> Iterator[Finding]:
     what = "photos with an EXIF orientation; training ignores it and uses the pixels as stored"
     remedy = "save them upright (exiftran -a, or mogrify -auto-orient)"
     yield from scan.affected(rotated, "exif_orientation", what, remedy, "warning")
-    height, width = scan.image_size
+    height, width = scan.image_size if scan.split == "train" else (0, 0)
     small = [(r, p.size[0] < height or p.size[1] < width) for r, p in scan.photos]
     what = f"photos smaller than data.image_size=[{height},{width}]"
     remedy = "training upsamples them; set a smaller data.image_size to avoid that"
@@ -277,7 +277,8 @@ def too_many_classes(scan: Scan) -> Iterator[Finding]:
 def class_shift(scan: Scan) -> Iterator[Finding]:
     """Class shares that resemble those of the first split only if all ids are shifted by 1."""
     ids, splits = range(scan.dataset.info.num_classes), (scan.first, scan)
-    counts = [np.array([class_counts(each)["pixels"][1][i] for i in ids]) for each in splits]
+    found = [class_counts(each)["pixels"][1] for each in splits]
+    counts = [np.array([pixels[i] for i in ids]) for pixels in found]
     usual, shares = (each / max(1, each.sum()) for each in counts)
     # share of the pixels whose class would have to change
     as_it_is, *shifted = (np.abs(shares - np.roll(usual, step)).sum() / 2 for step in (0, 1, -1))

@@ -13,7 +13,7 @@ from dpt.data.formats.depth_encoding import DepthRule
 from dpt.types import IGNORE_INDEX
 
 _QUANTILE_PIXELS = 20_000  # quantiles are taken from about so many pixels
-_FEW_TRIPLES = 200  # fewer say nothing
+_FEW_TRIPLES = 200  # with fewer, the check is skipped
 _FARTHER = 1.1  # ratio of typical depths
 _ORDERED = 0.75  # share of ordered triples in interpolated masks; by chance a third
 

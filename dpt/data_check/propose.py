@@ -48,7 +48,7 @@ def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> Values:
     values = Values()
     for split in splits:
         try:
-            dataset = build.make_dataset(data, split)
+            dataset = build.make_dataset({**data, "unlabelled": None}, split)
         except DataError:  # becomes a finding when the split is read, as do damaged files
             continue
         rule = dataset.label_rule

@@ -205,6 +205,16 @@ def test_validation_takes_each_sample_once():
     assert dataset[12]["index"] == 12
 
 
+def test_each_sample_once_for_reading():
+    train = mix(weights={"b": 50}, sets={"a": Numbers(3), "b": mix(length=7)})
+    once = train.each_once()
+    assert len(once) == 3 + 75 != len(train)
+    values = [int(once.draw(epoch, i)["image"][0, 0, 0]) for epoch in (0, 5) for i in range(78)]
+    assert values == 2 * [*range(3), *range(10), *range(100, 160), *range(200, 205)]
+    assert not once.changes_every_epoch
+    assert train.changes_every_epoch
+
+
 def test_validation_on_one_set_does_not_ask_for_the_others():
     def absent(split):
         assert split == "train"

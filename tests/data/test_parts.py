@@ -23,7 +23,7 @@ def drives(tmp_path_factory):
             path = root / kind / f"{name}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             shape = (16, 16, 3) if kind == "images" else (16, 16)
-            Image.fromarray(np.full(shape, len(path.stem) % 2, np.uint8)).save(path)
+            Image.fromarray(np.full(shape, int(path.stem[-1]) % 2, np.uint8)).save(path)
     return root
 
 
@@ -88,6 +88,16 @@ def test_the_data_check_warns_of_shared_groups(drives):
     assert "1 group of photos also in train" in finding.message
     found, _ = examine({**data, "folds": 3}, splits=("train", "val"))
     assert "groups_across_splits" not in {f.code for f in found}
+
+
+def test_the_data_check_reads_each_file_once(drives):
+    data = {"_target_": "dpt.data.FolderDataset", "root": str(drives), "labels": "masks",
+            "num_classes": None, "label_map": None, "class_names": (), "labelled": 2,
+            "unlabelled": True, "image_size": [16, 16], "batch_size": 2, "num_workers": 0}  # fmt: skip
+    found, (scan,) = examine(data, splits=("train",))
+    assert "proposal" in {finding.code for finding in found}
+    assert len({record.name for record in scan.records}) == len(scan.records) == 12
+    assert len(scan.masks) == 2
 
 
 @pytest.mark.parametrize(

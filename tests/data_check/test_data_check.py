@@ -591,11 +591,13 @@ def test_photos_are_looked_at(tmp_path):
             exif = Image.Exif()
             exif[0x0112] = 6 if i == 3 else 1
             Image.fromarray(photo).save(tmp_path / f"images/{split}/{i}.png", exif=exif)
-    found = diagnose(tmp_path, "data=folder", f"data.root={tmp_path}", "data.labels=masks",
-                           "data.num_classes=3", "data.image_size=[48,48]")  # fmt: skip
+    data = ("data=folder", f"data.root={tmp_path}", "data.labels=masks", "data.num_classes=3",
+            "data.image_size=[48,48]")  # fmt: skip
+    found = diagnose(tmp_path, *data)
     for name, where in (("photo_empty", "1.png"), ("exif_orientation", "3.png")):
         assert [Path(example).name for example in found[name].examples] == [where]
     assert "smaller_than_crop" in found
+    assert "smaller_than_crop" not in diagnose(tmp_path, *data, splits=["val"])
     assert not any("duplicate" in name for name in found)  # black photos are no copies
     assert passes(found)
 
@@ -653,7 +655,7 @@ def test_sets_of_other_formats_are_read(tmp_path, name, tree, settings):
     assert not {"unreadable", "size_mismatch", "no_split", "refused"} & found.keys(), found
 
 
-def test_a_mix_repeats_photos_without_having_copies(camvid, rgbd):
+def test_a_mix_has_no_copies(camvid, rgbd):
     sets = [f"+data@data.sets.{k}={k}" for k in ("camvid", "rgbd")]
     roots = [f"data.sets.{r.name}.root={r}" for r in (camvid, rgbd)]
     found = diagnose(camvid, "data=mix", *sets, *roots, "+data.weights.rgbd=4", splits=["train"])
