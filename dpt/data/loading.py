@@ -57,7 +57,8 @@ def collate_train(samples: Sequence[Sample], targets: Sequence[Target]) -> Batch
 
 
 def _paste(batch: dict[str, Any], samples: Sequence[Sample]) -> None:
-    """Pastes parts of the images with labels, in turn, on the others and their maps."""
+    """Pastes a part of a labelled image, and of its maps, on each unlabelled image; labelled
+    images are used in turn."""
     maps = [batch[key] for key in ("image", "labels", "depth", "valid") if key in batch]
     parts = torch.from_numpy(np.stack([s["part"] for s in samples]))
     sources = (~batch["unlabelled"]).nonzero()[:, 0].tolist()

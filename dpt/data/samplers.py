@@ -63,9 +63,9 @@ def nearby_permutation(
 ) -> np.ndarray:
     """A random order of the samples of shards that reads from few shards at a time.
 
-    Shards are put in random order, and shard number p of it gives its samples at random moments of
-    p - window/2 .. p + window/2 (cut at both ends). At most ``window`` + 1 shards are then in use
-    at any moment. If ``window`` is twice the number of shards, every order is equally likely.
+    Shards are shuffled. Each sample of the shard at place p gets a random key in p ± window/2 (cut
+    at both ends); samples are sorted by key. At most ``window`` + 1 shards are then in use
+    at a time. If ``window`` is twice the number of shards, every order is equally likely.
 
     Args:
         sizes: samples of each shard; indices count through the shards.

@@ -108,11 +108,14 @@ def test_mistakes_are_named(saved, tmp_path, change, message):
 
 def test_a_mask_that_does_not_fit(saved, tmp_path):
     if saved[1]:
-        for change in (lambda p: p[0].update(id=99999), lambda p: p.append(p[0])):
+        for change, message in (
+            (lambda p: p[0].update(id=99999), r"ids 1, 99999 occur in only one of the two"),
+            (lambda p: p.append(p[0]), r"segment id \d+ occurs twice in the JSON file"),
+        ):
             data = edited(
                 saved, tmp_path, lambda c, f=change: f(c["annotations"][0]["segments_info"])
             )
-            with pytest.raises(DataError, match="its segments and those of the JSON file differ"):
+            with pytest.raises(DataError, match=message):
                 data[0]
         return
     for segmentation, message in (

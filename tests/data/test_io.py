@@ -142,6 +142,11 @@ def test_invalid_values_are_compared_before_scaling(tmp_path):
     assert valid.tolist() == [[False, True, False, False, False, False]]
 
 
+def test_depth_without_an_upper_limit_is_explained():
+    text = io.DepthRule(min_depth=5.0).explain(np.full((3, 3), 100, np.uint16))
+    assert "lie outside 5..inf m" in text
+
+
 def test_uneven_scale(tmp_path):
     save(tmp_path / "d.png", np.array([[256, 512]], np.uint16))
     assert io.read_depth(tmp_path / "d.png", scale=1 / 256)[0].tolist() == [[1, 2]]
@@ -215,6 +220,17 @@ def test_palette_png_gives_ids_not_colours(tmp_path, bits):
     mask.putpalette(RNG.integers(0, 256, 768).astype(np.uint8).tobytes())
     mask.save(tmp_path / "m.png", bits=bits)
     assert np.array_equal(io.read_labels(tmp_path / "m.png"), ids)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tif"])
+@pytest.mark.parametrize("mode", ["1", "L", "P"])
+def test_ids_of_other_pictures(tmp_path, mode, suffix):
+    ids = RNG.integers(0, 2 if mode == "1" else 9, (5, 6)).astype(np.uint8)
+    mask = Image.fromarray(ids * 255).convert("1") if mode == "1" else Image.fromarray(ids)
+    if mode == "P":
+        mask.putpalette(RNG.integers(0, 256, 768).astype(np.uint8).tobytes())
+    mask.save(tmp_path / f"m{suffix}")
+    assert np.array_equal(io.read_labels(tmp_path / f"m{suffix}"), ids)
 
 
 def grey_png(ids: np.ndarray, bits: int) -> bytes:

@@ -146,12 +146,17 @@ class CocoDataset(FileDataset):
         if path is not None:
             stored = io.read_objects(path)
             present, places = np.unique(stored, return_inverse=True)
-            own, ids = {part.id: part for part in segments}, present.tolist()
-            if len(own) < len(segments) or own.keys() != set(ids) - {0}:
-                differ = sorted(map(str, own.keys() ^ (set(ids) - {0}))) or ["of two segments"]
+            own: dict[Any, _Segment] = {}
+            for part in segments:
+                if part.id in own:
+                    fault = f"segment id {part.id} occurs twice in the JSON file"
+                    raise DataError(f"{path}: {fault}: correct it")
+                own[part.id] = part
+            ids = present.tolist()
+            if differ := sorted(map(str, own.keys() ^ (set(ids) - {0}))):
                 raise DataError(
                     f"{path}: its segments and those of the JSON file differ: ids {few(differ)} "
-                    "are in one alone: write both again"
+                    "occur in only one of the two files: export both again"
                 )
             parts = [own.get(i) for i in ids]
             places = places.reshape(stored.shape)

@@ -63,9 +63,10 @@ class DepthRule:
         usable = values[np.isfinite(values) & (values > 0) & ~np.isin(raw, list(self.invalid))]
         if usable.size == 0:
             return "the file holds only values of data.invalid_depth: check the file"
+        most = np.inf if self.max_depth is None else self.max_depth
         text = (
             f"its values {usable.min():g}..{usable.max():g} times data.depth_scale={self.scale:g} "
-            f"lie outside {self.min_depth:g}..{self.max_depth:g} m"
+            f"lie outside {self.min_depth:g}..{most:g} m"
         )
         if np.median(usable) * self.scale > 1000:
             return f"{text}; these look like millimetres: set data.depth_scale=0.001"

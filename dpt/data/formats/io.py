@@ -36,7 +36,7 @@ LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".np
 DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")
 
 MAX_COLORS = 1 << 16
-"""Largest number of colours in an RGB label file, where each stands for a class."""
+"""Largest number of colours of a label file whose colours stand for classes."""
 
 # This module raises each failure with the file's name; OpenCV's log would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
@@ -308,15 +308,20 @@ def read_label_picture(path: str | Path, key: None = None) -> np.ndarray:
     data = read_bytes(path)
     if data.startswith(_JPEG_START):
         raise DataError(f"{path}: JPEG compression changes class ids: save label files as PNG")
-    has_header = data.startswith(_PNG_START) and len(data) > 25
-    bits, color_type = (data[24], data[25]) if has_header else (8, 0)
-    if color_type == 3:
+    is_png = data.startswith(_PNG_START)
+    if is_png:
         _require_end(path, data, _PNG_END)
-        _stored_size(path, io.BytesIO(data))
+    _stored_size(path, io.BytesIO(data))
+    try:
+        picture = Image.open(io.BytesIO(data), formats=("PNG", "BMP", "TIFF"))
+    except Exception:  # of many kinds; OpenCV opens more kinds of TIFF
+        picture = None
+    if picture is not None and picture.mode in ("1", "P"):  # OpenCV makes colours of these
         with _decoding(path, "a picture"):
-            return np.asarray(Image.open(io.BytesIO(data), formats=("PNG",)))
+            return np.asarray(picture)
+    bits = data[24] if is_png else 8
     labels = decode_picture(path, data, cv2.IMREAD_UNCHANGED)
-    if bits < 8:  # OpenCV stretches 1, 2 and 4 bits to 0..255
+    if bits < 8:  # OpenCV stretches 2 and 4 bits to 0..255
         labels = labels // np.uint8(255 // (2**bits - 1))
     if labels.ndim == 3 and labels.shape[2] >= 3:
         labels = labels[..., 2::-1]  # BGR(A) to RGB

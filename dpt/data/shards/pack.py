@@ -55,7 +55,8 @@ def pack_split(
     if dataset.changes_every_epoch:
         raise DataError(
             f"split {split}: a mix is drawn again in every epoch and cannot be packed: pack its "
-            "data sets one by one and mix those (data=mix with packed sets)"
+            "data sets one by one and mix those (data=mix with packed sets), or leave out "
+            "data.unlabelled"
         )
     target = folder / f"{split}.json"
     if target.exists():
