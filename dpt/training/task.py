@@ -118,7 +118,7 @@ class Task(L.LightningModule):
         return loss
 
     def on_before_zero_grad(self, optimizer: Optimizer) -> None:
-        self.teacher.update(self.model)  # of the step before
+        self.teacher.update(self.model)  # with the weights after the previous optimiser step
 
     def configure_gradient_clipping(
         self,
@@ -228,13 +228,20 @@ class Task(L.LightningModule):
                 f"task, or start a new run from its weights: "
                 f"model.weights=RUN/checkpoints/last.ckpt"
             )
-        self.teacher.load_state_dict(checkpoint.get("average", {}))
+        average = checkpoint.get("average", {})
+        if self.teacher.state_dict().keys() - average.keys():
+            raise ValueError(
+                "resume: the run has no moving average, which this task.teacher needs: restore "
+                "task.teacher, or start a new run from its weights: "
+                "model.weights=RUN/checkpoints/last.ckpt"
+            )
+        self.teacher.load_state_dict(average)
 
 
 def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:
     """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
-    if cfg["task"].get("teacher") == "ema" and not cfg["augment"].get("strong"):
-        raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
+    if cfg["task"].get("teacher") == "ema":
+        check_average(cfg, objectives)
     check_views(cfg, objectives)
     if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
         averages = [("task", "teacher", name, "trainer.strategy=ddp") for name in ("ema", "self")]
@@ -253,6 +260,22 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         monitor=validate(str, cfg["task"].get("monitor", ""), "task.monitor"),
         max_skipped_steps=int(cfg["max_skipped_steps"]),
     )
+
+
+def check_average(cfg: Mapping[str, Any], objectives: Mapping[str, Objective]) -> None:
+    """Raises ValueError if the average of ``task.teacher=ema`` would label nothing."""
+    if all(type(o).pseudo_labels is Objective.pseudo_labels for o in objectives.values()):
+        raise ValueError(f"task.teacher=ema labels no images for task={cfg['task']['name']}")
+    if not cfg["augment"].get("strong"):
+        raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
+    data = cfg["data"]
+    # data sets without this key, such as packed ones and mixes, may hold images without labels
+    wanted = data.get("unlabelled", not data["_target_"].endswith("ScenesDataset"))
+    if not wanted and data.get("missing") != "keep":
+        raise ValueError(
+            "task.teacher=ema needs images without labels: set data.unlabelled=FOLDER, or "
+            "data.labelled=NUMBER and data.unlabelled=true"
+        )
 
 
 def check_views(cfg: Mapping[str, Any], objectives: Mapping[str, Objective]) -> None:

@@ -24,7 +24,7 @@ class Teacher:
     """The base class of teachers, which does nothing."""
 
     def update(self, model: nn.Module) -> None:
-        """Called before each training step."""
+        """Called once per optimiser step, after the first forward pass and before the backward."""
 
     def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
         """``batch`` with labels for images that have none; ``progress`` is the share of the run."""
@@ -121,7 +121,9 @@ class SelfTeacher(MovingAverage):
     ``decay`` rises to 1 by a cosine over the run (Caron et al. 2021, section 3.1).
     """
 
-    def __init__(self, *, model: DPT, objectives: Mapping[str, Objective], decay: float) -> None:
+    def __init__(
+        self, *, model: DPT, objectives: Mapping[str, Objective], decay: float = 0.9
+    ) -> None:
         if "dino" not in {objective.head for objective in objectives.values()}:
             raise ValueError("task.teacher=self is for task=dino: leave it out")
         super().__init__(model, self.rule)
@@ -144,7 +146,8 @@ class AverageTeacher(MovingAverage):
 
     The average sees an image as it is, the trained model its strongly changed copy (FixMatch, Sohn
     et al. 2020) with half of the classes of an image with labels pasted on it (DACS, Tranheden et
-    al. 2021): else rare classes, which the average finds last, would vanish.
+    al. 2021). Without the pasted classes, rare ones would disappear from the labels, because the
+    average learns them last.
 
     Args:
         model: the trained model; it is copied.
@@ -214,16 +217,18 @@ def make_teacher(
     path = task.get("teacher")
     if path is None:
         return Teacher()
+
+    def settings(kind: Any, *names: str) -> dict[str, Any]:
+        keys = {name: f"teacher_{name}" for name in names if f"teacher_{name}" in task}
+        return {name: validate(kind, task[key], f"task.{key}") for name, key in keys.items()}
+
     if path == "ema":
-        names = ("decay", "share", "start")
-        shares = {k: validate(Share, task[f"teacher_{k}"], f"task.teacher_{k}") for k in names}
+        shares = settings(Share, "decay", "share", "start")
         return AverageTeacher(model=model, objectives=objectives, **shares)
     if path == "self":
-        decay = validate(Share, task["teacher_decay"], "task.teacher_decay")
-        return SelfTeacher(model=model, objectives=objectives, decay=decay)
-    keys = ("weight", "temperature")
-    settings = {k: validate(float, task[f"teacher_{k}"], f"task.teacher_{k}") for k in keys}
-    teacher = FrozenTeacher(model=DPT.from_pretrained(path), objectives=objectives, **settings)
+        return SelfTeacher(model=model, objectives=objectives, **settings(Share, "decay"))
+    options = settings(float, "weight", "temperature")
+    teacher = FrozenTeacher(model=DPT.from_pretrained(path), objectives=objectives, **options)
     heads = ", ".join(o.head for o in teacher.objectives)
     log.info("teacher: %s (%s), for %s", path, teacher.model.config.name, heads)
     return teacher

@@ -1,6 +1,7 @@
 """task.teacher=ema: the average of the weights labels images that have no labels."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 from dpt.data import TrainTransform, collate_train
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
+from dpt.training.task import Task
 from dpt.training.teacher import AverageTeacher, predict
 from dpt.types import IGNORE_INDEX
 
@@ -149,6 +151,31 @@ def test_measured_depth_that_is_pasted(kind):
         )
 
 
+def test_a_teacher_cannot_be_added_to_a_run():
+    ours, model = teacher()
+    task = Task(model=model, objectives={}, teacher=ours)
+    task.trainer = SimpleNamespace(strategy=None)
+    saved = {"skipped_steps": [0, 0], "state_dict": task.state_dict()}
+    with pytest.raises(ValueError, match="resume: the run has no moving average"):
+        task.on_load_checkpoint(saved)
+    task.on_load_checkpoint(saved | {"average": ours.state_dict()})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("task=classification",), "task.teacher=ema labels no images for task=classification"),
+        (("task=dino",), "task.teacher=ema labels no images for task=dino"),
+        (("task=classification", "task.teacher=self"), "task.teacher=self is for task=dino"),
+        (("task=joint",), "task.teacher=ema needs images without labels"),
+    ],
+)
+def test_a_teacher_that_could_do_nothing_is_refused(train, tmp_path, capsys, arguments, says):
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", "task.teacher=ema", "augment.strong=1", *arguments)
+    assert f"error: {says}" in capsys.readouterr().err
+
+
 def content(folder):
     return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
 
@@ -171,6 +198,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
         ("augment.strong=0", "task.teacher=ema needs augment.strong above 0"),
         ("task.teacher_decay=2", "task.teacher_decay"),
         ("trainer=fsdp", "task.teacher=ema"),
+        ("data.unlabelled=null", "task.teacher=ema needs images without labels"),
     ],
 )
 def test_mistakes(train, photos, tmp_path, capsys, argument, says):
