@@ -78,9 +78,9 @@ class TensorBoard(TensorBoardLogger):
     def log_image(
         self, key: str, images: list[np.ndarray], step: int, caption: list[str], **_: Any
     ) -> None:
-        """Logs uint8 images (H, W, 3), as ``WandbLogger.log_image`` does."""
-        for name, image in zip(caption, images, strict=True):
-            self.experiment.add_image(f"{key}/{name}", image, step, dataformats="HWC")
+        """Logs uint8 images (H, W, 3), as ``WandbLogger.log_image`` does; captions may be equal."""
+        for place, (name, image) in enumerate(zip(caption, images, strict=True)):
+            self.experiment.add_image(f"{key}/{place}_{name}", image, step, dataformats="HWC")
 
 
 METHODS = ("log_metrics", "log_hyperparams", "log_image", "save", "finalize",

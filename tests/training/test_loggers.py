@@ -100,10 +100,10 @@ def test_tensorboard_takes_pictures(tmp_path):
 
     logger = TensorBoard(save_dir=str(tmp_path), name="", version="")
     pictures = [np.zeros((8, 12, 3), np.uint8)] * 2
-    logger.log_image("panels/val", pictures, step=3, caption=["a.png", "b.png"], file_type=["jpg"])
+    logger.log_image("panels/val", pictures, step=3, caption=["a.png"] * 2, file_type=["jpg"])
     logger.finalize("success")
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert events.Tags()["images"] == ["panels/val/a.png", "panels/val/b.png"]
-    (event,) = events.Images("panels/val/a.png")
+    assert events.Tags()["images"] == ["panels/val/0_a.png", "panels/val/1_a.png"]
+    (event,) = events.Images("panels/val/1_a.png")
     assert (event.step, event.width, event.height) == (3, 12, 8)
