@@ -27,6 +27,7 @@ from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.base import lower_is_better, nonfinite_summary, same_size_groups, take
+from dpt.objectives.selfsupervised import SelfSupervisedObjective
 from dpt.process import handle_signals
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
@@ -79,14 +80,16 @@ def objectives_of(
                 f"no objective for the head {name}: choose from {', '.join(OBJECTIVES)}, or name "
                 "the module of your own in DPT_PLUGINS"
             )
-        if cls.target in data.info.targets:
+        needed = "class_id" if issubclass(cls, SelfSupervisedObjective) else cls.target
+        if needed in data.info.targets:
             objectives[name] = cls.from_output(output, data, protocol)
             objectives[name].resize = protocol.resize
     if not objectives:
         given = ", ".join(build.LABEL_NAMES[t] for t in data.info.targets) or "images alone"
+        hint = ", and inpainting is scored in training alone" if "inpainting" in outputs else ""
         raise ValueError(
             f"nothing to score: the checkpoint predicts {', '.join(outputs)}, "
-            f"the data gives {given}"
+            f"the data gives {given}{hint}"
         )
     is_for_depth = protocol.depth_notes() != Protocol().depth_notes()
     if is_for_depth and all(objective.target != "depth" for objective in objectives.values()):

@@ -39,7 +39,9 @@ def test_its_encoder_starts_a_dense_run(inpainting_run, train, tmp_path):
 def test_it_is_scored_in_training_alone(inpainting_run, evaluate, photos, tmp_path, capsys):
     with pytest.raises(SystemExit):
         evaluate(tmp_path, inpainting_run / "checkpoints/last.ckpt", *photos)
-    assert "nothing to score: the checkpoint predicts inpainting" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "nothing to score: the checkpoint predicts inpainting" in error
+    assert "inpainting is scored in training alone" in error
 
 
 @pytest.mark.slow

@@ -14,10 +14,12 @@ TASKS = [pytest.param(task, marks=() if task == "contrastive" else pytest.mark.s
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_run_and_its_encoder(train, metrics, tmp_path, task):
+def test_a_run_and_its_encoder(train, evaluate, metrics, tmp_path, task):
     run = train(tmp_path / "pre", *SMALL[task])
     assert {"val/knn_accuracy", "val/linear_accuracy"} <= set(metrics(run))
     source = run / "checkpoints/last.ckpt"
+    found = metrics(evaluate(tmp_path / "scores", source))
+    assert found["val/knn_accuracy"] == metrics(run)["val/knn_accuracy"]
     dense = train(tmp_path / "run", "task=depth", f"model.encoder.weights={source}", "optim.lr=0")
     pretrained = dpt.DPT.from_pretrained(source).encoder.state_dict()
     log = (dense / "log.txt").read_text()
