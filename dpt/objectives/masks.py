@@ -79,6 +79,10 @@ class MaskObjective(PixelClassObjective):
             "palette": [list(row) for row in palette],
         }
 
+    @property
+    def notes(self) -> dict[str, Any]:
+        return {"protocol/resize": "bilinear"}  # as in Mask2Former, whatever ``resize`` is
+
     @abstractmethod
     def make_metrics(self) -> Any:
         """The metrics of the classes."""

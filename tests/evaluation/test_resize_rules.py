@@ -10,7 +10,7 @@ from PIL import Image
 from dpt.config.compose import config_dir
 from dpt.evaluation.evaluate import objectives_of
 from dpt.metrics import Protocol, SegmentationMetrics
-from dpt.objectives import DepthObjective, SegmentationObjective
+from dpt.objectives import DepthObjective, PanopticObjective, SegmentationObjective
 from dpt.types import DatasetInfo, OutputSpec
 
 RULES = {
@@ -55,6 +55,8 @@ def test_the_protocol_sets_the_rule_and_names_it():
     found = objectives_of(outputs, Data(), protocol)
     assert {o.resize for o in found.values()} == {"bicubic"}
     assert protocol.view_notes()["protocol/resize"] == "bicubic"
+    masks = PanopticObjective(num_classes=2, things=(True, False))  # as in Mask2Former
+    assert masks.notes["protocol/resize"] == "bilinear"
 
 
 @pytest.mark.parametrize("name", SOURCES)
