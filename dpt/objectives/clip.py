@@ -12,7 +12,7 @@ from torch import Tensor
 from dpt.losses.contrastive import contrastive_loss
 from dpt.metrics.image import RetrievalMetrics
 from dpt.objectives.base import Objective, Outputs
-from dpt.types import Batch, OutputSpec
+from dpt.types import Batch
 
 
 class ClipObjective(Objective):
@@ -68,11 +68,6 @@ class ClipObjective(Objective):
         groups = caption_ids(batch["caption"]).to(outputs["clip"].device)
         loss = contrastive_loss(outputs["clip"], outputs["clip_text"], groups)
         return {"loss_clip": self.weight * loss}
-
-    def refuse_teacher(self, output: OutputSpec) -> str | None:
-        if output.channels == self.head_options["dim"]:
-            return None
-        return f"its embeddings have {output.channels} values, not {self.head_options['dim']}"
 
     def update(self, outputs: Outputs, batch: Batch) -> None:
         ids = caption_ids(batch["caption"]).to(outputs["clip"].device)
