@@ -46,8 +46,8 @@ def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
         log.info("trainer.precision=auto: %s on this machine", node["precision"])
     if node.get("precision") in ("bf16-true", "16-true"):  # Lightning casts whole batches
         raise ValueError(
-            f"trainer.precision={node['precision']} would round depth labels to three digits: "
-            f"use bf16-mixed or 16-mixed, which round neither labels nor weights"
+            f"trainer.precision={node['precision']} would round weights and labels, such as "
+            f"depth, to three digits: use bf16-mixed or 16-mixed, which round neither"
         )
     defaults = {name: p.default for name, p in inspect.signature(L.Trainer).parameters.items()}
     for group in ("logger", "callbacks"):

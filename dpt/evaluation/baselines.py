@@ -1,4 +1,4 @@
-"""Scores of predictors that understand nothing: a model that does not beat them learned nothing."""
+"""Scores of predictors that use no trained model. A model that is no better learned nothing."""
 
 from __future__ import annotations
 

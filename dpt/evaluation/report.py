@@ -51,7 +51,7 @@ def write_report(
 ) -> None:
     """Writes an HTML page; ``settings`` say what was scored and how.
 
-    ``baselines`` are scores of predictors that understand nothing, by their kind and name.
+    ``baselines`` are scores of predictors that use no trained model, by their kind and name.
     """
     lower = lower_is_better(scorer.objectives.values())
 

@@ -84,9 +84,9 @@ class RetrievalMetrics(SumMetric):
 
     ``image_to_text_r1`` is the share of images of which a text of their own is the most similar of
     all, ``image_to_text_r5`` the share of those with one among the first five; ``text_to_image_*``
-    likewise. Texts are the image's own if they equal its text. Another text that is as similar as
-    the best of them takes half a rank. ``zero_shot_accuracy`` is given if classes were scored.
-    Each process keeps the first 20,000 pairs; others do not count.
+    likewise. Texts are the image's own if they equal its text. Ties: a text of another image with
+    exactly the same similarity counts as half a rank. ``zero_shot_accuracy`` is given if classes
+    were scored. Each process keeps the first 20,000 pairs; others do not count.
     """
 
     by_image = False

@@ -156,7 +156,7 @@ class StopOnSignal(StepCallback):
     The run saves, validates and writes its metrics. SIGUSR1 under SLURM
     (``#SBATCH --signal=SIGUSR1@90``) saves, puts the job back into the queue and exits, since the
     job may have only seconds left. If one rank receives a signal, all ranks stop at the same step:
-    they ask one another about once a second, since each exchange waits for the device.
+    ranks exchange signals only about once a second, because each exchange synchronises the device.
 
     Args:
         resume: the command that continues the run.

@@ -75,7 +75,7 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     write_json(folder / "lr.json", {**wanted, **curve})
     _plot(folder / "lr.png", rates, losses, smooth, rate)
     words = " ".join(f"{key}={value:.1e}" for key, value in wanted.items())
-    log.info("the loss has made 90 %% of its fall at this rate: %s", words)
+    log.info("the smoothed loss has fallen by 90 %% of its total decrease at this rate: %s", words)
     log.info("curve: %s", folder / "lr.png")
     return wanted
 

@@ -99,12 +99,13 @@ class StepGuard:
             clip_grads_with_norm_(parameters, limit, norm)
         step, self.batches = (trainer.global_step, norm, self.batches), []
         if scaler is None and isinstance(optimizer, Adam) and optimizer.defaults["fused"]:
-            # as torch.amp.GradScaler tells it: step() then changes nothing where this is 1
+            # The attribute that GradScaler sets: a fused step() changes nothing if it is 1.
             optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
             self.steps.append(step)
             if len(self.steps) >= min(CHECK_EVERY, self.limit):
                 self.fetch(trainer)
-        # float16's scaler skips steps that overflow, and halves its scale, which helps down to 1
+        # GradScaler itself skips overflowing float16 steps and halves its scale; below a scale of 1
+        # the gradient itself is not finite.
         elif finite or scaler is None or scaler.get_scale() < 1:
             if not finite:
                 optimizer.zero_grad()  # sets gradients to None, so that the step changes nothing

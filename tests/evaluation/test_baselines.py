@@ -1,4 +1,4 @@
-"""Predictors that understand nothing, on data where their scores are known."""
+"""Predictors that use no trained model, on data where their scores are known."""
 
 import numpy as np
 import pytest

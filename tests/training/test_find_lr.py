@@ -39,7 +39,10 @@ def test_a_sweep_writes_what_it_found(swept):
     assert ratios == pytest.approx(np.full(len(ratios), math.log(1e5) / 29))
     picture = cv2.imread(str(folder / "lr.png"))
     assert picture.shape == (400, 640, 3)
-    assert "made 90 % of its fall at this rate: optim.lr=" in (folder / "log.txt").read_text()
+    assert (
+        "fallen by 90 % of its total decrease at this rate: optim.lr="
+        in (folder / "log.txt").read_text()
+    )
     assert not (folder / "checkpoints").exists()
 
 
