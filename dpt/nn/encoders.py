@@ -1,6 +1,6 @@
-"""Encoders beside the plain ViT: ViTs over a CNN, and any timm backbone with features.
+"""Encoders other than the plain ViT: ViTs over a CNN, and any timm backbone with features.
 
-timm takes two seconds to import, so only a model that uses it pays: the imports stand inside.
+timm takes two seconds to import, so it is imported inside the functions that need it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class HybridEmbed(nn.Module):
         """Standardises the weights once and pads by constants, in place.
 
         "Same" padding depends on a map's size. Maps of whole patches have even sides wherever
-        something strides by two, and there a kernel of k rows needs k - 2 more.
+        something strides by two, and there a kernel of k rows needs k - 2 rows of padding.
         """
         for name, module in list(self.backbone.named_modules()):
             old: Any = module
@@ -310,7 +310,8 @@ class TimmEncoder(Encoder):
         if not timm.is_model(base):
             near = get_close_matches(base, timm.list_models(), n=5)
             raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
-        model = _create(name, {"drop_path_rate": config.drop_path, **config.arguments})
+        rate = {"drop_path_rate": config.drop_path} if config.drop_path else {}
+        model = _create(name, {**rate, **config.arguments})
         if not hasattr(model, "forward_intermediates"):
             raise ValueError(f"timm's {name} offers no intermediate features")
         reductions = [level["reduction"] for level in model.feature_info]
@@ -408,15 +409,17 @@ def _attend_to_padded(block: Any, map_BhwD: Tensor) -> Tensor:
 
 
 def _create(name: str, arguments: dict[str, Any]) -> Any:
-    """The timm model, made to take any image size where its family has a switch for that."""
+    """The timm model, which takes any image size and drops no paths unless ``arguments`` say so,
+    where its family has options for that."""
     import timm
 
     # timm refuses what `arguments` gives a second time: no configuration fetches or reads weights
     fixed: dict[str, Any] = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
-    switches: list[dict[str, Any]] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
-    for switch in switches:
+    sizes: list[dict[str, Any]] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
+    rates: list[dict[str, Any]] = [{"drop_path_rate": 0.0}, {}]
+    for switch in [{**size, **rate} for rate in rates for size in sizes]:
         try:
-            return timm.create_model(name, **fixed, **arguments, **switch)
+            return timm.create_model(name, **fixed, **{**switch, **arguments})
         except TypeError as error:  # that family has no such argument
             if not any(key in str(error) for key in switch):
                 raise ValueError(f"timm's {name} refused {arguments}: {error}") from error

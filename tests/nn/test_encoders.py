@@ -1,6 +1,7 @@
-"""Encoders beside the plain ViT: any timm backbone, and the official hybrid."""
+"""Encoders other than the plain ViT: any timm backbone, and the official hybrid."""
 
 import pytest
+import timm
 import torch
 
 import dpt
@@ -106,6 +107,15 @@ def test_unknown_timm_name_is_answered_with_near_ones(name, near):
     with pytest.raises(ValueError, match=rf"no model '{name}'.*{near}") as caught:
         timm_model(name)
     assert "\n" not in str(caught.value)
+
+
+def test_timm_models_without_stochastic_depth_are_taken():
+    with torch.device("meta"):
+        assert TimmConfig(name="repvit_m0_9").build().strides == (4, 8, 16, 32)
+        with pytest.raises(ValueError, match=r"repvit_m0_9 refused .*drop_path_rate"):
+            TimmConfig(name="repvit_m0_9", drop_path=0.1).build()
+        swin = TimmConfig(name="swin_tiny_patch4_window7_224").build()  # timm's default is 0.1
+    assert not any(isinstance(m, timm.layers.DropPath) for m in swin.modules())
 
 
 @pytest.mark.parametrize(
