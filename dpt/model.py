@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -12,10 +11,7 @@ from dpt import nn as parts
 from dpt.model_config import ModelConfig, make_config
 from dpt.nn.inference import optimized
 from dpt.types import Calibration, Preprocessing
-from dpt.weights.files import from_hub
 from dpt.weights.formats import Native, read
-
-WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 
 
 class DPT(parts.DPT):
@@ -66,11 +62,7 @@ class DPT(parts.DPT):
             ValueError: the file is missing, damaged, of no known format, or does not fit its own
                 configuration; every missing, unexpected or unfit tensor is listed.
         """
-        local = Path(path).expanduser()
-        is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path))
-        if is_name and not local.exists() and local.suffix not in WEIGHT_SUFFIXES:
-            local = from_hub(str(path), revision)
-        config, state = read(local)
+        config, state = read(path, revision=revision)
         model = cls(ModelConfig.from_dict(config))
         model.load_state_dict(state)
         return model.eval()
@@ -95,7 +87,7 @@ class DPT(parts.DPT):
         """
         if self.predicts_only:
             raise ValueError("an optimised copy only predicts: save the model it was made of")
-        Native().write(self.config.to_dict(), self.state_dict(), folder)
+        Native().write(self.config.to_dict(), self.state_dict(), Path(folder).expanduser())
 
 
 def create_model(name: str, *, heads: Mapping[str, Mapping[str, Any]], **overrides: Any) -> DPT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 RUN_FILES = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 WRAPPERS = ("teacher", "model_ema", "encoder", "model", "state_dict", "model_state_dict")
 
 
@@ -100,6 +102,15 @@ def open_source(path: str | Path) -> Source:
         if index.is_file():
             return Source(path, config, processor, _read_shards(index))
     raise ValueError(f"{path}: no {WEIGHTS_FILE} in this folder; a saved model has one")
+
+
+def locate(path: str | Path, revision: str | None = None) -> Path:
+    """The file or folder, or the downloaded folder of ``user/name``, see :func:`from_hub`."""
+    local = Path(path).expanduser()
+    is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path))
+    if is_name and not local.exists() and local.suffix not in WEIGHT_SUFFIXES:
+        return from_hub(str(path), revision)
+    return local
 
 
 def from_hub(name: str, revision: str | None = None) -> Path:

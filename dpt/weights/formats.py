@@ -16,7 +16,7 @@ from torch import Tensor
 from dpt.files import few
 from dpt.weights.depth_anything import DepthAnything, Dinov2
 from dpt.weights.eomt import Eomt
-from dpt.weights.files import WEIGHTS_FILE, Source, open_source
+from dpt.weights.files import CONFIG_FILE, WEIGHTS_FILE, Source, locate, open_source
 from dpt.weights.format import (
     Checkpoint,
     Config,
@@ -66,8 +66,8 @@ FORMATS: list[Format] = [
 WRITABLE = {f.name: f for f in FORMATS if f.encoders}
 
 
-def _open(path: str | Path) -> tuple[Format, Checkpoint]:
-    source = open_source(path)
+def _open(path: str | Path, revision: str | None = None) -> tuple[Format, Checkpoint]:
+    source = open_source(locate(path, revision))
     for candidate in FORMATS:
         if candidate.recognises(source):
             checkpoint = candidate.read(source)
@@ -76,6 +76,8 @@ def _open(path: str | Path) -> tuple[Format, Checkpoint]:
                 if faults := list_faults(wanted, checkpoint.tensors):
                     raise ValueError(f"does not fit its own configuration: {faults}")
             return candidate, checkpoint
+    if not source.config and (source.path.parent / CONFIG_FILE).is_file():
+        raise ValueError(f"{path}: holds the weights alone: give its folder {source.path.parent}")
     found = sorted(map(str, source.content))
     config = f"model_type {source.config.get('model_type')!r}, " if source.config else ""
     raise ValueError(
@@ -84,16 +86,17 @@ def _open(path: str | Path) -> tuple[Format, Checkpoint]:
     )
 
 
-def read(path: str | Path) -> tuple[Config, dict[str, Tensor]]:
+def read(path: str | Path, *, revision: str | None = None) -> tuple[Config, dict[str, Tensor]]:
     """Model configuration, and state dict with our names, of a file or folder in any format.
 
-    The tensors fit the configuration: a model built from it is as large as they are.
+    ``path`` may be ``user/name`` on the Hugging Face hub, at ``revision``. The tensors fit the
+    configuration: a model built from it is as large as they are.
 
     Raises:
         ValueError: missing, damaged, of no known format, of a model that is not supported, or the
             tensors do not fit; every missing, unexpected or unfit one is listed.
     """
-    _, checkpoint = _open(path)
+    _, checkpoint = _open(path, revision)
     return checkpoint.config, checkpoint.tensors
 
 

@@ -227,7 +227,7 @@ def test_conversions_that_cannot_be(saved, tmp_path):
 # The hub
 
 
-def test_a_hub_name_is_fetched(saved, monkeypatch):
+def test_a_hub_name_is_fetched(saved, monkeypatch, tmp_path):
     import huggingface_hub
 
     model, folder = saved
@@ -240,6 +240,18 @@ def test_a_hub_name_is_fetched(saved, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert_same(dpt.DPT.from_pretrained("someone/depth", revision="v1"), model)
     assert requested == [("someone/depth", "v1", ["*.json", "*.safetensors"])]
+    _, tensors = formats.read("someone/depth")  # as training reads model.weights
+    assert tensors.keys() == model.state_dict().keys()
+    assert convert("someone/depth", tmp_path / "copy", to="dpt").tensors == len(tensors)
+
+
+def test_the_users_own_folder_and_a_file_in_a_folder(saved, tmp_path, monkeypatch):
+    model, folder = saved
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model.save_pretrained("~/mine")
+    assert_same(dpt.DPT.from_pretrained(tmp_path / "mine"), model)
+    with pytest.raises(ValueError, match=f"give its folder {folder}$"):
+        dpt.DPT.from_pretrained(folder / "model.safetensors")
 
 
 def test_without_a_network_one_line_says_so(monkeypatch):
