@@ -139,6 +139,8 @@ class MaskHead(QueryHead):
 
     def __init__(self, config: QueryConfig, encoder: Encoder, dim: int, output: OutputSpec) -> None:
         super().__init__(output)
+        if dim % 4:  # of the position codes
+            raise ValueError(f"fusion_channels={dim}: mask heads need a multiple of 4")
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.masked_attention = config.masked_attention
         self.memory = nn.Sequential(

@@ -178,6 +178,8 @@ def test_mistakes():
         eomt({"panoptic": {"num_classes": 4, "things": [1, 0]}})
     with pytest.raises(ValueError, match="do not work with the masks of"):
         dpt.Predictor(eomt(), flip=True)
+    with pytest.raises(ValueError, match="fusion_channels=66: mask heads need a multiple of 4"):
+        dpt.create_model("dpt_tiny", heads=PANOPTIC, fusion_channels=66)
 
 
 def test_saved_and_loaded(tmp_path):
