@@ -86,6 +86,12 @@ class ModelConfig:
         preprocessing = values["preprocessing"] or {}
         calibration = values.get("calibration")
 
+        for key in ("in_channels", "in_chans"):  # the latter is timm's
+            if encoder.get(key, 3) != 3:
+                raise ValueError(
+                    f"{where}.encoder.{key}={encoder[key]}: must be 3, as images are RGB"
+                )
+
         def head(name: str, options: Any) -> HeadConfig:
             kind = _choose(HEADS, name, f"{where}.heads")
             return validate(kind, options, f"{where}.heads.{name}")

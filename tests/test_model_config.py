@@ -136,6 +136,11 @@ def test_an_encoder_of_another_kind_replaces_the_tables():
         ({"preprocessing": {"mena": 1}}, r"model\.preprocessing\.mena\. .*mean mean"),
         ({"encoder": {"kind": "resnet"}}, r"encoder\.kind='resnet': choose from vit"),
         ({"encoder": {"kind": "timm"}}, r"model\.encoder\.name must be given"),
+        ({"in_channels": 1}, r"model\.encoder\.in_channels=1: must be 3, as images are RGB"),
+        (
+            {"encoder": {"kind": "timm", "name": "resnet18", "in_chans": 1}},
+            r"in_chans=1: must be 3",
+        ),
         ({"readout": "cat"}, r"model\.decoder\.readout='cat': .*project"),
         ({"scales": "x"}, r"model\.decoder\.scales='x': must be a list or must be 'auto'$"),
         ({"batch_norm": "x"}, r"model\.decoder\.batch_norm='x': .*boolean.* or must be 'auto'$"),
