@@ -110,8 +110,9 @@ class Tokens(NamedTuple):
     """The token matrices that an encoder exposes, shallow to deep.
 
     Attributes:
-        levels: one matrix a tapped block, (B, P + h·w, D): P prefix tokens (CLS first, registers
-            after it), then the patches row by row. P and D may differ between levels.
+        levels: one matrix for each block in ``out_indices``, (B, P + h·w, D): P prefix tokens (CLS
+            first, registers after it), then the patches row by row. P and D may differ between
+            levels.
         grids: (h, w) of each level's patch tokens.
     """
 

@@ -96,7 +96,7 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
 
     free = {i: Dim.DYNAMIC for i, name in graph.axes.items() if free_size or name == "batch"}
     try:
-        # sizes of one are like any other, as torch.onnx has it
+        # do not specialise on axes of length 1; torch.onnx sets the same
         # torch makes this module's `patch` at run time
         with torch.no_grad(), _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
             program = torch.export.export(

@@ -47,8 +47,8 @@ MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
 class LoadReport:
     """Use of a file's tensors in an encoder, or in a whole model: names of tensors and parts.
 
-    ``loaded`` counts encoder tensors; ``kept`` are the parts beside the encoder that were loaded,
-    but for their final layers in ``outputs``, whose numbers of outputs differ.
+    ``loaded`` counts encoder tensors; ``kept`` are the other parts that were loaded, except the
+    final layers listed in ``outputs``, which have another number of outputs.
     """
 
     source: str

@@ -1,9 +1,9 @@
 """The interface of a checkpoint format, and what formats share.
 
 A format maps tensor names by a table of rows (our name, its name), used for reading and for
-writing. ``*`` is the rest of a name and ``{n}`` a number, which its name may shift: ``{n+1}``,
-``{3-n}``. ``{query,key,value}`` stands for several tensors whose rows our one tensor holds. The
-first row that matches a name applies.
+writing. ``*`` is the rest of a name and ``{n}`` a number; the other format's name may hold it
+shifted: ``{n+1}``, ``{3-n}``. ``{query,key,value}`` stands for several tensors whose rows our one
+tensor holds. The first row that matches a name applies.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Keys = Mapping[str, tuple[str, Any]]
 class Checkpoint:
     """A model as read from a file.
 
-    ``tensors`` have our names, unexpected ones the file's; ``unused`` are names in the file of
-    tensors that take no part in a prediction.
+    Expected ``tensors`` have our names; unexpected ones keep those of the file. ``unused`` are
+    names in the file of tensors that take no part in a prediction.
     """
 
     config: Config

@@ -6,9 +6,10 @@ channels per head, LayerNorm eps 1e-6 (Swin 1e-5) and bilinear resizing of posit
 Scale and shift of the metric NYU and KITTI models are in no file either: those two are recognised
 by the names of their releases.
 
-MiDaS v3.1: heads from the columns of a table of position biases, or the rows of ``logit_scale``;
-BEiT's grid and Swin's windows from the rows of that table; SwinV2's windows, and the image size of
-both Swins, from the masks of shifted windows; the rest of a Swin from the released one that fits.
+MiDaS v3.1: the number of heads is the number of columns of a table of position biases, or of rows
+of ``logit_scale``. The rows of that table tell BEiT's grid and Swin's windows. The masks of shifted
+windows tell SwinV2's windows and the image size of both Swins. The rest of a Swin is that of the
+released one that fits.
 MiDaS takes its Swins only at their own size; at other sizes they work as in transformers. Its
 resizing of BEiT's tables confuses rows and columns, which makes no difference on square grids.
 """
@@ -43,7 +44,8 @@ METRIC = {
 MODEL = "pretrained.model."
 TABLE = [
     ("encoder.blocks.{i}.ls{k}.gamma", "pretrained.model.blocks.{i}.gamma_{k}"),  # BEiT
-    # Swin: timm now merges patches before a stage's blocks, in 0.6.12 behind those of the last
+    # Swin: timm merges patches before a stage's blocks; timm 0.6.12 did so after the blocks of the
+    # previous stage
     ("encoder.model.layers.{s}.downsample.*", "pretrained.model.layers.{s-1}.downsample.*"),
     ("encoder.model.*", "pretrained.model.*"),
     ("encoder.*", "pretrained.model.*"),
