@@ -93,7 +93,8 @@ def test_the_data_check_warns_of_shared_groups(drives):
 def test_the_data_check_reads_each_file_once(drives):
     data = {"_target_": "dpt.data.FolderDataset", "root": str(drives), "labels": "masks",
             "num_classes": None, "label_map": None, "class_names": (), "labelled": 2,
-            "unlabelled": True, "image_size": [16, 16], "batch_size": 2, "num_workers": 0}  # fmt: skip
+            "unlabelled": True, "image_size": [16, 16], "batch_size": 2,
+            "num_workers": 0}  # fmt: skip
     found, (scan,) = examine(data, splits=("train",))
     assert "proposal" in {finding.code for finding in found}
     assert len({record.name for record in scan.records}) == len(scan.records) == 12
