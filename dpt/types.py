@@ -60,7 +60,7 @@ class Batch(TypedDict, total=False):
     depth: Tensor  # float32 (B, H, W), metres
     valid: Tensor  # bool (B, H, W)
     labels: Tensor  # uint8 (B, H, W)
-    objects: Tensor  # int32 (B, H, W)
+    objects: Tensor  # int32 (B, H, W), -1 in images that lack them
     class_id: Tensor  # int64 (B,), NO_CLASS where missing
     value: Tensor  # float32 (B,), NaN where missing
     caption: list[str]  # empty where missing

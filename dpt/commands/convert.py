@@ -12,7 +12,7 @@ def run(arguments: list[str]) -> None:
         prog="dpt convert",
         description="Writes a checkpoint in another format, or refuses what it cannot express.",
     )
-    parser.add_argument("src", help="a file or folder in any known format")
+    parser.add_argument("src", help="a file, folder or hub id in any known format")
     parser.add_argument("dst", help="the folder or file to write")
     parser.add_argument("--to", required=True, choices=WRITABLE, help="the format to write")
     options = parser.parse_args(arguments)

@@ -53,8 +53,6 @@ def make_model(
         if "image_size" in parts["encoder"]:
             parts["encoder"]["image_size"] = list(settings.image_size)
         net = DPT(ModelConfig.from_dict({"name": model["name"], **parts, "heads": heads}))
-        if parts["encoder"].get("in_channels", 3) != 3:
-            raise ValueError("model.encoder.in_channels: must be 3, the channels of the images")
         if encoder_weights is not None:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, encoder_weights))
     set_switches(net, model)

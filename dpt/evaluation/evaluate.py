@@ -27,7 +27,6 @@ from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.base import lower_is_better, nonfinite_summary, same_size_groups, take
-from dpt.objectives.selfsupervised import SelfSupervisedObjective
 from dpt.process import handle_signals
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
@@ -53,7 +52,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
     L.seed_everything(validate(build.Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
-    dataset = build.make_dataset(cfg["data"], cfg["split"])
+    dataset = build.make_dataset(cfg["data"], cfg["split"]).each_once()
     if blocks := validate(str | None, cfg["blocks"], "blocks"):  # a mistake fails before scoring
         blocks_of([dataset.name(index) for index in range(len(dataset))], blocks)
     run = _score_checkpoint if cfg["checkpoint"] else _score_files
@@ -80,8 +79,7 @@ def objectives_of(
                 f"no objective for the head {name}: choose from {', '.join(OBJECTIVES)}, or name "
                 "the module of your own in DPT_PLUGINS"
             )
-        needed = "class_id" if issubclass(cls, SelfSupervisedObjective) else cls.target
-        if needed in data.info.targets:
+        if (cls.scored_by or cls.target) in data.info.targets:
             objectives[name] = cls.from_output(output, data, protocol)
             objectives[name].resize = protocol.resize
     if not objectives:

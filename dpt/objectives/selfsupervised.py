@@ -20,6 +20,7 @@ class SelfSupervisedObjective(Objective):
     """
 
     target = None
+    scored_by = "class_id"
     dense = False
     views = 2
 

@@ -268,10 +268,8 @@ def check_average(cfg: Mapping[str, Any], objectives: Mapping[str, Objective]) -
         raise ValueError(f"task.teacher=ema labels no images for task={cfg['task']['name']}")
     if not cfg["augment"].get("strong"):
         raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
-    data = cfg["data"]
     # data sets without this key, such as packed ones and mixes, may hold images without labels
-    wanted = data.get("unlabelled", not data["_target_"].endswith("ScenesDataset"))
-    if not wanted and data.get("missing") != "keep":
+    if not cfg["data"].get("unlabelled", True) and cfg["data"].get("missing") != "keep":
         raise ValueError(
             "task.teacher=ema needs images without labels: set data.unlabelled=FOLDER, or "
             "data.labelled=NUMBER and data.unlabelled=true"

@@ -167,7 +167,6 @@ def test_a_teacher_cannot_be_added_to_a_run():
         (("task=classification",), "task.teacher=ema labels no images for task=classification"),
         (("task=dino",), "task.teacher=ema labels no images for task=dino"),
         (("task=classification", "task.teacher=self"), "task.teacher=self is for task=dino"),
-        (("task=joint",), "task.teacher=ema needs images without labels"),
     ],
 )
 def test_a_teacher_that_could_do_nothing_is_refused(train, tmp_path, capsys, arguments, says):
