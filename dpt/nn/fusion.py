@@ -136,7 +136,8 @@ class Decoder(nn.Module):
             raise ValueError(
                 "the decoder needs one entry per level and at least two levels: "
                 f"{count} levels (model.encoder.out_indices), "
-                f"reassemble_channels={list(channels)}, scales={list(scales)}"
+                f"reassemble_channels={list(channels)}, scales={list(scales)}; EoMT has one level, "
+                "for task=panoptic, instance and segmentation"
             )
         self.config = config
 
