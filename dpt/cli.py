@@ -57,8 +57,11 @@ def main(command: str | None = None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     # the shell leaves ~ in --out=~/FOLDER and in KEY=~/FOLDER
-    home = os.path.expanduser("~").replace("\\", r"\\")
-    arguments = [re.sub(r"^([^=]+=)?~(?=/|$)", rf"\g<1>{home}", each) for each in sys.argv[1:]]
+    home = os.path.expanduser("~")
+    arguments = [
+        re.sub(r"^([^=]+=)?~(?=/|$)", lambda found: f"{found[1] or ''}{home}", each)
+        for each in sys.argv[1:]
+    ]
     if command is None:
         if not arguments or arguments[0] in ("-h", "--help"):
             print(HELP, end="")

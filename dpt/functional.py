@@ -12,12 +12,24 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.distributed.nn.functional import all_reduce
 from torch.utils.checkpoint import checkpoint
 
 NO_CONTEXT: AbstractContextManager[None] = nullcontext()
+
+# --- Several processes
+
+
+def mean_over_processes(values: Tensor) -> Tensor:
+    """The mean of tensors of one shape, one of each process; gradients flow to all of them."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return values
+    return all_reduce(values) / dist.get_world_size()
+
 
 # --- Sizes while torch.export traces
 

@@ -21,7 +21,7 @@ from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 class Files(NamedTuple):
     """The files and image-level labels of one sample; None for those that it lacks.
 
-    ``own`` is what else its data set keeps of the sample to read it or its labels.
+    ``own`` is other data that its data set needs to read the sample, such as COCO's segments.
     """
 
     image: Path
@@ -79,7 +79,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         return random.permutation(len(self))
 
     def each_once(self) -> Dataset:
-        """The data set to read rather than to train on: each sample once, the same every epoch."""
+        """The same data for reading instead of training: each sample once, alike in all epochs."""
         return self
 
     @property

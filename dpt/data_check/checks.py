@@ -129,7 +129,7 @@ def _distinct(scan: Scan) -> list[tuple[Record, Photo]]:
 
 
 def unusual_photos(scan: Scan) -> Iterator[Finding]:
-    """Photos that are empty, to be rotated for display, or, of train, smaller than the crop."""
+    """Photos that are empty, need rotation for display or, in train, are smaller than the crop."""
     empty = [(record, photo.is_empty) for record, photo in scan.photos]
     what = "photos nearly black, white or of one colour"
     remedy = "view them, and remove those of no use"

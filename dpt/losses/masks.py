@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32
+from dpt.functional import mean_over_processes
 from dpt.losses.segmentation import CrossEntropyLoss
 from dpt.segments import Segments
 
@@ -110,7 +110,7 @@ class SetLoss(nn.Module):
         weights = classes.new_ones(classes.shape[-1])
         weights[-1] = self.no_object
         entropy = F.cross_entropy(classes.mT, wanted, weight=weights, reduction="sum")
-        total = _mean_over_processes(weights[wanted].sum()).clamp(min=1e-6)
+        total = mean_over_processes(weights[wanted].sum()).clamp(min=1e-6)
         mask, dice = self._mask_terms(masks, pairs, truth)
         return {
             "class": self.class_weight * entropy / total,
@@ -154,7 +154,7 @@ class SetLoss(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Cross-entropy and Dice of the pairs, summed and divided by the number of segments."""
         count = sum(len(q) for q, _ in pairs)
-        total = _mean_over_processes(masks.new_tensor(float(count))).clamp(min=1)
+        total = mean_over_processes(masks.new_tensor(float(count))).clamp(min=1)
         if count == 0:
             return masks.sum() * 0, masks.sum() * 0
         predicted = torch.cat([masks[i, q] for i, (q, _) in enumerate(pairs)])[:, None]
@@ -192,11 +192,3 @@ def sample(maps: Tensor, points: Tensor) -> Tensor:
     """Maps (N, C, h, w) at points (N, P, 2), (x, y) in 0..1, bilinearly: (N, C, P)."""
     grid = 2 * points[:, :, None].to(maps) - 1
     return F.grid_sample(maps, grid, align_corners=False)[..., 0]
-
-
-def _mean_over_processes(value: Tensor) -> Tensor:
-    if dist.is_available() and dist.is_initialized():
-        value = value.clone()
-        dist.all_reduce(value)
-        value = value / dist.get_world_size()
-    return value

@@ -10,15 +10,19 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 
 from dpt.depthmath import at_least_float32
-from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
+from dpt.functional import (
+    mean_over_processes,
+    norm_relu_conv2d,
+    resize,
+    upsample,
+    upsample_conv2d,
+)
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
 from dpt.nn.masks import QueryConfig
 from dpt.types import OutputSpec
@@ -359,13 +363,8 @@ class Standardize(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         with torch.autocast(rows.device.type, enabled=False):
             centred = at_least_float32(rows)
-            centred = centred - self.mean(centred)
-            return centred * (self.mean(centred.square()) + 1e-5).rsqrt()
-
-    @staticmethod
-    def mean(rows: Tensor) -> Tensor:
-        count = dist.get_world_size() if dist.is_initialized() else 1
-        return all_reduce(rows.mean(0)) / count if count > 1 else rows.mean(0)
+            centred = centred - mean_over_processes(centred.mean(0))
+            return centred * (mean_over_processes(centred.square().mean(0)) + 1e-5).rsqrt()
 
 
 class EmbeddingHead(Head):

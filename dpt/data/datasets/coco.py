@@ -142,7 +142,8 @@ class CocoDataset(FileDataset):
 
     def _maps(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Class ids and object ids of a sample, int32 (H, W)."""
-        path, (size, segments) = self._files[index].objects, self._files[index].own
+        row = self._files[index]
+        path, (size, segments) = row.objects, row.own
         if path is not None:
             stored = io.read_objects(path)
             present, places = np.unique(stored, return_inverse=True)

@@ -63,7 +63,7 @@ class FileDataset(Dataset):
         cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
             smallest size that covers this. Other splits are kept at their own size.
         folds: number of parts into which the photos of train are divided, in the order of their
-            names; of class folders, each part has its share of each. Then val is one of these
+            names; each class folder is divided in the same way. Then val is one of these
             parts, and train the others. Other splits are unchanged.
         fold: the part that is val, from 0.
         group_by: regular expression, searched in a photo's path below ``root``. Photos with the
@@ -124,7 +124,7 @@ class FileDataset(Dataset):
         by_class: dict[int | None, set[str]] = {}
         for each in files:
             by_class.setdefault(each.class_id, set()).add(self.group(each.image))
-        places: dict[str, float] = {}
+        places: dict[str, float] = {}  # among the groups of the class, from 0 to 1
         for names in by_class.values():
             places |= {name: k / len(names) for k, name in enumerate(sorted(names))}
         groups = sorted(places, key=lambda name: (places[name], name))
@@ -202,7 +202,7 @@ class FileDataset(Dataset):
         Args:
             keys: with the path of each.
             fractions: share of each split; None: :data:`FRACTIONS`.
-            labelled: the keys with labels; groups without any are dealt out by themselves, so that
+            labelled: the keys with labels; groups without any are divided separately, so that
                 every split gets its share of the labels. None: all.
         """
         if self.folds is not None and self.split == "train":
@@ -378,10 +378,10 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
 
 
 def files_below(folder: Path, suffixes: Sequence[str] = ("",)) -> list[Path]:
-    """The files of a folder and its sub-folders in order, but for hidden ones.
+    """The files of a folder and its sub-folders in order, without hidden ones.
 
     Args:
-        folder: links to folders are followed, but for those to a folder that contains them.
+        folder: links to folders are followed, except to a folder that contains the link.
         suffixes: of these files, in lower case; the default is all.
     """
     found: list[Path] = []
