@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from timm.optim import Muon
+from timm.optim import NAdamW
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
@@ -31,7 +32,7 @@ def make_optimizer(
     momentum: Share = 0.9,
     fused: bool = True,
 ) -> Optimizer:
-    """``torch.optim.AdamW`` or ``SGD``, or ``timm.optim.Muon``, over every trainable parameter.
+    """``torch.optim.AdamW`` or ``SGD``, or :class:`Muon`, over every trainable parameter.
 
     Each parameter is in one group: encoder or rest, with decay or without. Weight matrices and
     kernels are decayed; norms, biases, tokens, position embeddings and layer scales are not.
@@ -39,10 +40,8 @@ def make_optimizer(
 
     Args:
         model: has an attribute ``encoder``.
-        kind: ``adamw`` uses ``betas`` and ``fused``, ``sgd`` uses ``momentum``. ``muon`` steps by
-            the orthogonalised momentum of weight matrices and kernels (Jordan et al. 2024), scaled
-            to the size of AdamW's steps (Liu et al. 2025, section 2.2), so that rates carry over;
-            parameters without decay get NAdam with ``betas``.
+        kind: ``adamw`` uses ``betas`` and ``fused``, ``sgd`` uses ``momentum``; ``muon`` uses
+            ``momentum`` for weight matrices and kernels, ``betas`` for parameters without decay.
         lr: learning rate of everything outside the encoder.
         encoder_lr: learning rate of the encoder; None means ``lr``.
         layer_decay: d in (0, 1]: layer k of the encoder has ``encoder_lr`` · d^(top - k) (Clark et
@@ -78,9 +77,79 @@ def make_optimizer(
         return torch.optim.SGD(list(groups.values()), lr=lr, momentum=momentum)
     if kind == "muon":
         for label, group in groups.items():
-            group["use_fallback"] = label.endswith("no_decay")
-        return Muon(list(groups.values()), lr=lr, momentum=momentum, nesterov=True, betas=betas)
+            group["momentum"] = None if label.endswith("no_decay") else momentum
+        return Muon(list(groups.values()), lr=lr, betas=betas)
     return torch.optim.AdamW(list(groups.values()), lr=lr, betas=betas, fused=fused)
+
+
+NEWTON_SCHULZ = (
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+)
+"""Coefficients of x, x³ and x⁵ in each step, those of timm's Muon (``quintic``)."""
+
+
+class Muon(NAdamW):
+    """Steps along the orthogonalised momentum of matrices (Muon, Jordan et al. 2024).
+
+    The steps have the size of AdamW's (Liu et al. 2025, section 2.2), so that rates carry over.
+    They apply to groups with a ``momentum``; a kernel (out, in, h, w) counts as a matrix (out,
+    in·h·w). timm's NAdamW steps for groups whose ``momentum`` is None, for depthwise kernels and
+    for matrices with fewer than four rows or columns.
+
+    ``timm.optim.Muon`` does the same, but computes in bf16 on every device: on a CPU without bf16
+    instructions that takes longer than the rest of a training step.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        groups, rest = self.param_groups, []
+        for group in groups:
+            others = []
+            for p in group["params"]:
+                if group["momentum"] is None or p.shape[1] == 1 or min(p.flatten(1).shape) < 4:
+                    others.append(p)
+                elif p.grad is not None:
+                    self._step_matrix(p, p.grad, group)
+            rest.append({**group, "params": others})
+        self.param_groups = rest
+        super().step()
+        self.param_groups = groups
+        return loss
+
+    def _step_matrix(
+        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]
+    ) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        momentum = state["momentum"].lerp_(gradient, 1 - group["momentum"])
+        update = orthogonalised(gradient.lerp(momentum, group["momentum"]).flatten(1))
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        rate = group["lr"] * 0.2 * max(update.shape) ** 0.5
+        parameter.add_(update.view_as(parameter), alpha=-rate)
+
+
+def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix with singular values near 1: five Newton-Schulz steps (Jordan et al. 2024).
+
+    Args:
+        matrix: (rows, columns). Computed in bf16 on a GPU, else in fp32.
+    """
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = (matrix.T if tall else matrix).to(torch.bfloat16 if matrix.is_cuda else torch.float32)
+    x = x / x.norm().clamp(min=1e-7)
+    for a, b, c in NEWTON_SCHULZ:
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.T if tall else x).to(matrix.dtype)
 
 
 def warmup_then_decay(
