@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import math
@@ -27,13 +28,24 @@ LIMITS = {
 """Arguments of the Trainer that it does not check, or checks with an assertion or a division."""
 
 
+@functools.cache
+def has_bf16(device: str) -> bool:
+    """Whether ``cpu`` or ``cuda`` has bf16 matrix instructions; a CPU without emulates them slowly.
+
+    False for CPUs where torch is older than 2.10, which cannot tell.
+    """
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return device == "cpu" and bool(found.get("amx_bf16") or found.get("avx512_bf16"))
+
+
 def pick_precision(accelerator: str) -> str:
     """``bf16-mixed`` if the device has bf16 matrix instructions, else ``32-true``."""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        native = has_bf16("cuda")
     elif accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
-        found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.10
-        native = bool(found.get("amx_bf16") or found.get("avx512_bf16"))
+        native = has_bf16("cpu")
     else:
         native = False
     return "bf16-mixed" if native else "32-true"

@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from dpt.config.trainer import has_bf16
 from dpt.validation import Share
 
 Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps
@@ -100,8 +101,8 @@ class Muon(NAdamW):
     in·h·w). timm's NAdamW steps for groups whose ``momentum`` is None, for depthwise kernels and
     for matrices with fewer than four rows or columns.
 
-    ``timm.optim.Muon`` does the same, but computes in bf16 on every device: on a CPU without bf16
-    instructions that takes longer than the rest of a training step.
+    ``timm.optim.Muon`` does the same, but computes in bf16 on every device: where a CPU emulates
+    bf16, that takes longer than the rest of a training step. Here such devices compute in fp32.
     """
 
     @torch.no_grad()
@@ -131,20 +132,23 @@ class Muon(NAdamW):
         if not state:
             state["momentum"] = torch.zeros_like(parameter)
         momentum = state["momentum"].lerp_(gradient, 1 - group["momentum"])
-        update = orthogonalised(gradient.lerp(momentum, group["momentum"]).flatten(1))
+        update = gradient.lerp(momentum, group["momentum"]).flatten(1)
+        native = has_bf16(parameter.device.type)
+        update = orthogonalised(update, torch.bfloat16 if native else torch.float32)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         rate = group["lr"] * 0.2 * max(update.shape) ** 0.5
         parameter.add_(update.view_as(parameter), alpha=-rate)
 
 
-def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
+def orthogonalised(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The matrix with singular values near 1: five Newton-Schulz steps (Jordan et al. 2024).
 
     Args:
-        matrix: (rows, columns). Computed in bf16 on a GPU, else in fp32.
+        matrix: (rows, columns).
+        dtype: of the computation; the result has the dtype of the matrix.
     """
     tall = matrix.shape[0] > matrix.shape[1]
-    x = (matrix.T if tall else matrix).to(torch.bfloat16 if matrix.is_cuda else torch.float32)
+    x = (matrix.T if tall else matrix).to(dtype)
     x = x / x.norm().clamp(min=1e-7)
     for a, b, c in NEWTON_SCHULZ:
         gram = x @ x.T
