@@ -3,7 +3,7 @@
 ``python tests/benchmarks/peer.py task=segmentation data=camvid data.folds=3 steps=1150`` takes the
 arguments of ``train.py``, of which it uses ``task``, ``data``, ``seed`` and ``steps``: a tiny ViT
 from scratch with a decoder as wide as that of ``dpt_tiny``, AdamW 5e-4 with a cosine schedule,
-bf16, random flips.
+bf16 (fp32 on a CPU without bf16 instructions), random flips.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from dpt.config import build
+from dpt.config.trainer import has_bf16
 from dpt.files import config_dir
 from dpt.objectives.base import same_size_groups, take
 from dpt.types import Preprocessing
@@ -53,7 +54,7 @@ def main(overrides: list[str]) -> None:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, cfg["steps"])
 
     def outputs(images: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=has_bf16("cpu")):
             maps = model(preprocessing.normalize(images)).float()
         return maps if classes > 1 else F.softplus(maps[:, 0])
 
