@@ -215,12 +215,19 @@ def model_dict(
     """
     if name not in _tables():
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
+    parts = {"encoder": encoder, "decoder": decoder, "preprocessing": preprocessing}
+    for part, options in parts.items():
+        if options is not None and not isinstance(options, Mapping):
+            raise ValueError(f"model.{part}={options!r}: must be a mapping of settings")
     table = deepcopy(_tables()[name])
     given = {"kind": table["encoder"]["kind"], **(encoder or {})}
     cls = _choose(ENCODERS, given["kind"], "model.encoder.kind")
     encoder_keys = {f.name for f in fields(cls)}
+    decoder_keys = {f.name for f in fields(DecoderConfig)}
     decoder = dict(decoder or {})
     for key, value in overrides.items():
+        if key not in encoder_keys | decoder_keys:
+            raise ValueError(unknown_key(key, key, sorted(encoder_keys | decoder_keys)))
         (given if key in encoder_keys else decoder)[key] = value
     if given["kind"] == table["encoder"]["kind"]:
         given = {**table["encoder"], **given}
@@ -234,6 +241,18 @@ def model_dict(
     }
 
 
-def make_config(name: str, **settings: Any) -> ModelConfig:
-    """The configuration of a named model; arguments as for :func:`model_dict`."""
-    return ModelConfig.from_dict(model_dict(name, **settings))
+def make_config(name: str, *, heads: Mapping[str, Mapping[str, Any]], **others: Any) -> ModelConfig:
+    """The configuration of a named model; arguments as for :func:`model_dict`.
+
+    Raises:
+        ValueError: a setting is wrong, or a head has no use for it beside its other settings.
+    """
+    config = ModelConfig.from_dict(model_dict(name, heads=heads, **others))
+    for head, options in heads.items():
+        for key, value in options.items():
+            used = getattr(config.heads[head], key)
+            if isinstance(value, str | int | float) and value != used:
+                raise ValueError(
+                    f"model.heads.{head}.{key}={value!r}: its other settings allow only {used!r}"
+                )
+    return config

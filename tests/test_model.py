@@ -344,7 +344,10 @@ def test_model_shows_its_three_parts():
     assert model.training
 
 
-@pytest.mark.parametrize("images", [torch.zeros(3, 64, 64), torch.zeros(1, 3, 64, 64).byte()])
+@pytest.mark.parametrize(
+    "images",
+    [torch.zeros(3, 64, 64), torch.zeros(1, 3, 64, 64).byte(), torch.zeros(1, 64, 64, 3)],
+)
 def test_images_of_another_kind_are_named(images):
     with pytest.raises(ValueError, match=r"float \(B, 3, H, W\), found .*image\[None\]"):
         tiny()(images)

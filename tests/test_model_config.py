@@ -13,6 +13,7 @@ import dpt
 from dpt.files import config_dir
 from dpt.model_config import ModelConfig, make_config, model_dict
 from dpt.nn import ENCODERS, HEADS
+from dpt.types import Preprocessing
 
 
 def test_list_models():
@@ -118,6 +119,18 @@ def test_an_encoder_of_another_kind_replaces_the_tables():
     assert config.decoder.reassemble_channels == (96, 192, 384, 768)
 
 
+def test_settings_of_another_kind_of_depth_head_are_dropped():
+    """As training completes a relative head from the weights of a metric one."""
+    sigmoid = {"kind": "metric", "activation": "sigmoid", "max_depth": 10.0}
+    inverse = {"kind": "metric", "activation": "inverse", "scale": 2.0, "min_depth": 1.0}
+    for other, wanted in ((sigmoid, {}), (inverse, {}), (inverse, sigmoid)):
+        plain = model_dict("dpt_tiny", heads={"depth": {**other, "kind": "relative", **wanted}})
+        assert (
+            ModelConfig.from_dict(plain).heads
+            == make_config("dpt_tiny", heads={"depth": wanted}).heads
+        )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -130,7 +143,12 @@ def test_an_encoder_of_another_kind_replaces_the_tables():
         ({"heads": {"depth": {"max_dept": 3}}}, r"heads\.depth\.max_dept\. .*mean max_depth"),
         ({"heads": {"depth": {"kind": "metric"}}}, r"heads\.depth: .*max_depth > 0"),
         ({"heads": {"segmentation": {}}}, r"heads\.segmentation\.num_classes must be given"),
-        ({"patch_sise": 8}, r"there is no model\.decoder\.patch_sise"),
+        ({"patch_sise": 8}, r"^there is no patch_sise\. Did you mean patch_size.*readout"),
+        ({"encoder": "vit_tiny_patch16_224"}, r"model\.encoder='vit_tiny.*must be a mapping"),
+        ({"preprocessing": Preprocessing()}, r"model\.preprocessing=.*must be a mapping"),
+        ({"heads": {"depth": {"max_depth": 9}}}, r"depth\.max_depth=9: .* allow only None$"),
+        ({"heads": {"depth": {"activation": "sigmoid"}}}, r"activation='sigmoid': .*only 'relu'"),
+        ({"heads": {"depth": {"scale": 2.0}}}, r"model\.heads\.depth\.scale=2\.0: .*only 1\.0$"),
         ({"encoder": {"patch_sise": 8}}, r"model\.encoder\.patch_sise\. .*mean patch_size"),
         ({"decoder": {"readot": "add"}}, r"model\.decoder\.readot\. .*mean readout"),
         ({"preprocessing": {"mena": 1}}, r"model\.preprocessing\.mena\. .*mean mean"),

@@ -84,9 +84,9 @@ class DPT(nn.Module):
             a second prediction, and those of :class:`dpt.nn.masks.QueryHead`.
 
         Raises:
-            ValueError: ``images`` have another number of axes or no floating point type.
+            ValueError: ``images`` have another shape or no floating point type.
         """
-        if images.ndim != 4 or not images.is_floating_point():
+        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             raise ValueError(
                 f"images must be float (B, 3, H, W), found {images.dtype} {tuple(images.shape)}: "
                 "give one image as image[None]; dpt.Predictor also takes files and uint8"

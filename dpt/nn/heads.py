@@ -24,7 +24,7 @@ from dpt.functional import (
     upsample_conv2d,
 )
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
-from dpt.nn.masks import QueryConfig
+from dpt.nn.masks import QueryConfig, require_per_class
 from dpt.types import OutputSpec
 
 Upsampling = Literal["image", "double"]
@@ -33,7 +33,7 @@ Upsampling = Literal["image", "double"]
 @register_head("depth")
 @dataclass(kw_only=True)
 class DepthHeadConfig(HeadConfig):
-    """Settings of :class:`DepthHead`.
+    """Settings of :class:`DepthHead`; those that it does not use get their defaults.
 
     Attributes:
         kind: ``relative`` gives inverse depth up to scale and shift, >= 0 (official DPT);
@@ -61,11 +61,17 @@ class DepthHeadConfig(HeadConfig):
 
     def __post_init__(self) -> None:
         if self.kind == "relative":
-            self.activation = "relu"
-        if self.activation == "sigmoid" and not (self.max_depth and self.max_depth > 0):
+            self.activation, self.min_depth = "relu", 0.0
+        if self.activation != "sigmoid":
+            self.max_depth = None
+        elif not (self.max_depth and self.max_depth > 0):
             raise ValueError(
                 f"a metric depth head needs max_depth > 0 in metres, not {self.max_depth}"
             )
+        if self.activation != "inverse":
+            self.scale, self.shift = 1.0, 0.0
+        if self.activation != "relu":
+            self.min_depth = 0.0
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return DepthHead(self, fusion_channels)
@@ -272,6 +278,9 @@ class ClassificationHeadConfig(HeadConfig):
     num_classes: int = Field(ge=1)
     dropout: float = Field(0.0, ge=0, le=1)
     class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_per_class(self.num_classes, class_names=self.class_names)
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         output = OutputSpec(

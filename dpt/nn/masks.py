@@ -9,7 +9,8 @@ Shapes: B batch, Q queries, K classes, D width, (g, g') the grid of patch tokens
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +25,16 @@ from dpt.nn.positions import sincos_2d
 from dpt.nn.queries import TokenDecoder
 from dpt.types import OutputSpec
 
+Byte = Annotated[int, Field(ge=0, le=255)]
 Prediction = tuple[Tensor, Tensor]
 """Mask logits (B, Q, h, w) and class logits (B, Q, K + 1); the last class is "no object"."""
+
+
+def require_per_class(num_classes: int, **options: Sequence[object]) -> None:
+    """Raises a ValueError unless each of ``options`` is empty or has an entry for each class."""
+    for name, values in options.items():
+        if values and len(values) != num_classes:
+            raise ValueError(f"{name} has {len(values)} entries for {num_classes} classes")
 
 
 @dataclass(kw_only=True)
@@ -46,14 +55,11 @@ class QueryConfig(HeadConfig):
     num_layers: int = Field(3, ge=1, le=100)
     masked_attention: bool = True
     class_names: tuple[str, ...] = ()
-    palette: tuple[tuple[int, int, int], ...] = ()
+    palette: tuple[tuple[Byte, Byte, Byte], ...] = ()
     batch_norm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("class_names", "palette"):
-            values = getattr(self, name)
-            if values and len(values) != self.num_classes:
-                raise ValueError(f"{name} has {len(values)} entries for {self.num_classes} classes")
+        require_per_class(self.num_classes, class_names=self.class_names, palette=self.palette)
 
     def query_head(self, encoder: Encoder, channels: int, output: OutputSpec) -> Head:
         """EoMT's head if the encoder has later blocks, else a head over the decoder's map."""

@@ -124,8 +124,9 @@ class DepthAnything(Format):
         found = from_theirs(config, source.tensors, table(config, folder=folder), unused)
         if folder and config["heads"]["depth"]["kind"] == "relative":
             gain = source.config.get("max_depth") or 1  # transformers multiplies by it here too
-            for name in ("heads.depth.conv3.weight", "heads.depth.conv3.bias"):
-                found.tensors[name] = found.tensors[name] * gain
+            for name in found.tensors:
+                if name.startswith("heads.depth.conv3."):
+                    found.tensors[name] = found.tensors[name] * gain
         return found
 
     def _write(self, config: Config, tensors: Tensors, path: Path) -> Source:

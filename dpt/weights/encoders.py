@@ -22,7 +22,7 @@ from dpt.files import few, reason
 from dpt.nn import Beit, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
-from dpt.weights.files import from_hub, open_source
+from dpt.weights.files import from_hub, locate, open_source
 from dpt.weights.format import Config, Tensors, list_faults, naming
 from dpt.weights.formats import FORMATS, Native
 
@@ -174,7 +174,7 @@ def _read(name: str) -> tuple[State, Grid | None]:
         except Exception as error:  # no such model or tag, no released weights, no network
             raise ValueError(f"{name}: cannot be fetched from timm ({reason(error)})") from error
         return dict(model.state_dict()), None
-    source = open_source(from_hub(name.removeprefix(HUB)) if name.startswith(HUB) else name)
+    source = open_source(from_hub(name.removeprefix(HUB)) if name.startswith(HUB) else locate(name))
     tensors = source.tensors
     prefixes = [k.removesuffix(EMBED) for k in tensors if k.endswith(EMBED)]
     if prefixes and not Native().recognises(source):  # a ViT; of several, the teacher's

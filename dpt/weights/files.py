@@ -107,6 +107,8 @@ def open_source(path: str | Path) -> Source:
 def locate(path: str | Path, revision: str | None = None) -> Path:
     """The file or folder, or the downloaded folder of ``user/name``, see :func:`from_hub`."""
     local = Path(path).expanduser()
+    if revision is not None and local.exists():
+        raise ValueError(f"{path}: is not on the hub, so revision={revision!r} cannot be chosen")
     is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path))
     if is_name and not local.exists() and local.suffix not in WEIGHT_SUFFIXES:
         return from_hub(str(path), revision)

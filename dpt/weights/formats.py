@@ -125,7 +125,8 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     """
     if to not in WRITABLE:
         raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(WRITABLE)}")
-    source, target = Path(src).resolve(), Path(dst).resolve()
+    dst = Path(dst).expanduser()
+    source, target = Path(src).expanduser().resolve(), dst.resolve()
     if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):
         raise ValueError(f"{dst}: is the source itself or a part of it; give another path")
     if target.is_dir() and any(target.iterdir()) and not (target / WEIGHTS_FILE).is_file():

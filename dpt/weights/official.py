@@ -91,7 +91,6 @@ class Official(Format):
     name = "official"
     encoders = ("vit", "hybrid")
     free = Format.free | {
-        "heads.depth.max_depth": None,
         "decoder.align": "official code takes only sides that are multiples of 32",
         "encoder.weight_standardization": "the weights of the CNN are scaled for it",
     }

@@ -313,7 +313,6 @@ class Transformers(Format):
     name = "transformers"
     encoders = ("vit", "hybrid", "beit")
     free = Format.free | {
-        "heads.depth.max_depth": None,
         "decoder.align": "outputs are equal where both sides are multiples of two patches",
         "encoder.weight_standardization": "the weights of the CNN are scaled for it",
     }

@@ -240,7 +240,9 @@ def test_inpainting_places_the_pixels_of_each_token():
         ("segmentation", {"num_classes": 0}, r"num_classes=0: .*greater than or equal to 1"),
         ("segmentation", {}, r"heads\.num_classes must be given"),
         ("segmentation", {"num_classes": 2, "class_names": ["a"]}, "1 entries for 2 classes"),
+        ("segmentation", {"num_classes": 1, "palette": [[0, 256, 0]]}, r"palette\.0\.1=256: .*255"),
         ("classification", {"num_classes": -3}, r"num_classes=-3"),
+        ("classification", {"num_classes": 2, "class_names": ["a"]}, "1 entries for 2 classes"),
         ("regression", {"num_classes": 3}, r"there is no heads\.num_classes\. .*dropout"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 import torch
 from peer_cases import default
 from peers_depth_anything import CASES, Depth, Folder, Hub, HubDepthAnything
+from safetensors.torch import load_file, save_file
 
 import dpt
 from dpt.model_config import model_dict
@@ -131,7 +132,6 @@ def test_files_come_back_exactly(case, tmp_path):
 
 @pytest.mark.parametrize("case", default(FOLDERS, str(FOLDERS[-1])))
 def test_folders_come_back_exactly(case, tmp_path):
-    from safetensors.torch import load_file
 
     theirs, ours = case.build(tmp_path / "theirs")
     there = convert(tmp_path / "theirs", tmp_path / "ours", to="dpt")
@@ -284,6 +284,12 @@ def test_damaged_files_give_one_error(tmp_path):
     torch.save({**tensors, "pretrained.head.weight": torch.ones(2)}, tmp_path / "da.pth")
     with pytest.raises(ValueError, match=r"unexpected pretrained\.head\.weight"):
         dpt.DPT.from_pretrained(tmp_path / "da.pth")
+    Folder("depth_anything", "depth", "", ()).build(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["head.conv3.bias"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"missing heads\.depth\.conv3\.bias"):
+        dpt.DPT.from_pretrained(tmp_path)
 
 
 def test_which_version_a_file_is(tmp_path, caplog):

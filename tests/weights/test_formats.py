@@ -250,6 +250,13 @@ def test_the_users_own_folder_and_a_file_in_a_folder(saved, tmp_path, monkeypatc
     monkeypatch.setenv("HOME", str(tmp_path))
     model.save_pretrained("~/mine")
     assert_same(dpt.DPT.from_pretrained(tmp_path / "mine"), model)
+    assert load_encoder_weights(model.encoder, "~/mine").missing == []
+    convert("~/mine", "~/copy", to="dpt")
+    assert_same(dpt.DPT.from_pretrained(tmp_path / "copy"), model)
+    with pytest.raises(ValueError, match="the source itself"):
+        convert("~/mine", tmp_path / "mine", to="dpt")
+    with pytest.raises(ValueError, match="mine: is not on the hub, so revision='v1' cannot"):
+        dpt.DPT.from_pretrained("~/mine", revision="v1")
     with pytest.raises(ValueError, match=f"give its folder {folder}$"):
         dpt.DPT.from_pretrained(folder / "model.safetensors")
 
