@@ -185,6 +185,10 @@ def test_tum_sequences_are_never_divided(tmp_path):
     folders = [{d.files(i).image.parts[-3] for i in range(len(d))} for d in sets]
     assert [len(names) for names in folders] == [3, 2]
     assert not folders[0] & folders[1]
+    chosen = {"train": None, "val": ["freiburg1_1", "freiburg1_3"]}
+    train, val = (TumDataset(root=tmp_path, split=s, sequences=chosen) for s in shares)
+    found = [{d.files(i).image.parts[-3][-1] for i in range(len(d))} for d in (train, val)]
+    assert found == [{"0", "2", "4"}, {"1", "3"}]  # train is all that val does not name
     with pytest.raises(DataError, match=r"holds the sequences freiburg1_0.*sequences\.train"):
         TumDataset(root=tmp_path, split="train", sequences={"train": ["freiburg9"]})
 

@@ -217,6 +217,16 @@ def test_tiff_of_another_writer(tmp_path, dtype, compression):
     assert np.array_equal(raw, values)
 
 
+@pytest.mark.parametrize("compression", [None, "zlib", "lzw"])
+def test_photo_of_16_bits_as_tiff(tmp_path, compression):
+    photo = RNG.integers(0, 65536, (7, 9, 3)).astype(np.uint16)
+    if compression == "lzw":
+        cv2.imwrite(str(tmp_path / "a.tif"), photo[..., ::-1])
+    else:
+        tifffile.imwrite(tmp_path / "a.tif", photo, photometric="rgb", compression=compression)
+    assert np.array_equal(io.read_image(tmp_path / "a.tif"), photo >> 8)
+
+
 def test_labels_in_arrays(tmp_path):
     labels = RNG.integers(0, 900, (7, 9)).astype(np.uint16)
     with h5py.File(tmp_path / "m.h5", "w") as file:

@@ -5,7 +5,7 @@ import zlib
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from dpt.data.formats import io
 from dpt.files import DataError
@@ -39,6 +39,18 @@ def test_exif_orientation_only_on_request(tmp_path):
     path = save(tmp_path / "a.jpg", NOISE, exif=exif)
     assert io.read_image(path).shape == (24, 32, 3)
     assert io.read_image(path, exif=True).shape == (32, 24, 3)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_of_a_tiff_only_on_request(tmp_path, orientation):
+    depth, labels = NOISE[..., 0].astype(np.uint16), NOISE[..., 0] // 50
+    for name, array in (("photo", NOISE), ("depth", depth), ("labels", labels)):
+        save(tmp_path / f"{name}.tif", array, tiffinfo={274: orientation})
+    path = tmp_path / "photo.tif"
+    assert np.array_equal(io.read_image(path), NOISE)
+    assert np.array_equal(io.read_image(path, exif=True), ImageOps.exif_transpose(Image.open(path)))
+    assert np.array_equal(io.read_raw_depth(tmp_path / "depth.tif"), depth)
+    assert np.array_equal(io.read_labels(tmp_path / "labels.tif"), labels)
 
 
 @pytest.mark.parametrize("suffix", io.IMAGE_SUFFIXES)

@@ -301,6 +301,18 @@ def test_masks_of_one_split_shifted_by_one_class(camvid):
     assert (found["class_shift"].split, found["class_shift"].severity) == ("val", "error")
 
 
+def test_two_classes_of_other_shares_are_not_shifted(tmp_path):
+    for split, row in (("train", 18), ("val", 6)):
+        for kind in ("images", "masks"):
+            (tmp_path / kind / split).mkdir(parents=True)
+        mask = np.zeros((24, 32), np.uint8)
+        mask[row:] = 1
+        save(tmp_path / f"images/{split}/{row}.png", np.dstack([40 * mask + row] * 3))
+        save(tmp_path / f"masks/{split}/{row}.png", mask)
+    settings = ("data=folder", "data.root={root}", "data.labels=masks", "data.num_classes=2")
+    assert "class_shift" not in diagnose(tmp_path, *settings)
+
+
 @pytest.mark.slow
 def test_masks_of_both_splits_shifted_by_one_class(camvid):
     change(camvid, "masks", lambda mask: np.where(mask == 11, mask, mask + 1).astype(np.uint8))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, read_list
+from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.files import DataError, few
 
@@ -22,9 +22,8 @@ class TumDataset(FileDataset):
     """Every folder below ``root`` with ``rgb.txt`` and ``depth.txt`` is a sequence.
 
     Args:
-        sequences: the sequences of each split. A split without any gets its share, by
-            ``fractions``, of the sequences that no split names.
-        fractions: each split's share of the sequences.
+        sequences: the sequences of each split. Those that no split names are divided by
+            ``fractions`` among the splits that name none.
     """
 
     sequences: Mapping[str, Sequence[str] | None] | None = None
@@ -39,7 +38,11 @@ class TumDataset(FileDataset):
         names = chosen.get(self.split)
         if names is None:
             left = sorted({*found}.difference(*chosen.values()))
-            names = self.divide({name: self.folder / name for name in left}, self.fractions)
+            shares = self.fractions or FRACTIONS
+            own = {split: share for split, share in shares.items() if split not in chosen}
+            factor = sum(shares.values()) / sum(own.values()) if own else 1.0
+            own = {split: share * factor for split, share in own.items()}
+            names = self.divide({name: self.folder / name for name in left}, own)
         elif not set(names) <= set(found):
             raise DataError(
                 f"{self.folder} holds the sequences {few(found, 8) or '(none)'}: check data.root "

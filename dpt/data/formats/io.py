@@ -8,7 +8,7 @@ import math
 import re
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -49,6 +49,17 @@ _PACKED = np.array([65536, 256, 1], np.int32)  # from R, G and B to one number
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 _HEADER_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 """Pillow's names; some of its other formats start external programs."""
+_TIFF_STARTS, _ORIENTATION = (b"II", b"MM"), 0x0112
+_AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    2: lambda upright: upright[:, ::-1],
+    3: lambda upright: upright[::-1, ::-1],
+    4: lambda upright: upright[::-1],
+    5: lambda upright: upright.swapaxes(0, 1),
+    6: lambda upright: np.rot90(upright),
+    7: lambda upright: upright[::-1, ::-1].swapaxes(0, 1),
+    8: lambda upright: np.rot90(upright, -1),
+}
+"""By orientation: the pixels as a TIFF stores them, which OpenCV turns upright in any case."""
 
 
 def read_image(path: str | Path, *, exif: bool = False, data: bytes | None = None) -> np.ndarray:
@@ -60,10 +71,14 @@ def read_image(path: str | Path, *, exif: bool = False, data: bytes | None = Non
             files have no such tag and match the stored pixels.
         data: the file's content, if known; ``path`` is then for messages only.
     """
-    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH
+    data = data or read_bytes(path)
+    is_tiff = data[:2] in _TIFF_STARTS  # OpenCV confuses RGB with BGR in those of 16 bits
+    flags = cv2.IMREAD_ANYDEPTH | (cv2.IMREAD_COLOR if is_tiff else cv2.IMREAD_COLOR_RGB)
     if not exif:
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
-    image = decode_picture(path, data or read_bytes(path), flags)
+    image = decode_picture(path, data, flags)
+    if is_tiff:
+        image = np.ascontiguousarray(image[..., ::-1])
     if image.dtype == np.uint16:
         if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():
             raise DataError(
@@ -244,9 +259,19 @@ def exif_orientation(path: str | Path) -> int:
     try:
         with open_file(path) as file:
             picture = Image.open(file, formats=(*_HEADER_FORMATS, "TIFF"))
-            return int(picture.getexif().get(0x0112, 1))
+            return int(picture.getexif().get(_ORIENTATION, 1))
     except Exception:  # damaged tags raise many kinds
         return 1
+
+
+def _tiff_tags(file: BinaryIO) -> ImageFileDirectory_v2:
+    """The tags of a TIFF file, also of those that Pillow does not open."""
+    file.seek(0)
+    start = file.read(16)
+    tags = ImageFileDirectory_v2(start[: 16 if start[2] == 43 else 8])
+    file.seek(tags.next)
+    tags.load(file)
+    return tags
 
 
 def read_size(path: str | Path) -> tuple[int, int]:
@@ -261,10 +286,8 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
         start = file.read(24)
         if start.startswith(_PNG_START):
             width, height = struct.unpack(">II", start[16:])
-        elif start[:2] in (b"II", b"MM"):  # Pillow does not open every TIFF
-            tags = ImageFileDirectory_v2(start[: 16 if start[2] == 43 else 8])
-            file.seek(tags.next)
-            tags.load(file)
+        elif start[:2] in _TIFF_STARTS:
+            tags = _tiff_tags(file)
             height, width = int(tags[IMAGELENGTH]), int(tags[IMAGEWIDTH])
         else:
             with Image.open(file, formats=_HEADER_FORMATS) as picture:
@@ -278,7 +301,10 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
-    """Pixels by OpenCV with ``flags``, after a check that the file is complete."""
+    """Pixels by OpenCV with ``flags``, after a check that the file is complete.
+
+    They are upright only if ``flags`` lack ``cv2.IMREAD_IGNORE_ORIENTATION``.
+    """
     if data.startswith(_JPEG_START):
         # search after the last scan: an embedded thumbnail has an end mark of its own
         scan = 0 if data.endswith(_JPEG_END) else data.rfind(_JPEG_SCAN)
@@ -290,6 +316,9 @@ def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if image is None:
         raise DataError(f"{path}: not a picture that can be decoded, or damaged: {AGAIN}")
+    if data[:2] in _TIFF_STARTS and flags & cv2.IMREAD_IGNORE_ORIENTATION:
+        turn = _AS_STORED.get(_tiff_tags(io.BytesIO(data)).get(_ORIENTATION, 1))
+        return image if turn is None else np.ascontiguousarray(turn(image))
     return image
 
 
