@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
 from typing import Any
 
 import lightning as L
@@ -42,7 +43,7 @@ class Task(L.LightningModule):
         objectives: losses and metrics of each trained head, by name.
         teacher: a model whose predictions are targets too.
         optimizer: creates the optimiser from the model; None if nothing is trained.
-        schedule: creates the schedule from (optimiser, total_steps=...).
+        schedule: creates the schedule from (optimiser, total_steps=...), or from the optimiser.
         monitor: the score that decides which checkpoint is best, shown in the progress bar.
         max_skipped_steps: skipped steps in a row (gradient not finite) after which the run stops.
     """
@@ -117,9 +118,6 @@ class Task(L.LightningModule):
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
         return loss
 
-    def on_before_zero_grad(self, optimizer: Optimizer) -> None:
-        self.teacher.update(self.model)  # with the weights after the previous optimiser step
-
     def configure_gradient_clipping(
         self,
         optimizer: Optimizer,
@@ -128,6 +126,7 @@ class Task(L.LightningModule):
     ) -> None:
         norm = self.guard.clip(self.trainer, optimizer, gradient_clip_val, gradient_clip_algorithm)
         self.log("train/grad_norm", norm, batch_size=1)
+        self.teacher.update(self.model)  # after the guard has restored BatchNorm's statistics
 
     def on_validation_epoch_start(self) -> None:
         for objective in self.objectives.values():
@@ -202,8 +201,9 @@ class Task(L.LightningModule):
     def make_schedule(self, optimizer: Optimizer) -> LRScheduler:
         """A new schedule, at its first step."""
         assert self.schedule_factory is not None
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return self.schedule_factory(optimizer, total_steps=total_steps)
+        known = signature(self.schedule_factory).parameters  # most of torch's take no total_steps
+        length = {"total_steps": int(self.trainer.estimated_stepping_batches)}
+        return self.schedule_factory(optimizer, **(length if "total_steps" in known else {}))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.guard.fetch(self.trainer)

@@ -24,7 +24,7 @@ class Teacher:
     """The base class of teachers, which does nothing."""
 
     def update(self, model: nn.Module) -> None:
-        """Called once per optimiser step, after the first forward pass and before the backward."""
+        """Called once per optimiser step, before the weights change."""
 
     def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
         """``batch`` with labels for images that have none; ``progress`` is the share of the run."""

@@ -72,6 +72,8 @@ def validation_interval(trainer: L.Trainer, batches_per_epoch: int, *, timed: bo
     if trainer.max_steps != -1:
         limits.append(trainer.max_steps * accumulate)
     if trainer.max_epochs is not None and trainer.max_epochs != -1:
-        limits.append(trainer.max_epochs * batches_per_epoch / trainer.world_size)
-    batches = max(1, math.ceil(min(limits) / VALIDATIONS))
-    return math.ceil(batches / accumulate) * accumulate
+        share, batches = trainer.limit_train_batches, batches_per_epoch / trainer.world_size
+        batches = min(share, batches) if isinstance(share, int) else share * batches
+        limits.append(trainer.max_epochs * batches)
+    interval = max(1, math.ceil(min(limits) / VALIDATIONS))
+    return math.ceil(interval / accumulate) * accumulate

@@ -117,7 +117,7 @@ def test_dino_follows_its_algorithm():
             for mean, value in zip(teacher.parameters(), plain.parameters(), strict=True):
                 mean.copy_(decay * mean + (1 - decay) * value)
         for optimizer, loss in zip(optimizers, (found, expected), strict=True):
-            task.on_before_zero_grad(optimizer) if loss is found else None
+            task.teacher.update(task.model) if loss is found else None
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

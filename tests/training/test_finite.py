@@ -8,6 +8,8 @@ import torch
 from test_task import batch_of, task_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpt.training.teacher import AverageTeacher
+
 NAMES = ["a.jpg", "b, c.jpg"]
 
 
@@ -140,11 +142,13 @@ def test_statistics_of_such_a_step_are_forgotten(trained, monkeypatch):
     """BatchNorm has seen the images before their loss is known, and would keep a NaN for ever."""
     task, optimizer, kept = trained
     assert any("running_var" in k for k in kept)
+    task.teacher = AverageTeacher(model=task.model, objectives=task.objectives)
     with monkeypatch.context() as patch:
         patch.setattr(task, "_normalize", lambda images: torch.full(images.shape, float("nan")))
         step(task, optimizer)
     assert task.guard.total == 1
-    assert all(torch.equal(v, kept[k]) for k, v in task.model.state_dict().items())
+    for model in (task.model, task.teacher.average.module):
+        assert all(torch.equal(v, kept[k]) for k, v in model.state_dict().items())
     step(task, optimizer)
     name = next(k for k in kept if "running_var" in k)
     assert not torch.equal(task.model.state_dict()[name], kept[name])

@@ -27,6 +27,8 @@ def trainer_of(batches_per_epoch=1, **settings):
         ({"max_steps": 25, "accumulate_grad_batches": 2}, 6),  # 5 would lie amid a step
         ({"max_epochs": 24}, 192),  # of 80 batches
         ({"max_epochs": 24, **TWO_RANKS}, 96),  # each sees 40 of them
+        ({"max_epochs": 24, "limit_train_batches": 20}, 48),
+        ({"max_epochs": 24, "limit_train_batches": 0.5, **TWO_RANKS}, 48),
         ({"max_epochs": 24, "max_steps": 100}, 10),
         ({"max_epochs": 24, "max_time": "00:08:00:00"}, 100),
         ({"max_epochs": 24, "val_check_interval": 7}, 7),
