@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import StringIO
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,8 +70,8 @@ def tracked(items: Iterable[T], total: int, *, title: str) -> Iterator[T]:
 
 
 def write_json(path: Path, values: Mapping[str, float | str]) -> None:
-    """Writes a flat JSON object atomically; NaN becomes null."""
-    flat = {k: v if v == v else None for k, v in sorted(values.items())}
+    """Writes a flat JSON object atomically; NaN and infinity become null."""
+    flat = {k: None if v in (inf, -inf) or v != v else v for k, v in sorted(values.items())}
     write_bytes(path, (json.dumps(flat, indent=2) + "\n").encode())
 
 

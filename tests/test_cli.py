@@ -550,6 +550,8 @@ def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
     assert "everything" in message
     assert "val" in message
     assert "image_size" in mistake(*scored(checkpoint, "image_size=big"))
+    for key in ("predictions_scale=0.001", "predictions_kind=relative"):
+        assert "has no effect on checkpoint=FILE" in mistake(*scored(checkpoint, key))
     labels = ("data=folder", f"data.root={folder}", "data.labels=masks", "data.num_classes=5")
     message = mistake(*scored(checkpoint, *labels, "protocol=kitti_garg"))
     assert "protocol=kitti_garg says how depth is scored, but only segmentation is" in message

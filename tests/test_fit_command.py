@@ -1,7 +1,9 @@
 """``dpt fit``: what a folder holds, for folders of many layouts; questions; refusals."""
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -10,7 +12,7 @@ from photos import photo_of
 from PIL import Image
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
-from dpt.commands.fit import as_text, is_set, length_of, seconds_of, table_text
+from dpt.commands.fit import as_text, is_set, length_of, seconds_of, settings_of, table_text
 from dpt.config.build import make_dataset
 from dpt.data import DataError
 from dpt.data_check.detect import detect
@@ -279,6 +281,28 @@ def test_folders_and_arguments_that_train_nothing(tmp_path, capsys, monkeypatch)
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_is_not_overwritten(tmp_path, capsys):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints/last.ckpt").write_text("")
+    (run / "pairs.csv").write_text("the pairs of the run")
+    root = folder(tmp_path / "set")
+    for key, message in ((f"run_dir={run}", "holds a run already"), (f"resume={run}", "resume=")):
+        with pytest.raises(SystemExit) as end:
+            call("fit", str(root), key)
+        assert end.value.code == 1
+        assert message in capsys.readouterr().err
+    assert (run / "pairs.csv").read_text() == "the pairs of the run"
+    assert not (run / "data_check").exists()
+
+
+def test_sizes_follow_a_given_image_size(tmp_path):
+    root = folder(tmp_path / "set")
+    values = settings_of(detect(root, {}), root, tmp_path / "pairs.csv", [384, 512])
+    assert values["data.cache_size"] == [576, 768]  # training crops are not upsampled
+    assert values["data.eval_size"] == [480, 640]
+
+
 def test_times_and_values():
     assert [seconds_of(text) for text in ("90s", "15m", "1.5h")] == [90, 900, 5400]
     assert length_of(900, step=0.5, validation=9) == (int((900 - 108 - 30) / 0.5), 10)
@@ -290,11 +314,16 @@ def test_times_and_values():
 
 
 @pytest.mark.slow
-def test_a_run_from_the_folder_to_the_exported_model(tmp_path, capsys):
+def test_a_run_from_the_folder_to_the_exported_model(tmp_path, capsys, monkeypatch):
     root, run = folder(tmp_path / "set"), tmp_path / "run"
+    clock = itertools.count(0, 30)  # a slow machine: half a minute between two looks at the clock
+    monkeypatch.setattr("dpt.commands.fit.time", SimpleNamespace(monotonic=lambda: next(clock)))
     call("fit", str(root), "--time", "40s", *TINY_VIT, *TINY_DATA, *ON_CPU,
          "data.eval_size=null", f"run_dir={run}")  # fmt: skip
-    assert "training: python train.py" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "training: python train.py" in printed
+    assert "steps: 10, as one takes 30.00 s\n--time 40s is too short here" in printed
+    assert next(clock) == 30 * 6  # four steps were timed, not ten
     for name in ("data_check/report.html", "evaluation/report.html", "checkpoints/best.ckpt",
                  "metrics.json", "pairs.csv"):  # fmt: skip
         assert (run / name).is_file()

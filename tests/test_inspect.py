@@ -285,6 +285,11 @@ def files(model, tmp_path_factory):
     return folder / "model", folder / "photo.png"
 
 
+def test_the_sheet_is_made_where_the_model_is(model, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU that is not to be used
+    assert inspection_sheet(model, np.zeros((40, 50, 3), np.uint8)).shape[1] >= 1280
+
+
 def test_the_command_writes_a_sheet_and_marks_the_patch(files, tmp_path, capsys):
     def sheet(*flags):
         run(*files, "--out", tmp_path / "sheet.png", *flags)

@@ -32,6 +32,8 @@ RECIPES: dict[str, dict[str, Any]] = {  # as experiment=camvid and experiment=rg
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
 _CACHE_BYTES = 2 << 30  # most for decoded samples
 _EXPORT_SECONDS = 30.0
+_FEWEST_STEPS = 10
+_TIMING_SECONDS = 20.0  # after them no more steps are timed than the four that are needed
 
 
 def run(arguments: list[str]) -> None:
@@ -50,16 +52,21 @@ def run(arguments: list[str]) -> None:
     given = values_of(options.overrides)
     if {"data", "data.root", "task"} & given.keys():
         raise ValueError("data and task follow from DIR: leave out data=, data.root= and task=")
+    if "resume" in given:
+        raise ValueError("a run is continued by python train.py resume=RUN: leave out resume=")
     root = options.folder.resolve()
     own = {key.removeprefix("data."): v for key, v in given.items() if key.startswith("data.")}
+    now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = Path(str(given.get("run_dir") or f"runs/fit/{root.name}_{now}")).absolute()
+    if any(folder.glob("checkpoints/*.ckpt")) and not given.get("overwrite"):
+        raise ValueError(f"run_dir={folder} holds a run already: give another, or overwrite=true")
     found = detect(root, own)
     print("\n".join(found.notes), flush=True)
-    now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = Path(given.get("run_dir") or f"runs/fit/{root.name}_{now}").absolute()
     table = folder / "pairs.csv"
     if found.rows:
         write_bytes(table, table_text(found.rows).encode())
-    settings = {**settings_of(found, root, table), "logger": "csv", "run_dir": str(folder)}
+    size = given.get("data.image_size")
+    settings = {**settings_of(found, root, table, size), "logger": "csv", "run_dir": str(folder)}
     if "model.weights" in given:  # their decoder may lack it
         settings.pop("model.decoder.batch_norm", None)
     training = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_set(k, given)]
@@ -80,6 +87,8 @@ def run(arguments: list[str]) -> None:
         batches = times.pop("batches")
         steps, count = length_of(limit - (time.monotonic() - start), **times)
         print(f"steps: {steps}, as one takes {times['step']:.2f} s")
+        if steps == _FEWEST_STEPS:
+            print(f"--time {options.time} is too short here: these steps, the fewest, take longer")
         training.append(f"steps={steps}")
         if "trainer.val_check_interval" not in given:
             training.append(f"trainer.val_check_interval={math.ceil(steps / count) * batches}")
@@ -105,11 +114,13 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def settings_of(found: Found, root: Path, table: Path) -> dict[str, Any]:
-    """The arguments of ``train.py`` for the folder on this machine, by key."""
+def settings_of(found: Found, root: Path, table: Path, size: Any = None) -> dict[str, Any]:
+    """The arguments of ``train.py`` for the folder on this machine, by key; ``size`` of its
+    training images, [H, W], is a user's, and None where it is to be found."""
     import torch
 
     from dpt.data.formats import io
+    from dpt.validation import validate
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     values = {"task": found.task, "data": found.data, **RECIPES.get(found.task, {})}
@@ -119,7 +130,8 @@ def settings_of(found: Found, root: Path, table: Path) -> dict[str, Any]:
         values |= {f"data.split_files.{split}": str(table) for split in ("train", "val", "test")}
         height, width = io.read_size(root / found.rows[0]["image"])
     scale = min(1.0, math.sqrt(_PIXELS[device] / (height * width)))
-    size = [max(32, 32 * round(side * scale / 32)) for side in (height, width)]
+    size = size or [max(32, 32 * round(side * scale / 32)) for side in (height, width)]
+    size = validate(tuple[int, int], size, "data.image_size")
     kept = [side * 3 // 2 for side in size]  # enough for the largest zoom
     cached = 0 < 9 * len(found.rows) * max(kept[0] * kept[1], height * width // 4) < _CACHE_BYTES
     values |= {"data.image_size": size, "trainer.precision": "auto", "optim.weight_decay": 0.05,
@@ -152,7 +164,11 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
     model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
     targets = [objective.target for objective in objectives.values()]
     loader = build.train_loader(train, settings, cfg["augment"], 0, targets)
-    clock = LambdaCallback(on_train_batch_end=lambda *_: times.append(time.monotonic()))
+
+    def note_time(trainer: Any, *_: Any) -> None:
+        times.append(time.monotonic())
+        trainer.should_stop = len(times) > 3 and times[-1] - times[0] > _TIMING_SECONDS
+
     limits = {
         "max_steps": 10,
         "accumulate_grad_batches": 1,
@@ -161,6 +177,7 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
     }
     arguments = {**cfg["trainer"], **limits}
     parts = {**cfg, "trainer": arguments, "logger": {}, "callbacks": {}}
+    clock = LambdaCallback(on_train_batch_end=note_time)
     make_trainer(parts, len(loader), [clock]).fit(make_task(cfg, objectives, model), loader)
     step = float(np.median(np.diff(times[2:])))
     pixels = np.prod(cfg["data"]["eval_size"] or settings.image_size) / np.prod(settings.image_size)
@@ -176,7 +193,7 @@ def length_of(left: float, *, step: float, validation: float) -> tuple[int, int]
     count = 10 if left > 600 else 3
     count = max(1, min(count, int(0.1 * left / validation)))
     others = min((count + 2) * validation + _EXPORT_SECONDS, 0.5 * left)
-    return max(10, int((left - others) / step)), count
+    return max(_FEWEST_STEPS, int((left - others) / step)), count
 
 
 def table_text(rows: Sequence[Mapping[str, str]]) -> str:

@@ -49,6 +49,9 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
         validate(str | None, cfg[key], key)
     if bool(cfg["checkpoint"]) == bool(cfg["predictions"]):
         raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
+    of_files = "predictions_scale", "predictions_kind"
+    if cfg["checkpoint"] and (unused := [key for key in of_files if cfg[key] is not None]):
+        raise ValueError(f"{unused[0]} has no effect on checkpoint=FILE: leave it out")
     cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
     L.seed_everything(validate(build.Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
@@ -179,6 +182,13 @@ def _score_files(
     cfg: Mapping[str, Any], dataset: Any, protocol: Protocol
 ) -> tuple[Scorer, dict[str, Any]]:
     """A scorer that has seen the predictions on disk, and notes for ``metrics.json``."""
+    plain, views = Protocol(), ("flip", "scales", "window", "stride")
+    unused = [f"protocol.{key}" for key in views if getattr(protocol, key) != getattr(plain, key)]
+    if unused := [*unused, *(["image_size"] if cfg["image_size"] is not None else [])]:
+        raise ValueError(
+            f"{', '.join(unused)}: no effect on predictions=DIR, which are scored as they are: "
+            "leave it out, or choose another protocol, such as whole"
+        )
     pairs = Pairs(
         dataset,
         Path(cfg["predictions"]).expanduser(),

@@ -36,9 +36,9 @@ def inspection_sheet(
         ValueError: there is no such patch, the encoder has no attention maps, or an output is NaN
             or infinite.
     """
-    predictor, photo = Predictor(model), as_rgb(image)
+    device, photo = next(model.parameters()).device, as_rgb(image)
+    predictor = Predictor(model, device=device)
     pixels = torch.from_numpy(predictor.prepare(photo).input).permute(2, 0, 1)[None]
-    device = next(model.parameters()).device
     images = model.pad(model.preprocessing.normalize(pixels.to(device)))[0]
     prediction, shape = predictor(photo), images.shape[-2:]
     prediction.require_finite()

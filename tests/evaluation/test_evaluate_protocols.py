@@ -481,6 +481,13 @@ def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, 
     assert "one of the two" in mistake(files, "checkpoint=some.ckpt")
     assert "eigen_nyu is for maps of 480x640" in mistake(files, "protocol=nyu_eigen")
     assert "protocol.crop" in mistake(files, "protocol.crop=middle")
+    for key in (
+        "image_size=[64,64]",
+        "protocol.flip=true",
+        "protocol=slide",
+        "protocol.scales=[2]",
+    ):
+        assert "no effect on predictions=DIR" in mistake(files, key)
 
 
 def test_the_log_says_what_a_protocol_cannot_see(evaluate, checkpoint, tmp_path, caplog):

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 
 import pytest
 
@@ -23,10 +24,10 @@ def log():
 
 
 def test_metrics_are_flat_sorted_and_valid_json(tmp_path):
-    write_json(tmp_path / "metrics.json", {"val/b": 1.5, "val/a": math.nan})
+    write_json(tmp_path / "metrics.json", {"val/b": 1.5, "val/a": math.nan, "val/c": -math.inf})
     text = (tmp_path / "metrics.json").read_text()
-    assert "NaN" not in text  # which is no JSON
-    assert list(json.loads(text).items()) == [("val/a", None), ("val/b", 1.5)]
+    assert not re.search("NaN|Infinity", text)  # which is no JSON
+    assert list(json.loads(text).items()) == [("val/a", None), ("val/b", 1.5), ("val/c", None)]
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.json"]
 
 
