@@ -146,11 +146,13 @@ def _by_names(root: Path, paths: Sequence[str], given: Mapping[str, Any]) -> lis
         if other := files[kind].get(key):
             pair = zip(Path(other).parts, Path(path).parts, strict=False)
             place = next(k for k, (a, b) in enumerate(pair, 1) if a != b)  # the folders that differ
-            both = [
-                f"data.{option}={Path(*Path(p).parts[:place]).as_posix()}" for p in (other, path)
-            ]
+            both = [Path(*Path(p).parts[:place]).as_posix() for p in (other, path)]
+            remedy = " or ".join(f"data.{option}={folder}" for folder in both)
+            remedy = f"set {remedy}, or remove one"
+            if path in both:
+                remedy = "give photos and labels folders of their own, or remove one"
             fault = f"{other} and {path} are both {option} of one sample"
-            raise DataError(f"{root}: {fault}: set {' or '.join(both)}, or remove one")
+            raise DataError(f"{root}: {fault}: {remedy}")
         files[kind][key], splits[key] = path, split
     photos, maps = files["image"], {k: v for k, v in files.items() if v and k != "image"}
     held = [path for own in maps.values() for path in own.values()]

@@ -101,6 +101,15 @@ def test_flat_masks_serve_split_images(tmp_path):
     assert stems(segmentation(tmp_path, split="val")) == ["b"]
 
 
+def test_split_masks_divide_flat_images(tmp_path):
+    for i in range(12):
+        write(tmp_path / f"images/{i}.png", photo(i))
+        if i < 10:
+            write(tmp_path / f"masks/{'train' if i < 7 else 'val'}/{i}.png", ids())
+    train, val = (segmentation(tmp_path, split=split) for split in ("train", "val"))
+    assert (stems(train), stems(val)) == ([*"0123456"], [*"789"])
+
+
 def test_a_table_pairs_files_of_any_name(tmp_path):
     for i in range(4):
         write(tmp_path / f"rgb/{i}.png", photo(i))

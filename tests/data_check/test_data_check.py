@@ -15,9 +15,10 @@ from PIL import Image
 
 from dpt.config.build import make_dataset
 from dpt.config.compose import config_dir
-from dpt.data import Dataset, ScenesDataset
+from dpt.data import DataError, Dataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS, UNITS, likely_scale
+from dpt.data_check.detect import detect
 from dpt.data_check.propose import class_settings
 from dpt.data_check.registration import edge_scores, find_move
 from dpt.data_check.scan import Finding, Scan, read_records
@@ -797,3 +798,10 @@ def test_a_run_starts_with_them(train, dense_folder, tmp_path):
                 "data.depth=depth", "data.max_depth=10", "data.missing=skip",
                 "data.depth_scale=1e-6", "data.min_depth=0", "trainer.max_steps=1")  # fmt: skip
     assert "these look like millimetres" in (run / "log.txt").read_text()
+
+
+def test_photos_and_masks_of_one_name_in_one_folder(tmp_path):
+    for suffix in (".jpg", ".png"):
+        save(tmp_path / f"a{suffix}", np.zeros((8, 8), np.uint8))
+    with pytest.raises(DataError, match=r"a\.jpg and a\.png.*give photos and labels folders"):
+        detect(tmp_path, {})

@@ -162,7 +162,8 @@ class FileDataset(Dataset):
         if not others:
             raise DataError(
                 "data.unlabelled=true: every training image has labels: set data.labelled to the "
-                "number whose labels are used, or data.unlabelled to a folder of photos"
+                "number whose labels are used, data.missing=keep if some have none, or "
+                "data.unlabelled to a folder of photos"
             )
         return others
 

@@ -21,6 +21,7 @@ from dpt.data.formats.labels import LabelMap, LabelRule
 from dpt.files import DataError, few, missing_path
 from dpt.types import IGNORE_INDEX, DatasetInfo
 
+_SUFFIXES = {"labels": io.LABEL_SUFFIXES, "depth": io.DEPTH_SUFFIXES, "objects": io.LABEL_SUFFIXES}
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
 
 
@@ -110,32 +111,32 @@ class FolderDataset(FileDataset):
                 f"data.fractions has no effect: {folder} is the split {self.split}: leave it "
                 "out, or set data.images, labels and depth to folders to divide"
             )
-        kinds: dict[str, tuple[str | None, str, tuple[str, ...]]] = {
-            "labels": (self.labels, self.labels_name, io.LABEL_SUFFIXES),
-            "depth": (self.depth, self.depth_name, io.DEPTH_SUFFIXES),
-            "objects": (self.objects, self.objects_name, io.LABEL_SUFFIXES),
-        }
         maps: dict[str, dict[str, Any]] = {}
         stray: list[Path] = []
-        labelled: set[str] = set()
-        for kind, (template, name, suffixes) in kinds.items():
-            if template is None:
+        labelled, of_split = set[str](), set[str]()
+        for kind, suffixes in _SUFFIXES.items():
+            if (template := getattr(self, kind)) is None:
                 continue
+            option = f"data.{kind}_name"
             folder, own_maps = self._find(template, option=f"data.{kind}")
-            found = scan(folder, name, suffixes, option=f"data.{kind}_name")
+            found = scan(folder, getattr(self, f"{kind}_name"), suffixes, option=option)
             if found.keys().isdisjoint(keys):
                 closest = difflib.get_close_matches(keys[0], list(found)[:1000], n=1, cutoff=0)[0]
                 raise DataError(
-                    f"no image pairs with a file of {folder}: data.images_name and "
-                    f"data.{kind}_name reduce their names to {keys[0]} and {closest}: set "
-                    "both so that %stem is what they have in common"
+                    f"no image pairs with a file of {folder}: data.images_name and {option} reduce "
+                    f"their names to {keys[0]} and {closest}: set both so that %stem is what they "
+                    "have in common"
                 )
             maps[kind] = found
-            if kind != "objects" and not own_maps:
+            if own_maps:
+                of_split |= found.keys()
+            elif kind != "objects":
                 labelled |= found.keys()
             if own_maps or not own:  # else they may belong to another split's photos
                 stray += [path for key, path in found.items() if key not in photos]
-        if divided:
+        if divided and of_split:  # folders of labels tell the splits of one folder of photos
+            keys = [key for key in photos if key in of_split]
+        elif divided:
             keys = self.divide(photos, self.fractions, labelled or None)
         files = [Files(photos[k], **{kind: m.get(k) for kind, m in maps.items()}) for k in keys]
         return self._keep(files, stray)
