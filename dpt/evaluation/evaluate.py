@@ -147,6 +147,11 @@ def _score_checkpoint(
 ) -> tuple[Scorer, dict[str, Any]]:
     """A scorer that has seen a model's predictions, and notes for ``metrics.json``."""
     model = DPT.from_pretrained(cfg["checkpoint"])
+    if model.calibration is not None:
+        log.warning(
+            "the calibration of the model is not used: to score its metres, use dpt predict, then "
+            "dpt evaluate predictions=DIR"
+        )
     image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
     if image_size is not None:
         model.preprocessing = replace(model.preprocessing, image_size=image_size)

@@ -23,7 +23,7 @@ from dpt.evaluation.report import write_report
 from dpt.evaluation.scoring import Scorer, blocks_of
 from dpt.metrics import DepthMetrics, Protocol, SegmentationMetrics
 from dpt.objectives import ClassificationObjective, SegmentationObjective
-from dpt.types import IGNORE_INDEX, OutputSpec
+from dpt.types import IGNORE_INDEX, Calibration, OutputSpec
 
 PUBLISHED = {
     "nyu_eigen": (10.0, "eigen_nyu"),
@@ -494,6 +494,11 @@ def test_the_log_says_what_a_protocol_cannot_see(evaluate, checkpoint, tmp_path,
     caplog.set_level(logging.WARNING)
     run = evaluate(tmp_path, checkpoint, "protocol.max_depth=500")
     assert "the data leaves out depths beyond" in (run / "log.txt").read_text()
+    model = dpt.DPT.from_pretrained(checkpoint)
+    model.calibration = Calibration(scale=2.0, space="depth")
+    model.save_pretrained(tmp_path / "metres")
+    run = evaluate(tmp_path / "scores", tmp_path / "metres")
+    assert "the calibration of the model is not used" in (run / "log.txt").read_text()
 
 
 # ------------------------------------------------------------------------ blocks of images
