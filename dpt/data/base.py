@@ -121,11 +121,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Reads and checks ``limit`` samples (:meth:`some_indices`) before training starts.
 
         Returns:
-            A warning for every map without a usable pixel.
-
-        Raises:
-            DataError: a file cannot be read, sizes differ, class ids are out of range, or more
-                than half of the maps have no usable pixel.
+            A warning for each map without a usable pixel; DataError if more than half have none.
         """
         if len(self) == 0:
             raise DataError("the data set is empty")
@@ -137,12 +133,11 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
                 usable = bool(sample["valid"].any())
                 found["depth"].append("" if usable else self.explain_invalid_depth(index))
             if "labels" in sample:
-                has_labels = bool((sample["labels"] != IGNORE_INDEX).any())
-                usable = has_labels or self.info.has_only_things
+                known = bool((sample["labels"] != IGNORE_INDEX).any())
                 name = sample.get("name", f"sample {index}")
                 remark = f"every label pixel of {name} is ignored: check the labels, and "
                 remark += "data.ignore_index and data.label_map if the data has them"
-                found["labels"].append("" if usable else remark)
+                found["labels"].append("" if known or self.info.has_only_things else remark)
         for key, remarks in found.items():
             empty = [remark for remark in remarks if remark]
             if 2 * len(empty) > len(remarks):

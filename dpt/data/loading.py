@@ -95,14 +95,8 @@ def _collate(samples: Sequence[Sample], targets: Any) -> dict[str, Any]:
         batch["image"] = [as_tensor(i).permute(2, 0, 1) for i in images]
     for target in targets:
         for key, (fill, kind) in _MAPS.get(target, {}).items():
-            batch[key] = [
-                as_tensor(
-                    s[key].astype(kind, copy=False)
-                    if key in s
-                    else np.full(s["image"].shape[:2], fill, kind)
-                )
-                for s in values
-            ]
+            maps = [s[key] if key in s else np.full(s["image"].shape[:2], fill) for s in values]
+            batch[key] = [as_tensor(m.astype(kind, copy=False)) for m in maps]
         if target in _SCALARS:
             missing, dtype = _SCALARS[target]
             batch[target] = torch.tensor([s.get(target, missing) for s in values], dtype=dtype)
@@ -132,7 +126,6 @@ def make_loader(
 
     Args:
         dataset: raw samples; its caches are filled before workers are forked.
-        transform: ``TrainTransform`` or ``EvalTransform``.
         training: shuffle, give all ranks the same number of samples, stack maps, and drop a last,
             smaller batch unless it is the only one; else keep the order, pad nothing, list maps.
         batch_size: samples of one batch on this rank.

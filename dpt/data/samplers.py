@@ -61,19 +61,11 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
 def nearby_permutation(
     sizes: Sequence[int], *, window: int, random: np.random.Generator
 ) -> np.ndarray:
-    """A random order of the samples of shards that reads from few shards at a time.
+    """A random order of the samples of shards, int (sum(sizes),), that reads from few at a time.
 
     Shards are shuffled. Each sample of the shard at place p gets a random key in p ± window/2 (cut
-    at both ends); samples are sorted by key. At most ``window`` + 1 shards are then in use
-    at a time. If ``window`` is twice the number of shards, every order is equally likely.
-
-    Args:
-        sizes: samples of each shard; indices count through the shards.
-        window: shards in use at a time, at least 1.
-        random: the only source of randomness.
-
-    Returns:
-        A permutation of 0 .. sum(sizes) - 1, int (sum(sizes),).
+    at both ends); samples are sorted by key. At most ``window`` + 1 shards (``window`` is at least
+    1) are then in use at a time. If it is twice their number, every order is equally likely.
     """
     count = len(sizes)
     place = np.empty(count)

@@ -60,11 +60,7 @@ class Move:
 
 
 def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The mean photo gradient below the labels' edges for every scale and shift tried.
-
-    Args:
-        image: uint8 (H, W, 3) RGB.
-        edges: bool (H, W), from :func:`edge_map`.
+    """The mean photo gradient below the labels' edges, bool (H, W), for each scale and shift tried.
 
     Returns:
         float16 (len(SCALES), 2r+1, 2r+1): scale, shift downwards, shift to the right; r is
@@ -110,24 +106,15 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
 
 
 def edge_densities(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The edges of a photo and of its labels, small enough to keep for a data set.
-
-    Args:
-        image, edges: as in :func:`edge_scores`.
-
-    Returns:
-        float16 (2, 96, 128): strength of the photo's edges, density of the labels'.
-    """
+    """The strength of a photo's edges and the density of its labels' edges, small enough to keep
+    for a data set, float16 (2, 96, 128)."""
     maps = _gradient(image, _compared_size(edges)[1]), edges.astype(np.float32)
     small = [cv2.resize(m, _CELLS[::-1], interpolation=cv2.INTER_AREA) for m in maps]
     return np.stack(small).astype(np.float16)
 
 
 def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
-    """How well the edges of each map fit those of each photo.
-
-    Args:
-        photos, maps: (N, h, w), from :func:`edge_densities`; N > 2.
+    """How well the edges of each map fit those of each photo, (N, h, w) with N > 2.
 
     Returns:
         float32 (N, N): the correlation of map i with photo j, of what is not common to all, minus

@@ -96,11 +96,10 @@ def _spread(indices: Sequence[int], count: int) -> Sequence[int]:
 
 
 def _overview(scans: Sequence[Scan]) -> Table:
-    rows: list[list[html.Cell]] = []
-    for scan in scans:
-        unusable = sum(bool(record.faults) for record in scan.records)
-        counts = (len(scan.records), unusable, len(scan.masks), len(scan.maps))
-        rows.append([scan.split, *counts])
+    rows: list[list[html.Cell]] = [
+        [s.split, len(s.records), sum(bool(r.faults) for r in s.records), len(s.masks), len(s.maps)]
+        for s in scans
+    ]
     return "Samples", "", ["split", "samples", "unusable", "with mask", "with depth"], rows
 
 

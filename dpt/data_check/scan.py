@@ -14,24 +14,7 @@ from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.loading import read_in_order
-from dpt.data_check.measure import (
-    Depth,
-    Labels,
-    Objects,
-    Photo,
-    measure_depth,
-    measure_labels,
-    measure_objects,
-    measure_photo,
-)
-from dpt.data_check.registration import (
-    FEW_EDGES,
-    MAP_KINDS,
-    MapKind,
-    edge_densities,
-    edge_map,
-    edge_scores,
-)
+from dpt.data_check import measure, registration
 from dpt.files import printable
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX, Sample
@@ -75,14 +58,14 @@ class Record:
     index: int
     name: str
     faults: Sequence[Fault] = ()
-    photo: Photo | None = None
-    labels: Labels | None = None
-    depth: Depth | None = None
-    objects: Objects | None = None
+    photo: measure.Photo | None = None
+    labels: measure.Labels | None = None
+    depth: measure.Depth | None = None
+    objects: measure.Objects | None = None
     object_faults: Sequence[str] = ()
     class_id: int | None = None
-    edge_scores: dict[MapKind, np.ndarray] = field(default_factory=dict)
-    edges: dict[MapKind, np.ndarray] = field(default_factory=dict)  # of photo and map
+    edge_scores: dict[registration.MapKind, np.ndarray] = field(default_factory=dict)
+    edges: dict[registration.MapKind, np.ndarray] = field(default_factory=dict)  # of photo and map
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +85,15 @@ class Scan:
         return self.earlier[0] if self.earlier else self
 
     @property
-    def photos(self) -> list[tuple[Record, Photo]]:
+    def photos(self) -> list[tuple[Record, measure.Photo]]:
         return [(record, record.photo) for record in self.records if record.photo]
 
     @property
-    def masks(self) -> list[tuple[Record, Labels]]:
+    def masks(self) -> list[tuple[Record, measure.Labels]]:
         return [(record, record.labels) for record in self.records if record.labels]
 
     @property
-    def maps(self) -> list[tuple[Record, Depth]]:
+    def maps(self) -> list[tuple[Record, measure.Depth]]:
         return [(record, record.depth) for record in self.records if record.depth]
 
     @property
@@ -180,26 +163,26 @@ def record_of(dataset: Dataset, index: int, *, complete: bool) -> Record:
     if complete and "image" in sample:
         files = dataset.files(index)
         orientation = io.exif_orientation(files.image) if files else 1
-        record.photo = measure_photo(sample["image"], orientation=orientation)
+        record.photo = measure.measure_photo(sample["image"], orientation=orientation)
     if "labels" in sample:
-        record.labels = measure_labels(sample["labels"], outside=reading.outside)
+        record.labels = measure.measure_labels(sample["labels"], outside=reading.outside)
     if "objects" in sample:
         things = dataset.info.things
-        record.objects = measure_objects(sample["labels"], sample["objects"], things)
+        record.objects = measure.measure_objects(sample["labels"], sample["objects"], things)
         record.object_faults = dataset.object_faults(index) if complete else ()
     if "depth" in sample:
         rule, raw = dataset.depth_rule, reading.depth
-        record.depth = measure_depth(sample["depth"], sample["valid"], raw=raw, rule=rule)
+        record.depth = measure.measure_depth(sample["depth"], sample["valid"], raw=raw, rule=rule)
     if complete and not reading.faults:
         aligned = np.linspace(0, count - 1, min(count, ALIGNED)).astype(int)
-        for kind in [kind for kind in MAP_KINDS if kind in sample]:
-            edges = edge_map(sample, kind)
-            if np.count_nonzero(edges) < FEW_EDGES:
+        for kind in [kind for kind in registration.MAP_KINDS if kind in sample]:
+            edges = registration.edge_map(sample, kind)
+            if np.count_nonzero(edges) < registration.FEW_EDGES:
                 continue
             if index % (1 + count // COMPARED) == 0:
-                record.edges[kind] = edge_densities(sample["image"], edges)
+                record.edges[kind] = registration.edge_densities(sample["image"], edges)
             if index in aligned:
-                record.edge_scores[kind] = edge_scores(sample["image"], edges)
+                record.edge_scores[kind] = registration.edge_scores(sample["image"], edges)
     return record
 
 

@@ -22,22 +22,14 @@ _BLOCK = 4096  # bytes on disk of an empty file
 
 
 def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
-    """Unpacks an archive completely or not at all.
+    """Unpacks an archive (zip or tar) completely or not at all; returns the number of files.
 
     Members are unpacked to a hidden folder and moved at the end. A hidden marker file then records
     it, see :func:`is_unpacked`.
 
     Args:
-        archive: zip, or tar without compression or with gzip, bzip2 or xz.
         unpack: maps folders of the archive to folders below ``folder``; other members are left
             out. ``{"VOCdevkit/VOC2012": "."}`` drops two levels, ``{".": "."}`` unpacks everything.
-
-    Returns:
-        The number of files.
-
-    Raises:
-        DataError: the archive is damaged or holds none of the folders; a member is a link or a
-            device or leaves the folder; or the unpacked data is too large.
     """
     rules = {PurePosixPath(k).parts: v for k, v in unpack.items()}
     staging = folder.resolve() / f".{archive.name}.unpacking"

@@ -25,10 +25,9 @@ from dpt.types import DatasetInfo, Sample
 
 
 class PickledRows:
-    """Plain data of many samples, pickled into one block of bytes.
+    """Plain data of many samples, pickled into one block of bytes, which worker processes share.
 
-    Worker processes share its memory. Many objects would be copied into each of them page by page,
-    because reading an object writes its count of references.
+    Many objects would be copied into each of them, as reading one writes its reference count.
     """
 
     def __init__(self, rows: Iterable[Any]) -> None:
@@ -195,16 +194,12 @@ class FileDataset(Dataset):
         self, keys: Mapping[str, Path], fractions: Mapping[str, float] | None,
         labelled: Container[str] | None = None,
     ) -> list[str]:  # fmt: skip
-        """The keys of this split where no folder or list tells the splits apart.
+        """The keys (with the path of each) of this split where nothing tells the splits apart.
 
         Keys, or their groups, are ranked by a hash of their name and dealt out in the order of
-        ``fractions``: the same on every machine, and new files hardly move the others.
-
-        Args:
-            keys: with the path of each.
-            fractions: share of each split; None: :data:`FRACTIONS`.
-            labelled: the keys with labels; groups without any are divided separately, so that
-                every split gets its share of the labels. None: all.
+        ``fractions``: the same on every machine, and new files hardly move the others. Groups
+        without ``labelled`` keys are divided separately, so that every split gets its share of
+        the labels.
         """
         if self.folds is not None and self.split == "train":
             return list(keys)
@@ -247,12 +242,11 @@ class FileDataset(Dataset):
 
     def make_info(self) -> DatasetInfo:
         info = DatasetInfo(targets=())
-        if (depth := self.depth_rule) is not None:
+        if depth := self.depth_rule:
             info = DatasetInfo(("depth",), min_depth=depth.min_depth, max_depth=depth.max_depth)
-        if (labels := self.label_rule) is not None:
-            targets = (*info.targets, "labels")
-            names, palette = labels.class_names, labels.palette
-            info = replace(info, targets=targets, class_names=names, palette=palette)
+        if labels := self.label_rule:
+            targets, names = (*info.targets, "labels"), labels.class_names
+            info = replace(info, targets=targets, class_names=names, palette=labels.palette)
         return info
 
     def __len__(self) -> int:
@@ -381,9 +375,7 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
 def files_below(folder: Path, suffixes: Sequence[str] = ("",)) -> list[Path]:
     """The files of a folder and its sub-folders in order, without hidden ones.
 
-    Args:
-        folder: links to folders are followed, except to a folder that contains the link.
-        suffixes: of these files, in lower case; the default is all.
+    Links to folders are followed, except to a folder that contains the link.
     """
     found: list[Path] = []
     for parent, folders, files in os.walk(folder, followlinks=True):

@@ -389,9 +389,8 @@ def _random_shades(rng: Generator, hue: float, saturation: float, value: float) 
     """Two related colours (2, 3), the second one lighter."""
     dark = value * rng.uniform(0.45, 0.8)
     other = hue + rng.normal(0, 0.04)
-    return np.stack(
-        [_linear_rgb(hue, saturation, dark), _linear_rgb(other, saturation * 0.8, value)]
-    )
+    colors = _linear_rgb(hue, saturation, dark), _linear_rgb(other, saturation * 0.8, value)
+    return np.stack(colors)
 
 
 def _random_material(rng: Generator, look: Look, scale: float, gloss: float = 0.0) -> Material:

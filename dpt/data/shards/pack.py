@@ -44,13 +44,9 @@ def pack_split(
 
     Args:
         dataset: one split; its samples must be the same in every epoch.
-        folder: where to write; created.
         shard_size: size in bytes after which the next shard is started.
         shuffle: write the samples in a random order, the same in every run.
         skip_broken: leave out samples that cannot be read, with a warning.
-
-    Raises:
-        DataError: a sample cannot be read, the split is already packed, or the disk is full.
     """
     if dataset.changes_every_epoch:
         raise DataError(
@@ -67,9 +63,8 @@ def pack_split(
             "killed run left, or choose another out"
         )
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
-    indices = [int(index) for index in order]
     encode = partial(_encode, dataset, skip_broken)
-    encoded = read_in_order(encode, indices, num_workers=num_workers)
+    encoded = read_in_order(encode, [int(i) for i in order], num_workers=num_workers)
 
     def readable() -> Iterator[tuple[str, dict[str, bytes]]]:
         for key, parts in tracked(encoded, len(dataset), title=f"packing {split}"):
