@@ -10,6 +10,8 @@ from torch.distributed.nn.functional import all_gather
 
 from dpt.depthmath import at_least_float32
 
+ALONE = "contrastive loss: a batch needs two images: raise data.batch_size"
+
 
 def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
     """Symmetric cross-entropy of matching pairs (Radford et al. 2021, section 2.3, figure 3).
@@ -26,9 +28,14 @@ def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
 
     Returns:
         A scalar, at least 0.
+
+    Raises:
+        ValueError: there is one image only.
     """
     images, texts = at_least_float32(images), at_least_float32(texts)
     own, all_groups = gathered(groups)
+    if len(all_groups) == 1:
+        raise ValueError(ALONE)
     excluded = (groups[:, None] == all_groups).scatter(1, own[:, None], False) | (all_groups < 0)
     known = groups >= 0
     total = images.new_zeros(())
@@ -54,7 +61,7 @@ def nt_xent(projections: Tensor, *, temperature: float) -> Tensor:
         views = F.normalize(at_least_float32(projections), dim=-1).flatten(0, 1)
         own, everything = gathered(views)
         if len(everything) == (count := projections.shape[1]):
-            raise ValueError("contrastive loss: a step needs two images: raise data.batch_size")
+            raise ValueError(ALONE)
         rows, columns = own[:, None], torch.arange(len(everything), device=own.device)
         is_self = rows == columns
         is_positive = (rows // count == columns // count) & ~is_self

@@ -168,7 +168,8 @@ class Objective(nn.Module, ABC):
             return None
         truth = self.masked_truth(labels)
         prediction = self.predict(outputs[self.head], truth.shape[-2:])
-        return output_panel(photo, to_numpy(truth[0]), to_numpy(prediction[0]), output)
+        maps = truth[0].numpy(force=True), prediction[0].numpy(force=True)
+        return output_panel(photo, *maps, output)
 
     def masked_truth(self, labels: Batch) -> Tensor:
         """The target of one image with a batch axis, NaN outside its mask."""
@@ -263,10 +264,6 @@ def nearest(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Maps (1, [C], h, w) at ``size`` by nearest neighbour, as float."""
     flat = maps.float().flatten(0, -3)[None]
     return F.interpolate(flat, size=size, mode="nearest-exact").view(*maps.shape[:-2], *size)
-
-
-def to_numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
 
 
 def lower_is_better(objectives: Iterable[Objective]) -> set[str]:

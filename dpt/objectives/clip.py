@@ -22,8 +22,8 @@ class ClipObjective(Objective):
     as the right one in retrieval. Images without a caption count in zero-shot accuracy alone.
 
     Args:
-        dim, text_dim, text_depth, text_length, prompt: see :class:`dpt.nn.text.ClipHeadConfig`.
         class_names: names of the data's image-level classes, for zero-shot accuracy.
+        **head: settings of :class:`dpt.nn.text.ClipHeadConfig`.
     """
 
     head = "clip"
@@ -32,24 +32,10 @@ class ClipObjective(Objective):
     metrics: RetrievalMetrics
 
     def __init__(
-        self,
-        *,
-        dim: int = 128,
-        text_dim: int = 128,
-        text_depth: int = 2,
-        text_length: int = 128,
-        prompt: str = "a {}",
-        class_names: Sequence[str] = (),
-        weight: float = 1.0,
+        self, *, class_names: Sequence[str] = (), weight: float = 1.0, **head: Any
     ) -> None:
         super().__init__(weight=weight)
-        self.head_options = {
-            "dim": dim,
-            "text_dim": text_dim,
-            "text_depth": text_depth,
-            "text_length": text_length,
-            "prompt": prompt,
-        }
+        self.head_options = head
         self.class_names = tuple(class_names)
         self.metrics = RetrievalMetrics()
 

@@ -16,7 +16,7 @@ from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import PredictionKind, Protocol
-from dpt.objectives.base import Objective, Outputs, nearest, to_numpy
+from dpt.objectives.base import Objective, Outputs, nearest
 from dpt.types import Batch, OutputSpec
 from dpt.viz import depth_panel
 
@@ -137,7 +137,8 @@ class DepthObjective(Objective):
         truth, valid = self.truth(labels, 0)
         prediction = self.predict(outputs["depth"], truth.shape[-2:])
         metres, counted = self.metrics.in_metres(prediction, truth, valid)
-        return depth_panel(photo, *(to_numpy(maps[0]) for maps in (truth, counted, metres)))
+        maps = (values[0].numpy(force=True) for values in (truth, counted, metres))
+        return depth_panel(photo, *maps)
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
         """The median in place of the mean."""

@@ -12,6 +12,7 @@ from dpt.depthmath import at_least_float32
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
 from dpt.objectives.base import ClassObjective, Objective, Outputs, mean_guesses
 from dpt.types import NO_CLASS, Batch
+from dpt.validation import Share
 
 
 class ClassificationObjective(ClassObjective):
@@ -32,7 +33,7 @@ class ClassificationObjective(ClassObjective):
         *,
         num_classes: int,
         dropout: float = 0.0,
-        label_smoothing: float = 0.0,
+        label_smoothing: Share = 0.0,
         weight: float = 1.0,
     ) -> None:
         super().__init__(weight=weight)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32, masked_mean
 from dpt.metrics.image import RegressionMetrics
-from dpt.objectives.base import Objective, Outputs, to_numpy
+from dpt.objectives.base import Objective, Outputs
 from dpt.types import Batch, OutputSpec
 from dpt.viz import colorize_output, side_by_side
 
@@ -95,10 +95,9 @@ class InpaintingObjective(Objective):
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
     ) -> np.ndarray:
-        picture = colorize_output(
-            to_numpy(outputs["inpainting"][0].float()), output, limits=(0.0, 1.0)
-        )
-        hidden = to_numpy(labels["hidden"][0])[..., None]
+        colors = outputs["inpainting"][0].float().numpy(force=True)
+        picture = colorize_output(colors, output, limits=(0.0, 1.0))
+        hidden = labels["hidden"][0].numpy(force=True)[..., None]
         shown, painted = (np.where(hidden, new, photo) for new in (np.uint8(128), picture))
         captions = ("image", f"input, {hidden.mean():.0%} hidden", "prediction")
         return side_by_side([photo, shown, painted], captions)

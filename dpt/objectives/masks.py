@@ -16,7 +16,7 @@ from dpt.losses.masks import SetLoss
 from dpt.metrics.instances import InstanceMetrics
 from dpt.metrics.panoptic import PanopticMetrics
 from dpt.metrics.protocols import Protocol
-from dpt.objectives.base import Outputs, PixelClassObjective, nearest, to_numpy
+from dpt.objectives.base import Outputs, PixelClassObjective, nearest
 from dpt.segments import (
     OBJECT_IDS,
     SegmentMap,
@@ -87,6 +87,10 @@ class MaskObjective(PixelClassObjective):
     def make_metrics(self) -> Any:
         """The metrics of the classes."""
 
+    @abstractmethod
+    def score(self, outputs: Outputs, truth: Segments, size: tuple[int, int]) -> None:
+        """Updates the metrics with one image; ``size`` is that of its labels."""
+
     @classmethod
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {**super().from_data(data, settings), "things": data.info.things}
@@ -109,6 +113,13 @@ class MaskObjective(PixelClassObjective):
 
     def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         return batch["labels"][k][None], batch["objects"][k][None]
+
+    def update(self, outputs: Outputs, batch: Batch) -> None:
+        for k, labels in enumerate(batch["labels"]):
+            segments = self._segments(labels, batch["objects"][k])
+            if segments.known.any():
+                own = {name: output[k : k + 1] for name, output in outputs.items()}
+                self.score(own, segments, (labels.shape[-2], labels.shape[-1]))
 
     def segment_map(self, outputs: Outputs, size: tuple[int, int]) -> SegmentMap:
         """The predicted segments of one image at ``size``.
@@ -138,7 +149,9 @@ class MaskObjective(PixelClassObjective):
         spec = replace(output, class_names=names, palette=palette)
         counts = len(true.classes), len(found.classes)
         captions = f"truth, {counts[0]} segments", f"prediction, {counts[1]} segments"
-        return output_panel(photo, to_numpy(true.map.codes), to_numpy(found.codes), spec, captions)
+        return output_panel(
+            photo, true.map.codes.numpy(force=True), found.codes.numpy(force=True), spec, captions
+        )
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
         """:attr:`SegmentMap.codes`: of one sample its own, of several the most frequent class of
@@ -165,14 +178,8 @@ class PanopticObjective(MaskObjective):
     def make_metrics(self) -> PanopticMetrics:
         return PanopticMetrics(self.things, self.class_labels)
 
-    def update(self, outputs: Outputs, batch: Batch) -> None:
-        for k, labels in enumerate(batch["labels"]):
-            segments = self._segments(labels, batch["objects"][k])
-            if not segments.known.any():
-                continue
-            own = {name: output[k : k + 1] for name, output in outputs.items()}
-            found = self.segment_map(own, (labels.shape[-2], labels.shape[-1]))
-            self.metrics.update(found, segments)
+    def score(self, outputs: Outputs, truth: Segments, size: tuple[int, int]) -> None:
+        self.metrics.update(self.segment_map(outputs, size), truth)
 
 
 class InstanceObjective(MaskObjective):
@@ -184,23 +191,19 @@ class InstanceObjective(MaskObjective):
     def make_metrics(self) -> InstanceMetrics:
         return InstanceMetrics(self.class_labels)
 
-    def update(self, outputs: Outputs, batch: Batch) -> None:
-        for k, labels in enumerate(batch["labels"]):
-            segments = self._segments(labels, batch["objects"][k])
-            if not segments.known.any():
-                continue
-            size, output = (labels.shape[-2], labels.shape[-1]), outputs[self.head][k : k + 1]
-            if output.is_floating_point():
-                masks = resize(output.float(), size)[0]
-                found = instances(masks, outputs[f"{self.head}_classes"][k].float(), self.things)
-            else:
-                baseline = self.segment_map({self.head: output}, size)
-                places = torch.arange(len(baseline.classes), device=output.device)
-                masks = baseline.ids == places[:, None, None]
-                found = masks, baseline.classes, baseline.scores
-            crowd_classes = segments.crowds[segments.crowds >= 0].unique()
-            crowds = segments.crowds == crowd_classes[:, None, None]
-            masks = torch.cat([segments.masks, crowds])
-            classes = torch.cat([segments.classes, crowd_classes])
-            crowd = torch.arange(len(classes), device=classes.device) >= len(segments.classes)
-            self.metrics.update(*found, masks, classes, crowd)
+    def score(self, outputs: Outputs, truth: Segments, size: tuple[int, int]) -> None:
+        output = outputs[self.head]
+        if output.is_floating_point():
+            masks = resize(output.float(), size)[0]
+            found = instances(masks, outputs[f"{self.head}_classes"][0].float(), self.things)
+        else:
+            baseline = self.segment_map(outputs, size)
+            places = torch.arange(len(baseline.classes), device=output.device)
+            masks = baseline.ids == places[:, None, None]
+            found = masks, baseline.classes, baseline.scores
+        crowd_classes = truth.crowds[truth.crowds >= 0].unique()
+        crowds = truth.crowds == crowd_classes[:, None, None]
+        masks = torch.cat([truth.masks, crowds])
+        classes = torch.cat([truth.classes, crowd_classes])
+        crowd = torch.arange(len(classes), device=classes.device) >= len(truth.classes)
+        self.metrics.update(*found, masks, classes, crowd)

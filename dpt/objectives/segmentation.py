@@ -14,7 +14,7 @@ from dpt.functional import FEW_CLASSES, chunked_argmax, resize, upsample
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
-from dpt.objectives.base import Outputs, PixelClassObjective, mean_guesses, nearest, to_numpy
+from dpt.objectives.base import Outputs, PixelClassObjective, mean_guesses, nearest
 from dpt.segments import segments_of
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
 from dpt.viz import segmentation_panel
@@ -138,8 +138,8 @@ class SegmentationObjective(PixelClassObjective):
         ids = torch.where(ids < self.num_classes, ids, IGNORE_INDEX)  # files hold any number
         return segmentation_panel(
             photo,
-            to_numpy(truth[0]),
-            to_numpy(ids[0]).astype(np.uint8),
+            truth[0].numpy(force=True),
+            ids[0].numpy(force=True).astype(np.uint8),
             output.palette or self.palette,  # the model's own; files have none
             output.class_names or self.metrics.class_names,
         )

@@ -96,7 +96,7 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         step, progress = self.global_step, self.global_step / self.total_steps
-        batch = self.teacher.complete(batch, step=step, progress=progress)
+        batch = self.teacher.complete(batch, progress=progress)
         inputs, batch = self._prepare(batch, step=step)
         for head in self.model.heads.values():
             head.set_progress(progress)

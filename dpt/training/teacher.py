@@ -26,7 +26,7 @@ class Teacher:
     def update(self, model: nn.Module) -> None:
         """Called once per optimiser step, before the weights change."""
 
-    def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
+    def complete(self, batch: Batch, *, progress: float) -> Batch:
         """``batch`` with labels for images that have none; ``progress`` is the share of the run."""
         return batch
 
@@ -135,7 +135,7 @@ class SelfTeacher(MovingAverage):
         share = (1 - self.decay) * (1 + math.cos(math.pi * self.progress)) / 2
         return mean + share * (value - mean)  # lerp refuses whole numbers, BatchNorm's counters
 
-    def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
+    def complete(self, batch: Batch, *, progress: float) -> Batch:
         self.progress, views = progress, batch["views"]
         outputs = predict(self.average.module, views.flatten(0, 1))
         return {**batch, "teacher": outputs["dino_auxiliary"].unflatten(0, views.shape[:2])}
@@ -171,7 +171,7 @@ class AverageTeacher(MovingAverage):
         self.objectives = list(objectives.values())
         self.share, self.start = share, start
 
-    def complete(self, batch: Batch, *, step: int, progress: float) -> Batch:
+    def complete(self, batch: Batch, *, progress: float) -> Batch:
         if "weak" not in batch or progress < self.start:
             return batch
         rows, images = batch["unlabelled"], batch["weak"]

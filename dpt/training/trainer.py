@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
 from lightning.pytorch.loggers import Logger
 
 from dpt.config.objects import make
@@ -54,6 +54,8 @@ def make_trainer(
     callbacks = [make(c, f"callbacks.{name}", Callback) for name, c in wanted.items()]
     if "fsdp" in str(node["strategy"]) and any(isinstance(c, WeightAveraging) for c in callbacks):
         raise ValueError("callbacks.ema needs whole weights, but trainer.strategy=fsdp shards them")
+    if node["enable_checkpointing"] is None:  # Lightning would add a callback of its own
+        node["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
     trainer = build_trainer(**node, logger=loggers or False, callbacks=[*first, *callbacks, *last])
     if is_unset:

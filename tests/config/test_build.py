@@ -96,6 +96,11 @@ def test_a_class_count_other_than_the_datas(scenes):
         build.make_objectives(task(classification={**CLASSES, "num_classes": 99}), scenes)
 
 
+def test_a_value_out_of_range(scenes):
+    with pytest.raises(ValueError, match=r"task\.objectives\.classification\.label_smoothing=1\.5"):
+        build.make_objectives(task(classification={**CLASSES, "label_smoothing": 1.5}), scenes)
+
+
 def test_targets_that_the_data_lacks(scenes):
     scenes.info = DatasetInfo(targets=("depth",), max_depth=20.0)
     with pytest.raises(ValueError, match=r"task=mine needs class masks.*only depth maps.*data="):

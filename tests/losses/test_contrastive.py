@@ -52,6 +52,11 @@ def test_no_text_gives_zero_and_finite_gradients():
     assert not images.grad.any()
 
 
+def test_one_pair_teaches_nothing():
+    with pytest.raises(ValueError, match=r"raise data\.batch_size"):
+        contrastive_loss(*pairs(1), ALL[:1])
+
+
 def test_autocast_leaves_the_logits_in_float32():
     images, texts = pairs()
     with torch.autocast("cpu", torch.bfloat16):

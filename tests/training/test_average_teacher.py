@@ -72,7 +72,7 @@ def test_images_without_labels_get_those_of_the_average():
     )
     probability, ids = logits.softmax(1).max(1)
     ours.share = 0.25
-    after = ours.complete(before, step=3, progress=0.0)
+    after = ours.complete(before, progress=0.0)
     for key in ("labels", "depth", "valid"):
         assert torch.equal(after[key][:2], before[key][:2]), key
     assert before["unlabelled"].tolist() == [False, False, True, True]
@@ -95,10 +95,10 @@ def test_images_without_labels_get_those_of_the_average():
 def test_before_its_start_it_changes_nothing():
     ours, _ = teacher(start=0.5)
     before = batch()
-    assert ours.complete(before, step=3, progress=0.4) is before
+    assert ours.complete(before, progress=0.4) is before
     alone = batch(labelled=4)
     assert "weak" not in alone
-    assert ours.complete(alone, step=3, progress=0.9) is alone
+    assert ours.complete(alone, progress=0.9) is alone
 
 
 def test_the_average_follows_the_weights():

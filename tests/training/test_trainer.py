@@ -39,6 +39,10 @@ def test_a_run_validates_ten_times_unless_told_otherwise(settings, expected):
     assert trainer_of(80, **settings).val_check_interval == expected
 
 
+def test_without_the_callback_no_other_writes_checkpoints():
+    assert trainer_of().checkpoint_callbacks == []
+
+
 def test_every_rank_needs_a_batch():
     require_batches(trainer_of(), 5, 8)  # one process learns from a batch that is not whole
     require_batches(trainer_of(**TWO_RANKS), 15, 8)
