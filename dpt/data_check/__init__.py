@@ -34,11 +34,7 @@ log = logging.getLogger("dpt")
 def check_data(cfg: Mapping[str, Any]) -> None:
     """Checks splits of a data set and writes ``report.html`` and ``report.json``.
 
-    Args:
-        cfg: plain data, as in ``conf/data_check.yaml``.
-
-    Raises:
-        SystemExit: with code 1, if there are errors.
+    ``cfg`` is plain data (``conf/data_check.yaml``). Errors end the process with code 1.
     """
     started = time.monotonic()
     folder, data = Path(cfg["run_dir"]), cfg["data"]
@@ -65,11 +61,7 @@ def check_data(cfg: Mapping[str, Any]) -> None:
 
 
 def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Finding], list[Scan]]:
-    """Reads every sample of the splits of a configured data set and makes all checks.
-
-    Returns:
-        The findings, errors first, and the splits that could be read.
-    """
+    """The findings of all checks of the splits, errors first, and the splits that could be read."""
     settings = build.loader_settings(data)
     # unpaired files are findings, and must not stop the others from being read
     lenient = {"missing": "skip", "cache": False}

@@ -77,11 +77,8 @@ def measure_photo(image: np.ndarray, *, orientation: int = 1) -> Photo:
 
 
 def measure_labels(labels: np.ndarray, *, outside: dict[int, int]) -> Labels:
-    """Measures a uint8 (H, W) map of class ids.
-
-    ``outside`` counts the values of the file that are no class; in ``labels`` they are
-    IGNORE_INDEX.
-    """
+    """Measures class ids, uint8 (H, W), of a file with ``outside`` pixels of values that are no
+    class and IGNORE_INDEX here."""
     counts = np.bincount(labels.ravel(), minlength=256)
     counts[IGNORE_INDEX] -= sum(outside.values())
     triples = ordered = 0  # neighbours whose ids all differ; those with the middle id between

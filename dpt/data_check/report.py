@@ -64,6 +64,10 @@ def write_page(
 ) -> None:
     """Writes the page; ``augmented`` is the data set of the first scan, as training gets it."""
     by_split = {scan.split: scan for scan in scans}
+
+    def affected(f: Finding) -> list[Picture]:
+        return _sample_rows(by_split[f.split], _spread(f.indices, 3)) if f.indices else []
+
     indices = _spread([r.index for r in scans[0].records if not r.faults], 4)
     html.write_report(
         path,
@@ -72,14 +76,7 @@ def write_page(
         failed=has_errors(findings),
         summary=summary(findings),
         tables=_tables(scans),
-        findings=[
-            (
-                f,
-                _few(f.examples, 8),
-                f.indices and _sample_rows(by_split[f.split], _spread(f.indices, 3)),
-            )
-            for f in findings
-        ],
+        findings=[(f, _few(f.examples, 8), affected(f)) for f in findings],
         samples=_sample_rows(scans[0], indices),
         augmented=list(_augmented_rows(augmented, scans[0], indices)),
     )

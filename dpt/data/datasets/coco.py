@@ -74,8 +74,7 @@ class CocoDataset(FileDataset):
     pixels without a segment are unlabelled.
 
     Args:
-        images: folder of the images; ``%split`` stands for the split's name on disk.
-        annotations: the JSON file.
+        images, annotations: folder and JSON file, where ``%split`` is the split's name on disk.
         masks: of the panoptic format: folder of the PNG files; None is the JSON file's path
             without its suffix.
         split_names: the splits' names on disk, where they differ.

@@ -38,7 +38,7 @@ class HypersimDataset(FileDataset):
     """The released frames of the official split whose scenes are on disk.
 
     ``depth_meters`` files hold the distance to the camera's centre; samples hold depth along the
-    optical axis, as in every other data set.
+    optical axis.
 
     Args:
         root: the folder of the scenes (``ai_001_001``, ...) and of the split table.

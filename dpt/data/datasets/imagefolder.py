@@ -67,9 +67,7 @@ class ImageTableDataset(FileDataset):
         table: the CSV file, with a header line. ``%split`` stands for the split; without it the
             splits share one table, by ``fractions``.
         images: folder of the images in the table; ``%split`` stands for the split.
-        image_column, value_column: headers of the image names and of the numbers.
         caption_column: header of the captions (``task=clip``), which replace the numbers.
-        fractions: each split's share of a table without ``%split``.
     """
 
     table: str = "labels_%split.csv"

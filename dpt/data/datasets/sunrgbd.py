@@ -35,11 +35,9 @@ class SunRgbdDataset(FileDataset):
     ``SUNRGBD2Dseg.mat``, in the order of ``SUNRGBDMeta.mat``; one is read at a time.
 
     Args:
-        root: the folder of ``SUNRGBD`` and ``SUNRGBDtoolbox``.
         split: ``train``; ``val`` or ``test`` for the official test frames.
         depth: ``depth`` for the measured maps, ``depth_bfx`` for those that the authors filled.
         labels: also read 37 classes if the toolbox's ``Metadata`` exists.
-        class_names: of the 37 classes, the toolbox's ``seg37list``.
     """
 
     depth: Literal["depth", "depth_bfx"] = "depth"

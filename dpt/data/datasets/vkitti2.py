@@ -20,7 +20,6 @@ class VirtualKitti2Dataset(FileDataset):
     """``SceneXX/VARIATION/frames/{rgb,depth,classSegmentation}/Camera_N/`` as in the archives.
 
     Args:
-        scenes: the scenes of each split.
         variations: ``clone``, ``fog``, ``15-deg-left``, ...; None for all.
         cameras: ``Camera_0`` (left) and ``Camera_1``.
         labels: also read the 14 classes if their archive was unpacked.

@@ -36,11 +36,9 @@ class DepthRule:
             raise DataError(f"data.min_depth={self.min_depth} must lie in {limits} (metres)")
 
     def __call__(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Converts stored values (H, W).
+        """Depth, float32 (H, W) in metres, 0 where invalid, and valid, bool (H, W).
 
-        Returns:
-            depth, float32 (H, W) in metres, 0 where invalid; valid, bool (H, W). NaN, infinity and
-            values not above zero are always invalid.
+        NaN, infinity and values not above zero are always invalid.
         """
         values = raw if self.decode is None else self.decode(raw)
         inverse = round(1.0 / self.scale)

@@ -96,8 +96,7 @@ def read_depth(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Depth, float32 (H, W) in metres, 0 where invalid, and its validity, bool (H, W).
 
-    See :func:`read_raw_depth` for ``key`` and :class:`DepthRule` for ``scale``, ``invalid``,
-    ``min_depth`` and ``max_depth``.
+    :func:`read_raw_depth` explains ``key``, :class:`DepthRule` ``scale`` and the other options.
     """
     return DepthRule(scale=scale, **rule)(read_raw_depth(path, key=key))
 
@@ -301,10 +300,7 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
-    """Pixels by OpenCV with ``flags``, after a check that the file is complete.
-
-    They are upright only if ``flags`` lack ``cv2.IMREAD_IGNORE_ORIENTATION``.
-    """
+    """Pixels by OpenCV with ``flags``, after a check that the file is complete."""
     if data.startswith(_JPEG_START):
         # search after the last scan: an embedded thumbnail has an end mark of its own
         scan = 0 if data.endswith(_JPEG_END) else data.rfind(_JPEG_SCAN)
@@ -317,8 +313,8 @@ def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
     if image is None:
         raise DataError(f"{path}: not a picture that can be decoded, or damaged: {AGAIN}")
     if data[:2] in _TIFF_STARTS and flags & cv2.IMREAD_IGNORE_ORIENTATION:
-        turn = _AS_STORED.get(_tiff_tags(io.BytesIO(data)).get(_ORIENTATION, 1))
-        return image if turn is None else np.ascontiguousarray(turn(image))
+        orientation = _tiff_tags(io.BytesIO(data)).get(_ORIENTATION, 1)
+        image = np.ascontiguousarray(_AS_STORED.get(orientation, np.asarray)(image))
     return image
 
 

@@ -42,7 +42,6 @@ class ScenesDataset(Dataset):
 
     Args:
         split: ``train``, ``val`` or ``test``; they share no image.
-        length: number of images.
         size: (H, W) of the images in pixels.
         seed: another seed gives other images.
     """

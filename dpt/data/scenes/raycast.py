@@ -1,11 +1,9 @@
 """Exact ray casting of simple solids with NumPy: visible surfaces and shadows.
 
 World axes: x and y on the ground, z up, metres. Every solid is an affine image of a unit solid
-(box, ball, cylinder or cone in [-1, 1]³), so a ray is mapped to the unit frame and intersected
-there; the ray parameter does not change. Camera rays advance one metre along the optical axis per
-unit of that parameter, so it is the z-depth. Callers silence floating-point warnings.
-
-Legend: N rays or points, arrays are (3, N) float32.
+(box, ball, cylinder or cone in [-1, 1]³), in whose frame rays are intersected; the ray parameter
+does not change. Camera rays advance one metre along the optical axis per unit of that parameter, so
+it is the z-depth. Callers silence floating-point warnings. Arrays of N rays are (3, N) float32.
 """
 
 from __future__ import annotations

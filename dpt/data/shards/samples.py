@@ -67,11 +67,7 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
 
 
 def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
-    """The inverse of :func:`encode_sample`, without ``index``.
-
-    Raises:
-        DataError: naming ``source``, if a part is missing or damaged.
-    """
+    """The inverse of :func:`encode_sample`, without ``index``; errors name ``source``."""
     images = [name for name in parts if name not in _OTHERS]
     if len(images) != 1:
         raise DataError(f"{source}: has {len(images)} images, expected one: pack the data again")
