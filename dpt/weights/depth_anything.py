@@ -1,25 +1,22 @@
 """DPTs over DINOv2: Depth Anything v1 and v2, and DINOv2's own depth heads.
 
-Depth Anything is a ``.pth`` of its authors or a folder of transformers. The final LayerNorm of its
-encoder runs on every feature level, and its decoder ignores the CLS token. A folder's config holds
-all sizes. A ``.pth`` holds tensors alone:
+Depth Anything is a folder of transformers, whose config holds all sizes, or a ``.pth`` of its
+authors, which holds tensors alone:
 
 - sizes come from shapes, with 64 channels per head and LayerNorm eps 1e-6.
-- v1 and v2 have the same tensors and differ in the feature levels: v1 takes the last four blocks,
-  v2 blocks spread over the encoder. A file is v1 if it has the name of its release
-  (``depth_anything_vitl14``) or the hub config of v1's code; every other one is v2.
-- v2's metric models multiply a sigmoid by a largest depth that is not in the file. It is a number
-  under ``"max_depth"`` beside a wrapped state dict, or follows from the name, as in the releases:
-  ``hypersim`` (20 m) or ``vkitti`` (80 m). Any other name means relative depth.
+- v1 takes the last four blocks, v2 blocks spread over the encoder. A file is v1 if it has the name
+  of its release (``depth_anything_vitl14``) or the hub config of v1's code; every other one is v2.
+- the largest depth of v2's metric models is a number under ``"max_depth"`` beside a wrapped state
+  dict, or follows from the name, as in the releases: ``hypersim`` (20 m) or ``vkitti`` (80 m). Any
+  other name means relative depth.
 
-Away from the native grid the authors resize position embeddings by DINOv2's scale factor,
-transformers by size: each reader stores its own policy.
+Away from the native grid the authors resize position codes by DINOv2's scale factor, transformers
+by size: each reader stores its own policy.
 
 A head of DINOv2's hub (``dinov2_vits14_nyu_dpt_head.pth``) is read together with its backbone if
-that lies beside it under its released name (``dinov2_vits14_pretrain.pth``). A file with
-``backbone.*`` beside ``decode_head.*``, as its depther saves its state dict, is whole. The head
-reads levels before the final LayerNorm and gives relu(x) + 0.001 metres. Its depther also clips at
-10 m (NYU) or 80 m (KITTI); that number is in no file, and predictions here are not clipped.
+that lies beside it under its released name (``dinov2_vits14_pretrain.pth``); a file with
+``backbone.*`` beside ``decode_head.*`` is whole. The head gives relu(x) + 0.001 metres. Its depther
+also clips at 10 m (NYU) or 80 m (KITTI); that number is in no file, and nothing is clipped here.
 """
 
 from __future__ import annotations
@@ -114,11 +111,11 @@ class DepthAnything(Format):
 
     def recognises(self, source: Source) -> bool:
         if "model_type" in source.config:
-            return _is_folder(source)
+            return source.config["model_type"] == self.name
         return source.holds("pretrained.", SCRATCH)
 
-    def _read(self, source: Source) -> Checkpoint:
-        folder = _is_folder(source)
+    def read(self, source: Source) -> Checkpoint:
+        folder = "model_type" in source.config
         config = _folder_config(source) if folder else _file_config(source)
         unused = [*transformers.unused(config), FILE_MASK_TOKEN, f"{FILE_UNIT}1.*"]
         found = from_theirs(config, source.tensors, table(config, folder=folder), unused)
@@ -161,31 +158,23 @@ class DepthAnything(Format):
 
 
 def _gated(config: Config, prefix: str) -> Table:
-    """Rows of a gated MLP, which come before those of every encoder tensor."""
+    """Rows of a gated MLP."""
     rows = (("fc1", "w12"), ("fc2", "w3")) if config["encoder"]["swiglu"] else ()
     return [(f"encoder.blocks.{{i}}.mlp.{a}.*", f"{prefix}blocks.{{i}}.mlp.{b}.*") for a, b in rows]
 
 
 def table(config: Config, *, folder: bool) -> Table:
-    """Names in a folder, or in a ``.pth``."""
+    """Rows of a folder, or of a ``.pth``."""
     if not folder:
         return [*_gated(config, "pretrained."), *FILE_TABLE]
-    return [
-        *transformers.encoder_table(config),
-        *transformers.neck_table(),
-        ("heads.depth.*", "head.*"),
-    ]
-
-
-def _is_folder(source: Source) -> bool:
-    return source.config.get("model_type") == "depth_anything"
+    encoder, neck = transformers.encoder_table(config), transformers.neck_table()
+    return [*encoder, *neck, ("heads.depth.*", "head.*")]
 
 
 def _file_config(source: Source) -> Config:
     shapes = Shapes(source.tensors, "Depth Anything")
     encoder = shapes.vit("pretrained.")
-    path = source.path
-    num_blocks = encoder["num_blocks"]
+    path, num_blocks = source.path, encoder["num_blocks"]
     v1 = source.config or V1.search(path.name)
     if not (v1 or "v2" in path.name.lower()):
         log.warning("%s: read as Depth Anything v2; v1 needs its name, %s", path, V1.pattern)
@@ -197,6 +186,7 @@ def _file_config(source: Source) -> Config:
             '(80 m), or save it as {"model": tensors, "max_depth": metres}'
         )
     hidden = shapes.channels(f"{SCRATCH}output_conv2.0.weight")
+    projects = [shapes.channels(f"{HEAD}projects.{i}.weight") for i in range(4)]
     head: Config = {"kind": "relative", "hidden_channels": hidden}
     if max_depth is not None:
         head |= {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
@@ -213,9 +203,7 @@ def _file_config(source: Source) -> Config:
         },
         decoder={
             **DECODER,
-            "reassemble_channels": [
-                shapes.channels(f"{HEAD}projects.{i}.weight") for i in range(4)
-            ],
+            "reassemble_channels": projects,
             "fusion_channels": shapes.channels(f"{SCRATCH}layer1_rn.weight"),
         },
         preprocessing={**PREPROCESSING, "multiple_of": 14},
@@ -278,7 +266,7 @@ class Dinov2(Format):
         heads = (BLOCKS, "decode_head.conv_depth.", "decode_head.bn.")
         return not source.config and any(source.holds(head) for head in heads)
 
-    def _read(self, source: Source) -> Checkpoint:
+    def read(self, source: Source) -> Checkpoint:
         tensors = source.tensors
         released = HEAD_FILE.match(source.path.name)
         if released and not source.holds("backbone."):
@@ -301,6 +289,7 @@ def _dinov2_config(shapes: Shapes) -> Config:
             "side under their released names, such as dinov2_vits14_pretrain.pth, or in one file"
         )
     encoder = shapes.vit("backbone.")
+    projects = [shapes.channels(f"{BLOCKS}projects.{i}.conv.weight") for i in range(4)]
     return model_dict(
         "dpt_base",
         heads={
@@ -321,9 +310,7 @@ def _dinov2_config(shapes: Shapes) -> Config:
             "padding": "center",
         },
         decoder={
-            "reassemble_channels": [
-                shapes.channels(f"{BLOCKS}projects.{i}.conv.weight") for i in range(4)
-            ],
+            "reassemble_channels": projects,
             "fusion_channels": shapes.channels("decode_head.convs.0.conv.weight"),
             "batch_norm": False,
             "unit_bias": False,

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from dpt.files import few, reason
 from dpt.nn import Beit, TimmEncoder, VisionTransformer
-from dpt.nn.beit import offsets, resize_table
+from dpt.nn.beit import offsets, offsets_side, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
 from dpt.weights.files import from_hub, locate, open_source
 from dpt.weights.format import Config, Tensors, list_faults, naming
-from dpt.weights.formats import FORMATS, Native
+from dpt.weights.formats import Native, find_format
 
 Grid = tuple[int, int]
 State = dict[str, Tensor]
@@ -45,10 +45,10 @@ MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
 
 @dataclass
 class LoadReport:
-    """Use of a file's tensors in an encoder, or in a whole model: names of tensors and parts.
+    """Use of a file's tensors: names of tensors and parts.
 
     ``loaded`` counts encoder tensors; ``kept`` are the other parts that were loaded, except the
-    final layers listed in ``outputs``, which have another number of outputs.
+    layers listed in ``outputs``, which have another number of outputs.
     """
 
     source: str
@@ -92,9 +92,8 @@ def load_model_weights(
 ) -> LoadReport:
     """Loads the encoder, the decoder and the heads that ``model`` shares with another one.
 
-    The other one is given by ``config``, tensors and, for messages, its file. A part that only one
-    of the two has is left as it is, and so is a head's layer that differs only in its number of
-    outputs: a model for other classes.
+    The other one is given by ``config``, tensors and, for messages, its file. A head's layer that
+    differs only in its number of outputs is left as it is: a model for other classes.
 
     Raises:
         ValueError: a part that both have misses tensors, has further ones, or ones of another
@@ -107,10 +106,9 @@ def load_model_weights(
     outputs = {}
     for name in sorted(n for n in fitting if n.startswith("heads.") and n in wanted):
         shape, new, layer = fitting[name].shape, wanted[name].shape, name.rpartition(".")[0]
-        if shape != new and shape[1:] == new[1:]:  # another number of outputs
+        if shape != new and shape[1:] == new[1:]:
             outputs[layer] = f"{layer} ({shape[0]} to {new[0]})"
-            del wanted[name]
-            del fitting[name]
+            del wanted[name], fitting[name]
     if faults := list_faults(wanted, fitting):
         raise ValueError(f"{source}: another architecture: {faults}")
     encoder = model.get_submodule("encoder")
@@ -161,11 +159,8 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
     return report
 
 
-# Reading
-
-
 def _read(name: str) -> tuple[State, Grid | None]:
-    """Encoder tensors of any file, and the grid of their position embeddings if it is known."""
+    """Encoder tensors of any file, and the grid of their position codes if it is known."""
     if name.startswith(TIMM):
         import timm
 
@@ -180,12 +175,12 @@ def _read(name: str) -> tuple[State, Grid | None]:
     if prefixes and not Native().recognises(source):  # a ViT; of several, the teacher's
         prefix = min(prefixes, key=lambda p: (p != "", "teacher" not in p, len(p)))
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, None
-    for candidate in FORMATS:
-        if candidate.recognises(source):
-            checkpoint = candidate.read(source)
-            with naming(source.path):
-                return _encoder_tensors(checkpoint.tensors), _saved_grid(checkpoint.config)
-    return tensors, None
+    known = find_format(source)
+    if known is None:
+        return tensors, None
+    with naming(source.path):
+        checkpoint = known.read(source)
+        return _encoder_tensors(checkpoint.tensors), _saved_grid(checkpoint.config)
 
 
 def _encoder_tensors(state: Tensors) -> State:
@@ -195,16 +190,13 @@ def _encoder_tensors(state: Tensors) -> State:
 
 
 def _saved_grid(config: Config) -> Grid | None:
-    """The grid of the position embeddings of a saved model of ours."""
+    """The grid of the position codes of a model of ours."""
     encoder = config["encoder"]
     if encoder.get("kind") == "timm":
         return None
     height, width = encoder.get("image_size", (384, 384))
     patch = encoder.get("patch_size", 16)
     return height // patch, width // patch
-
-
-# Fitting
 
 
 def _rename(state: State, target: nn.Module, path: str | Path) -> State:
@@ -254,8 +246,7 @@ def _fit_tables(encoder: nn.Module, state: State, old: Grid | None, report: Load
     if not isinstance(encoder, Beit) or not names:
         return
     rows = state[names[0]].shape[0]
-    side = (math.isqrt(max(rows - 3, 0)) + 1) // 2
-    old = old or (side, side)
+    old = old or (offsets_side(rows - 3),) * 2
     if old != encoder.grid and math.prod(offsets(old)) + 3 == rows:
         policy = encoder.config.position_resize
         for name in names:

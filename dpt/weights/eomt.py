@@ -1,10 +1,10 @@
 """Folders of transformers' ``eomt`` (Kerssies et al. 2025): semantic, instance or panoptic.
 
-transformers' network takes only squares of ``image_size``; here the position codes are resized for
-other sizes. This project adds two keys to the config: ``head``, the head's name here, and
-``thing_ids``, the classes that are things. Without them, a model whose image processor splits
-images is semantic; one with 80 classes is of COCO's objects; one with 133 is of COCO's panoptic
-classes, of which the first 80 are things; any other is panoptic, and all its classes are things.
+This project adds two keys to the config: ``head``, the head's name here, and ``thing_ids``, the
+classes that are things. Without them, a model whose image processor splits images is semantic; one
+with 80 classes is of COCO's objects; one with 133 is of COCO's panoptic classes, of which the first
+80 are things; any other is panoptic, and all its classes are things. transformers takes only
+squares of ``image_size``; here position codes are resized for other sizes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Eomt(Format):
     def recognises(self, source: Source) -> bool:
         return source.config.get("model_type") == "eomt"
 
-    def _read(self, source: Source) -> Checkpoint:
+    def read(self, source: Source) -> Checkpoint:
         theirs = source.config
         encoder = read_keys(KEYS, theirs)
         if theirs.get("hidden_act", "gelu") != "gelu":
@@ -117,7 +117,7 @@ class Eomt(Format):
             "num_queries": theirs.get("num_queries", 200),
             "class_names": read_names(theirs),
         }
-        processor = source.processor.get("image_processor", source.processor)
+        processor = source.processor
         usual = "instance" if count == COCO_THINGS else "panoptic"
         name = theirs.get("head", "segmentation" if processor.get("do_split_image") else usual)
         if name == "segmentation":

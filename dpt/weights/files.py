@@ -35,7 +35,7 @@ class Source:
     Attributes:
         path: the file or folder.
         config: ``config.json`` of a folder, or empty.
-        processor: ``preprocessor_config.json`` or ``processor_config.json`` of a folder, or empty.
+        processor: settings of the image processor of a folder, or empty.
         content: content of the weight file, with its wrapper.
     """
 
@@ -56,8 +56,8 @@ class Source:
     def save(self) -> None:
         """Writes a folder with safetensors if there is a config, otherwise a file of tensors.
 
-        An older ``config.json`` is removed before its weights are replaced, and the new one is
-        placed last: no reader sees a mixture of two models.
+        No reader sees a mixture of two models: an older ``config.json`` is removed first, and the
+        new one is placed last.
         """
         # copies: safetensors refuses tensors that share memory
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.content.items()}
@@ -78,9 +78,8 @@ class Source:
 
 
 def open_source(path: str | Path) -> Source:
-    """Reads a file, or a folder with ``config.json`` and weights (one file or shards).
+    """Reads a file, a folder with ``config.json`` and weights (one file or shards), or a run's.
 
-    Of a run's folder it reads ``checkpoints/best.ckpt``, or ``last.ckpt`` if there is no best one.
     A file that is missing, damaged, or would execute code is a ValueError.
     """
     path = Path(path)
@@ -95,6 +94,7 @@ def open_source(path: str | Path) -> Source:
         )
     config = read_json(path / CONFIG_FILE)
     processor = next((read_json(path / n) for n in PROCESSOR_FILES if (path / n).is_file()), {})
+    processor = processor.get("image_processor", processor)  # nested in processor_config.json
     for name in (WEIGHTS_FILE, "pytorch_model.bin"):
         index = path / f"{name}.index.json"
         if (path / name).is_file():
@@ -116,10 +116,9 @@ def locate(path: str | Path, revision: str | None = None) -> Path:
 
 
 def from_hub(name: str, revision: str | None = None) -> Path:
-    """The folder of a repository ``user/name`` on the Hugging Face hub, downloaded.
+    """The downloaded folder of ``user/name`` on the Hugging Face hub at a branch, tag or commit.
 
-    ``revision`` is a branch, tag or commit. Raises ``ValueError`` without repository, permission or
-    network.
+    Without repository, permission or network it is a ValueError.
     """
     from huggingface_hub import snapshot_download
 
@@ -158,7 +157,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def unwrap(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a file, without a wrapper such as ``{"model": ..., "optimizer": ...}``."""
+    """The tensors of a file, without a wrapper such as ``{"model": ..., "epoch": ...}``."""
     for key in WRAPPERS:
         if isinstance(content.get(key), dict):
             content = content[key]
@@ -194,7 +193,7 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
 
 
 def check_archive(path: Path) -> None:
-    """Raises a ValueError if a file of ``torch.save`` is damaged, or would unpack to a larger size.
+    """Raises a ValueError if a file of ``torch.save`` is compressed or damaged.
 
     ``torch.load`` does not compare the checksums of the tensors.
     """

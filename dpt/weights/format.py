@@ -51,11 +51,10 @@ class Format(ABC):
     """A checkpoint format.
 
     Attributes:
-        name: of the format, as in ``dpt convert --to``.
-        encoders, heads: kinds of encoders and names of heads that can be written; no encoders in a
+        name: as in ``dpt convert --to``.
+        encoders, heads: kinds of encoders and names of heads that are written; no encoders in a
             format that is only read.
-        free: patterns of options that may change in writing, with a note or None. Every other
-            change is refused.
+        free: patterns of options that may change in writing, with a note or None.
         hint: for messages, how the format tells what depth means.
     """
 
@@ -76,14 +75,9 @@ class Format(ABC):
     def recognises(self, source: Source) -> bool:
         """Whether the file is in this format, by the names in it; never fails."""
 
-    def read(self, source: Source) -> Checkpoint:
-        """The model in the file; a damaged or unsupported one is a ValueError."""
-        with naming(source.path):
-            return self._read(source)
-
     @abstractmethod
-    def _read(self, source: Source) -> Checkpoint:
-        """``read`` with messages that do not name the file."""
+    def read(self, source: Source) -> Checkpoint:
+        """The model in the file; call it within :func:`naming`."""
 
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
         """Writes a model, and returns notes for its user.
@@ -105,7 +99,7 @@ class Format(ABC):
             self.refuse(f"cannot express encoder.kind={kind!r} (only {' or '.join(self.encoders)})")
         try:
             source = self._write(full, tensors, Path(path))
-            found = self._read(source)
+            found = self.read(source)
             read, wanted = resolve(found.config)
         except ValueError as error:
             self.refuse(f"cannot express this model: {error}")
@@ -148,9 +142,6 @@ def naming(path: str | Path) -> Iterator[None]:
     except Exception as error:  # of torch, timm, and of operations on values of the wrong type
         message = f"{path}: its configuration describes no model ({reason(error)})"
         raise ValueError(message) from error
-
-
-# Names of tensors
 
 
 @cache
@@ -198,8 +189,8 @@ def from_theirs(
 def to_theirs(state: Tensors, table: Table, deepest_unit: str) -> dict[str, Tensor]:
     """Our tensors under another format's names.
 
-    Zeros are added for the first residual unit of the deepest fusion block, which never runs;
-    ``deepest_unit`` is its name in the format, without the number at the end.
+    The first residual unit of the deepest fusion block, which never runs, gets zeros;
+    ``deepest_unit`` is its name in the format without the number.
     """
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
@@ -213,7 +204,7 @@ def to_theirs(state: Tensors, table: Table, deepest_unit: str) -> dict[str, Tens
 
 
 def resolve(config: Config) -> tuple[Config, Tensors]:
-    """A configuration with every option, and its tensors without values; nothing is allocated."""
+    """A configuration with every option, and its tensors without values."""
     full = ModelConfig.from_dict(config)
     tensors = full.outline().state_dict()
     return full.to_dict(), tensors
@@ -238,9 +229,6 @@ def _fault(wanted: Tensor, given: Tensor) -> str:
     return "" if given.isfinite().all() else "holds NaN or infinity"
 
 
-# Configurations
-
-
 class Shapes:
     """Shapes of the tensors of a file, for readers; one that is missing is a ValueError."""
 
@@ -253,19 +241,18 @@ class Shapes:
         return tuple(self.tensors[name].shape)
 
     def channels(self, name: str) -> int:
-        """Size of the first dimension."""
+        """Size of the first axis."""
         return self(name)[0]
 
     def count(self, prefix: str) -> int:
         """Number of items with tensors under ``prefix``, such as ``pretrained.blocks.``."""
-        names = (n for n in self.tensors if n.startswith(prefix))
-        return len({n.removeprefix(prefix).partition(".")[0] for n in names})
+        return len({n[len(prefix) :].split(".")[0] for n in self.tensors if n.startswith(prefix)})
 
     def vit(self, prefix: str) -> Config:
         """Arguments of our ViT for one under ``prefix``, with timm's or DINOv2's names.
 
-        Shapes do not tell the heads (64 channels each) or the LayerNorm eps (1e-6). The patches of
-        the hybrid, behind its CNN, are 16 pixels.
+        Not told by shapes: heads have 64 channels, the LayerNorm eps is 1e-6, and a hybrid's
+        patches have 16 pixels.
         """
         slots, dim = self(f"{prefix}pos_embed")[1:]
         if dim % 64:

@@ -17,15 +17,7 @@ from dpt.files import few
 from dpt.weights.depth_anything import DepthAnything, Dinov2
 from dpt.weights.eomt import Eomt
 from dpt.weights.files import CONFIG_FILE, WEIGHTS_FILE, Source, locate, open_source
-from dpt.weights.format import (
-    Checkpoint,
-    Config,
-    Format,
-    Tensors,
-    list_faults,
-    naming,
-    resolve,
-)
+from dpt.weights.format import Checkpoint, Config, Format, Tensors, list_faults, naming, resolve
 from dpt.weights.official import Official
 from dpt.weights.smp import Smp
 from dpt.weights.transformers import Transformers
@@ -45,7 +37,7 @@ class Native(Format):
             return CONFIG_KEY in source.content
         return "model_type" not in source.config and len(PARTS & set(source.config)) >= 2
 
-    def _read(self, source: Source) -> Checkpoint:
+    def read(self, source: Source) -> Checkpoint:
         if source.config:
             return Checkpoint(source.config, source.tensors)
         if "state_dict" not in source.content:
@@ -66,16 +58,20 @@ FORMATS: list[Format] = [
 WRITABLE = {f.name: f for f in FORMATS if f.encoders}
 
 
+def find_format(source: Source) -> Format | None:
+    """The format of a file or folder; None if it is of no known one."""
+    return next((f for f in FORMATS if f.recognises(source)), None)
+
+
 def _open(path: str | Path, revision: str | None = None) -> tuple[Format, Checkpoint]:
     source = open_source(locate(path, revision))
-    for candidate in FORMATS:
-        if candidate.recognises(source):
-            checkpoint = candidate.read(source)
-            with naming(path):
-                _, wanted = resolve(checkpoint.config)
-                if faults := list_faults(wanted, checkpoint.tensors):
-                    raise ValueError(f"does not fit its own configuration: {faults}")
-            return candidate, checkpoint
+    if known := find_format(source):
+        with naming(source.path):
+            checkpoint = known.read(source)
+            full, wanted = resolve(checkpoint.config)
+            if faults := list_faults(wanted, checkpoint.tensors):
+                raise ValueError(f"does not fit its own configuration: {faults}")
+        return known, Checkpoint(full, checkpoint.tensors, checkpoint.unused)
     if not source.config and (source.path.parent / CONFIG_FILE).is_file():
         raise ValueError(f"{path}: holds the weights alone: give its folder {source.path.parent}")
     found = sorted(map(str, source.content))
@@ -87,14 +83,13 @@ def _open(path: str | Path, revision: str | None = None) -> tuple[Format, Checkp
 
 
 def read(path: str | Path, *, revision: str | None = None) -> tuple[Config, dict[str, Tensor]]:
-    """Model configuration, and state dict with our names, of a file or folder in any format.
+    """Complete configuration, and state dict with our names, of a file or folder in any format.
 
-    ``path`` may be ``user/name`` on the Hugging Face hub, at ``revision``. The tensors fit the
-    configuration: a model built from it is as large as they are.
+    ``path`` may be ``user/name`` on the Hugging Face hub, at ``revision``.
 
     Raises:
         ValueError: missing, damaged, of no known format, of a model that is not supported, or the
-            tensors do not fit; every missing, unexpected or unfit one is listed.
+            tensors do not fit its configuration; every missing, unexpected or unfit one is listed.
     """
     _, checkpoint = _open(path, revision)
     return checkpoint.config, checkpoint.tensors

@@ -2,16 +2,14 @@
 
 A file holds tensors alone, bare or under ``"model"``, with the names of the timm that it pins. The
 rest is the recipe's: the feature levels are the ends of the quarters of the encoder; a ViT has 64
-channels per head, LayerNorm eps 1e-6 (Swin 1e-5) and bilinear resizing of position embeddings.
-Scale and shift of the metric NYU and KITTI models are in no file either: those two are recognised
-by the names of their releases.
+channels per head, LayerNorm eps 1e-6 (Swin 1e-5) and bilinear resizing of position codes. Scale and
+shift of the metric NYU and KITTI models are in no file: these are known by their released names.
 
-MiDaS v3.1: the number of heads is the number of columns of a table of position biases, or of rows
-of ``logit_scale``. The rows of that table tell BEiT's grid and Swin's windows. The masks of shifted
+MiDaS v3.1: heads are counted by the columns of a table of position biases, or the rows of
+``logit_scale``. The rows of that table tell BEiT's grid and Swin's windows; the masks of shifted
 windows tell SwinV2's windows and the image size of both Swins. The rest of a Swin is that of the
-released one that fits.
-MiDaS takes its Swins only at their own size; at other sizes they work as in transformers. Its
-resizing of BEiT's tables confuses rows and columns, which makes no difference on square grids.
+released one that fits. MiDaS takes its Swins only at their own size; at other sizes they work as in
+transformers. Its resizing of BEiT's tables confuses rows and columns: equal on square grids.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 
 from dpt.model_config import model_dict
+from dpt.nn.beit import offsets_side
 from dpt.weights.files import Source
 from dpt.weights.format import (
     Checkpoint,
@@ -99,7 +98,7 @@ class Official(Format):
     def recognises(self, source: Source) -> bool:
         return source.holds(MODEL, "scratch.")
 
-    def _read(self, source: Source) -> Checkpoint:
+    def read(self, source: Source) -> Checkpoint:
         shapes = Shapes(source.tensors, "official DPT")
         if BEIT in source.tensors:
             encoder = _beit(shapes)
@@ -194,11 +193,6 @@ def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:
     return {k: scaled(v) if k.startswith(cnn) and v.ndim == 4 else v for k, v in state.items()}
 
 
-def _side(count: int) -> int:
-    """Side w of a square with (2w - 1)² offsets between its cells."""
-    return (math.isqrt(max(count, 0)) + 1) // 2
-
-
 def _beit(shapes: Shapes) -> Config:
     dim, in_channels, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
     offsets, heads = shapes(BEIT)
@@ -212,7 +206,7 @@ def _beit(shapes: Shapes) -> Config:
         "mlp_ratio": shapes.channels(f"{block}mlp.fc1.weight") / dim,
         "qkv_bias": f"{block}attn.q_bias" in shapes.tensors,
         "norm_eps": 1e-6,
-        "image_size": [patch * _side(offsets - 3)] * 2,
+        "image_size": [patch * offsets_side(offsets - 3)] * 2,
         "patch_size": patch,
         "in_channels": in_channels,
         "out_indices": quarter_ends(num_blocks),
@@ -231,7 +225,7 @@ def _swin(shapes: Shapes) -> Config:
     else:
         tables = [shapes(f"{stage}0.attn.relative_position_bias_table") for stage in stages]
         found["num_heads"] = [heads for _, heads in tables]
-        found["window_size"] = _side(tables[0][0])
+        found["window_size"] = offsets_side(tables[0][0])
     mask = shapes.tensors.get(f"{stages[0]}1.attn_mask")  # (windows, cells, cells)
     if mask is not None:
         found["window_size"] = math.isqrt(mask.shape[1])

@@ -36,7 +36,7 @@ class Smp(Format):
             return source.config.get("_model_class") == "DPT" and "encoder_name" in source.config
         return "decoder.reassemble_blocks.0.project_to_feature_dim.weight" in source.tensors
 
-    def _read(self, source: Source) -> Checkpoint:
+    def read(self, source: Source) -> Checkpoint:
         shapes = Shapes(source.tensors, "smp")
         config = _config(source, shapes)
         total = shapes.count(f"{ENCODER}blocks.")

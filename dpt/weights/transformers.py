@@ -3,13 +3,9 @@
 Backbones, given by ``backbone_config``, are DINOv2, BEiT and SwinV2; over Swin, transformers' dpt
 itself fails. Tensor names are those on disk, which are stable; those in memory change.
 
-SwinV2 runs on timm's blocks. transformers pads a map to whole windows and then shifts it; timm
-shifts first, which mixes in rows of the far edge. ``pad_windows="before_shift"`` follows
-transformers. We pad an image before the network, transformers pads maps inside of it: outputs are
-equal if the image's sides are multiples of the deepest stride, 32.
-
-In this order: tables of tensor names; encoders and their configs (another one is an entry in
-``BACKBONES``); the format, with the config of a whole model; class names; image processors.
+SwinV2 runs on timm's blocks with ``pad_windows="before_shift"``, as in transformers. We pad an
+image before the network, transformers pads maps inside of it: outputs are equal if the image's
+sides are multiples of the deepest stride, 32.
 """
 
 from __future__ import annotations
@@ -38,10 +34,6 @@ from dpt.weights.official import restandardize
 
 RESAMPLE = {2: "bilinear_antialias", 3: "cubic_antialias", 4: "area"}  # by Pillow's constant
 PILLOW = {"bilinear": 2, "cubic": 3, "area": 4}
-
-
-# Names of tensors
-
 
 BLOCK, LAYER = "encoder.blocks.{i}", "backbone.encoder.layer.{i}"
 SWIN_BLOCK, SELF = "layers.{s}.blocks.{b}", "backbone.encoder.layers.{s}.blocks.{b}.attention.self"
@@ -320,7 +312,7 @@ class Transformers(Format):
     def recognises(self, source: Source) -> bool:
         return source.config.get("model_type") == "dpt"
 
-    def _read(self, source: Source) -> Checkpoint:
+    def read(self, source: Source) -> Checkpoint:
         config = _config(source)
         return from_theirs(config, source.tensors, _table(config), unused(config))
 
@@ -481,9 +473,6 @@ def _write_config(full: Config, dtype: torch.dtype) -> Config:
     return config
 
 
-# Class names
-
-
 def read_names(config: Config) -> list[str]:
     """The class names in a config; none if they are transformers' placeholders."""
     labels = config.get("id2label") or {}
@@ -495,9 +484,6 @@ def write_names(head: Config) -> Config:
     """The keys of a config that hold the class names of ``head``."""
     names = head["class_names"] or [f"LABEL_{i}" for i in range(head["num_classes"])]
     return {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
-
-
-# Image processors
 
 
 def read_pixels(processor: Config, mean: list[float], std: list[float]) -> Config:
@@ -512,7 +498,7 @@ def read_pixels(processor: Config, mean: list[float], std: list[float]) -> Confi
 
 def read_processor(source: Source, encoder: Config) -> Config:
     """Our preprocessing for a folder's image processor; sets ``encoder["padding"]`` if it pads."""
-    p = source.processor.get("image_processor", source.processor)  # nested in processor_config.json
+    p = source.processor
     size = p.get("size", 384)
     if isinstance(size, dict):
         size = [size.get("height"), size.get("width")]

@@ -245,6 +245,16 @@ def test_a_hub_name_is_fetched(saved, monkeypatch, tmp_path):
     assert convert("someone/depth", tmp_path / "copy", to="dpt").tensors == len(tensors)
 
 
+def test_a_converted_model_has_its_complete_configuration(saved, tmp_path):
+    model, folder = saved
+    convert(folder, tmp_path / "a.pt", to="official")
+    convert(tmp_path / "a.pt", tmp_path / "back", to="dpt")
+    found = json.loads((tmp_path / "back" / "config.json").read_text())
+    wanted = dpt.DPT.from_pretrained(tmp_path / "a.pt").config.to_dict()
+    assert found == wanted
+    assert found["encoder"].keys() == model.config.to_dict()["encoder"].keys()
+
+
 def test_the_users_own_folder_and_a_file_in_a_folder(saved, tmp_path, monkeypatch):
     model, folder = saved
     monkeypatch.setenv("HOME", str(tmp_path))
