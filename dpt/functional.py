@@ -91,13 +91,8 @@ def recompute(
     """``function(*inputs)``, keeping only ``inputs`` and captured tensors for backward.
 
     A linear layer or a convolution at the end of ``function`` is not computed again. Without
-    ``save_memory`` everything is kept.
-
-    Args:
-        function: takes ``inputs``.
-        inputs: tensors that are kept for backward.
-        random: whether ``function`` draws random numbers; recomputation then draws the same.
-        context: entered by every recomputation.
+    ``save_memory`` everything is kept. With ``random``, recomputation draws the same random
+    numbers; it runs within ``context``.
     """
     recomputes = save_memory
     if recomputes is None:
@@ -267,9 +262,7 @@ def chunked_cross_entropy(
         logits: float32 or float64 (B, K, h, w).
         labels: int64 (B, H, W).
         scale: float (B,).
-        class_weights: float (K,), or None.
-        ignore_index: label of pixels that do not count.
-        label_smoothing: in [0, 1].
+        class_weights, ignore_index, label_smoothing: as of ``F.cross_entropy``.
     """
     options: dict[str, Any] = {
         "weight": class_weights,

@@ -50,17 +50,14 @@ class DPT(parts.DPT):
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, revision: str | None = None) -> DPT:
-        """Loads a model of any known format; see :mod:`dpt.weights.formats`.
-
-        The model comes in evaluation mode. Nothing in a file is executed.
+        """Loads a model of any known format, in evaluation mode. No code in a file is executed.
 
         Args:
             path: a folder, a file, or ``user/name`` on the Hugging Face hub.
             revision: branch, tag or commit on the hub.
 
         Raises:
-            ValueError: the file is missing, damaged, of no known format, or does not fit its own
-                configuration; every missing, unexpected or unfit tensor is listed.
+            ValueError: as of :func:`dpt.weights.formats.read`.
         """
         config, state = read(path, revision=revision)
         model = cls(ModelConfig.from_dict(config))
@@ -80,11 +77,7 @@ class DPT(parts.DPT):
         return optimized(self, compiled=compiled)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors`` into ``folder``.
-
-        Raises:
-            ValueError: this is an optimised copy.
-        """
+        """Writes ``config.json`` and ``model.safetensors`` into ``folder``."""
         if self.predicts_only:
             raise ValueError("an optimised copy only predicts: save the model it was made of")
         Native().write(self.config.to_dict(), self.state_dict(), Path(folder).expanduser())

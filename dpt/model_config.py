@@ -34,10 +34,8 @@ from dpt.types import Calibration, Preprocessing
 from dpt.validation import to_plain, unknown_key, validate
 
 Plain = dict[str, Any]
-MAX_PARAMETERS = 10**10
-"""Of a model: the largest published DPT, over DINOv3's ViT-7B, has 7 billion."""
-MAX_TENSORS = 20_000
-"""Most parameter tensors of a model. The largest known models have a tenth of them."""
+MAX_PARAMETERS = 10**10  # the largest published DPT, over DINOv3's ViT-7B, has 7 billion
+MAX_TENSORS = 20_000  # of parameters; the largest known models have a tenth of them
 
 
 @dataclass
@@ -45,13 +43,12 @@ class ModelConfig:
     """What a model is made of.
 
     Attributes:
-        name: name of the model in logs and tables.
-        encoder: settings of the encoder; its class is chosen by ``kind``.
-        decoder: settings of the decoder, present even if no head uses it.
-        heads: settings of each head by its name, one of ``dpt.nn.HEADS``.
+        name: of the model in logs and tables.
+        encoder: its class is chosen by ``kind``.
+        decoder: present even if no head uses it.
+        heads: by name, one of ``dpt.nn.HEADS``.
         preprocessing: how images become inputs of the network.
-        calibration: how predicted depth becomes metres for :class:`dpt.Predictor`; None if it was
-            not calibrated.
+        calibration: how predicted depth becomes metres for :class:`dpt.Predictor`, or None.
         multiple_from_encoder: whether :meth:`build` sets ``preprocessing.multiple_of`` to the
             encoder's ``pad_multiple``.
     """
@@ -87,10 +84,8 @@ class ModelConfig:
         calibration = values.get("calibration")
 
         for key in ("in_channels", "in_chans"):  # the latter is timm's
-            if encoder.get(key, 3) != 3:
-                raise ValueError(
-                    f"{where}.encoder.{key}={encoder[key]}: must be 3, as images are RGB"
-                )
+            if (channels := encoder.get(key, 3)) != 3:
+                raise ValueError(f"{where}.encoder.{key}={channels}: must be 3, as images are RGB")
 
         def head(name: str, options: Any) -> HeadConfig:
             kind = _choose(HEADS, name, f"{where}.heads")
@@ -115,10 +110,7 @@ class ModelConfig:
         return values
 
     def build(self) -> tuple[Encoder, Decoder | None, dict[str, Head]]:
-        """Encoder, decoder and heads, randomly initialised; every ``auto`` becomes its value.
-
-        They are built by :meth:`outline` first. Errors as there.
-        """
+        """Encoder, decoder and heads, randomly initialised; every ``auto`` becomes its value."""
         self.outline()
         return self._build()
 
@@ -209,9 +201,8 @@ def model_dict(
         name: one of :func:`list_models`.
         heads: settings of each head by its name, see ``dpt.nn.HEADS``.
         encoder, decoder, preprocessing: overrides of each part. An encoder of another ``kind``
-            replaces the encoder of the table.
-        **overrides: settings of encoder or decoder by name alone, such as ``patch_size=8`` or
-            ``readout="add"``.
+            replaces that of the table.
+        **overrides: of encoder or decoder, such as ``patch_size=8`` or ``readout="add"``.
     """
     if name not in _tables():
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")

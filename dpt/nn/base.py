@@ -46,13 +46,10 @@ class Encoder(nn.Module):
     def later_block(
         self, index: int, tokens: Tensor, *, visible: Tensor | None, grid: tuple[int, int]
     ) -> Tensor:
-        """Runs one of the blocks after the last level: (B, T, D) to (B, T, D).
+        """Runs block ``index`` after the last level, from 0: (B, T, D) to (B, T, D).
 
-        Args:
-            index: of the block, 0 after the last level.
-            tokens: those of a head, then the P + g·g' of the last level.
-            visible: bool (B, 1, T, T), False where a token must not attend; None allows all.
-            grid: (g, g') of the patch tokens.
+        ``tokens`` are those of a head, then the P + g·g' of the last level, whose grid is (g, g').
+        ``visible``, bool (B, 1, T, T), is False where a token must not attend; None allows all.
         """
         raise NotImplementedError
 
@@ -79,8 +76,7 @@ class Features:
 
     Attributes:
         tokens: of every level, see :class:`dpt.types.Tokens`.
-        maps: output of each fusion block before it is upsampled, (B, F, h, w), deepest first;
-            built-in heads upsample them by :func:`dpt.functional.upsample_conv2d`.
+        maps: output of each fusion block before it is upsampled, (B, F, h, w), deepest first.
         sizes: (H, W) of each of ``maps`` after it is upsampled.
         encoder: for heads that run its later blocks.
     """
@@ -134,7 +130,7 @@ class Head(nn.Module):
     def predict(
         self, features: Features, size: tuple[int, int], *, small: bool = False
     ) -> dict[str, Tensor]:
-        """All outputs by the suffix of their name; ``""`` is the declared one.
+        """All outputs by the suffix of their name, ``""`` for the declared one.
 
         With ``small``, logits keep the size of :meth:`small_logits`.
         """

@@ -8,6 +8,7 @@ grid, N = h·w patch tokens, T = 1 + N with CLS first. Parameter names are timm'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import cast
 
@@ -24,8 +25,13 @@ Grid = tuple[int, int]
 
 
 def offsets(grid: Grid) -> Grid:
-    """Number of offsets between two rows, and between two columns, of a grid."""
+    """Number of offsets between rows, and between columns, of a grid."""
     return 2 * grid[0] - 1, 2 * grid[1] - 1
+
+
+def offsets_side(count: int) -> int:
+    """Side of the square grid with ``count`` = (2 · side - 1)² offsets between its cells."""
+    return (math.isqrt(max(count, 0)) + 1) // 2
 
 
 def offset_index(grid: Grid, *, device: torch.device) -> Tensor:

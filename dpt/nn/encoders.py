@@ -129,8 +129,8 @@ class HybridConfig(ViTConfig):
 class CnnVisionTransformer(VisionTransformer):
     """ViT over CNN features; levels are two stages of the CNN, at strides 4 and 8, then two blocks.
 
-    A subclass writes :meth:`make_patch_embed`, whose module has the ``stage_channels`` and returns
-    three maps: of the two stages and the embedding at stride 16.
+    The module of :meth:`make_patch_embed` has ``stage_channels``, and returns the maps of the two
+    stages and the embedding at stride 16.
     """
 
     patch_embed: Any
@@ -240,10 +240,7 @@ class StemConfig(ViTConfig):
 
 
 class StemVisionTransformer(CnnVisionTransformer):
-    """ViT over a small convolutional stem, which learns from few images without pretrained weights.
-
-    The stem has instance norm at stride 2 and batch norm after it.
-    """
+    """ViT over a small convolutional stem, which learns from few images."""
 
     config: StemConfig
 
@@ -263,16 +260,13 @@ class TimmConfig(EncoderConfig):
 
     Attributes:
         name: a timm model name, with or without a pretrained tag.
-        out_indices: four blocks (plain transformers) or stages (pyramids) whose outputs are
-            returned; ``auto`` takes blocks at a quarter, half, three quarters and the end, or the
-            last four stages.
-        num_later_blocks: number of blocks after the last of ``out_indices`` that a head runs, in
-            plain transformers only, see :class:`dpt.nn.ViTConfig`; ``out_indices=auto`` is then the
-            block before them.
+        out_indices: blocks (plain transformers) or stages (pyramids) whose outputs are returned;
+            ``auto`` takes the ends of the quarters, or the last four stages.
+        num_later_blocks: as of :class:`dpt.nn.ViTConfig`, in plain transformers only;
+            ``out_indices=auto`` is then the block before them.
         drop_path: rate at the last block.
-        pad_windows: when Swin and SwinV2 pad a map to whole windows: ``after_shift``, as timm, or
-            ``before_shift``, as Swin's authors and transformers. They differ on maps that are no
-            multiple of the window.
+        pad_windows: when Swin and SwinV2 pad maps that are no multiple of the window:
+            ``after_shift``, as timm, or ``before_shift``, as Swin's authors and transformers.
     """
 
     __pydantic_config__: ClassVar[Any] = {**STRICT, "extra": "allow"}

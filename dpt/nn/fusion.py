@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
@@ -23,9 +24,8 @@ class DecoderConfig:
     Attributes:
         reassemble_channels: channels of each level's map, shallow to deep; None keeps D and omits
             the Project step.
-        fusion_channels: output channels of the 3×3 convolution after Reassemble, and of all layers
-            after it.
-        readout: mode of Read on levels with a CLS token, see :class:`dpt.nn.reassemble.Read`.
+        fusion_channels: of the 3×3 convolution after Reassemble and of all layers after it.
+        readout: mode of :class:`dpt.nn.reassemble.Read` on levels with a CLS token.
         scales: ratio of each map's size to its token grid; each map is twice as large as the next.
             ``auto`` derives them from the encoder's strides (4, 2, 1, 1/2 for a plain ViT).
         batch_norm: BN in the residual units. ``auto``: only in models with a head for classes of
@@ -71,9 +71,7 @@ class ResidualConvUnit(nn.Module):
 
     def __init__(self, channels: int, *, batch_norm: bool, bias: bool) -> None:
         super().__init__()
-
-        def conv() -> nn.Conv2d:
-            return nn.Conv2d(channels, channels, kernel_size=3, padding=1, bias=bias)
+        conv = partial(nn.Conv2d, channels, channels, kernel_size=3, padding=1, bias=bias)
 
         def norm() -> nn.Module:
             return nn.BatchNorm2d(channels) if batch_norm else nn.Identity()
@@ -104,10 +102,7 @@ class Fusion(nn.Module):
         self, channels: int, *, batch_norm: bool, unit_bias: bool, deepest: bool = False
     ) -> None:
         super().__init__()
-
-        def unit() -> ResidualConvUnit:
-            return ResidualConvUnit(channels, batch_norm=batch_norm, bias=unit_bias)
-
+        unit = partial(ResidualConvUnit, channels, batch_norm=batch_norm, bias=unit_bias)
         self.rcu1 = None if deepest else unit()
         self.rcu2 = unit()
         self.project = nn.Conv2d(channels, channels, kernel_size=1)
@@ -122,9 +117,7 @@ class Fusion(nn.Module):
 class Decoder(nn.Module):
     """Token matrices to a feature map: reassemble each level, then fuse from deep to shallow.
 
-    Args:
-        config: settings with every ``auto`` replaced, see :meth:`DecoderConfig.resolve`.
-        encoder: whose tokens are decoded.
+    Every ``auto`` of ``config`` must be replaced, see :meth:`DecoderConfig.resolve`.
     """
 
     def __init__(self, config: DecoderConfig, encoder: Encoder) -> None:
@@ -140,10 +133,7 @@ class Decoder(nn.Module):
                 "for task=panoptic, instance and segmentation"
             )
         self.config = config
-
-        def conv(in_channels: int, *, bias: bool) -> nn.Conv2d:
-            return nn.Conv2d(in_channels, width, kernel_size=3, padding=1, bias=bias)
-
+        conv = partial(nn.Conv2d, out_channels=width, kernel_size=3, padding=1)
         self.reassemble = nn.ModuleList(
             Reassemble(
                 dim=dim,

@@ -16,13 +16,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32
-from dpt.functional import (
-    mean_over_processes,
-    norm_relu_conv2d,
-    resize,
-    upsample,
-    upsample_conv2d,
-)
+from dpt.functional import mean_over_processes, norm_relu_conv2d, resize, upsample, upsample_conv2d
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
 from dpt.nn.masks import QueryConfig, require_per_class
 from dpt.types import OutputSpec
@@ -119,7 +113,7 @@ class PanopticHeadConfig(QueryConfig):
     """Settings of a head that predicts a mask and a class for each query.
 
     Attributes:
-        things: for each class, whether its objects are told apart; otherwise it is one segment.
+        things: for each class, whether its objects are told apart.
         threshold, overlap: see :func:`dpt.segments.panoptic_segments`.
     """
 
@@ -269,10 +263,7 @@ class LinearSegmentationHead(Head):
 class ClassificationHeadConfig(HeadConfig):
     """Settings of a :class:`TokenHead` with logits (B, K) of the whole image.
 
-    Attributes:
-        num_classes: K.
-        dropout: before the linear map.
-        class_names: K names, or none.
+    ``dropout`` comes before the linear map; ``class_names`` are K or none.
     """
 
     num_classes: int = Field(ge=1)
@@ -341,11 +332,8 @@ class ContrastiveHeadConfig(HeadConfig):
 @register_head("dino")
 @dataclass(kw_only=True)
 class DinoHeadConfig(HeadConfig):
-    """Settings of an :class:`EmbeddingHead` whose projection is an MLP of three layers and the
-    cosines between its result and prototypes (Caron et al. 2021, appendix C).
-
-    Attributes:
-        num_prototypes: length of the projection (DINO: 65536).
+    """Settings of an :class:`EmbeddingHead` with the projection of DINO: an MLP of three layers,
+    and cosines to ``num_prototypes`` (DINO: 65536) vectors (Caron et al. 2021, appendix C).
     """
 
     num_prototypes: int = Field(1024, ge=2, le=2**20)
@@ -363,8 +351,7 @@ class CosineLinear(nn.Linear):
 
 
 class Standardize(nn.Module):
-    """Subtracts the mean of each feature of (B, E) over the batches of all processes and divides by
-    the standard deviation. Each process must have equally many rows.
+    """Standardises each feature of (B, E) over the batches of all processes, which have equal B.
 
     Synchronised BatchNorm without weights and running averages; it also works on CPUs.
     """
@@ -380,8 +367,8 @@ class EmbeddingHead(Head):
     """The normalised CLS token (B, D), and in training its projection (B, E) as auxiliary output.
 
     If the encoder has no CLS token, the mean of the patch tokens replaces it. The projection is an
-    MLP with a :class:`Standardize` after each hidden layer, as in SimCLR and MoCo v3. Without it
-    the projections of all images are nearly equal at first, and short runs of DINO learn nothing.
+    MLP with a :class:`Standardize` after each hidden layer, as in SimCLR and MoCo v3: without it
+    all projections are nearly equal at first, and short runs of DINO learn nothing.
     """
 
     uses_decoder = False

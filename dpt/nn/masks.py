@@ -71,12 +71,11 @@ class QueryConfig(HeadConfig):
 class QueryHead(Head):
     """Base class of the two mask heads: turns the predictions of each layer into outputs.
 
-    An output of kind ``masks`` holds the last layer's mask logits, (B, Q, H, W), and a second
-    output, ``<name>_classes``, its class logits, (B, Q, K + 1). An output of kind ``logits`` holds
-    the logarithms of class scores, (B, K, H, W), see :func:`semantic_scores`. In training
-    ``<name>_masks`` (B, L, Q, h, w) and ``<name>_classes`` (B, L, Q, K + 1) hold the predictions of
-    all L layers, shallow to deep: the loss is the sum over layers (deep supervision).
-    ``<name>_auxiliary`` (B, K, h, w) holds class logits of pixels, if the head has them.
+    An output of kind ``masks`` holds the last layer's mask logits, (B, Q, H, W), and a second one,
+    ``<name>_classes``, its class logits, (B, Q, K + 1). An output of kind ``logits`` holds the
+    :func:`semantic_scores`, (B, K, H, W). In training ``<name>_masks`` (B, L, Q, h, w) and
+    ``<name>_classes`` (B, L, Q, K + 1) hold the predictions of all L layers, shallow to deep, for
+    deep supervision, and ``<name>_auxiliary`` (B, K, h, w) class logits of pixels, if any.
     """
 
     flat: ClassVar[frozenset[str]] = frozenset({"_classes"})
@@ -139,8 +138,7 @@ class MaskHead(QueryHead):
     0.5, or to all tokens if there are none (masked attention, Cheng et al. 2022, section 3.2.1).
     Two additions to the paper speed up training from scratch: position codes are added to the map
     whose product with the mask embeddings gives the masks, and each pixel has class logits, whose
-    mean over a query's mask is added to the class logits of the query. D is the number of channels
-    of the map.
+    mean over a query's mask is added to the class logits of the query. D are the map's channels.
     """
 
     def __init__(self, config: QueryConfig, encoder: Encoder, dim: int, output: OutputSpec) -> None:
@@ -201,8 +199,7 @@ class EoMTHead(QueryHead):
 
     In training the attention of these blocks is masked: a query attends to the patches where its
     mask, predicted before the block, is above 0.5. The share of queries whose attention is masked
-    decreases from 1 to 0, block after block, so that prediction needs no masks (section 3.3), see
-    :meth:`set_progress`. The head runs the encoder's ``num_later_blocks`` last blocks.
+    decreases from 1 to 0, block after block, so that prediction needs no masks (section 3.3).
     """
 
     uses_decoder = False

@@ -105,16 +105,10 @@ class DecoderLayer(nn.Module):
 class TokenDecoder(nn.Module):
     """Decoder layers whose queries attend to the tokens of an encoder.
 
-    Each layer takes the output of the previous one as its queries. With ``num_queries=None`` the
-    first layer takes the encoder's tokens, so that there is an output token for each of them.
-    Otherwise it takes learnable tokens with learnable position codes (object queries, Carion et al.
-    2020), whose outputs are a set.
-
-    Args:
-        dim: D.
-        memory_dim: M; equal to ``dim`` without learnable queries.
-        num_layers, num_heads: decoder layers, and heads of each attention.
-        num_queries: number of learnable queries, or None.
+    The queries of the first layer are ``num_queries`` learnable tokens with learnable position
+    codes (object queries, Carion et al. 2020), whose outputs are a set; or, if that is None, the
+    encoder's tokens, so that there is an output token for each of them and D must be M. Each
+    further layer takes the output of the previous one.
     """
 
     def __init__(

@@ -40,10 +40,9 @@ def augmented(
 ) -> Model:
     """``model`` with the requested augmentations; ``model`` itself if none is requested.
 
-    If all are requested, the sliding window runs over every scale of every image and of its mirror
-    image, as in mmsegmentation. Arguments are those of the functions below. ``specs`` is
-    ``dpt.DPT.outputs``; ``window=None`` predicts whole images; ``stride=None`` is two thirds of
-    the window.
+    The sliding window runs over every scale of every image and of its mirror image, as in
+    mmsegmentation. Arguments are those of the functions below; ``specs`` is ``dpt.DPT.outputs``,
+    ``stride=None`` two thirds of the window.
     """
     if flip or window is not None or tuple(scales) != (1.0,):
         require_positions(specs)
@@ -97,14 +96,10 @@ def multi_scale(
     multiple_of: int = 1,
     resize: OutputResize = "bilinear_aligned",
 ) -> Outputs:
-    """Mean of the predictions for the images at several sizes, each resized to (H, W) first.
+    """Mean of the predictions for several sizes of the images, each first resized to (H, W).
 
-    Each size is interpolated from ``images``: scales above 1 add no detail of the original photo.
-
-    Args:
-        scales: factors of both sides.
-        multiple_of: sides are rounded to multiples of this many pixels.
-        resize: how predictions are resized to the size of ``images``.
+    The sides are those of ``images`` times each of ``scales``, rounded to ``multiple_of`` pixels.
+    Scales above 1 add no detail of the original photo.
     """
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={list(scales)}: must be factors above 0, as [0.75, 1.0, 1.25]")
@@ -139,13 +134,9 @@ def slide(
 ) -> Outputs:
     """Predictions for windows, averaged where these overlap; logits themselves are averaged.
 
-    As in mmsegmentation: windows start every ``stride`` pixels, the last ones are moved back
-    inside the image, and an image smaller than the window is predicted whole. Outputs that are not
-    dense are averaged over all windows.
-
-    Args:
-        window: [h, w] in pixels of ``images``.
-        stride: [h, w] in pixels, at most the window.
+    As in mmsegmentation: windows (h, w) start every ``stride`` (h, w) pixels, the last ones are
+    moved back inside the image, and an image smaller than the window is predicted whole. Outputs
+    that are not dense are averaged over all windows.
     """
     if min(*window, *stride) < 1 or stride[0] > window[0] or stride[1] > window[1]:
         raise ValueError(

@@ -86,10 +86,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(B, T, D) to the same.
 
-        Args:
-            norm: applied to the tokens first; the backward pass may recompute its output.
-            bias: (1, heads, T, T), added to the scaled scores; or bool, False where a token must
-                not attend.
+        ``norm`` is applied to the tokens first. ``bias``, (1, heads, T, T), is added to the scaled
+        scores; or it is bool, False where a token must not attend.
         """
         q, k, v = self.split_heads(self.project_qkv(tokens_BTD, norm))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
@@ -165,8 +163,8 @@ class ViTConfig(EncoderConfig):
         layer_scale: initial gain of LayerScale; None: no LayerScale.
         drop_path: rate of the last of ``num_blocks``; it grows linearly from 0 at the first.
         out_indices: zero-based blocks whose outputs are returned, ascending.
-        num_later_blocks: number of blocks after the last of ``out_indices``, run by a head (EoMT).
-            The LayerNorm then follows these blocks, and the returned tokens are not normalised.
+        num_later_blocks: number of blocks after the last of ``out_indices``, run by a head (EoMT);
+            the LayerNorm then follows them instead of the returned tokens.
         final_norm: apply one LayerNorm to every output (Depth Anything: True, official DPT: False).
         padding: see :class:`dpt.nn.base.Encoder`.
     """
@@ -213,8 +211,7 @@ class ViTConfig(EncoderConfig):
 
 
 def check_out_indices(indices: Sequence[int], num_blocks: int, later: int = 0) -> None:
-    """Raises a ValueError unless ``indices`` ascend within 0..num_blocks - 1 and at least ``later``
-    blocks follow the last one."""
+    """Raises a ValueError unless ``indices`` ascend below ``num_blocks - later``."""
     if not indices or list(indices) != sorted(set(indices) & set(range(num_blocks))):
         raise ValueError(
             f"out_indices={list(indices)}: must ascend within 0..{num_blocks - 1} (zero-based) and "
@@ -352,11 +349,7 @@ class VisionTransformer(Encoder):
         self.checkpoints_activations = enable
 
     def forward(self, images: Tensor) -> Tokens:
-        """Tokens of normalised images (B, C, H, W); H and W are multiples of the patch size.
-
-        Raises:
-            ValueError: they are not.
-        """
+        """Tokens of normalised images (B, 3, H, W); H and W must be multiples of the patch size."""
         height, width = images.shape[-2:]
         if height % self.config.patch_size or width % self.config.patch_size:
             raise ValueError(
