@@ -40,7 +40,7 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     """
     folder, keys = Path(cfg["run_dir"]), validate(build.RunKeys, cfg, "")
     rates = sweep_rates(**check_arguments(sweep_rates, cfg["find"], "find"))
-    base = validate(Positive, cfg["optim"]["lr"], "optim.lr")  # encoder_lr is relative to it
+    base = validate(Positive, cfg["optim"].get("lr"), "optim.lr")  # encoder_lr is relative to it
     if str(cfg["trainer"]["devices"]) != "1":
         raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
 

@@ -139,20 +139,20 @@ class RunState(Callback):
         if not isinstance(trainer.strategy, FSDPStrategy):
             saved = checkpoint["optimizer_states"][0]["param_groups"]
             new = pl_module.optimizer_factory(pl_module.model).param_groups
-            kind = new[0]["kind"]  # checkpoints written before kinds were saved have none
-            sizes = [
-                {(g["name"], g.get("kind", kind)): len(g["params"]) for g in groups}
-                for groups in (saved, new)
+            groups = [
+                [(g.get("name"), g.get("kind"), len(g["params"])) for g in each]
+                for each in (saved, new)
             ]
             moments = checkpoint["optimizer_states"][0]["state"]  # by parameter index
             shapes = dict(enumerate(p.shape for g in new for p in g["params"]))
-            wrong = any(
+            # a user's own optimiser has no kinds, and may keep tensors of other shapes
+            wrong = "kind" in new[0] and any(
                 v.shape != shapes.get(place)
                 for place, values in moments.items()
                 for v in values.values()
                 if isinstance(v, Tensor) and v.ndim  # too small, torch would read past its end
             )
-            if sizes[0] != sizes[1] or wrong:
+            if groups[0] != groups[1] or wrong:
                 raise ValueError(
                     "resume: other parameters are trained, in other groups or by another "
                     "optimiser: restore optim and callbacks.freeze.parts, or start a new run from "

@@ -37,6 +37,29 @@ def test_best_goes_on_where_last_is_lost(train, tmp_path):
     assert_same(state_of(run), state_of(whole))
 
 
+OWN = """import torch
+from torch.optim import Optimizer
+
+def adafactor(model: torch.nn.Module, *, lr: float) -> Optimizer:
+    return torch.optim.Adafactor(model.parameters(), lr=lr)
+"""
+
+
+def test_a_users_optimiser_and_a_schedule_of_torch_go_on(train, tmp_path, monkeypatch):
+    """The one has groups without names, and moments of other shapes; the other no length."""
+    (tmp_path / "own_optimiser.py").write_text(OWN)
+    monkeypatch.setenv("DPT_PLUGINS", str(tmp_path / "own_optimiser.py"))
+    for group, text in (("optim", "own_optimiser.adafactor\nlr: 0.01"),
+                        ("schedule", "torch.optim.lr_scheduler.StepLR\nstep_size: 2")):  # fmt: skip
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "mine.yaml").write_text(f"_target_: {text}\n")
+    same = (f"--config-dir={tmp_path}", "task=regression", "optim=mine", "schedule=mine")
+    whole = train(tmp_path / "whole", *same, "trainer.max_steps=3")
+    run = train(tmp_path / "run", *same)
+    resume_it(same[0], f"resume={run}", "trainer.max_steps=3")
+    assert_same(state_of(run)["optimizer_states"], state_of(whole)["optimizer_states"])
+
+
 # ------------------------------------------------------------------------------ other rates
 
 
