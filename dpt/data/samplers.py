@@ -8,9 +8,6 @@ import numpy as np
 import torch.distributed as dist
 import torch.utils.data
 
-Order = Callable[[np.random.Generator], np.ndarray]
-"""Draws a permutation of all indices of a data set, int (length,)."""
-
 
 class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     """Yields (epoch, index), so that workers have the epoch.
@@ -21,16 +18,14 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     any number of ranks; always as epoch 0.
 
     Rank and world size are read when iterating: the sampler may be built before the process group.
-    ``order`` draws the permutations; None draws plain ones.
+    ``order`` draws the permutations, int (length,); None draws plain ones.
     """
 
     def __init__(
-        self, length: int, *, seed: int, shuffle: bool, order: Order | None = None
-    ) -> None:
-        self.length = length
-        self.seed = seed
-        self.shuffle = shuffle
-        self.order = order
+        self, length: int, *, seed: int, shuffle: bool,
+        order: Callable[[np.random.Generator], np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
+        self.length, self.seed, self.shuffle, self.order = length, seed, shuffle, order
         self.epoch = 0
         self.start = 0  # entries of this rank already used in this epoch, when resuming inside it
 

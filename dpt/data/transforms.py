@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -23,6 +24,7 @@ _YIQ = np.array([LUMA, [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 """RGB to luma and the two axes of hue (NTSC)."""
 
 
+@dataclass(kw_only=True, eq=False)
 class TrainTransform:
     """A random window, resized to one size, then flipped, rotated and recoloured.
 
@@ -51,54 +53,48 @@ class TrainTransform:
             larger at a z times shorter distance (Eigen et al. 2014, section 3.4).
     """
 
-    def __init__(
-        self,
-        *,
-        image_size: Sequence[int],
-        zoom: Sequence[float] = (1.0, 1.0),
-        hflip: float = 0.5,
-        rotate: float = 0.0,
-        color: float = 0.0,
-        gamma: float = 0.0,
-        grayscale: float = 0.0,
-        blur: float = 0.0,
-        strong: float = 0.0,
-        views: int = 0,
-        crops: int = 0,
-        crop_size: Sequence[int] | None = None,
-        zoom_scales_depth: bool = True,
-    ) -> None:
-        limits = {"hflip": (hflip, 1), "color": (color, 1), "gamma": (gamma, 1),
-                  "grayscale": (grayscale, 1), "blur": (blur, 1), "strong": (strong, 1),
-                  "rotate": (rotate, 180), "views": (views, 64), "crops": (crops, 64)}  # fmt: skip
-        for name, (value, most) in limits.items():
-            if not 0 <= value <= most:
-                raise ValueError(f"augment.{name}={value} must lie in 0..{most}")
-        if len(image_size) != 2 or min(image_size) < 1:
-            raise ValueError(f"image_size={list(image_size)} must be [height, width] in pixels")
+    image_size: Sequence[int]
+    zoom: Sequence[float] = (1.0, 1.0)
+    hflip: float = 0.5
+    rotate: float = 0.0
+    color: float = 0.0
+    gamma: float = 0.0
+    grayscale: float = 0.0
+    blur: float = 0.0
+    strong: float = 0.0
+    views: int = 0
+    crops: int = 0
+    crop_size: Sequence[int] | None = None
+    zoom_scales_depth: bool = True
+
+    def __post_init__(self) -> None:
+        limits = dict.fromkeys(("hflip", "color", "gamma", "grayscale", "blur", "strong"), 1)
+        for name, most in {**limits, "rotate": 180, "views": 64, "crops": 64}.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"augment.{name}={getattr(self, name)} must lie in 0..{most}")
+        size, zoom = self.image_size, self.zoom
+        if len(size) != 2 or min(size) < 1:
+            raise ValueError(f"image_size={list(size)} must be [height, width] in pixels")
         if len(zoom) != 2 or not 0 < zoom[0] <= zoom[1]:
             raise ValueError(f"augment.zoom={list(zoom)} must be [smallest, largest], above 0")
-        crop_size = crop_size or [max(1, side // 2) for side in image_size]
-        if len(crop_size) != 2 or min(crop_size) < 1 or max(crop_size) > max(image_size):
-            limit = f"[height, width], at most {max(image_size)} pixels"
+        crop_size = self.crop_size or [max(1, side // 2) for side in size]
+        if len(crop_size) != 2 or min(crop_size) < 1 or max(crop_size) > max(size):
+            limit = f"[height, width], at most {max(size)} pixels"
             raise ValueError(f"augment.crop_size={list(crop_size)} must be {limit}")
-        self.image_size = (int(image_size[0]), int(image_size[1]))
-        self.views = {"views": (views, self.image_size, (0.25, 1.0)),
-                      "crops": (crops, (crop_size[0], crop_size[1]), (0.05, 0.25))}  # fmt: skip
-        self.zoom = (float(zoom[0]), float(zoom[1]))
-        self.zoom_scales_depth = zoom_scales_depth
-        self.color = float(color)
-        self.strong = float(strong)
-        self._moves = _compose(hflip=hflip, rotate=rotate)
-        self._colors = _compose(gamma=gamma, grayscale=grayscale, blur=blur)
+        self._size = self.image_size = (size[0], size[1])
+        small = (crop_size[0], crop_size[1])
+        self._views = {"views": (self.views, self._size, (0.25, 1.0)),
+                       "crops": (self.crops, small, (0.05, 0.25))}  # fmt: skip
+        self._moves = _compose(hflip=self.hflip, rotate=self.rotate)
+        self._colors = _compose(gamma=self.gamma, grayscale=self.grayscale, blur=self.blur)
 
     def __call__(self, sample: Sample, *, seed: int) -> Sample:
         """The same seed gives the same result; the arrays of ``sample`` are not written to."""
         random = np.random.default_rng(seed)
         height, width = sample["image"].shape[:2]
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
-        scale = max(self.image_size[0] / height, self.image_size[1] / width) * zoom
-        cut = _window((height, width), self.image_size, scale, random.random(2))
+        scale = max(self._size[0] / height, self._size[1] / width) * zoom
+        cut = _window((height, width), self._size, scale, random.random(2))
         arrays = {"image": cut(resize_image, sample["image"], GREY)}
         # so that 0 fills all maps: labels are stored plus one (255 wraps to 0), invalid depth is 0
         if "labels" in sample:
@@ -135,7 +131,7 @@ class TrainTransform:
             out["part"] = part_to_paste(out, random)
         shared = np.may_share_memory(image, sample["image"])
         out["image"] = image.copy() if shared else image
-        for key, (count, size, area) in self.views.items():
+        for key, (count, size, area) in self._views.items():
             found = [random_view(sample["image"], random, size, area) for _ in range(count)]
             if found:
                 # the keys are "views" and "crops", which mypy does not see

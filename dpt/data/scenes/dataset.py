@@ -6,6 +6,7 @@ Every image is a function of (seed, split, index). Colour or position alone do n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +35,7 @@ MIN_PIXELS = 16
 """Pixels of the smallest object that a caption names."""
 
 
+@dataclass(kw_only=True, eq=False)
 class ScenesDataset(Dataset):
     """Rendered scenes. ``depth`` is exact at the pixel centres, invalid in the sky and beyond 20 m.
 
@@ -56,22 +58,19 @@ class ScenesDataset(Dataset):
     class_id_names = tuple(LAYOUTS)
     reads_files = False
 
-    def __init__(
-        self,
-        *,
-        split: str = "train",
-        length: int = 2000,
-        size: Sequence[int] = (96, 128),
-        seed: int = 0,
-    ) -> None:
+    split: str = "train"
+    length: int = 2000
+    size: Sequence[int] = (96, 128)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        split, length, size, seed = self.split, self.length, self.size, self.seed
         if split not in SPLITS:
             raise ValueError(f"scenes: split={split!r}: choose from {', '.join(SPLITS)}")
         if len(size) != 2 or min(size) < 16 or size[0] * size[1] > MAX_PIXELS:
             raise ValueError(f"scenes: size={size!r}: H, W at least 16, up to {MAX_PIXELS} pixels")
         if not 1 <= length <= 10**8 or seed < 0:
             raise ValueError(f"scenes: length={length} must be 1..10**8, seed={seed} not below 0")
-        self.split, self.length, self.seed = split, length, seed
-        self.size = (size[0], size[1])
 
     def __len__(self) -> int:
         return self.length
@@ -82,9 +81,10 @@ class ScenesDataset(Dataset):
         rng = np.random.default_rng((self.seed, SPLITS[self.split], int(index)))
         class_id = int(rng.integers(len(LAYOUTS)))
         scene = LAYOUTS[self.class_id_names[class_id]](rng)
-        image, depth, labels, objects = render(scene, self.size, rng)
+        size = (self.size[0], self.size[1])
+        image, depth, labels, objects = render(scene, size, rng)
         valid = depth <= MAX_DEPTH
-        height, width = (side // 3 for side in self.size)
+        height, width = size[0] // 3, size[1] // 3
         return Sample(
             image=image,
             depth=np.where(valid, depth, np.float32(0)),

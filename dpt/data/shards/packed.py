@@ -106,12 +106,6 @@ class PackedDataset(Dataset):
                 file.seek(start)
                 parts[name] = file.read(length)
         sample = decode_sample(parts, source=f"{self.root}/{self.shards[number].name}#{key}")
-        self._check_classes(sample)
-        sample["index"] = index
-        return sample
-
-    def _check_classes(self, sample: Sample) -> None:
-        """Raises DataError for a class that the index does not name."""
         names, id_names = self.info.class_names, self.class_id_names
         labels = sample["labels"] if "labels" in sample else np.uint8(IGNORE_INDEX)
         outside = (labels >= len(names)) & (labels != IGNORE_INDEX)
@@ -120,6 +114,8 @@ class PackedDataset(Dataset):
             raise DataError(
                 f"{self.root}: {sample.get('name')} has a class that the index lacks: {_REMEDY}"
             )
+        sample["index"] = index
+        return sample
 
     @property
     def available_indices(self) -> range:
