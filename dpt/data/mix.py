@@ -72,9 +72,8 @@ class MixDataset(Dataset):
             self._counts = _share_out(shares, sum(self._sizes) if length is None else length)
         self._ends = list(accumulate(self._counts))
         self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})
-        self.class_id_names = _agreed(
-            {n: d.class_id_names for n, d in by_name.items() if "class_id" in d.info.targets}
-        )
+        with_ids = {n: d for n, d in by_name.items() if "class_id" in d.info.targets}
+        self.class_id_names = _agreed({n: d.class_id_names for n, d in with_ids.items()})
         self.is_sharded = any(dataset.is_sharded for dataset in self.sets)
         self.reads_files = any(dataset.reads_files for dataset in self.sets)
         self._orders: dict[tuple[int, int, int], np.ndarray] = {}
@@ -121,11 +120,11 @@ class MixDataset(Dataset):
 
     @property
     def available_indices(self) -> Sequence[int]:
-        return [
-            end - count + place
-            for end, count, dataset in zip(self._ends, self._counts, self.sets, strict=True)
-            for place in range(min(count, len(dataset.available_indices)))
-        ]
+        found: list[int] = []
+        for end, count, dataset in zip(self._ends, self._counts, self.sets, strict=True):
+            first = end - count
+            found += range(first, first + min(count, len(dataset.available_indices)))
+        return found
 
     def preload(self) -> None:
         for dataset in self.sets:

@@ -49,7 +49,6 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
             yield self.epoch if self.shuffle else 0, int(index)
 
     def _total(self, world: int) -> int:
-        """Entries of all ranks together."""
         return -(-self.length // world) * world if self.shuffle else self.length
 
 

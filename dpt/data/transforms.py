@@ -121,8 +121,7 @@ class TrainTransform:
         if "objects" in sample:
             out["objects"] = arrays["objects"]
         if "depth" in sample:
-            out["depth"] = arrays["depth"]
-            out["valid"] = arrays["depth"] > 0
+            out["depth"], out["valid"] = arrays["depth"], arrays["depth"] > 0
         if unlabelled:
             out["weak"] = arrays["image"]
             out["part"] = arrays["labels"] == 0
@@ -139,11 +138,11 @@ class TrainTransform:
         return out
 
 
+@dataclass(eq=False)
 class EvalTransform:
     """The image resized as ``preprocessing`` says; labels and depth at their own resolution."""
 
-    def __init__(self, preprocessing: Preprocessing) -> None:
-        self.preprocessing = preprocessing
+    preprocessing: Preprocessing
 
     def __call__(self, sample: Sample, *, seed: int = 0) -> Sample:
         height, width = sample["image"].shape[:2]
@@ -297,7 +296,6 @@ def _compose(**strengths: float) -> Any:
 
 
 def _apply(compose: Any, arrays: dict[str, Any], random: np.random.Generator) -> dict[str, Any]:
-    """What the pipeline makes of the arrays."""
     if compose is None:
         return arrays
     # Compose.set_random_seed would give all steps one seed, so that they draw equal numbers

@@ -20,8 +20,6 @@ _ORDERED = 0.75  # share of ordered triples in interpolated masks; by chance a t
 
 @dataclass(frozen=True, slots=True)
 class Photo:
-    """Measurements of a photo."""
-
     size: tuple[int, int]  # (H, W)
     is_empty: bool  # nearly black, white, or of one colour
     digest: bytes  # hash of the decoded pixels
@@ -30,8 +28,6 @@ class Photo:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Measurements of a class mask."""
-
     counts: dict[int, int]  # pixels of each id, IGNORE_INDEX for those without a class
     outside: dict[int, int]  # pixels of each value in the file that is no class and not ignored
     is_interpolated: bool  # whether the ids along borders lie between those of both sides
@@ -39,8 +35,6 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Measurements of a map of objects."""
-
     counts: dict[int, int]  # objects of each class of things
     segments: int  # objects, and classes of stuff that occur
     without_class: int  # objects without a pixel of a class of things

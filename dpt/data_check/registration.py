@@ -120,10 +120,8 @@ def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
         float32 (N, N): the correlation of map i with photo j, of what is not common to all, minus
         its mean over the photos of the other samples, in units of their standard deviation.
     """
-    photos, maps = (
-        (each - each.mean(axis=0, dtype=np.float32)).reshape(len(each), -1)
-        for each in (photos, maps)
-    )
+    centred = (each - each.mean(axis=0, dtype=np.float32) for each in (photos, maps))
+    photos, maps = (each.reshape(len(each), -1) for each in centred)
     table = maps @ (photos / (photos.std(axis=1, keepdims=True) + 1e-6)).T
     others = table[~np.eye(len(table), dtype=bool)].reshape(len(table), -1)
     return (table - others.mean(1, keepdims=True)) / (others.std(1, keepdims=True) + 1e-6)

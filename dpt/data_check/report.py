@@ -48,7 +48,6 @@ def text(findings: Sequence[Finding]) -> str:
 
 
 def log_tables(scans: Sequence[Scan]) -> None:
-    """Logs sizes, class shares and depth ranges."""
     for heading, _, header, rows in _tables(scans):
         cells = [[html.number(cell) for cell in row] for row in rows[:ROWS]]
         rest = f" (the first {ROWS} of {len(rows)}, see report.html)" if len(rows) > ROWS else ""

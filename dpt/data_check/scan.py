@@ -43,7 +43,6 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """Message and remedy in one line."""
         return f"{self.message}: {self.remedy}" if self.remedy else self.message
 
 
@@ -70,8 +69,6 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """A split that was read."""
-
     split: str
     dataset: Dataset
     records: Sequence[Record]

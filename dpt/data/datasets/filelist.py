@@ -43,7 +43,6 @@ class FileListDataset(FolderDataset):
         return existing(files, source=path, remedy="check data.root, data.images and data.depth")
 
     def locate(self, image: str, depth: str) -> Files:
-        """Where the files of a line are."""
         on_disk = (self.split_names or {}).get(self.split, self.split)
         images, maps = (
             self.folder / t.replace("%split", on_disk) for t in (self.images, self.depth)

@@ -114,7 +114,6 @@ class FileDataset(Dataset):
         raise NotImplementedError
 
     def _of_fold(self, files: list[Files]) -> list[Files]:
-        """The files of this part, see ``folds``."""
         if self.folds is None or self.split != "train":
             return files
         if self.fold >= self.folds:
@@ -305,7 +304,6 @@ class FileDataset(Dataset):
         return sample
 
     def name(self, index: int) -> str:
-        """What messages call the sample."""
         return str(self._files[index].image)
 
     def read_image(self, index: int) -> np.ndarray:

@@ -197,7 +197,6 @@ class FolderDataset(FileDataset):
         return {split: name for split, name in (self.split_files or {}).items() if name}
 
     def list_file(self) -> Path:
-        """The list of the split."""
         name = self._lists.get(self.split)
         if name is None:
             known = f"split {self.split} (it has {', '.join(self._lists)})"

@@ -26,8 +26,6 @@ _TINY = np.float32(1e-12)
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole camera."""
-
     position: np.ndarray  # (3,) metres
     rotation: np.ndarray  # (3, 3), rows: right, down and forward in world axes
     focal: float  # focal length / image width

@@ -70,8 +70,6 @@ Surface = tuple[int, Material, Windows | None]  # label, pattern, windows if any
 
 @dataclass(frozen=True)
 class Scene:
-    """What :func:`render` draws."""
-
     camera: Camera
     shell: Shell
     solids: Sequence[Solid]
