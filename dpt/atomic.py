@@ -13,10 +13,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary file name next to ``path``; after the block the file replaces ``path``.
 
     The temporary name is ``.part.`` + ``path.name``: it keeps the suffix, by which some writers
-    choose a format, and what a killed process left there is overwritten by the next one. If the
-    block raises, the temporary file is removed. Missing folders are created. Symbolic links at
-    either name are replaced, never followed. The file's permissions are those of the umask,
-    whatever the writer sets.
+    choose a format, and the next process overwrites what a killed one left. If the block raises,
+    the temporary file is removed. Missing folders are created. Symbolic links at either name are
+    replaced, never followed. Permissions are those of the umask, whatever the writer sets.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".part.{path.name}")

@@ -38,20 +38,13 @@ POOR = 0.15  # mean relative error above which the report warns
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """The known depths of one image.
-
-    Attributes:
-        image: its file.
-        x, y: float (N,), columns and rows as shares of width and height, in 0..1.
-        depth: float (N,), metres.
-        exif: whether the points refer to the image rotated upright, as viewers show it.
-    """
+    """The known depths of one image."""
 
     image: Path
-    x: np.ndarray
-    y: np.ndarray
-    depth: np.ndarray
-    exif: bool
+    x: np.ndarray  # float (N,), share of the width, in 0..1
+    y: np.ndarray  # float (N,), share of the height
+    depth: np.ndarray  # float (N,), metres
+    exif: bool  # whether the points refer to the image rotated upright, as viewers show it
 
     def sample(self, values: np.ndarray) -> np.ndarray:
         """The nearest ``values`` (H, W) at each point: (N,)."""
@@ -67,9 +60,6 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
     Args:
         path: the CSV file. ``x`` and ``y`` count pixels from the image's upper left, from 0.
         images: the folder that its image names start from; None for the table's own.
-
-    Raises:
-        DataError: a column is missing, a value is no number, or a point lies outside its image.
     """
     found: dict[str, list[list[float]]] = {}
     remedy = f"its first line must name {','.join(COLUMNS)}"
@@ -103,9 +93,6 @@ def read_maps(
         images, depth: folders; searched with their sub-folders.
         scale: metres = value in the file × scale; 0.001 for millimetres, as in ``data=folder``.
         invalid: values in the file that mean "not measured".
-
-    Raises:
-        DataError: a folder is empty, no names match, or a file cannot be read.
     """
     wanted = ((images, io.IMAGE_SUFFIXES, "--images"), (depth, io.DEPTH_SUFFIXES, "--depth"))
     for folder, _, option in wanted:
@@ -120,7 +107,7 @@ def read_maps(
             f"{next(iter(maps))}): name them alike"
         )
     known = []
-    for key in [key for key in photos if key in maps]:
+    for key in (key for key in photos if key in maps):
         metres, valid = io.read_depth(maps[key], scale=scale, invalid=invalid)
         height, width = metres.shape
         places = np.flatnonzero(valid)
@@ -146,11 +133,11 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Report:
-    """A calibration and its errors, of each image and of all points; ``str(report)`` is a table."""
+    """A calibration and its errors; ``str(report)`` is a table."""
 
     calibration: Calibration
     images: tuple[Residuals, ...]
-    overall: Residuals
+    overall: Residuals  # of all points
 
     def __str__(self) -> str:
         rows = (*sorted(self.images, key=lambda r: -r.abs_rel), self.overall)
@@ -180,11 +167,8 @@ def calibrate(model: DPT, known: Sequence[Known]) -> Report:
     """Fits a scale, and for relative models a shift, from predictions to known depths.
 
     One calibration serves all images, although scale and shift of relative depth may differ
-    between them: it is accurate for one camera in one kind of place.
-
-    Args:
-        model: has a depth head. It is not changed, and its present calibration is not used.
-        known: depths of at least a few pixels.
+    between them: it is accurate for one camera in one kind of place. The model is not changed, and
+    its present calibration is not used.
 
     Raises:
         ValueError: the model has no depth head or predicts NaN, or the known depths are not in
@@ -227,7 +211,7 @@ def calibrate(model: DPT, known: Sequence[Known]) -> Report:
 def fit(
     prediction: np.ndarray, depth: np.ndarray, *, space: CalibrationSpace
 ) -> tuple[Calibration, np.ndarray]:
-    """The scale and shift of smallest relative error.
+    """The scale and shift of smallest relative error, and which points agree with them, bool (N,).
 
     With the target t, 1/depth or depth as ``space`` says, a point's residual is
     (scale · prediction + shift) / t - 1: near and far points count alike. Fewer than
@@ -239,9 +223,6 @@ def fit(
         prediction: float (N,), as the model predicts.
         depth: float (N,), metres; points that are not finite and above 0 are left out.
         space: in which to fit: scale and shift for ``inverse_depth``, the scale for ``depth``.
-
-    Returns:
-        The calibration, and which points agree with it, bool (N,).
 
     Raises:
         ValueError: there are too few points, they do not determine the fit, or predictions decrease

@@ -35,7 +35,7 @@ Usage
 dpt COMMAND --help explains a command.
 """
 
-COMMANDS = {
+COMMANDS = {  # on configured data: they take Hydra overrides, see dpt.config.compose
     "train": "dpt.training.fit:fit",
     "evaluate": "dpt.evaluation.evaluate:evaluate",
     "data download": "dpt.commands.data_download:download",
@@ -43,7 +43,6 @@ COMMANDS = {
     "find-lr": "dpt.training.find_lr:find_lr",
     "data check": "dpt.data_check:check_data",
 }
-"""Commands on configured data: they take Hydra overrides, see :mod:`dpt.config.compose`."""
 FILE_COMMANDS = ("fit", "predict", "calibrate", "export", "convert", "inspect", "demo")
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 
@@ -86,22 +85,18 @@ def main(command: str | None = None) -> None:
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
         raise SystemExit(2)
     with stoppable():
+        from dpt.config.compose import MISTAKES, fail, run_configured
+        from dpt.plugins import load_plugins
+
         if os.environ.get("LOCAL_RANK", "0") != "0":  # started by Lightning's first rank
             end_with_parent()
-        if command in COMMANDS and is_first_rank() and not any(a[:1] == "-" for a in arguments):
-            print(f"dpt {command}: loading libraries", flush=True)
-        _run(command, arguments)
-
-
-def _run(command: str, arguments: list[str]) -> None:
-    from dpt.config.compose import MISTAKES, fail, run_configured
-    from dpt.plugins import load_plugins
-
-    try:
-        if command in COMMANDS:
+        try:
+            if command in FILE_COMMANDS:
+                load_plugins()
+                import_module(f"dpt.commands.{command}").run(arguments)
+                return
+            if is_first_rank() and not any(a[:1] == "-" for a in arguments):
+                print(f"dpt {command}: loading libraries", flush=True)
             run_configured(command, COMMANDS[command], arguments)
-        else:
-            load_plugins()
-            import_module(f"dpt.commands.{command}").run(arguments)
-    except MISTAKES as error:
-        fail(str(error))
+        except MISTAKES as error:
+            fail(str(error))

@@ -18,10 +18,8 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def valid_range(depth: Tensor, valid: Tensor, *, min_depth: float, max_depth: float) -> Tensor:
-    """Narrows ``valid`` to depths strictly between two limits, as in BTS's evaluation code.
-
-    NaN and infinity are never valid, also for ``max_depth=inf``. All in metres, (..., H, W).
-    """
+    """Narrows ``valid`` to depths strictly between two limits, as in BTS's evaluation code; NaN and
+    infinity are never valid, also for ``max_depth=inf``."""
     return valid & (depth > min_depth) & (depth < max_depth)
 
 

@@ -87,9 +87,8 @@ def reason(error: Exception) -> str:
 def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[BufferedReader]:
     """A regular file, or the one that a link leads to, for reading.
 
-    Raises:
-        DataError: it does not exist, cannot be read, has more than ``limit`` bytes, or is a folder,
-            a FIFO, a socket or a device.
+    DataError if it does not exist, cannot be read, has more than ``limit`` bytes, or is a folder, a
+    FIFO, a socket or a device.
     """
     try:
         found = os.stat(path)
@@ -147,9 +146,8 @@ def parse_as(kind: Any, text: bytes, source: str | Path, *, what: str, remedy: s
 def read_yaml(path: str | Path) -> str:
     """The text of a YAML file that can be parsed safely.
 
-    Raises:
-        DataError: it is no YAML, is larger than a megabyte, is nested too deep, or holds aliases,
-            by which a short file stands for data of any size.
+    DataError if it is no YAML, is larger than a megabyte, is nested too deep, or holds aliases, by
+    which a short file stands for data of any size.
     """
     import yaml  # not needed by most users of this module
 

@@ -21,11 +21,7 @@ def plugin_names() -> tuple[str, ...]:
 
 
 def load_plugins() -> None:
-    """Imports the user's modules; a second call does nothing.
-
-    Raises:
-        ValueError: an entry does not exist, or another module already has its name.
-    """
+    """Imports the user's modules; a second call does nothing."""
     for entry, name in zip(_entries(), plugin_names(), strict=True):
         path = Path(entry).resolve()
         if _is_path(entry) and str(path.parent) not in sys.path:

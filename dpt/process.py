@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = 10.0
-"""Seconds that a stopped command has to remove its temporary files."""
+PATIENCE = 10.0  # seconds that a stopped command has to remove its temporary files
 _RANKS = ("LOCAL_RANK", "RANK", "SLURM_PROCID")  # of Lightning, torchrun, srun
 
 

@@ -76,16 +76,11 @@ def write_json(path: Path, values: Mapping[str, float | str]) -> None:
 
 
 def log_table(
-    columns: Mapping[str, Mapping[str, float]],
-    *,
-    title: str,
-    lower_is_better: Collection[str],
+    columns: Mapping[str, Mapping[str, float]], *, title: str, lower_is_better: Collection[str]
 ) -> None:
     """Logs a table of scores, one line for each metric, without those of single classes and ranges.
 
-    Args:
-        columns: scores by metric, by the name of the column; the last one defines the lines.
-        lower_is_better: names of the metrics that are better if lower, without ``val/``.
+    The last of the columns defines the lines; names in ``lower_is_better`` lack ``val/``.
     """
     rows = []
     for metric in list(columns.values())[-1]:

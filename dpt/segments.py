@@ -14,27 +14,18 @@ from torch import Tensor
 from dpt.functional import resize
 from dpt.types import IGNORE_INDEX
 
-NO_SEGMENT = -1
-"""The id of pixels without a segment."""
+NO_SEGMENT = -1  # the id of pixels without a segment
 OBJECT_IDS = 2**16
 """Larger than every object id. The codes class · OBJECT_IDS + object are exact in float32 too."""
 
 
 class Segments(NamedTuple):
-    """The true segments of an image.
+    """The true segments of an image."""
 
-    Attributes:
-        classes: int64 (N,), class ids.
-        masks: bool (N, H, W); they do not overlap.
-        known: bool (H, W), False for pixels without a label and in crowds, where masks are not
-            compared.
-        crowds: int64 (H, W), the class of a thing's pixels without an object; -1 elsewhere.
-    """
-
-    classes: Tensor
-    masks: Tensor
-    known: Tensor
-    crowds: Tensor
+    classes: Tensor  # int64 (N,), class ids
+    masks: Tensor  # bool (N, H, W); they do not overlap
+    known: Tensor  # bool (H, W), False without a label and in crowds: masks are not compared there
+    crowds: Tensor  # int64 (H, W), the class of a thing's pixels without an object; -1 elsewhere
 
     @property
     def map(self) -> SegmentMap:
@@ -73,17 +64,11 @@ def segments_of(
 
 
 class SegmentMap(NamedTuple):
-    """Predicted segments that do not overlap.
+    """Predicted segments that do not overlap."""
 
-    Attributes:
-        ids: int64 (H, W), the segment of each pixel in 0..N - 1, or ``NO_SEGMENT``.
-        classes: int64 (N,), class ids.
-        scores: (N,), probability of the class.
-    """
-
-    ids: Tensor
-    classes: Tensor
-    scores: Tensor
+    ids: Tensor  # int64 (H, W), the segment of each pixel in 0..N - 1, or NO_SEGMENT
+    classes: Tensor  # int64 (N,), class ids
+    scores: Tensor  # (N,), probability of the class
 
     @property
     def codes(self) -> Tensor:
@@ -163,7 +148,6 @@ def instances(
         masks: logits (Q, H, W).
         classes: logits (Q, K + 1), "no object" last.
         things: for each class, whether it has objects.
-        most: largest N.
     """
     chances = classes.softmax(-1)[:, :-1].clone()
     chances[:, ~torch.tensor(things, device=chances.device)] = -1

@@ -17,9 +17,7 @@ from dpt.files import MAX_PIXELS, DataError
 
 IGNORE_INDEX = 255
 """The label of pixels that no class claims, in memory. Files may use another: readers map it."""
-
-NO_CLASS = -1
-"""The ``class_id`` of an image that carries none (a missing ``value`` is NaN)."""
+NO_CLASS = -1  # the class_id of an image that carries none (a missing value is NaN)
 
 Target = Literal["depth", "labels", "objects", "class_id", "value", "caption"]
 
@@ -78,23 +76,14 @@ class Batch(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What a data set gives, known before any file is read.
+    """What a data set gives, known before any file is read."""
 
-    Attributes:
-        targets: the labels its samples can carry.
-        class_names: names of the classes in ``labels``, or of ``class_id``; empty if it has none.
-        palette: an RGB row (0..255) for each class, or empty for the default colours.
-        min_depth: smallest depth that counts as valid, in metres.
-        max_depth: largest depth that counts as valid, in metres; None if the set has no depth.
-        things: for each class of ``labels``, whether ``objects`` tells its objects apart.
-    """
-
-    targets: tuple[Target, ...]
-    class_names: tuple[str, ...] = ()
-    palette: tuple[tuple[int, int, int], ...] = ()
-    min_depth: float = 1e-3
-    max_depth: float | None = None
-    things: tuple[bool, ...] = ()
+    targets: tuple[Target, ...]  # the labels its samples can carry
+    class_names: tuple[str, ...] = ()  # of ``labels``, or of ``class_id``
+    palette: tuple[tuple[int, int, int], ...] = ()  # RGB (0..255) by class; empty: the default
+    min_depth: float = 1e-3  # smallest depth that counts as valid, in metres
+    max_depth: float | None = None  # largest such depth; None if the set has no depth
+    things: tuple[bool, ...] = ()  # for each class, whether ``objects`` tells its objects apart
 
     @property
     def num_classes(self) -> int:
@@ -107,17 +96,14 @@ class DatasetInfo:
 
 
 class Tokens(NamedTuple):
-    """The token matrices that an encoder exposes, shallow to deep.
+    """The token matrices that an encoder exposes, one for each block in ``out_indices``.
 
-    Attributes:
-        levels: one matrix for each block in ``out_indices``, (B, P + h·w, D): P prefix tokens (CLS
-            first, registers after it), then the patches row by row. P and D may differ between
-            levels.
-        grids: (h, w) of each level's patch tokens.
+    A level is (B, P + h·w, D): P prefix tokens (CLS first, registers after it), then the patches
+    row by row. P and D may differ between levels.
     """
 
     levels: list[Tensor]
-    grids: list[tuple[int, int]]
+    grids: list[tuple[int, int]]  # (h, w) of each level's patch tokens
 
 
 OutputKind = Literal["logits", "depth", "map", "vector", "masks"]
@@ -296,13 +282,9 @@ class Calibration:
             raise ValueError(f"{found}: must be finite, above 0 and ascend")
 
     def to_metres(self, prediction: Tensor) -> Tensor:
-        """Depth in metres, within ``min_depth`` and ``max_depth``.
+        """Depth in metres, within ``min_depth`` and ``max_depth``, of what the depth head gives.
 
-        Args:
-            prediction: float (...), as the depth head gives it. NaN stays NaN.
-
-        Returns:
-            (...), float32, or float64 if ``prediction`` is.
+        float32, or float64 if ``prediction`` is; NaN stays NaN.
         """
         exact = prediction if prediction.dtype == torch.float64 else prediction.float()
         fitted = self.scale * exact + self.shift

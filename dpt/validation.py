@@ -18,12 +18,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 def validate(target: Any, value: Any, where: str) -> Any:
     """Plain data converted to the type ``target``, a dataclass or any type hint.
 
-    Args:
-        target: what to convert to.
-        where: key of the value, for messages.
-
     Raises:
-        ValueError: one line that names the key, what was found and what is allowed.
+        ValueError: a line that names the key, ``where``, what was found and what is allowed.
     """
     config: Any = {"arbitrary_types_allowed": True, "allow_inf_nan": False}
     config = None if is_dataclass(target) else config  # a dataclass has its own

@@ -70,8 +70,7 @@ def heatmap(values: np.ndarray, *, high: float | None = None) -> np.ndarray:
 def nearness(
     depth: np.ndarray, valid: np.ndarray | None = None, *, inverse: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Inverse depth, float64 (H, W), 0 where invalid, and where it is defined, bool (H, W); for the
-    arguments of :func:`colorize_depth`."""
+    """Inverse depth, float64 (H, W), 0 where invalid, and where it is valid, bool (H, W)."""
     depth = np.asarray(depth)
     if depth.ndim != 2:
         raise ValueError(f"a depth map must have the shape (H, W), got {depth.shape}")
@@ -84,9 +83,7 @@ def nearness(
 
 def near_range(near: np.ndarray, valid: np.ndarray) -> tuple[float, float]:
     """2 % and 98 % quantiles of the valid values; (0, 1) if there are none."""
-    if not valid.any():
-        return 0.0, 1.0
-    low, high = np.quantile(near[valid], [0.02, 0.98])
+    low, high = np.quantile(near[valid], [0.02, 0.98]) if valid.any() else (0, 1)
     return float(low), float(high)
 
 
@@ -102,14 +99,12 @@ def colorize_depth(
     """Depth as a picture: near is bright and warm, invalid is black.
 
     The colours are linear in inverse depth, between the 2 % and 98 % quantiles of the valid pixels
-    or within the given range.
+    or from ``vmin`` to ``vmax``, in the unit of ``depth``.
 
     Args:
         depth: (H, W) metres; with ``inverse=False`` inverse depth, larger is nearer.
-        valid: bool (H, W); None: non-finite values, and depths of 0 or less, are invalid.
+        valid: bool (H, W); values that are not finite, and metres of 0 or less, never are.
         colormap: one of ``COLORMAPS``.
-        vmin, vmax: range of the colours in the unit of ``depth``.
-        inverse: whether ``depth`` has to be inverted.
     """
     if vmin is not None and vmax is not None and not vmin < vmax:
         raise ValueError(f"vmin must be smaller than vmax, got {vmin} and {vmax}")
@@ -132,7 +127,7 @@ def default_palette(num_classes: int) -> np.ndarray:
     return np.rint(255 * np.array(colors[:num_classes])).astype(np.uint8).reshape(-1, 3)
 
 
-def as_palette(palette: object, num_classes: int = 1) -> np.ndarray:
+def as_palette(palette: object, num_classes: int) -> np.ndarray:
     """A palette as uint8 (K, 3) RGB; the default colours for None or an empty one."""
     rows = np.asarray(() if palette is None else palette)
     if rows.size == 0:
@@ -150,12 +145,10 @@ def palette_of(output: OutputSpec) -> np.ndarray:
 def colorize_labels(
     labels: np.ndarray, palette: object = None, *, ignore_index: int = IGNORE_INDEX
 ) -> np.ndarray:
-    """Class ids, integer (H, W), as a picture.
+    """Class ids, integer (H, W), as a picture; pixels of ``ignore_index`` are black.
 
-    Args:
-        labels: the ids; ValueError if one has no row in the palette.
-        palette: (K, 3) RGB in 0..255; None or empty for the default colours.
-        ignore_index: the id of pixels without a class, which are black.
+    ``palette`` is (K, 3) RGB in 0..255; None or empty for the default colours. ValueError if an id
+    has no row in it.
     """
     labels = np.asarray(labels)
     if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
@@ -179,7 +172,7 @@ def colorize_segments(
 
     Args:
         codes: class · ``OBJECT_IDS`` + number (H, W), -1 where there is no segment.
-        palette: (K, 3) RGB in 0..255; None or empty for the default colours.
+        palette: see :func:`colorize_labels`.
         things: for each class, whether its objects have shades; empty means all classes.
     """
     present, places = np.unique(codes, return_inverse=True)
@@ -203,11 +196,9 @@ def colorize_output(
 ) -> np.ndarray:
     """A dense prediction of one image as a picture, as its declaration says; NaN is black.
 
-    Args:
-        values: (H, W) or (C, H, W): ``logits`` as class ids or logits, drawn with the palette;
-            ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first
-            channel with a colormap; ``masks`` as codes, see :func:`colorize_segments`.
-        limits: of the colours of depth or a map; None for :func:`color_limits`.
+    ``values`` are (H, W) or (C, H, W): ``logits`` as class ids or logits, drawn with the palette;
+    ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first channel with a
+    colormap; ``masks`` as codes, see :func:`colorize_segments`.
     """
     values = np.asarray(values)
     if not output.dense:
@@ -262,11 +253,7 @@ def legend(
     """What the colours of a dense prediction mean: a strip of ``width`` pixels, 240 at least.
 
     Its height depends on the output and the width alone, so that the frames of a video agree.
-
-    Args:
-        values: class ids (H, W) of ``logits``, codes of ``masks``; not used for others.
-        width: of the picture above it.
-        limits: see :func:`color_limits`.
+    ``values`` are class ids (H, W) of ``logits`` or codes of ``masks``, and not used for others.
     """
     times = max(1, width // 1000)  # text stays readable below large pictures
     room = max(_CELL_WIDTH, width // times)
@@ -327,11 +314,8 @@ def depth_panel(
 ) -> np.ndarray:
     """image | truth | prediction | error, truth and prediction with one range of colours.
 
-    The error is |prediction - truth| / truth from blue (0) to red (0.5), black without truth.
-
-    Args:
-        truth, prediction: (h, w) metres, the prediction aligned to the truth.
-        valid: bool (h, w), or None for every positive finite truth.
+    Both are metres (h, w), the prediction aligned; ``valid`` is bool (h, w), or None for every
+    positive finite truth. The error is |prediction - truth| / truth from blue (0) to red (0.5).
     """
     output, known = OutputSpec("depth", "depth", unit="m"), nearness(truth, valid)[1]
     truth = np.where(known, truth, np.nan)
@@ -358,8 +342,7 @@ def segmentation_panel(
 
     Args:
         labels, prediction: integer (h, w) class ids, 255 where ignored or no class.
-        palette: (K, 3) RGB in 0..255; None or empty for the default colours.
-        names: of the K classes, for the legend below; empty for their ids.
+        names: of the classes, for the legend below; empty for their ids.
     """
     known = labels != IGNORE_INDEX
     largest = max(int(ids[ids != IGNORE_INDEX].max(initial=0)) for ids in (labels, prediction))

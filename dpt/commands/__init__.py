@@ -1,7 +1,6 @@
 """Commands on files: ``dpt NAME ...`` calls ``run(arguments)`` of the module NAME in this folder.
 
-They take ordinary flags; what they need is imported inside ``run``, so that ``dpt --help`` and a
-mistyped flag answer at once.
+They take ordinary flags. What they need is imported inside ``run``: mistyped flags answer at once.
 """
 
 import argparse

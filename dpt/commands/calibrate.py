@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dpt.commands import command_parser
 
 
@@ -16,7 +18,7 @@ def run(arguments: list[str]) -> None:
         "suffices; of 12 points or more, outliers are rejected.",
     )
     add = parser.add_argument
-    add("--out", required=True, metavar="FOLDER", help="a new folder to save to")
+    add("--out", required=True, type=Path, metavar="FOLDER", help="a new folder to save to")
     known = parser.add_mutually_exclusive_group(required=True)
     known.add_argument("--points", metavar="FILE.csv", help="a table of known points")
     text = "depth maps, dense or sparse (LiDAR, or metres of another model): 16-bit PNG, TIFF, NPY "
@@ -32,20 +34,17 @@ def run(arguments: list[str]) -> None:
     if options.depth and not options.images:
         parser.error("--depth needs --images DIR")
 
-    from pathlib import Path
-
     from dpt.calibrate import calibrate, read_maps, read_points
     from dpt.model import DPT
 
-    out = Path(options.out)
+    out = options.out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out}: exists already; give a new folder")
     if options.points:
         points = read_points(options.points, images=options.images)
     else:
-        points = read_maps(
-            options.images, options.depth, scale=options.depth_scale, invalid=options.invalid
-        )
+        unit = {"scale": options.depth_scale, "invalid": options.invalid}
+        points = read_maps(options.images, options.depth, **unit)
     model = DPT.from_pretrained(options.checkpoint)
     report = calibrate(model, points)
     model.calibration = report.calibration

@@ -17,11 +17,7 @@ MEGABYTE = 10**6
 
 
 def pack(cfg: Mapping[str, Any]) -> None:
-    """Packs splits of a data set into ``out``; ``cfg`` is plain data (``conf/data_pack.yaml``).
-
-    Raises:
-        ValueError: a sample cannot be read, a split is already packed, or the disk is full.
-    """
+    """Packs splits of a data set into ``out``; ``cfg`` is plain data (``conf/data_pack.yaml``)."""
     data = cfg.get("data")
     if data is None:
         raise ValueError("data must be given: dpt data pack data=NAME out=DIR (see -h)")
@@ -44,7 +40,6 @@ def pack(cfg: Mapping[str, Any]) -> None:
             skip_broken=settings.on_error == "skip",
         )
         samples = sum(shard.samples for shard in index.shards)
-        megabytes = sum(shard.size for shard in index.shards) / MEGABYTE
-        shards = len(index.shards)
+        megabytes, shards = sum(s.size for s in index.shards) / MEGABYTE, len(index.shards)
         log.info("%s: %d samples in %d shards, %.1f MB", split, samples, shards, megabytes)
     log.info("train with data=packed data.root=%s", folder)

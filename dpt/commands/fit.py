@@ -175,8 +175,7 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
         "limit_val_batches": 0,
         "enable_checkpointing": False,
     }
-    arguments = {**cfg["trainer"], **limits}
-    parts = {**cfg, "trainer": arguments, "logger": {}, "callbacks": {}}
+    parts = {**cfg, "trainer": {**cfg["trainer"], **limits}, "logger": {}, "callbacks": {}}
     clock = LambdaCallback(on_train_batch_end=note_time)
     make_trainer(parts, len(loader), [clock]).fit(make_task(cfg, objectives, model), loader)
     step = float(np.median(np.diff(times[2:])))

@@ -21,12 +21,11 @@ def run(arguments: list[str]) -> None:
     add("--patch", nargs=2, type=int, metavar=("ROW", "COL"), help=text)
     add("--device", help="default: a GPU where there is one")
     options = parser.parse_args(arguments)
-    if options.out.suffix.lower() != ".png":
-        raise ValueError(
-            f"--out {options.out}: the sheet is a PNG, so name it {options.out.stem}.png"
-        )
-    if options.out.resolve() == options.image.resolve():
-        raise ValueError(f"--out {options.out}: is the photo itself: choose another --out")
+    out = options.out
+    if out.suffix.lower() != ".png":
+        raise ValueError(f"--out {out}: the sheet is a PNG, so name it {out.stem}.png")
+    if out.resolve() == options.image.resolve():
+        raise ValueError(f"--out {out}: is the photo itself: choose another --out")
 
     from dpt.data import read_image
     from dpt.inspect import inspection_sheet
@@ -37,7 +36,6 @@ def run(arguments: list[str]) -> None:
     image = read_image(options.image, exif=True)
     device = pick_device(options.device)
     model = DPT.from_pretrained(options.checkpoint).to(device)
-    patch = None if options.patch is None else (options.patch[0], options.patch[1])
-    sheet = inspection_sheet(model, image, patch=patch)
-    save_png(options.out, sheet)
-    print(f"{options.out}: {sheet.shape[1]} x {sheet.shape[0]} pixels")
+    sheet = inspection_sheet(model, image, patch=options.patch and tuple(options.patch))
+    save_png(out, sheet)
+    print(f"{out}: {sheet.shape[1]} x {sheet.shape[0]} pixels")

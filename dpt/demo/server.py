@@ -28,16 +28,11 @@ from dpt.predict.outputs import Style, all_products, depth_coding, explain, imag
 from dpt.viz import shrink
 
 PAGE = Path(__file__).with_name("page.html")
-VIEW_WIDTH = 1280
-"""Largest width of the pictures shown, in pixels. Downloads have the image's own size."""
-KEPT_RESULTS = 4
-"""Number of predictions kept for downloads, the latest ones."""
-MAX_PIXELS = 50_000_000
-"""Of an image that is predicted; :mod:`dpt.files` limits what is decoded."""
-MAX_BYTES = 30_000_000
-"""Of an uploaded file."""
-MAX_SECONDS = 60
-"""For a visitor to send a request, and again to take the answer."""
+VIEW_WIDTH = 1280  # largest, of the pictures shown; downloads have the image's own size
+KEPT_RESULTS = 4  # predictions kept for downloads, the latest ones
+MAX_PIXELS = 50_000_000  # of an image that is predicted; dpt.files limits what is decoded
+MAX_BYTES = 30_000_000  # of an uploaded file
+MAX_SECONDS = 60  # for a visitor to send a request, and again to take the answer
 MAX_CONNECTIONS = 16
 POLICY = (
     "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
@@ -72,13 +67,15 @@ class Demo:
         }
 
     def predict(self, data: bytes) -> dict[str, Any]:
-        """The page's content for an uploaded image.
-
-        Raises:
-            ValueError: it is too large, or not a complete image.
-        """
+        """The page's content for an uploaded image; ValueError if it is too large or damaged."""
+        if not data:
+            raise ValueError("image: the file is empty")
         with self._lock:  # one image at a time, which bounds the memory
-            image = open_image(data)
+            image = read_image("image", exif=True, data=data)
+            height, width, _ = image.shape
+            if height * width > MAX_PIXELS:
+                fault = f"more than {MAX_PIXELS:,} pixels: shrink it"
+                raise ValueError(f"image: {width} x {height}: {fault}")
             prediction = self.predictor(image)
             prediction.require_finite()
             key = secrets.token_urlsafe(16)
@@ -108,21 +105,6 @@ class Demo:
             raise RefusedError(404, "this result is no longer kept: upload the image again")
         with self._lock:
             return self.downloads[name].encode(prediction, None, Style())
-
-
-def open_image(data: bytes) -> np.ndarray:
-    """An uploaded image, uint8 (H, W, 3) RGB, upright.
-
-    Raises:
-        ValueError: it has more than ``MAX_PIXELS``, or is not complete.
-    """
-    if not data:
-        raise ValueError("image: the file is empty")
-    image = read_image("image", exif=True, data=data)
-    height, width, _ = image.shape
-    if height * width > MAX_PIXELS:
-        raise ValueError(f"image: {width} x {height}: more than {MAX_PIXELS:,} pixels: shrink it")
-    return image
 
 
 def note(prediction: Prediction) -> str:
@@ -210,11 +192,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
-    """A server that listens, to be started by ``serve_forever``; port 0 uses a free one.
-
-    Raises:
-        ValueError: the port is in use, or the host is not an address of this computer.
-    """
+    """A server that listens, to be started by ``serve_forever``; port 0 uses a free one."""
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET

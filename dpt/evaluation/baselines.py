@@ -20,8 +20,7 @@ from dpt.run_log import tracked
 from dpt.types import Batch
 
 TRAIN_SAMPLES = 500
-LARGEST = 128, 128
-"""Size of the maps that are kept of the training samples, at most."""
+LARGEST = 128, 128  # size of the maps that are kept of the training samples, at most
 THUMBNAIL = 16, 16
 NEAREST = "nearest photo"
 
@@ -42,8 +41,7 @@ def trivial_scores(
     without labels no predictors. Each sample is read once; those that cannot be read are left out.
 
     Args:
-        objectives: by name; they are not changed.
-        train, val: data sets.
+        objectives: they are not changed.
         size: (H, W) of the positions.
 
     Returns:
@@ -81,9 +79,7 @@ def trivial_scores(
 def named(rows: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Scores of baselines as entries of ``metrics.json``, such as ``nearest_photo/val/miou``."""
     return {
-        f"{kind.replace(' ', '_')}/{name}": value
-        for kind, row in rows.items()
-        for name, value in row.items()
+        f"{k.replace(' ', '_')}/{name}": v for k, row in rows.items() for name, v in row.items()
     }
 
 

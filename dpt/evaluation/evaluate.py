@@ -40,10 +40,8 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     """Scores ``cfg["checkpoint"]`` or the files in ``cfg["predictions"]`` on one split.
 
     Writes ``metrics.json``, ``per_image.csv``, ``confusion.csv``, ``report.html`` and pictures.
-    Returns each score as ``val/NAME``. Each image counts once on any number of processes.
-
-    Args:
-        cfg: as plain data (``conf/evaluate.yaml``).
+    Returns each score as ``val/NAME``. Each image counts once on any number of processes. ``cfg``
+    is plain data (``conf/evaluate.yaml``).
     """
     for key in ("checkpoint", "predictions"):
         validate(str | None, cfg[key], key)
@@ -108,8 +106,7 @@ class Evaluation(L.LightningModule):
         super().__init__()
         self.model = model
         self.objectives: Any = nn.ModuleDict({**scorer.objectives, **scorer.whole})
-        self.protocol = protocol
-        self.scorer = scorer
+        self.protocol, self.scorer = protocol, scorer
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         preprocessing = self.model.preprocessing
@@ -142,10 +139,11 @@ class Evaluation(L.LightningModule):
         self.scorer.gather()
 
 
-def _score_checkpoint(
-    cfg: Mapping[str, Any], dataset: Any, protocol: Protocol
-) -> tuple[Scorer, dict[str, Any]]:
-    """A scorer that has seen a model's predictions, and notes for ``metrics.json``."""
+Scored = tuple[Scorer, dict[str, Any]]
+"""A scorer that has seen the predictions, and notes for ``metrics.json``."""
+
+
+def _score_checkpoint(cfg: Mapping[str, Any], dataset: Any, protocol: Protocol) -> Scored:
     model = DPT.from_pretrained(cfg["checkpoint"])
     if model.calibration is not None:
         log.warning(
@@ -172,8 +170,8 @@ def _score_checkpoint(
     require_images(trainer, len(dataset))
     task = Evaluation(model=model, protocol=protocol, scorer=scorer)
     trainer.validate(task, loader, verbose=False)
-    pictures = [picture for _, picture in sorted(panels.pictures.items())]
-    scorer.examples = [(name, shrink(rgb, PICTURE_WIDTH)) for name, rgb in pictures]
+    pictures = sorted(panels.pictures.items())
+    scorer.examples = [(name, shrink(rgb, PICTURE_WIDTH)) for _, (name, rgb) in pictures]
     height, width = model.preprocessing.image_size
     rule = model.preprocessing.resize.replace("_", " ")
     return scorer, {
@@ -183,10 +181,7 @@ def _score_checkpoint(
     }
 
 
-def _score_files(
-    cfg: Mapping[str, Any], dataset: Any, protocol: Protocol
-) -> tuple[Scorer, dict[str, Any]]:
-    """A scorer that has seen the predictions on disk, and notes for ``metrics.json``."""
+def _score_files(cfg: Mapping[str, Any], dataset: Any, protocol: Protocol) -> Scored:
     plain, views = Protocol(), ("flip", "scales", "window", "stride")
     unused = [f"protocol.{key}" for key in views if getattr(protocol, key) != getattr(plain, key)]
     if unused := [*unused, *(["image_size"] if cfg["image_size"] is not None else [])]:
@@ -216,7 +211,7 @@ def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[
     objectives = [*scorer.objectives.values(), *scorer.whole.values()]
     broken = [scorer.nonfinite[index] for index in sorted(scorer.nonfinite)]
     settings = {"images": len(scorer.rows), "blocks": int(blocks.max()) + 1, **notes}
-    settings |= {"nonfinite_predictions": len(broken)}
+    settings["nonfinite_predictions"] = len(broken)
     settings |= {k: v for objective in objectives for k, v in objective.notes.items()}
     low, high = ({k: v[i] for k, v in intervals.items()} for i in (0, 1))
     values = settings | {f"val/{k}": v for k, v in scores.items()}

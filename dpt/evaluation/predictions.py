@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from dpt.data.base import check_sample
+from dpt.data.datasets.files import files_below
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
 from dpt.files import DataError
@@ -39,9 +40,8 @@ def read_manifest(
 ) -> tuple[dict[Path, tuple[float, float]], PredictionKind | None, dict[Path, Path]]:
     """The notes of ``dpt predict`` on the files it wrote; nothing for other folders.
 
-    Returns:
-        Scale and offset of PNG files (depth = value · scale + offset), the kind of the depth if
-        all files have one, and the image that each file was predicted from.
+    They are scale and offset of PNG files (depth = value · scale + offset), the kind of the depth,
+    and the image that each file was predicted from.
     """
     coding: dict[Path, tuple[float, float]] = {}
     sources: dict[Path, Path] = {}
@@ -69,20 +69,14 @@ class PredictionFolder:
     called ``7``, their folders are needed too. A sample inside a larger file, ``nyu.mat#12``, has a
     file of that number: ``12.png``, ``0012.png``.
 
-    Args:
-        folder: predictions=DIR, or one of its sub-folders in ``FOLDERS``.
-        target: ``depth`` or ``labels``.
-        names: of the samples, usually the paths of their images.
+    ``names`` are those of the samples, usually the paths of their images.
     """
 
     def __init__(self, folder: Path, *, target: Target, names: Sequence[str]) -> None:
         self.folder, self.names = folder, names
         files: dict[tuple[str, ...], list[Path]] = {}
-        for path in sorted(folder.rglob("*")):
-            place = path.relative_to(folder)
-            hidden = any(part.startswith(".") for part in place.parts)
-            if path.suffix.lower() in SUFFIXES[target] and not hidden:
-                files.setdefault(_parts(place), []).append(path)
+        for path in files_below(folder, SUFFIXES[target]):
+            files.setdefault(_parts(path.relative_to(folder)), []).append(path)
         if not files:
             raise DataError(
                 f"predictions={folder}: no file with a suffix of {' '.join(SUFFIXES[target])}"
@@ -133,13 +127,10 @@ def find_folders(
         raise DataError(f"predictions={folder}: no such folder")
     dense = [t for t in FOLDERS if t in targets]
     if not dense:
-        raise DataError(
-            "predictions=DIR scores depth maps and class masks, and this data has neither"
-        )
+        raise DataError("predictions=DIR scores depth maps and class masks: this data has neither")
     found = {}
     for target in dense:
-        inside = [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]
-        if inside:
+        if inside := [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]:
             found[target] = PredictionFolder(inside[0], target=target, names=names)
     dense = [target for target in dense if target != "objects"]
     if not found and len(dense) > 1:
@@ -178,13 +169,12 @@ class Pairs:
             "objects": OutputSpec("panoptic", "masks", things=dataset.info.things),
         }
         self.heads = {target: declared[target].name for target in self.folders}
-        self.outputs = {declared[target].name: declared[target] for target in self.folders}
+        self.outputs = {name: declared[target] for target, name in self.heads.items()}
 
     def read(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
         """Predictions (1, H, W) by head, and labels as an evaluation batch.
 
-        Raises:
-            DataError: a file is missing or does not fit.
+        DataError if a file is missing or does not fit.
         """
         sample = self.dataset[index]
         check_sample(sample)

@@ -49,12 +49,9 @@ def write_report(
     baselines: Mapping[str, Mapping[str, float]],
     settings: Mapping[str, Any],
 ) -> None:
-    """Writes an HTML page; ``settings`` say what was scored and how.
-
-    ``baselines`` are scores of predictors that use no trained model, by their kind and name.
-    """
+    """Writes an HTML page; ``settings`` say what was scored and how, ``baselines`` are scores of
+    predictors that use no trained model, by their kind and name."""
     lower = lower_is_better(scorer.objectives.values())
-
     names = [scorer.sorted_by(key) for key in scorer.objectives] + [*scorer.whole_scores][:1]
 
     def headline(name: str) -> tuple[Any, ...]:

@@ -19,14 +19,14 @@ from dpt.objectives.base import nonfinite_names, take
 from dpt.types import Batch, OutputSpec
 from dpt.viz import shrink
 
-PICTURE_WIDTH = 1400
-"""Largest width of a row of pictures, in pixels."""
+PICTURE_WIDTH = 1400  # largest, of a row of pictures, in pixels
+WORST_IMAGES = 4  # that are drawn for each dense head
 
 
 class Picture(NamedTuple):
-    """A row of pictures of one image; ``rank`` sorts the worst image first."""
+    """A row of pictures of one image."""
 
-    rank: tuple[float, int]
+    rank: tuple[float, int]  # sorts the worst image first
     caption: str
     rgb: np.ndarray
 
@@ -37,10 +37,7 @@ def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
     Args:
         rule: a regular expression: images in whose names it matches the same text are a block,
             those without a match are blocks of their own; ``folder``: images of one folder are a
-            block; None: each image is.
-
-    Raises:
-        ValueError: the rule is no regular expression, or matches no name.
+            block; None: each image is. ValueError if it is none, or matches no name.
     """
     if rule is None:
         return np.arange(len(names))
@@ -57,9 +54,6 @@ def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
 class Scorer:
     """Scores each image, and computes the data set's scores from the metric states of all images.
 
-    Args:
-        keep: number of the worst images that are drawn, for each dense head.
-
     Attributes:
         objectives: those that score single images.
         whole: the others, by name; their scores are known after :meth:`gather`.
@@ -73,14 +67,11 @@ class Scorer:
         self,
         objectives: Mapping[str, Objective],
         outputs: Mapping[str, OutputSpec],
-        *,
-        keep: int = 4,
     ) -> None:
         self.objectives = {k: o for k, o in objectives.items() if o.metrics.by_image}
         self.whole = {k: o for k, o in objectives.items() if not o.metrics.by_image}
         self.whole_scores: dict[str, float] = {}
         self.outputs = dict(outputs)
-        self.keep = keep
         self.rows: dict[int, tuple[str, dict[str, float]]] = {}
         self.nonfinite: dict[int, str] = {}
         self.states: dict[int, dict[str, csr_array]] = {}  # [index][objective]: float64 (1, S)
@@ -118,7 +109,7 @@ class Scorer:
                 continue
             pictures, (measure, score) = self.worst[key], next(iter(scores.items()))
             rank = (-score if measure in metric.lower_is_better else score), index
-            if score == score and (len(pictures) < self.keep or rank < pictures[-1].rank):
+            if score == score and (len(pictures) < WORST_IMAGES or rank < pictures[-1].rank):
                 rgb = photo.permute(1, 2, 0).cpu().numpy()
                 row = objective.panel(rgb, outputs, labels, self.outputs[objective.head])
                 assert row is not None, "a dense objective has panels"
@@ -128,7 +119,7 @@ class Scorer:
 
     def _keep_worst(self, key: str, pictures: list[Picture]) -> None:
         ranked = sorted([*self.worst[key], *pictures], key=lambda picture: picture.rank)
-        self.worst[key] = ranked[: self.keep]
+        self.worst[key] = ranked[:WORST_IMAGES]
 
     def sorted_by(self, key: str) -> str:
         """The score by which an objective's images are sorted."""
@@ -143,13 +134,13 @@ class Scorer:
             return
         parts: list = [None] * dist.get_world_size()
         dist.all_gather_object(parts, (self.rows, self.states, self.worst, self.nonfinite))
-        for rank, (rows, states, worst, nonfinite) in enumerate(parts):
-            if rank != dist.get_rank():
-                self.rows |= rows
-                self.states |= states
-                self.nonfinite |= nonfinite
-                for key, pictures in worst.items():
-                    self._keep_worst(key, pictures)
+        del parts[dist.get_rank()]
+        for rows, states, worst, nonfinite in parts:
+            self.rows |= rows
+            self.states |= states
+            self.nonfinite |= nonfinite
+            for key, pictures in worst.items():
+                self._keep_worst(key, pictures)
 
     def vectors(self, key: str) -> csr_array:
         """The states of an objective's metric for each image, float64 (N, S).
@@ -164,19 +155,15 @@ class Scorer:
 
     def scores(self) -> dict[str, float]:
         """Scores of the data set by name."""
-        return {
-            name: value
-            for key, objective in self.objectives.items()
-            for name, value in objective.metrics.scores_of(self.total(key)).items()
-        } | self.whole_scores
+        found: dict[str, float] = {}
+        for key, objective in self.objectives.items():
+            found |= objective.metrics.scores_of(self.total(key))
+        return found | self.whole_scores
 
     def intervals(self, blocks: np.ndarray) -> dict[str, tuple[float, float]]:
         """95 % confidence intervals of the scores; images of one block are resampled together."""
         sums = csr_array((np.ones(len(blocks)), (blocks, np.arange(len(blocks)))))
-        return {
-            name: interval
-            for key, objective in self.objectives.items()
-            for name, interval in confidence_intervals(
-                objective.metrics, sums @ self.vectors(key)
-            ).items()
-        } | dict.fromkeys(self.whole_scores, (nan, nan))
+        found = dict.fromkeys(self.whole_scores, (nan, nan))
+        for key, objective in self.objectives.items():
+            found |= confidence_intervals(objective.metrics, sums @ self.vectors(key))
+        return found

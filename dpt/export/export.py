@@ -21,18 +21,12 @@ from dpt.weights.files import writing
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and the result of the comparison with the model.
-
-    Attributes:
-        errors: largest difference of each output from the model's, as a share of the largest value
-            of that output.
-        compared: (images, height, width) of the inputs of the comparison.
-    """
+    """What was written, and the result of :func:`compare`."""
 
     path: Path
     errors: dict[str, float]
     metadata: dict[str, str]
-    compared: tuple[Shape, ...]
+    compared: tuple[Shape, ...]  # (images, height, width) of the inputs of the comparison
 
     def __str__(self) -> str:
         parts = [self.path, self.path.with_name(f"{self.path.name}.data")]
@@ -90,14 +84,8 @@ def export(
     with folder_beside(path) as folder:
         file = folder / path.name
         with writing(path):
-            write(
-                program,
-                file,
-                axes=graph.axes,
-                outputs=graph.all_outputs(traced),
-                metadata=metadata,
-                opset=opset,
-            )
+            outputs = graph.all_outputs(traced)
+            write(program, file, axes=graph.axes, outputs=outputs, metadata=metadata, opset=opset)
         run = run_of(file)
         try:
             errors = compare(graph, run, compared, tolerance=tolerance)
@@ -112,8 +100,7 @@ def compare(
 ) -> dict[str, float]:
     """The largest difference of each output, as a share of its largest value in the model.
 
-    Raises:
-        ValueError: the file does not run on one of the shapes, or an error exceeds ``tolerance``.
+    ValueError if the file does not run on one of the shapes, or an error exceeds ``tolerance``.
     """
     errors: dict[str, float] = {}
     for shape in shapes:

@@ -20,10 +20,8 @@ from torch.export import ExportedProgram
 from dpt.files import reason
 from dpt.weights.files import writing
 
-Run = Callable[[Tensor], dict[str, Tensor]]
-"""The graph's input to its outputs by name."""
-
-SUFFIXES = (".onnx", ".pt2")
+Run = Callable[[Tensor], dict[str, Tensor]]  # the graph's input to its outputs by name
+SUFFIXES = ".onnx", ".pt2"
 
 
 def check_target(path: Path, *, opset: int | None) -> None:
@@ -76,7 +74,6 @@ def write(
 
     Raises:
         ValueError: the format cannot express the model.
-        OSError, RuntimeError: the file cannot be written.
     """
     if path.suffix == ".pt2":
         extra = {"metadata.json": json.dumps(metadata, indent=2)}

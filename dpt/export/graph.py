@@ -19,8 +19,7 @@ from dpt.nn.inference import optimized
 from dpt.types import Preprocessing
 from dpt.validation import to_plain
 
-Shape = tuple[int, int, int]
-"""Of an input: number of images, height, width."""
+Shape = tuple[int, int, int]  # of an input: number of images, height, width
 
 
 class Graph(nn.Module):
@@ -34,16 +33,11 @@ class Graph(nn.Module):
 
     def __init__(self, model: nn.Module, *, preprocessing: Preprocessing | None) -> None:
         super().__init__()
-        self.model = model
-        self.preprocessing = preprocessing
+        self.model, self.preprocessing = model, preprocessing
 
     @classmethod
     def of(cls, model: DPT, *, tasks: Sequence[str], with_preprocessing: bool) -> Graph:
-        """A copy of ``model`` in float32 on the CPU with the heads in ``tasks``.
-
-        Raises:
-            ValueError: the model has no such head, or is an optimised copy.
-        """
+        """A copy of ``model`` in float32 on the CPU with the heads in ``tasks``."""
         if model.predicts_only:
             raise ValueError("an optimised copy cannot be exported: give the original model")
         if unknown := sorted(set(tasks) - set(model.heads)):
@@ -67,9 +61,8 @@ class Graph(nn.Module):
     def all_outputs(self, shape: Shape) -> dict[str, bool]:
         """Whether each returned tensor is dense, those beside the declared ones included."""
         with torch.no_grad():
-            found = self(self.example(shape))
-        dense = {name for name, spec in self.model.outputs.items() if spec.dense}
-        return {name: name in dense for name in found}
+            found, declared = self(self.example(shape)), self.model.outputs
+        return {name: name in declared and declared[name].dense for name in found}
 
     @property
     def axes(self) -> dict[int, str]:

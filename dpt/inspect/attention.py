@@ -31,9 +31,7 @@ def attention_maps(
 
     A full map of ``dpt_large`` takes 21 MB for one image of 384 × 384 and grows with the square of
     the image's area: name the ``blocks``, or ``queries``, the tokens whose rows are wanted.
-
-    Raises:
-        ValueError: the encoder has no such attention, or no such block.
+    ValueError if the encoder has no such attention, or no such block.
     """
     encoder = _encoder(model)
     count = encoder.config.out_indices[-1] + 1
@@ -63,8 +61,7 @@ def cls_attention(
 ) -> list[np.ndarray]:
     """Attention of the CLS token to each patch (Caron et al. 2021, DINO, figure 1).
 
-    Returns:
-        (B, heads, h, w) of each block; a map sums to 1 minus the weight of the prefix tokens.
+    (B, heads, h, w) of each block; a map sums to 1 minus the weight of the prefix tokens.
     """
     return _patch_maps(model, images, query=0, blocks=blocks)
 
@@ -72,11 +69,7 @@ def cls_attention(
 def patch_attention(
     model: DPT, images: Tensor, *, patch: tuple[int, int], blocks: Sequence[int] | None = None
 ) -> list[np.ndarray]:
-    """As :func:`cls_attention`, of the ``patch`` at (row, column) of the grid, from 0.
-
-    Raises:
-        ValueError: the patch lies outside the grid.
-    """
+    """As :func:`cls_attention`, of the ``patch`` at (row, column) of the grid, from 0."""
     (height, width), (row, column) = patch_grid(model, images), patch
     if not (0 <= row < height and 0 <= column < width):
         raise ValueError(

@@ -29,16 +29,13 @@ RECORDS_FILE = "predictions.jsonl"
 class OutputFolder:
     """A folder of predictions, all made with the same settings.
 
+    ValueError if it was written with other settings, or contains files from elsewhere.
+
     Args:
-        path: the folder; created if it does not exist.
         sources: all inputs, which are never replaced.
-        settings: plain data that determine the files' contents; a folder that was written with
-            other settings is refused.
+        settings: plain data that determine the files' contents.
         folders: names of the sub-folders that can be written.
         overwrite: predict finished inputs again, whatever the earlier settings.
-
-    Raises:
-        ValueError: it was written with other settings, or contains files from elsewhere.
     """
 
     def __init__(
@@ -79,9 +76,7 @@ class OutputFolder:
     def is_done(self, source: Source, products: Sequence[Product]) -> bool:
         """Whether all files of an input exist, which has not changed since they were written.
 
-        Raises:
-            ValueError: they exist, but were made from a file in another place; or they would
-                replace an input.
+        ValueError if they were made from a file in another place, or would replace an input.
         """
         places = [self._file(source, p) for p in products]
         for place in places if self._inputs else ():

@@ -23,15 +23,10 @@ SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
 
 @dataclass(frozen=True)
 class Source:
-    """An image or video to predict.
+    """An image or video to predict."""
 
-    Attributes:
-        path: absolute.
-        name: name of the output files: a relative path with ``/``, without suffix and ``..``.
-    """
-
-    path: Path
-    name: str
+    path: Path  # absolute
+    name: str  # of the output files: a relative path with ``/``, without suffix and ``..``
 
     @property
     def is_video(self) -> bool:
@@ -41,14 +36,10 @@ class Source:
 def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     """The images and videos that the inputs name, sorted within each folder, without repetition.
 
-    Names are paths relative to the deepest folder that contains all input folders, so that
-    sub-folders are kept; an input file elsewhere has its own name. If two files then have one name,
-    all are relative to the deepest folder that contains all inputs. Files that differ only in their
-    suffix keep it.
-
-    Args:
-        inputs: files, and folders (searched recursively, without hidden files).
-        out: the output folder, which is not searched.
+    Folders are searched recursively, without hidden files and without ``out``. Names are paths
+    relative to the deepest folder that contains all input folders, so that sub-folders are kept; an
+    input file elsewhere has its own name. If two files then have one name, all are relative to the
+    deepest folder that contains all inputs. Files that differ only in their suffix keep it.
 
     Raises:
         DataError: an input does not exist, is a folder without images, or is the output folder.
@@ -75,9 +66,8 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
         root = Path(os.path.commonpath(found))
         relative = {path: path.relative_to(root) for path in found}
     stems = Counter(name.with_suffix("") for name in relative.values())
-    names = {
-        p: n.with_suffix("") if stems[n.with_suffix("")] == 1 else n for p, n in relative.items()
-    }
+    own = {n: n.with_suffix("") for n in relative.values() if stems[n.with_suffix("")] == 1}
+    names = {path: own.get(name, name) for path, name in relative.items()}
     if len(set(names.values())) < len(names):
         twice = Counter(names.values()).most_common(1)[0][0]
         raise DataError(f"two inputs have the same output name, {twice}: predict them separately")
@@ -100,12 +90,8 @@ def _walk(folder: Path, out: Path) -> Iterator[Path]:
 def as_rgb(image: Image) -> np.ndarray:
     """Any image as uint8 (H, W, 3) RGB, turned upright by its EXIF orientation if it has one.
 
-    Args:
-        image: a file's path; uint8 (H, W, 3) RGB; a PIL image; a tensor, uint8 (3, H, W), or float
-            (3, H, W) in 0..1, which is rounded to 256 levels.
-
-    Raises:
-        ValueError: it is none of these; the message says what was found.
+    ``image`` is a file's path; uint8 (H, W, 3) RGB; a PIL image; a tensor, uint8 (3, H, W), or
+    float (3, H, W) in 0..1, which is rounded to 256 levels.
     """
     if isinstance(image, str | Path):
         return read_image(image, exif=True)

@@ -36,24 +36,17 @@ from dpt.viz import (
 MILLIMETRE = 0.001
 KITTI_SCALE = 1 / 256
 _LARGEST = 65535
-PIXELS_AT_ONCE = 2**20
-"""Pictures of larger images are painted in bands of rows of this many pixels."""
+PIXELS_AT_ONCE = 2**20  # larger images are painted in bands of rows of this many pixels
 FORMATS = ("png", "npy", "color", "overlay", "json")
 
 Span = tuple[float, float]
-Photo = np.ndarray | None
-"""The image, uint8 (H, W, 3); None where no product is a picture."""
+Photo = np.ndarray | None  # the image, uint8 (H, W, 3); None where no product is a picture
 
 
 @dataclass(frozen=True)
 class Style:
-    """How predictions are painted.
-
-    Attributes:
-        colormap: of depth, one of :data:`dpt.viz.COLORMAPS`.
-        spans: by output, the limits of its colours; without one, those of each image, see
-            :func:`dpt.viz.color_limits`.
-    """
+    """How predictions are painted: the colormap of depth, and by output the limits of its colours;
+    without them those of each image, see :func:`dpt.viz.color_limits`."""
 
     colormap: str = "inferno"
     spans: Mapping[str, Span] = field(default_factory=dict)
@@ -71,19 +64,13 @@ class Style:
 
 @dataclass(frozen=True)
 class Product:
-    """One kind of file.
+    """One kind of file."""
 
-    Attributes:
-        name: of the output.
-        folder: in the output folder; the files have the names of the inputs.
-        suffix: of the files.
-        make: (name, prediction, image, style) to the content: an array, or encoded bytes.
-    """
-
-    name: str
-    folder: str
-    suffix: str
+    name: str  # of the output
+    folder: str  # in the output folder; the files have the names of the inputs
+    suffix: str  # of the files
     make: Callable[[str, Prediction, Photo, Style], np.ndarray | bytes]
+    """(name, prediction, image, style) to the content: an array, or encoded bytes."""
 
     @property
     def is_picture(self) -> bool:
@@ -113,31 +100,23 @@ def folder_names(outputs: Mapping[str, OutputSpec]) -> dict[str, str]:
 def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
     """By format, the files that can be made of these outputs."""
     found: dict[str, list[Product]] = {name: [] for name in FORMATS}
+    encoders = {"depth": encode_depth, "logits": encode_labels, "masks": encode_segments}
     for name, folder in folder_names(outputs).items():
         kind = outputs[name].kind
         found["npy"].append(Product(name, f"{folder}_npy", ".npy", _array))
+        found["png"].append(Product(name, folder, ".png", encoders.get(kind, paint_explained)))
         if kind == "depth":
-            found["png"].append(Product(name, folder, ".png", encode_depth))
             found["color"].append(Product(name, f"{folder}_color", ".png", paint_explained))
-        elif kind == "masks":
-            found["png"].append(Product(name, folder, ".png", encode_segments))
-            found["json"].append(Product(name, f"{folder}_json", ".json", encode_objects))
-            found["overlay"].append(Product(name, f"{folder}_overlay", ".png", paint_explained))
-        elif kind == "logits":
-            found["png"].append(Product(name, folder, ".png", encode_labels))
+        if kind in ("logits", "masks"):
             place = "overlay" if folder == "labels" else f"{folder}_overlay"
             found["overlay"].append(Product(name, place, ".png", paint_explained))
-        else:
-            found["png"].append(Product(name, folder, ".png", paint_explained))
+        if kind == "masks":
+            found["json"].append(Product(name, f"{folder}_json", ".json", encode_objects))
     return found
 
 
 def products_of(formats: Sequence[str], outputs: Mapping[str, OutputSpec]) -> list[Product]:
-    """The files for each image.
-
-    Args:
-        formats: names of formats; by default all but ``npy``, and the arrays of outputs of kind
-            ``map``.
+    """The files for each image: by default of all formats but ``npy``, and the arrays of maps.
 
     Raises:
         ValueError: an unknown format, or one that fits no output.
@@ -206,9 +185,8 @@ def _array(name: str, prediction: Prediction, *_: object) -> np.ndarray:
 def depth_coding(prediction: Prediction, name: str) -> tuple[float, float]:
     """(scale, offset) of a 16-bit PNG: depth = value × scale + offset.
 
-    Metres have one scale for all images and no offset: millimetres, or 1/256 m (KITTI's, up to
-    256 m) for models whose depth exceeds 65.5 m. Relative depth is stretched from its smallest to
-    its largest value in each image.
+    Metres have one scale for all images: millimetres, or 1/256 m (KITTI's, up to 256 m) for models
+    whose depth exceeds 65.5 m. Relative depth is stretched from the smallest to the largest value.
     """
     depth, spec = prediction.arrays[name], prediction.outputs[name]
     if not spec.is_inverse_depth:
@@ -258,21 +236,21 @@ def encode_segments(name: str, prediction: Prediction, *_: object) -> np.ndarray
 
 def encode_objects(name: str, prediction: Prediction, *_: object) -> bytes:
     """The segments as a JSON list of entries like those of COCO's results, masks as RLE."""
-    found = []
-    for segment in prediction.segments_of(name):
-        code = coco.encode(np.asfortranarray(segment.mask.astype(np.uint8)))
-        found.append(
-            {
-                "id": segment.id,
-                "category_id": segment.class_id,
-                "category": segment.class_name,
-                "isthing": segment.is_thing,
-                "score": round(segment.score, 6),
-                "bbox": segment.box,
-                "area": int(segment.mask.sum()),
-                "segmentation": {**code, "counts": code["counts"].decode()},
-            }
-        )
+    segments = prediction.segments_of(name)
+    codes = [coco.encode(np.asfortranarray(s.mask.astype(np.uint8))) for s in segments]
+    found = [
+        {
+            "id": segment.id,
+            "category_id": segment.class_id,
+            "category": segment.class_name,
+            "isthing": segment.is_thing,
+            "score": round(segment.score, 6),
+            "bbox": segment.box,
+            "area": int(segment.mask.sum()),
+            "segmentation": {**code, "counts": code["counts"].decode()},
+        }
+        for segment, code in zip(segments, codes, strict=True)
+    ]
     return json.dumps(found).encode()
 
 
@@ -294,24 +272,22 @@ def paint_explained(name: str, prediction: Prediction, image: Photo, style: Styl
 
 
 def paint(name: str, prediction: Prediction, image: Photo, style: Style) -> np.ndarray:
-    """The picture of a dense output, uint8 (H, W, 3).
-
-    Depth is painted in colours (near is bright), classes over the image, and other maps as
-    :func:`dpt.viz.colorize_output` does.
-    """
+    """The picture of a dense output, uint8 (H, W, 3): classes over the image, other outputs as
+    :func:`dpt.viz.colorize_output` draws them."""
     values, spec = prediction.arrays[name], prediction.outputs[name]
     limits = style.span(name, prediction)
 
     def draw(rows: slice) -> np.ndarray:
         band = values[rows]
         if spec.kind == "logits":
-            assert image is not None
-            return overlay(image[rows], colorize_labels(band, palette_of(spec), ignore_index=-1))
-        if spec.kind == "masks":
-            assert image is not None
-            return overlay(image[rows], colorize_segments(band, palette_of(spec), spec.things))
-        maps = band.transpose(2, 0, 1) if band.ndim == 3 else band
-        return colorize_output(maps, spec, limits=limits, colormap=style.colormap)
+            color = colorize_labels(band, palette_of(spec), ignore_index=-1)
+        elif spec.kind == "masks":
+            color = colorize_segments(band, palette_of(spec), spec.things)
+        else:
+            maps = band.transpose(2, 0, 1) if band.ndim == 3 else band
+            return colorize_output(maps, spec, limits=limits, colormap=style.colormap)
+        assert image is not None
+        return overlay(image[rows], color)
 
     step = max(1, PIXELS_AT_ONCE // values.shape[1])
     return np.concatenate([draw(slice(k, k + step)) for k in range(0, len(values), step)])

@@ -24,10 +24,8 @@ from dpt.predict.predictor import Prediction, Predictor, Prepared, batches
 S = TypeVar("S")
 T = TypeVar("T")
 
-LARGE = 2**25
-"""Pixels of an image above which it is predicted alone, which bounds the memory."""
-STEADINESS = 0.9
-"""Weight of the previous colour range in a video: the range follows within about 20 frames."""
+LARGE = 2**25  # pixels of an image above which it is predicted alone, which bounds the memory
+STEADINESS = 0.9  # weight of the previous colour range in a video, which follows within 20 frames
 
 
 def predict_images(
@@ -39,10 +37,7 @@ def predict_images(
     style: Style,
     workers: int,
 ) -> Generator[tuple[Source, ValueError | None], None, None]:
-    """Predicts every image; one that cannot be read does not stop the others.
-
-    Yields:
-        Each source when it is finished, with the error if it failed.
+    """Predicts every image; yields each when it is finished, with the error if it failed.
 
     Raises:
         OSError: no more files can be written.

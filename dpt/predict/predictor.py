@@ -33,27 +33,19 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 T = TypeVar("T")
 
-SEGMENT_PIXELS = 2**21
-"""Segments of larger images are computed at this number of pixels."""
+SEGMENT_PIXELS = 2**21  # segments of larger images are computed at this number of pixels
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A predicted object, or an area of stuff.
+    """A predicted object, or an area of stuff."""
 
-    Attributes:
-        id: 1, 2, ... in an image.
-        is_thing: whether objects of the class are told apart.
-        score: probability of the class.
-        mask: bool (H, W).
-    """
-
-    id: int
+    id: int  # 1, 2, ... in an image
     class_id: int
     class_name: str
-    is_thing: bool
-    score: float
-    mask: np.ndarray
+    is_thing: bool  # whether objects of the class are told apart
+    score: float  # probability of the class
+    mask: np.ndarray  # bool (H, W)
 
     @property
     def box(self) -> tuple[int, int, int, int]:
@@ -69,21 +61,17 @@ class Prediction:
     ``depth``, ``labels``, ``class_id`` and ``value`` are the first output of their kind, and None
     if the model has no such head.
 
-    Attributes:
-        arrays: every prediction by the output's name. Dense outputs have the image's size: float32
-            (H, W) or (H, W, C), and class ids (H, W) in uint8, or uint16 for more than 256
-            classes. Segments: int32 (H, W), class · ``dpt.segments.OBJECT_IDS`` + number of the
-            segment, -1 where there is none. Outputs for the whole image: probabilities float32
-            (C,), or values float32 () or (C,).
-        outputs: the declaration of each output.
-        scores: of each output with segments, the scores of its segments 1, 2, ..., (N,).
-        not_finite: names of the outputs for which the network gave NaN or infinity.
+    ``arrays`` holds every prediction by the output's name. Dense outputs have the image's size:
+    float32 (H, W) or (H, W, C), and class ids (H, W) in uint8, or uint16 for more than 256 classes.
+    Segments: int32 (H, W), class · ``dpt.segments.OBJECT_IDS`` + number of the segment, -1 where
+    there is none. Outputs for the whole image: probabilities float32 (C,), or values float32 () or
+    (C,).
     """
 
     arrays: Mapping[str, np.ndarray]
     outputs: Mapping[str, OutputSpec]
-    not_finite: tuple[str, ...] = ()
-    scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    not_finite: tuple[str, ...] = ()  # outputs for which the network gave NaN or infinity
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)  # (N,), of segments 1, 2, ...
 
     def require_finite(self) -> None:
         """Raises ValueError if the network gave NaN or infinity."""
@@ -108,10 +96,8 @@ class Prediction:
 
     @property
     def unit(self) -> str | None:
-        """Unit of ``depth``: ``metres``, or ``relative inverse depth``.
-
-        Relative inverse depth is 1 / depth up to an unknown scale and shift: larger is nearer.
-        """
+        """Unit of ``depth``: ``metres``, or ``relative inverse depth``, 1 / depth up to an unknown
+        scale and shift (larger is nearer)."""
         spec = self._spec("depth")
         return None if spec is None else depth_unit(spec)
 
@@ -182,26 +168,19 @@ def depth_unit(spec: OutputSpec) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """An image ready for the network, as uint8 arrays.
+    """An image ready for the network, as uint8 arrays."""
 
-    Attributes:
-        size: (H, W) of the image.
-        input: the image resized to (h, w, 3).
-        large: the image resized so that each tile is one network input; None without tiles.
-        image: the image itself, (H, W, 3), if it was to be kept.
-    """
-
-    size: tuple[int, int]
-    input: np.ndarray
-    large: np.ndarray | None
-    image: np.ndarray | None
+    size: tuple[int, int]  # (H, W) of the image
+    input: np.ndarray  # the image resized to (h, w, 3)
+    large: np.ndarray | None  # resized so that each tile is one network input; None without tiles
+    image: np.ndarray | None  # the image itself, (H, W, 3), if it was to be kept
 
 
 class Predictor:
     """Predicts for images of any size: ``Predictor(model)(image)``.
 
-    As in evaluation, an image is resized to the network's input size (``model.preprocessing``), and
-    the outputs are resized to the image's size.
+    As in evaluation, an image is resized as ``model.preprocessing`` says, and the outputs to the
+    image's size.
 
     Args:
         model: a model, or where to load one from (see :meth:`dpt.DPT.from_pretrained`). It is
@@ -240,8 +219,7 @@ class Predictor:
         least = max(model.preprocessing.image_size)
         if tile is not None and tile < least:
             raise ValueError(f"tile={tile}: must be at least {least}, the network's input size")
-        self.batch_size = batch_size
-        self.tile = tile
+        self.batch_size, self.tile = batch_size, tile
         self.preprocessing = model.preprocessing
         self.calibration: Calibration | None = model.calibration
         self.network_outputs = model.outputs
@@ -270,12 +248,8 @@ class Predictor:
     ) -> Prediction | list[Prediction]:
         """Predicts one image, or a list of images in order.
 
-        Args:
-            images: a path, uint8 (H, W, 3) RGB, a PIL image, a tensor (uint8 (3, H, W), or float
-                in 0..1), or a list of these.
-
-        Raises:
-            ValueError: a file cannot be read, or an image is none of these.
+        An image is a path, uint8 (H, W, 3) RGB, a PIL image or a tensor (uint8 (3, H, W), or float
+        in 0..1). ValueError if it is none of these, or cannot be read.
         """
         if not isinstance(images, list | tuple):
             return self.predict([self.prepare(images)])[0]
@@ -285,9 +259,7 @@ class Predictor:
     def prepare(self, image: Image, *, keep_image: bool = False) -> Prepared:
         """Reads and resizes an image; several threads may call it at once.
 
-        Args:
-            image: see :meth:`__call__`.
-            keep_image: also keep the image at its own size.
+        With ``keep_image`` the image at its own size is kept too.
         """
         rgb = as_rgb(image)
         height, width = rgb.shape[:2]

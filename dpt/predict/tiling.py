@@ -10,6 +10,7 @@ of the image.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import torch
@@ -20,8 +21,7 @@ from dpt.functional import upsample
 from dpt.nn.tta import spans
 from dpt.types import OutputSpec
 
-OVERLAP = 0.25
-"""Share of a tile's side that it has in common with the next tile, at least."""
+OVERLAP = 0.25  # share of a tile's side that it has in common with the next tile, at least
 
 
 def tile_spans(length: int, tile: int) -> list[slice]:
@@ -33,12 +33,9 @@ def align_tile(depth: Tensor, whole: Tensor, *, inverse: bool) -> Tensor:
     """A tile's depth in the scale of the pass over the whole image, both (1, 1, h, w).
 
     Inverse depth has an unknown scale and shift in every pass: both are fitted. Metric depth is
-    fitted in scale only. A tile is a zoomed view: the network takes objects that appear larger for
-    nearer ones, by one factor for the whole tile (Eigen et al. 2014, section 3.4), and a shift
-    would move depths that it places at 0 m.
-
-    A tile whose depth runs against that of the whole image (a fitted scale of 0 or less) is
-    replaced by it.
+    fitted in scale only: in a tile, a zoomed view, the network takes objects for nearer ones, by
+    one factor (Eigen et al. 2014, section 3.4). A tile whose depth runs against that of the whole
+    image (a fitted scale of 0 or less) is replaced by it.
     """
     own, other = depth[0], whole[0]
     valid = own.isfinite() & other.isfinite()
@@ -57,17 +54,15 @@ def predict_tiles(
     predict: Callable[[Sequence[np.ndarray]], Iterable[dict[str, Tensor]]],
     outputs: Mapping[str, OutputSpec],
 ) -> dict[str, Tensor]:
-    """Dense outputs (1, C, h', w') for an image by windows.
+    """Dense outputs (1, C, h', w') for an image by windows, which ``predict`` is given.
 
     Args:
         image: uint8 (H', W', 3) RGB, resized so that a tile has the size of ``window``.
         whole: outputs (1, C, h, w) of a pass over the whole image.
         window: (h, w) of the network's input.
-        predict: gives the outputs of windows.
     """
     height, width = image.shape[:2]
-    spans_of_rows, spans_of_columns = tile_spans(height, window[0]), tile_spans(width, window[1])
-    places = [(rows, columns) for rows in spans_of_rows for columns in spans_of_columns]
+    places = [*product(tile_spans(height, window[0]), tile_spans(width, window[1]))]
     depths = [name for name, spec in outputs.items() if spec.kind == "depth"]
     coarse = {name: upsample(whole[name], (height, width)) for name in depths}
     totals: dict[str, Tensor] = {}

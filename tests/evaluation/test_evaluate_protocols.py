@@ -162,7 +162,7 @@ def test_a_broken_file_counts_nowhere(evaluate, checkpoint, dense_folder, metric
 def report_of(objectives, outputs, labels, tmp_path):
     """The page for three images, one batch."""
     specs = {"segmentation": OutputSpec("segmentation", "logits")}
-    scorer = Scorer(objectives, specs, keep=2)
+    scorer = Scorer(objectives, specs)
     labels |= {"index": torch.arange(3), "name": ["<a>", "b", "c"]}
     scorer.add(outputs, labels, torch.zeros(3, 3, 8, 9, dtype=torch.uint8))
     intervals = scorer.intervals(blocks_of("abc", None))
@@ -176,7 +176,8 @@ def report_of(objectives, outputs, labels, tmp_path):
     return text, page
 
 
-def test_a_report_of_many_classes(tmp_path):
+def test_a_report_of_many_classes(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpt.evaluation.scoring.WORST_IMAGES", 2)
     objective = SegmentationObjective(num_classes=60)
     truth = torch.randint(60, (3, 8, 9), dtype=torch.uint8)
     labels = {"labels": list(truth)}
