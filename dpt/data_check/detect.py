@@ -198,11 +198,12 @@ def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Found:
     near.sort(key=lambda p: tag not in p)
     images = near[0].removesuffix(names[0]).rstrip("/") or "."
     others = {word for split, word in map(_split_word, paths) if split == "val" and tag}
-    val = next((word for word in sorted(others) if path.replace(tag, word) in paths), "")
+    whole_word = rf"(?<![^-_. /]){tag}(?![^-_. /])"
+    val = next((word for word in sorted(others) if re.sub(whole_word, word, path) in paths), "")
     found = Found(kind, "coco", {"images": images, "annotations": path})
     found.notes.append(f"objects: {path}, in COCO's {kind} format")
     if val:
-        found.settings = {k: v.replace(tag, "%split") for k, v in found.settings.items()}
+        found.settings = {k: re.sub(whole_word, "%split", v) for k, v in found.settings.items()}
         found.settings |= {"split_names.train": tag, "split_names.val": val}
     else:
         _hold_out([f"{images}/{name}" for name in names], found)

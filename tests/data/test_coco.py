@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 from coco_files import write
+from pycocotools import mask as coco
 
 from dpt.data import CocoDataset, ScenesDataset
+from dpt.data.datasets.coco import encode_mask
 from dpt.data_check.checks import objects
 from dpt.data_check.measure import measure_objects
 from dpt.data_check.scan import Scan, read_records
@@ -128,7 +130,8 @@ def test_a_mask_that_does_not_fit(saved, tmp_path):
         ([[1, 2, 9, 9]], "a polygon needs x and y of three points or more"),
         ([[1, 2, 9, 9, 1, 5], [7]], "a polygon needs x and y of three points or more"),
         ([], "a polygon needs x and y of three points or more"),
-        ([[1, 2, 9, 9, 1, float("nan")]], "a polygon leaves the image of 48x64"),
+        ([[1, 2, 9, 9, 1, float("nan")]], "a polygon is far outside the image of 48x64"),
+        ([[1, 2, 9, 9, 1, 1e9]], "a polygon is far outside the image of 48x64"),
     ):
         data = edited(saved, tmp_path, lambda c, s=segmentation: part(c).update(segmentation=s))
         with pytest.raises(DataError, match=message):
@@ -191,3 +194,10 @@ def test_the_data_check_finds_objects_without_class():
     assert found.segments == 3 + 1  # class 0 is stuff
     assert found.without_class == 2
     assert found.of_several_classes == 1
+
+
+def test_polygons_are_cut_at_the_border():
+    whole = encode_mask([[-5, -5, 40, -5, 40, 30, -5, 30]], (20, 30))
+    half = encode_mask([[-5, -5, 15, -5, 15, 30, -5, 30]], (20, 30))
+    assert coco.decode(whole).all()
+    np.testing.assert_array_equal(coco.decode(half).any(axis=0), np.arange(30) < 15)

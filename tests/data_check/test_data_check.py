@@ -805,3 +805,18 @@ def test_photos_and_masks_of_one_name_in_one_folder(tmp_path):
         save(tmp_path / f"a{suffix}", np.zeros((8, 8), np.uint8))
     with pytest.raises(DataError, match=r"a\.jpg and a\.png.*give photos and labels folders"):
         detect(tmp_path, {})
+
+
+def test_the_json_of_val_is_found_below_a_folder_called_training_set(tmp_path):
+    content = {
+        "images": [{"id": 1, "file_name": "a.jpg", "height": 8, "width": 8}],
+        "categories": [{"id": 1, "name": "thing"}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "segmentation": []}],
+    }
+    for split in ("train", "val"):
+        (tmp_path / f"training_set/{split}").mkdir(parents=True)
+        save(tmp_path / f"training_set/{split}/a.jpg", np.zeros((8, 8), np.uint8))
+        (tmp_path / f"training_set/instances_{split}.json").write_text(json.dumps(content))
+    settings = detect(tmp_path, {}).settings
+    assert settings["annotations"] == "training_set/instances_%split.json"
+    assert (settings["images"], settings["split_names.val"]) == ("training_set/%split", "val")

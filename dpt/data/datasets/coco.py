@@ -215,9 +215,10 @@ def encode_mask(found: Any, size: tuple[int, int]) -> Any:
         polygons = [np.asarray(polygon, float) for polygon in found]
         if not found or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
             raise ValueError("a polygon needs x and y of three points or more")
-        corners = np.concatenate(polygons)
-        if not ((corners >= -1) & (corners <= max(size) + 1)).all():  # else memory without end
-            raise ValueError(f"a polygon leaves the image of {height}x{width}")
+        corners, side = np.concatenate(polygons), max(size)
+        # pycocotools cuts polygons at the border, but far ones take memory without end
+        if not ((corners >= -side) & (corners <= 2 * side)).all():
+            raise ValueError(f"a polygon is far outside the image of {height}x{width}")
         return coco.merge(coco.frPyObjects(found, height, width))
     if not isinstance(found, Mapping) or found.get("size") != [height, width]:
         raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
