@@ -23,10 +23,9 @@ from dpt.validation import Count, validate
 
 log = logging.getLogger("dpt")
 
-LOADER_KEYS = (
+LOADER_KEYS = (  # of ``data``, that every data set has and none takes as an argument
     "image_size", "eval_size", "batch_size", "num_workers", "on_error", "train", "val", "download",
 )  # fmt: skip
-"""Keys of ``data`` that every data set has and none takes as an argument."""
 LABEL_NAMES = {
     "depth": "depth maps",
     "labels": "class masks",
@@ -35,7 +34,6 @@ LABEL_NAMES = {
     "value": "a number for each image",
     "caption": "a caption for each image",
 }
-
 
 Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.files.MAX_PIXELS
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

@@ -22,18 +22,14 @@ from dpt.files import config_dir, run_folder, without_passwords
 from dpt.plugins import load_plugins
 from dpt.process import is_first_rank
 
+# errors that a user can correct: the message is printed, the stack trace goes to log.txt only
 MISTAKES = (ValueError, OSError)
-"""Errors that a user can correct: the message is printed, the stack trace goes to log.txt only."""
-
 SWEEP = {"-m", "--multirun"}
-FLAGS = {
+FLAGS = {  # of Hydra, that mean something here
     *SWEEP, "-h", "--help", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
     "-cd", "--config-dir", "-sc", "--shell-completion",
 }  # fmt: skip
-"""Flags of Hydra that mean something here."""
-LOCK_SECONDS = 10
-"""How long to wait for another process: loader workers outlive a killed one for some seconds."""
-
+LOCK_SECONDS = 10  # to wait for another process: loader workers outlive a killed one
 TOO_LARGE = "can't allocate memory|size calculation overflowed"  # torch's RuntimeErrors on CPUs
 LESS_MEMORY = (
     "reduce data.batch_size, data.image_size or the model's sizes, or set "
@@ -152,9 +148,6 @@ def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
     return [f"run_dir='{folder}'"]
 
 
-# --------------------------------------------------------------------------------------- a run
-
-
 def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str]) -> Any:
     """One run: its folder, its log, its configuration on disk, then the job.
 
@@ -264,9 +257,6 @@ def quiet_libraries() -> None:
 
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-# ------------------------------------------------------------------------------------- messages
 
 
 def _explain(error: Exception) -> str:

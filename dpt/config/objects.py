@@ -1,9 +1,8 @@
 """From configuration (plain data) to objects.
 
-A mapping with ``_target_`` becomes an object of the class it names, with the other keys as keyword
-arguments, converted to the declared types. Each place in the configuration declares the base class
-of its objects, and a base class declares where its subclasses may be defined (:data:`SLOTS`): a
-configuration from somebody else cannot call other code.
+A mapping with ``_target_`` becomes an object of the class it names. Each place in the configuration
+declares the base class of its objects, and a base class declares where its subclasses may be
+defined (:data:`SLOTS`): a configuration from somebody else cannot call other code.
 """
 
 from __future__ import annotations

@@ -19,13 +19,12 @@ from dpt.config.objects import check_arguments
 
 log = logging.getLogger("dpt")
 
-LIMITS = {
+LIMITS = {  # of arguments that the Trainer does not check, or with an assertion or a division
     "max_steps": (-1, 10**9), "max_epochs": (-1, 10**9), "num_nodes": (1, 10**6),
     "accumulate_grad_batches": (1, 10**6), "check_val_every_n_epoch": (1, 10**9),
     "val_check_interval": (1e-9, 10**9), "log_every_n_steps": (1, 10**9),
     "gradient_clip_val": (0, 10**9), "limit_train_batches": (1e-9, 10**9),
 }  # fmt: skip
-"""Arguments of the Trainer that it does not check, or checks with an assertion or a division."""
 
 
 @functools.cache

@@ -26,9 +26,6 @@ def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
         groups: int64 (B,), equal for pairs with equal texts, in all processes; negative for pairs
             without a text, which are left out, though B still divides.
 
-    Returns:
-        A scalar, at least 0.
-
     Raises:
         ValueError: there is one image only.
     """

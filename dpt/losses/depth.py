@@ -19,8 +19,8 @@ from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, median_m
 
 SILogForm = Literal["bts", "depth_anything", "eigen"]
 
+# λ, the factor and whether a root is taken
 _FORMS = {"bts": (0.85, 10.0, True), "depth_anything": (0.5, 1.0, True), "eigen": (0.5, 1.0, False)}
-"""λ, the factor and whether a root is taken."""
 
 
 class SILogLoss(nn.Module):
@@ -37,11 +37,8 @@ class SILogLoss(nn.Module):
     ==================  ==================================  =====================================
 
     Computed as var e + (1 - λ) (mean e)², which rounding cannot make negative. Where the root is 0
-    (a perfect image, or one without valid pixels) its gradient is set to 0.
-
-    Below ``eps`` the logarithm of the prediction is continued by its tangent,
-    ln(eps) + (p - eps) / eps. It is finite, and its gradient raises a prediction of 0, which a
-    clamp would not.
+    its gradient is set to 0. Below ``eps`` the logarithm of the prediction is continued by its
+    tangent, ln(eps) + (p - eps) / eps, whose gradient raises a prediction of 0.
 
     Args:
         form: see the table.
@@ -54,8 +51,7 @@ class SILogLoss(nn.Module):
             raise ValueError(f"SILog form={form!r}: choose from {', '.join(get_args(SILogForm))}")
         if not eps > 0:
             raise ValueError(f"SILog eps={eps}: must be above 0")
-        self.form = form
-        self.eps = eps
+        self.form, self.eps = form, eps
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         """``prediction`` and ``target`` in metres."""
@@ -86,8 +82,7 @@ class GradientMatchingLoss(nn.Module):
         super().__init__()
         if scales < 1:
             raise ValueError(f"gradient matching: scales={scales} must be at least 1")
-        self.scales = scales
-        self.log = log
+        self.scales, self.log = scales, log
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         _check_shapes(prediction, target, valid)

@@ -116,11 +116,9 @@ class LovaszSoftmaxLoss(nn.Module):
 
     Berman et al. 2018, eq. 9 and algorithm 1: for each class, the errors |[y = c] - p_c| are sorted
     in descending order and weighted by the growth of the Jaccard loss as pixels are added in that
-    order. The growth is computed in closed form, 1/U for a pixel of the class and I/(U (U - 1)) for
-    another (I, U: intersection and union so far), because a difference of neighbouring losses
-    cancels in float32. The weights have no gradient, as in the authors' code.
-
-    It sorts all pixels once per class: use it for fine-tuning and few classes.
+    order, 1/U for a pixel of the class and I/(U (U - 1)) for another (I, U: intersection and union
+    so far), because a difference of neighbouring losses cancels in float32. The weights have no
+    gradient, as in the authors' code. All pixels are sorted once per class.
     """
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ class SumMetric(Metric):
     images by the first one. The states follow the module to another device, but not to another
     precision (``module.half()``).
 
-    The states of one image are everything the metric keeps of it: scores of single images and
-    confidence intervals are computed from :meth:`vector` by :meth:`scores_of`.
+    Scores of single images and confidence intervals are computed from :meth:`vector` by
+    :meth:`scores_of`.
 
     Attributes:
         lower_is_better: names of the scores that are better if lower; all others are better if

@@ -12,8 +12,7 @@ from dpt.metrics.base import SumMetric, sum_dtype
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = torch.linspace(0, 1, 101, dtype=torch.float64)
-BINS = 1000
-"""Scores are rounded to 1 / BINS, so that the counts of images can be added."""
+BINS = 1000  # scores are rounded to 1 / BINS, so that the counts of images can be added
 
 
 class InstanceMetrics(SumMetric):

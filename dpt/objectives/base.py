@@ -29,8 +29,7 @@ class Objective(nn.Module, ABC):
     """The training and evaluation of one head.
 
     A subclass sets ``head``, ``target`` and ``metrics`` and implements :meth:`losses`. The other
-    methods have defaults for heads that predict real numbers; :meth:`truth` and :meth:`predict`
-    return what is scored and shown.
+    methods have defaults for heads that predict real numbers.
 
     Attributes:
         head: name of the head and of its output.

@@ -54,8 +54,7 @@ class DepthObjective(Objective):
         weight: float = 1.0,
     ) -> None:
         super().__init__(weight=weight)
-        self.kind = kind
-        self.max_depth, self.min_depth = max_depth, min_depth
+        self.kind, self.max_depth, self.min_depth = kind, max_depth, min_depth
         self.head_options = {"kind": kind}
         if kind == "metric":
             self.head_options |= {"max_depth": max_depth, "activation": "sigmoid"}

@@ -66,19 +66,14 @@ class InpaintingObjective(Objective):
             raise ValueError(f"mask_ratio={mask_ratio} must lie between 0 and 1")
         if mask_size < 1:
             raise ValueError(f"mask_size={mask_size} must be at least 1 pixel")
-        self.mask_ratio = mask_ratio
-        self.mask_size = mask_size
+        self.mask_ratio, self.mask_size = mask_ratio, mask_size
         self.metrics = RegressionMetrics()
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """Hides patches; in evaluation (step 0) always the same ones of an image."""
-        hidden = draw_hidden(
-            batch["index"].tolist(),
-            (inputs.shape[-2], inputs.shape[-1]),
-            step=step,
-            ratio=self.mask_ratio,
-            patch=self.mask_size,
-        ).to(inputs.device)
+        size, indices = (inputs.shape[-2], inputs.shape[-1]), batch["index"].tolist()
+        ratio, patch = self.mask_ratio, self.mask_size
+        hidden = draw_hidden(indices, size, step=step, ratio=ratio, patch=patch).to(inputs.device)
         # 0 is the mean colour; the patch embedding maps it to its bias, a learned token
         return inputs.masked_fill(hidden[:, None], 0.0), {**batch, "hidden": hidden}
 

@@ -129,14 +129,9 @@ class MaskObjective(PixelClassObjective):
         output = outputs[self.head]
         if not output.is_floating_point():
             return SegmentMap.from_codes(nearest(output, size)[0].long())
-        return panoptic_segments(
-            output[0].float(),
-            outputs[f"{self.head}_classes"][0].float(),
-            self.things,
-            size=size,
-            threshold=self.threshold,
-            overlap=self.overlap,
-        )
+        rules = {"threshold": self.threshold, "overlap": self.overlap}
+        classes = outputs[f"{self.head}_classes"][0].float()
+        return panoptic_segments(output[0].float(), classes, self.things, size=size, **rules)
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec

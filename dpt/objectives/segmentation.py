@@ -68,12 +68,13 @@ class SegmentationObjective(PixelClassObjective):
             "class_names": list(self.metrics.class_names),
             "palette": [list(row) for row in palette],
         }
-        self.set_loss = (set_loss or SetLoss()) if kind == "masks" else None
+        self.set_loss: SetLoss | None = None
         if kind == "dpt":
             self.head_options["auxiliary"] = auxiliary_weight > 0
         else:
             self.head_options["kind"] = kind
-        if self.set_loss is not None:
+        if kind == "masks":
+            self.set_loss = set_loss or SetLoss()
             self.set_loss.pixel_loss = self.loss
             self.head_options["num_queries"] = num_queries
 
@@ -136,13 +137,9 @@ class SegmentationObjective(PixelClassObjective):
         (truth,) = self.truth(labels, 0)
         ids = self.predict(outputs["segmentation"], truth.shape[-2:])
         ids = torch.where(ids < self.num_classes, ids, IGNORE_INDEX)  # files hold any number
-        return segmentation_panel(
-            photo,
-            truth[0].numpy(force=True),
-            ids[0].numpy(force=True).astype(np.uint8),
-            output.palette or self.palette,  # the model's own; files have none
-            output.class_names or self.metrics.class_names,
-        )
+        maps = truth[0].numpy(force=True), ids[0].numpy(force=True).astype(np.uint8)
+        names = output.class_names or self.metrics.class_names  # the model's own; files have none
+        return segmentation_panel(photo, *maps, output.palette or self.palette, names)
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
         """The most frequent class, as class ids."""

@@ -31,8 +31,7 @@ log = logging.getLogger("dpt")
 class StepCallback(Callback):
     """A callback with a hook after each optimiser step, when no accumulated gradients remain."""
 
-    def on_step(self, trainer: L.Trainer, task: Task) -> None:
-        """Runs after an optimiser step."""
+    def on_step(self, trainer: L.Trainer, task: Task) -> None: ...
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
@@ -105,19 +104,15 @@ def make_progress() -> Callback:
 
 
 class MovingAverage(WeightAveraging):
-    """An exponential moving average of the weights, which is validated and saved instead of them.
-
-    The decay grows to ``decay``, see :func:`dpt.training.teacher.ema`.
-    """
+    """A moving average of the weights (:func:`dpt.training.teacher.ema`), which is validated and
+    saved instead of them."""
 
     def __init__(self, *, decay: Share = 0.999, use_buffers: bool = True) -> None:
         super().__init__(use_buffers=use_buffers, avg_fn=ema(decay))
 
 
 class Freeze(Callback):
-    """Keeps parts of the model constant for the whole run.
-
-    Their parameters require no gradient and are not in the optimiser; the parts run in evaluation
+    """Keeps parts of the model constant: without gradients, not in the optimiser, in evaluation
     mode (BatchNorm, dropout).
 
     Args:
@@ -152,11 +147,10 @@ class Freeze(Callback):
 class StopOnSignal(StepCallback):
     """Ctrl-C, SIGTERM and SIGUSR1 stop the run after the current step; a second Ctrl-C at once.
 
-    Signals are handled in a ``with`` block around the whole run, so also in the last validation.
     The run saves, validates and writes its metrics. SIGUSR1 under SLURM
     (``#SBATCH --signal=SIGUSR1@90``) saves, puts the job back into the queue and exits, since the
-    job may have only seconds left. If one rank receives a signal, all ranks stop at the same step:
-    ranks exchange signals only about once a second, because each exchange synchronises the device.
+    job may have only seconds left. All ranks stop at the same step: they exchange signals about
+    once a second, because each exchange synchronises the device.
 
     Args:
         resume: the command that continues the run.
@@ -223,17 +217,14 @@ class StopOnSignal(StepCallback):
         self._requeue(trainer)
 
     def _requeue(self, trainer: L.Trainer) -> None:
-        if self.agreed == signal.SIGUSR1 and SLURMEnvironment.detect():
-            if trainer.is_global_zero:
-                requeue()
-            raise SystemExit(128 + self.agreed)
-
-
-def requeue() -> None:
-    """Asks SLURM to run this job, or this task of a job array, again."""
-    job = os.environ["SLURM_JOB_ID"]
-    if "SLURM_ARRAY_JOB_ID" in os.environ:
-        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-    code = subprocess.run(["scontrol", "requeue", job], check=False).returncode
-    outcome = "SLURM starts the job again" if code == 0 else f"scontrol requeue failed ({code})"
-    log.info("saved for SLURM's signal; %s", outcome)
+        """Asks SLURM to run this job, or this task of a job array, again, and exits."""
+        if self.agreed != signal.SIGUSR1 or not SLURMEnvironment.detect():
+            return
+        if trainer.is_global_zero:
+            job = os.environ["SLURM_JOB_ID"]
+            if "SLURM_ARRAY_JOB_ID" in os.environ:
+                job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+            code = subprocess.run(["scontrol", "requeue", job], check=False).returncode
+            outcome = f"scontrol requeue failed ({code})" if code else "SLURM starts the job again"
+            log.info("saved for SLURM's signal; %s", outcome)
+        raise SystemExit(128 + self.agreed)

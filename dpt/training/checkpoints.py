@@ -49,11 +49,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class RunCheckpoints(Checkpoint):
     """Writes ``last.ckpt`` by steps, by time and at the end, and ``best.ckpt`` after validation.
 
-    Replaces Lightning's ``ModelCheckpoint``, which saves while gradients are being accumulated,
-    takes either steps or minutes, loses the best score of a moved run, and does not see the
-    validation after the last step. ``last.ckpt`` is written between two optimiser steps, after the
-    validation that belongs to the first. The best score is stored in ``best.ckpt``, so file and
-    score always belong together.
+    Lightning's ``ModelCheckpoint`` saves while gradients are being accumulated, takes either steps
+    or minutes, loses the best score of a moved run, and does not see the validation after the last
+    step. ``last.ckpt`` is written between two optimiser steps, after the validation that belongs to
+    the first. The best score is stored in ``best.ckpt``.
 
     Args:
         dirpath: folder of the checkpoints.

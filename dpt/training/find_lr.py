@@ -106,9 +106,8 @@ class Recorder(StepCallback):
 def suggested_rate(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.ndarray]:
     """The rate at which 90 % of the loss's fall are reached, and the smoothed losses.
 
-    The lowest loss itself (Smith 2017, section 3.3) is no guide: a short sweep has a flat basin of
-    one or two orders of magnitude, in which noise decides. A smoothed loss is the value of a line
-    fitted to its neighbours, a fifth of the sweep.
+    The lowest loss (Smith 2017, section 3.3) is no guide: a short sweep has a flat basin, in which
+    noise decides. A smoothed loss is the value of a line fitted to a fifth of the sweep around it.
 
     Raises:
         ValueError: the loss never falls.

@@ -19,11 +19,8 @@ from torch.optim import Adam, Optimizer
 
 log = logging.getLogger("dpt")
 
-
-Batches = list[tuple[Tensor, Sequence[str]]]
-"""Loss and names of the samples of each batch of a step."""
-CHECK_EVERY = 10
-"""Steps after which the results of a fused optimiser are fetched."""
+Batches = list[tuple[Tensor, Sequence[str]]]  # loss and sample names of each batch of a step
+CHECK_EVERY = 10  # steps after which the results of a fused optimiser are fetched
 
 
 class StepGuard:
@@ -71,8 +68,7 @@ class StepGuard:
     ) -> Tensor:
         """Clips the gradients to ``limit`` (None: no limit); no step follows if one is not finite.
 
-        Returns:
-            The norm of all gradients before clipping, a scalar.
+        Returns the norm of all gradients before clipping, a scalar.
 
         Raises:
             ValueError: too many steps in a row were skipped.

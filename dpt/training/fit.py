@@ -35,8 +35,7 @@ from dpt.validation import validate
 
 log = logging.getLogger("dpt")
 
-CHECKED_FILES = 16
-"""Files of each split that are read before training starts."""
+CHECKED_FILES = 16  # of each split, that are read before training starts
 
 
 def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
@@ -49,7 +48,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         cfg: configuration of the run as plain data (``conf/train.yaml``).
 
     Returns:
-        The final validation metrics, also in ``metrics.json``.
+        The final validation metrics.
     """
     folder, started = Path(cfg["run_dir"]), time.monotonic()
     keys = validate(build.RunKeys, cfg, "")

@@ -67,11 +67,10 @@ class Saved:
 
 
 class RunState(Callback):
-    """Saves and restores what Lightning does not: the place in the epoch and random states.
+    """Saves and restores what Lightning does not: the place in the epoch and random states, the
+    latter just before the first resumed step.
 
-    Random states are restored just before the first resumed step, so that random numbers drawn
-    while the model is built or validated have no influence. Learning rates and other settings of
-    the optimiser are those configured now, not those of the checkpoint.
+    Settings of the optimiser, such as the rate, are those configured now, not the checkpoint's.
 
     Args:
         cfg: the run's configuration; saved when training starts, after all checks.
@@ -222,14 +221,11 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 
 
 def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
-    """The checkpoint to continue from: ``last.ckpt``, or ``best.ckpt`` if that is damaged.
+    """The checkpoint to continue from: ``last.ckpt``, or ``best.ckpt`` if that is damaged; None if
+    the run in ``folder`` has none yet.
 
     Args:
-        folder: of the run.
         resume: as on the command line; a file with the suffix ``.ckpt`` is the checkpoint itself.
-
-    Returns:
-        None if the run has no checkpoint yet.
 
     Raises:
         ValueError: no checkpoint can be read.
@@ -247,10 +243,7 @@ def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
 
 
 def fault_of(path: Path) -> str | None:
-    """What is missing or damaged in a checkpoint; None if it is complete.
-
-    All bytes are compared with the checksums in the file, which ``torch.load`` ignores.
-    """
+    """What is missing or damaged in a checkpoint, by its checksums too; None if it is complete."""
     before = random_state()
     try:
         check_archive(path)

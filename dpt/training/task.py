@@ -61,7 +61,7 @@ class Task(L.LightningModule):
     ) -> None:
         super().__init__()
         self.model = model
-        self.objectives: Any = nn.ModuleDict(objectives)  # values are Objectives
+        self.objectives: Any = nn.ModuleDict(objectives)
         self.teacher = teacher or Teacher()
         self.optimizer_factory = optimizer
         self.schedule_factory = schedule

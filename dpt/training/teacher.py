@@ -31,12 +31,8 @@ class Teacher:
         return batch
 
     def losses(self, outputs: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
-        """Weighted scalar terms by name.
-
-        Args:
-            outputs: of the trained model, for ``images``.
-            images: uint8 (B, 3, H, W).
-        """
+        """Weighted scalar terms by name; ``outputs`` are of the trained model for ``images``, uint8
+        (B, 3, H, W)."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -150,9 +146,7 @@ class AverageTeacher(MovingAverage):
     average learns them last.
 
     Args:
-        model: the trained model; it is copied.
-        objectives: of the model.
-        decay: of the average; after n steps at most (1 + n) / (10 + n).
+        decay: of the average, see :func:`ema`.
         share: of the pixels of each class that the average finds, its most certain ones count
             (Zou et al. 2018, section 4).
         start: share of the run after which the average labels images.
@@ -201,7 +195,7 @@ def predict(model: DPT, images: Tensor) -> dict[str, Tensor]:
 
 def ema(decay: float) -> Callable[[Any, Any, Any], Any]:
     """For ``AveragedModel``: after n updates the decay is min(decay, (1 + n) / (10 + n)), as in
-    TensorFlow's ``ExponentialMovingAverage``: the first weights of a short run are forgotten."""
+    TensorFlow: the first weights of a short run are forgotten."""
 
     def average(mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
         rate = ((1 + updates) / (10 + updates)).clamp(max=decay)
@@ -219,8 +213,8 @@ def make_teacher(
         return Teacher()
 
     def settings(kind: Any, *names: str) -> dict[str, Any]:
-        keys = {name: f"teacher_{name}" for name in names if f"teacher_{name}" in task}
-        return {name: validate(kind, task[key], f"task.{key}") for name, key in keys.items()}
+        found = {name: task[f"teacher_{name}"] for name in names if f"teacher_{name}" in task}
+        return {k: validate(kind, v, f"task.teacher_{k}") for k, v in found.items()}
 
     if path == "ema":
         shares = settings(Share, "decay", "share", "start")

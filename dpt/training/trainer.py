@@ -15,8 +15,7 @@ from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import never_fatal
 
-VALIDATIONS = 10
-"""Validations per run, unless the trainer's settings say otherwise."""
+VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
 
 
 def make_trainer(

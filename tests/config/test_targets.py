@@ -35,7 +35,7 @@ ATTACKS = [
     "dpt.cli.main",
     "dpt.__main__.main",
     "dpt.training.callbacks.subprocess.run",
-    "dpt.training.callbacks.requeue",
+    "dpt.config.compose.remove_run",
     "dpt.plugins.load_plugins",
     "torch.nn.modules.module.torch",
     "torch.nn.functional.boolean_dispatch",
