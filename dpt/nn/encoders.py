@@ -26,6 +26,7 @@ from dpt.types import Tokens
 Standardization = Literal["sqrt", "official"]
 WindowPadding = Literal["after_shift", "before_shift"]
 Norm = Callable[[int], nn.Module]
+WRONG_SHAPE = re.compile("must match the size of tensor|is invalid for input of size")
 
 
 def _standardized_conv(kind: Standardization) -> Any:
@@ -80,7 +81,7 @@ class HybridEmbed(nn.Module):
     def prepare_for_inference(self) -> None:
         """Standardises the weights once and pads by constants, in place.
 
-        "Same" padding depends on a map's size. Maps of whole patches have even sides wherever
+        "Same" padding depends on a map's size, but maps of whole patches have even sides wherever
         something strides by two, and there a kernel of k rows needs k - 2 rows of padding.
         """
         for name, module in list(self.backbone.named_modules()):
@@ -107,10 +108,8 @@ class HybridEmbed(nn.Module):
 class HybridConfig(ViTConfig):
     """Settings of :class:`HybridVisionTransformer`: those of a ViT of patch size 16.
 
-    Attributes:
-        out_indices: the two blocks that follow the two ResNet stages.
-        weight_standardization: of the CNN: ``sqrt`` divides by sqrt(var + 1e-8), as timm today and
-            transformers; ``official`` by std + 1e-5, as the timm version that official DPT pins.
+    ``weight_standardization`` of the CNN: ``sqrt`` divides by sqrt(var + 1e-8), as timm today and
+    transformers; ``official`` by std + 1e-5, as the timm version that official DPT pins.
     """
 
     kind: str = "hybrid"
@@ -181,7 +180,7 @@ def _conv_norm(
 class StemEmbed(nn.Module):
     """3×3 convolutions of stride 2 (Xiao et al. 2021), with residual blocks at strides 4 and 8.
 
-    The map at stride 2 is normalised within each image, which takes out its brightness and contrast
+    The map at stride 2 has instance norm, which takes out an image's brightness and contrast
     (IBN-Net, Pan et al. 2018, section 3.2).
     """
 
@@ -203,7 +202,7 @@ class StemEmbed(nn.Module):
         self.proj = nn.Conv2d(widths[-1], dim, kernel_size=3, stride=2, padding=1)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) to maps at H/4 and H/8 and the embedding at H/16."""
+        """(B, 3, H, W) to the maps at H/4 and H/8 and the embedding at H/16."""
         x, maps = images, []
         for stage in self.stages:
             x = stage(x)
@@ -217,7 +216,6 @@ class StemConfig(ViTConfig):
     """Settings of :class:`StemVisionTransformer`: those of a ViT of patch size 16.
 
     Attributes:
-        out_indices: the two blocks that follow the maps of the stem.
         stem_channels: of the stem's maps at strides 2, 4 and 8.
         stem_blocks: number of residual blocks at strides 4 and 8.
     """
@@ -367,6 +365,19 @@ class TimmEncoder(Encoder):
 
     def forward(self, images: Tensor) -> Tokens:
         """Normalised images (B, 3, H, W), sides multiples of ``pad_multiple``, to their tokens."""
+        try:
+            return self._tokens(images)
+        except (AssertionError, RuntimeError) as error:
+            if not isinstance(error, AssertionError) and not WRONG_SHAPE.search(str(error)):
+                raise
+            height, width = images.shape[-2:]
+            raise ValueError(
+                f"model.encoder.name={self.config.name}: its family takes one size, and no images "
+                f"of {height}x{width} ({reason(error)}): set model.encoder.img_size where timm has "
+                "it, or choose a ViT, Swin or ConvNeXt"
+            ) from error
+
+    def _tokens(self, images: Tensor) -> Tokens:
         options = {"indices": self.out_indices, "stop_early": True, "intermediates_only": True}
         features = partial(self.model.forward_intermediates, images, norm=False, **options)
         if not self.plain:
