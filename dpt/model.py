@@ -68,11 +68,9 @@ class DPT(parts.DPT):
         """A copy that predicts the same, faster, and cannot be trained or saved.
 
         BN after a convolution is fused, auxiliary heads and projections are removed, parameters
-        frozen, convolutions channels-last.
-
-        Args:
-            compiled: try torch.compile at the first image and keep what is faster. This takes half
-                a minute and a C++ compiler (CPU) or Triton (GPU), and holds the weights twice.
+        frozen, convolutions channels-last. ``compiled`` tries torch.compile at the first image and
+        keeps what is faster: this takes half a minute and a C++ compiler (CPU) or Triton (GPU), and
+        holds the weights twice.
         """
         return optimized(self, compiled=compiled)
 
@@ -84,15 +82,12 @@ class DPT(parts.DPT):
 
 
 def create_model(name: str, *, heads: Mapping[str, Mapping[str, Any]], **overrides: Any) -> DPT:
-    """Builds a model by name with random weights.
+    """Builds a model by name with random weights, in training mode, for images of any size.
 
     Args:
         name: one of :func:`dpt.list_models`.
         heads: for example ``{"depth": {"kind": "metric", "max_depth": 10.0},
             "segmentation": {"num_classes": 150}}``; also ``classification`` and ``regression``.
         **overrides: see :func:`dpt.model_config.model_dict`.
-
-    Returns:
-        A model in training mode, for images of any size.
     """
     return DPT(make_config(name, heads=heads, **overrides))

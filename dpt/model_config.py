@@ -63,11 +63,7 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "model") -> ModelConfig:
-        """The typed form of plain data.
-
-        Raises:
-            ValueError: one line that names the key, what was found and what is allowed.
-        """
+        """The typed form of plain data; a mistake is a ValueError of one line with the key."""
         parts = [f.name for f in fields(cls) if f.compare]
         for key in values:
             if key not in parts:
@@ -117,8 +113,7 @@ class ModelConfig:
     def outline(self) -> DPT:
         """The model on the meta device: tensors without values, nothing is allocated.
 
-        Raises:
-            ValueError: it cannot be built, or exceeds ``MAX_PARAMETERS`` or ``MAX_TENSORS``.
+        A model that cannot be built, or is too large, is a ValueError.
         """
         parameters = tensors = 0
 
@@ -235,8 +230,7 @@ def model_dict(
 def make_config(name: str, *, heads: Mapping[str, Mapping[str, Any]], **others: Any) -> ModelConfig:
     """The configuration of a named model; arguments as for :func:`model_dict`.
 
-    Raises:
-        ValueError: a setting is wrong, or a head has no use for it beside its other settings.
+    A setting that a head has no use for beside its other settings is a ValueError.
     """
     config = ModelConfig.from_dict(model_dict(name, heads=heads, **others))
     for head, options in heads.items():

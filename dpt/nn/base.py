@@ -159,11 +159,7 @@ class EncoderConfig(ABC):
 
 
 class HeadConfig(ABC):
-    """Settings of a head: a dataclass.
-
-    Attributes:
-        batch_norm: whether the decoder below this head has BN by default.
-    """
+    """Settings of a head: a dataclass; with ``batch_norm`` the decoder has BN by default."""
 
     __pydantic_config__: ClassVar[Any] = STRICT
     batch_norm: ClassVar[bool] = False

@@ -2,8 +2,7 @@
 
 Each block adds a learned bias to its attention scores, one a head for each offset between two
 tokens (T5's relative positions in two dimensions; Bao et al. 2022, section 2.4). Shapes: h × w the
-grid, N = h·w patch tokens, T = 1 + N with CLS first. Parameter names are timm's, but for the gains
-``gamma_1`` and ``gamma_2``, which are ``ls1.gamma`` and ``ls2.gamma`` as in timm's other ViTs.
+grid, N = h·w patch tokens, T = 1 + N with CLS first. Parameter names are those of timm's ViTs.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ def resize_table(table: Tensor, old: Grid, new: Grid, *, policy: ResizePolicy) -
 class BeitAttention(Attention):
     """Attention with biases on queries and values alone, and a table of position biases.
 
-    Args:
-        grid: h × w that the table is made for: (2h - 1)(2w - 1) offsets, and three for CLS.
+    The table of an h × w grid has (2h - 1)(2w - 1) rows for offsets, and three for CLS.
     """
 
     def __init__(self, dim: int, *, num_heads: int, qkv_bias: bool, grid: Grid) -> None:

@@ -112,9 +112,8 @@ class DepthHead(Head):
 class PanopticHeadConfig(QueryConfig):
     """Settings of a head that predicts a mask and a class for each query.
 
-    Attributes:
-        things: for each class, whether its objects are told apart.
-        threshold, overlap: see :func:`dpt.segments.panoptic_segments`.
+    ``things`` tells for each class whether its objects are told apart; ``threshold`` and
+    ``overlap`` are those of :func:`dpt.segments.panoptic_segments`.
     """
 
     things: tuple[bool, ...]

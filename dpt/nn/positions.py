@@ -49,19 +49,15 @@ def resize_positions(
 ) -> Tensor:
     """Learned position codes of an ``old`` grid, interpolated to a ``new`` one.
 
-    Four policies are in use. Mixing them silently changes results, so a checkpoint stores its
-    own:
+    Four policies are in use. Mixing them changes results, so a checkpoint stores its own:
 
     - ``bilinear``: official DPT and MiDaS, and the DPT ViT of transformers
     - ``bicubic_antialias``: timm
     - ``dinov2``: bicubic by the scale factor (g + 0.1) / g0, as DINOv2 and Depth Anything
     - ``bicubic``: by size, as the DINOv2 backbones of transformers
 
-    Args:
-        codes: (1, old_h * old_w, D), row by row, without prefix tokens.
-
-    Returns:
-        (1, new_h * new_w, D); ``codes`` itself where the grids are equal.
+    ``codes`` are (1, old_h * old_w, D), row by row, without prefix tokens; the result is
+    (1, new_h * new_w, D), ``codes`` itself where the grids are equal.
     """
     if same_size(old, new):
         return codes

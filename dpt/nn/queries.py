@@ -5,6 +5,8 @@ Shapes: B batch, Q queries, T tokens of the encoder (the memory), D width, M the
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -36,11 +38,9 @@ class CrossAttention(nn.Module):
     ) -> Tensor:
         """(B, Q, D) and (B, T, M) to (B, Q, D).
 
-        Args:
-            query_codes, memory_codes: position codes, added to the inputs of Q and K, not of V
-                (Carion et al. 2020, section A.4).
-            visible: bool (B, 1, Q, T), False where a query must not attend; each query needs at
-                least one True.
+        Position codes are added to the inputs of Q and K, not of V (Carion et al. 2020, section
+        A.4). ``visible``, bool (B, 1, Q, T), is False where a query must not attend; each query
+        needs at least one True.
         """
         q = self._split(self.q(queries_BQD + query_codes))
         k = self._split(self.k(memory_BTM + memory_codes))
@@ -85,20 +85,13 @@ class DecoderLayer(nn.Module):
         memory_BTM: Tensor,
         *,
         query_codes: Tensor | float = 0.0,
-        memory_codes: Tensor | float = 0.0,
-        visible: Tensor | None = None,
+        **options: Any,
     ) -> Tensor:
         """(B, Q, D) to (B, Q, D); arguments as for :meth:`CrossAttention.forward`."""
         x = queries_BQD
         y = self.norm1(x)
         x = x + self.self_attn(y, y, query_codes=query_codes, memory_codes=query_codes)
-        x = x + self.cross_attn(
-            self.norm2(x),
-            memory_BTM,
-            query_codes=query_codes,
-            memory_codes=memory_codes,
-            visible=visible,
-        )
+        x = x + self.cross_attn(self.norm2(x), memory_BTM, query_codes=query_codes, **options)
         return x + self.mlp(x, norm=self.norm3)
 
 

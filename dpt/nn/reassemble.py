@@ -19,8 +19,8 @@ class Read(nn.Module):
 
     - ``ignore``: nothing
     - ``add``: it is added to each of them
-    - ``project``: each is concatenated with it and mapped back, GELU(Linear(2D -> D)). This mode is
-      not the :class:`Project` step below, which is a 1×1 convolution.
+    - ``project``: each is concatenated with it and mapped back, GELU(Linear(2D -> D)); not to be
+      confused with :class:`Project` below, which is a 1×1 convolution
 
     Registers are dropped in every mode.
     """
@@ -66,16 +66,14 @@ class Resample(nn.Module):
 
     def __init__(self, *, channels: int, scale: float) -> None:
         super().__init__()
-        self.conv: nn.Module
-        if scale == 1:
-            self.conv = nn.Identity()
-        elif scale > 1 and scale == int(scale):
+        self.conv: nn.Module = nn.Identity()
+        if scale > 1 and scale == int(scale):
             k = int(scale)
             self.conv = nn.ConvTranspose2d(channels, channels, kernel_size=k, stride=k)
         elif 0 < scale < 1 and (1 / scale) == int(1 / scale):
             k = int(1 / scale)
             self.conv = nn.Conv2d(channels, channels, kernel_size=3, stride=k, padding=1)
-        else:
+        elif scale != 1:
             raise ValueError(f"resample scale {scale}: must be a whole number or one over one")
 
     def forward(self, map_BChw: Tensor) -> Tensor:
@@ -85,10 +83,8 @@ class Resample(nn.Module):
 class Reassemble(nn.Module):
     """One level: Read, Assemble, Project, Resample.
 
-    Args:
-        dim: D of the level's tokens.
-        channels: C of the map. None leaves Project out (official hybrid, levels 1 and 2).
-        scale: size of the map over the size of the token grid.
+    ``channels=None`` leaves Project out (official hybrid, levels 1 and 2). ``scale`` is the size of
+    the map over that of the token grid.
     """
 
     def __init__(

@@ -46,8 +46,7 @@ class ClipHead(Head):
     """Embedding (B, E) of the image, of unit length (Radford et al. 2021, section 2.3).
 
     It is a linear map of the mean patch token, which learns faster from few images than CLS does.
-    Sentences get embeddings in the same space from a transformer that reads UTF-8 bytes (as ByT5,
-    Xue et al. 2022), so there is no vocabulary file.
+    Sentences are embedded by a transformer that reads UTF-8 bytes (as ByT5, Xue et al. 2022).
     """
 
     uses_decoder = False

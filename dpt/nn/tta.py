@@ -1,9 +1,9 @@
 """Test-time augmentation: horizontal flip, scales, sliding window.
 
-Each augmentation calls a model, which may itself be an augmentation bound to a model, and returns
-what the model returns: a tensor for each head, dense ones at the images' size. The output's
-:class:`dpt.types.OutputSpec` says how to average it. For logits, flips and scales average
-probabilities and return the logarithm of the mean, so that softmax gives the mean.
+Each augmentation calls a model, or another augmentation bound to one, and returns a tensor for
+each head, dense ones at the images' size, averaged as its :class:`dpt.types.OutputSpec` says. For
+logits, flips and scales return the logarithm of the mean probabilities, so that softmax gives the
+mean.
 
 Shapes: images float (B, 3, H, W), normalised; K classes.
 """

@@ -185,8 +185,8 @@ def _file_config(source: Source) -> Config:
             "metric by its name, but without a largest depth: name it hypersim (20 m) or vkitti "
             '(80 m), or save it as {"model": tensors, "max_depth": metres}'
         )
-    hidden = shapes.channels(f"{SCRATCH}output_conv2.0.weight")
-    projects = [shapes.channels(f"{HEAD}projects.{i}.weight") for i in range(4)]
+    hidden = shapes(f"{SCRATCH}output_conv2.0.weight")[0]
+    projects = [shapes(f"{HEAD}projects.{i}.weight")[0] for i in range(4)]
     head: Config = {"kind": "relative", "hidden_channels": hidden}
     if max_depth is not None:
         head |= {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
@@ -204,7 +204,7 @@ def _file_config(source: Source) -> Config:
         decoder={
             **DECODER,
             "reassemble_channels": projects,
-            "fusion_channels": shapes.channels(f"{SCRATCH}layer1_rn.weight"),
+            "fusion_channels": shapes(f"{SCRATCH}layer1_rn.weight")[0],
         },
         preprocessing={**PREPROCESSING, "multiple_of": 14},
     )
@@ -289,7 +289,7 @@ def _dinov2_config(shapes: Shapes) -> Config:
             "side under their released names, such as dinov2_vits14_pretrain.pth, or in one file"
         )
     encoder = shapes.vit("backbone.")
-    projects = [shapes.channels(f"{BLOCKS}projects.{i}.conv.weight") for i in range(4)]
+    projects = [shapes(f"{BLOCKS}projects.{i}.conv.weight")[0] for i in range(4)]
     return model_dict(
         "dpt_base",
         heads={
@@ -297,7 +297,7 @@ def _dinov2_config(shapes: Shapes) -> Config:
                 "kind": "metric",
                 "activation": "relu",
                 "min_depth": 0.001,
-                "hidden_channels": shapes.channels("decode_head.conv_depth.head.2.weight"),
+                "hidden_channels": shapes("decode_head.conv_depth.head.2.weight")[0],
                 "upsample": "double",
             }
         },
@@ -311,7 +311,7 @@ def _dinov2_config(shapes: Shapes) -> Config:
         },
         decoder={
             "reassemble_channels": projects,
-            "fusion_channels": shapes.channels("decode_head.convs.0.conv.weight"),
+            "fusion_channels": shapes("decode_head.convs.0.conv.weight")[0],
             "batch_norm": False,
             "unit_bias": False,
             "align": "resize_lateral",

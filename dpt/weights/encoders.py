@@ -1,7 +1,6 @@
 """Start weights: for an encoder from timm, DINO, DeiT or any checkpoint; for a model from another.
 
-Common names are timm's, which are ours. The tensors of a file are renamed, moved and resized until
-they fit the encoder; a report lists what was done.
+Tensors of a file are renamed, moved and resized to fit the encoder; a report lists what was done.
 """
 
 from __future__ import annotations
@@ -76,10 +75,8 @@ class LoadReport:
 def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
     """Loads the tensors of a file that fit into ``encoder``, resized to its grid and patch size.
 
-    Args:
-        encoder: one of :mod:`dpt.nn`.
-        path: a file or folder; ``timm:NAME`` for a timm model's released weights, ``hf:ID`` for a
-            repository on the Hugging Face hub.
+    ``path`` is a file or folder, ``timm:NAME`` for a timm model's released weights, or ``hf:ID``
+    for a repository on the Hugging Face hub.
 
     Raises:
         ValueError: nothing fits, or a tensor has the wrong shape; the encoder is then unchanged.
@@ -281,8 +278,8 @@ def _fit_gains(state: State, wanted: Tensors, report: LoadReport) -> None:
 def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: LoadReport) -> None:
     """Fits ``pos_embed`` and the tokens before the patches to the encoder, in place.
 
-    The embedding of a token without a slot there is added to the token, which is the same function;
-    that of a token which the encoder does not have (DeiT's for distillation) is dropped.
+    The code of a token without a slot there is added to the token, which is the same function; that
+    of a token which the encoder does not have (DeiT's for distillation) is dropped.
     """
     positions, own = state.get("pos_embed"), encoder.state_dict()
     if positions is None or positions.ndim != 3 or "pos_embed" not in own:

@@ -240,10 +240,6 @@ class Shapes:
             raise ValueError(f"looks like {self.family}, but {name} is missing")
         return tuple(self.tensors[name].shape)
 
-    def channels(self, name: str) -> int:
-        """Size of the first axis."""
-        return self(name)[0]
-
     def count(self, prefix: str) -> int:
         """Number of items with tensors under ``prefix``, such as ``pretrained.blocks.``."""
         return len({n[len(prefix) :].split(".")[0] for n in self.tensors if n.startswith(prefix)})
@@ -261,7 +257,7 @@ class Shapes:
         patch = 16 if hybrid else self(f"{prefix}patch_embed.proj.weight")[-1]
         block = f"{prefix}blocks.0."
         gated = f"{block}mlp.w12.weight" in self.tensors
-        mlp_ratio = self.channels(f"{block}mlp.{'w12' if gated else 'fc1'}.weight") / dim
+        mlp_ratio = self(f"{block}mlp.{'w12' if gated else 'fc1'}.weight")[0] / dim
         if gated:
             # SwiGLU has two thirds of the hidden channels, rounded up to a multiple of 8
             usual = (int(4 * dim * 2 / 3) + 7) // 8 * 8

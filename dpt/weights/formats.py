@@ -115,8 +115,7 @@ class Conversion:
 def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     """Reads ``src`` in any format and writes it to ``dst`` in the format ``to``.
 
-    Raises:
-        ValueError: ``src`` cannot be read, or ``to`` cannot express its model.
+    If ``to`` cannot express the model, that is a ValueError.
     """
     if to not in WRITABLE:
         raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(WRITABLE)}")

@@ -133,11 +133,11 @@ def _config(shapes: Shapes, file: str, encoder: Config) -> Config:
     name, head = "depth", Config(kind="relative")
     if "scratch.output_conv.1.running_mean" in tensors:
         name = "segmentation"
-        head = {"num_classes": shapes.channels("scratch.output_conv.4.weight")}
+        head = {"num_classes": shapes("scratch.output_conv.4.weight")[0]}
         head["auxiliary"] = "auxlayer.0.weight" in tensors
         size = [480, 480] if size == [384, 384] else size  # of the released models
     else:
-        head["hidden_channels"] = shapes.channels("scratch.output_conv.2.weight")
+        head["hidden_channels"] = shapes("scratch.output_conv.2.weight")[0]
         for model, (constants, metric_size) in METRIC.items():
             if file.startswith(model):
                 head |= {"kind": "metric", "activation": "inverse", **constants}
@@ -154,8 +154,8 @@ def _config(shapes: Shapes, file: str, encoder: Config) -> Config:
         heads={name: head},
         encoder=encoder,
         decoder={
-            "reassemble_channels": [None] * plain + [shapes.channels(n) for n in projects],
-            "fusion_channels": shapes.channels("scratch.layer1_rn.weight"),
+            "reassemble_channels": [None] * plain + [shapes(n)[0] for n in projects],
+            "fusion_channels": shapes("scratch.layer1_rn.weight")[0],
             "readout": "ignore" if kind == "timm" else "project",
             "batch_norm": f"{unit}.bn1.weight" in tensors,
             "unit_bias": f"{unit}.conv1.bias" in tensors,
@@ -203,7 +203,7 @@ def _beit(shapes: Shapes) -> Config:
         "embed_dim": dim,
         "num_blocks": num_blocks,
         "num_heads": heads,
-        "mlp_ratio": shapes.channels(f"{block}mlp.fc1.weight") / dim,
+        "mlp_ratio": shapes(f"{block}mlp.fc1.weight")[0] / dim,
         "qkv_bias": f"{block}attn.q_bias" in shapes.tensors,
         "norm_eps": 1e-6,
         "image_size": [patch * offsets_side(offsets - 3)] * 2,
@@ -221,7 +221,7 @@ def _swin(shapes: Shapes) -> Config:
     stages = [f"{MODEL}layers.{i}.blocks." for i in range(shapes.count(f"{MODEL}layers."))]
     found: Config = {"embed_dim": dim, "depths": [shapes.count(stage) for stage in stages]}
     if v2:
-        found["num_heads"] = [shapes.channels(f"{stage}0.attn.logit_scale") for stage in stages]
+        found["num_heads"] = [shapes(f"{stage}0.attn.logit_scale")[0] for stage in stages]
     else:
         tables = [shapes(f"{stage}0.attn.relative_position_bias_table") for stage in stages]
         found["num_heads"] = [heads for _, heads in tables]
@@ -240,7 +240,7 @@ def _swin(shapes: Shapes) -> Config:
         **(released[0] if released else found),
         "patch_size": patch,
         "in_chans": in_channels,
-        "mlp_ratio": shapes.channels(f"{stages[0]}0.mlp.fc1.weight") / dim,
+        "mlp_ratio": shapes(f"{stages[0]}0.mlp.fc1.weight")[0] / dim,
         "qkv_bias": f"{SWIN}{'q_bias' if v2 else 'qkv.bias'}" in shapes.tensors,
         "out_indices": list(range(len(stages))),
         "pad_windows": "before_shift",

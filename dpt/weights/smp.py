@@ -1,7 +1,4 @@
-"""Folders of segmentation_models.pytorch's DPT, as its ``save_pretrained`` writes them.
-
-The encoder stays timm's ViT. Unlike official DPT, it runs a residual unit on the deepest lateral.
-"""
+"""Folders of segmentation_models.pytorch's DPT: timm's ViT, a unit on the deepest lateral too."""
 
 from __future__ import annotations
 

@@ -137,9 +137,7 @@ class Family(NamedTuple):
     table: Table
     keys: Keys  # our options that its config holds
     fixed: Config  # our other options
-    needed: Config
-    """The only supported values; a missing key counts as the supported value, unless that is True:
-    then the key must be present."""
+    needed: Config  # the only supported values; a missing key has them, unless that is True
 
 
 KEYS: Keys = {
@@ -416,7 +414,7 @@ def _config(source: Source) -> Config:
         shapes = Shapes(source.tensors, "transformers' dpt")
         name = "segmentation"
         head = {
-            "num_classes": shapes.channels("head.head.4.weight"),
+            "num_classes": shapes("head.head.4.weight")[0],
             "class_names": read_names(config),
             "dropout": config.get("semantic_classifier_dropout", 0.1),
             "auxiliary": config.get("use_auxiliary_head", True),
