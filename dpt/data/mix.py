@@ -56,9 +56,8 @@ class MixDataset(Dataset):
                 f"{', '.join(sets)}"
             )
         self.is_training = split == "train"
-        names = list(sets) if self.is_training else chosen
         by_name: dict[str, Dataset] = {}
-        for name in names:
+        for name in sets if self.is_training else chosen:
             try:
                 by_name[name] = sets[name](split)
             except DataError as error:
@@ -68,7 +67,7 @@ class MixDataset(Dataset):
         self.sets = list(by_name.values())
         self._sizes = self._counts = [len(dataset) for dataset in self.sets]
         if self.is_training:
-            shares = {name: float(weights.get(name, 1.0)) for name in names}
+            shares = {name: float(weights.get(name, 1.0)) for name in sets}
             self._counts = _share_out(shares, sum(self._sizes) if length is None else length)
         self._ends = list(accumulate(self._counts))
         self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})

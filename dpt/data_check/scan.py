@@ -148,11 +148,8 @@ def read_records(dataset: Dataset, *, title: str, num_workers: int) -> list[Reco
 
 
 def record_of(dataset: Dataset, index: int, *, complete: bool) -> Record:
-    """The record of a sample; reading it never fails.
-
-    ``complete`` measures the photo and, for a part of the samples, registration too, not only
-    labels and depth.
-    """
+    """The record of a sample; reading it never fails. ``complete`` measures the photo and, for a
+    part of the samples, registration too, not only labels and depth."""
     reading, count = read(dataset, index), len(dataset)
     sample = reading.sample
     name = shorten(dataset, sample.get("name", f"sample {index}"))

@@ -12,8 +12,6 @@ from dpt.data.datasets.folder import FolderDataset
 from dpt.files import DataError
 from dpt.types import Sample
 
-CROP_SIZE = (352, 1216)
-
 
 @dataclass(kw_only=True, eq=False)
 class FileListDataset(FolderDataset):
@@ -76,7 +74,7 @@ class KittiDataset(FileListDataset):
         sample = super().read_sample(index)
         if self.crop is None:
             return sample
-        (height, width), (rows, columns) = sample["image"].shape[:2], CROP_SIZE
+        (height, width), (rows, columns) = sample["image"].shape[:2], (352, 1216)
         if height < rows or width < columns:
             raise DataError(
                 f"{sample['name']}: {width}x{height} is smaller than the crop of {columns}x{rows}: "

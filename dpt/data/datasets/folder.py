@@ -229,7 +229,6 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
     """The files below a folder by key: their relative path, its last part reduced to the stem.
 
     Args:
-        folder: searched with its sub-folders; hidden files are skipped.
         name: a template with ``%stem``, matched against the file's name without suffix, or with
             it if the template has one: ``%stem_leftImg8bit``, ``sync_depth_%stem``, ``%stem.png``.
         suffixes: which files are searched for.

@@ -66,7 +66,6 @@ def read_image(path: str | Path, *, exif: bool = False, data: bytes | None = Non
     """A JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB: no alpha, 16 bits cut to 8.
 
     Args:
-        path: the file.
         exif: turn the picture upright by its EXIF orientation. Off for data sets, whose label
             files have no such tag and match the stored pixels.
         data: the file's content, if known; ``path`` is then for messages only.
