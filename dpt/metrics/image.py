@@ -82,11 +82,10 @@ class RegressionMetrics(SumMetric):
 class RetrievalMetrics(SumMetric):
     """Recall of the matching text of an image and of the matching image of a text.
 
-    ``image_to_text_r1`` is the share of images of which a text of their own is the most similar of
-    all, ``image_to_text_r5`` the share of those with one among the first five; ``text_to_image_*``
-    likewise. Texts are the image's own if they equal its text. Ties: a text of another image with
-    exactly the same similarity counts as half a rank. ``zero_shot_accuracy`` is given if classes
-    were scored. Each process keeps the first 20,000 pairs; others do not count.
+    ``image_to_text_r1`` and ``_r5`` are the shares of images with a text of their own, or one equal
+    to it, as the most similar of all and among the first five; ``text_to_image_*`` likewise. A text
+    of another image with exactly the same similarity counts as half a rank. With classes there is
+    ``zero_shot_accuracy``. Each process keeps its first 20,000 pairs.
     """
 
     by_image = False

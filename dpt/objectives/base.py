@@ -176,12 +176,10 @@ class Objective(nn.Module, ABC):
         return torch.where(mask[0], target, torch.nan) if mask else target
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
-        """Outputs (1, ...) of predictors that ignore the image, by the kind of predictor.
-
-        The default is the mean of the target: over all pixels and images (``constant``) and, for
-        dense targets, over the images at each position of ``size`` (``per position``). ``samples``
-        are labels of one training image each, as evaluation batches.
-        """
+        """Outputs (1, ...) of predictors that ignore the image, by the kind of predictor: the mean
+        of the target over all pixels and images (``constant``) and, for dense targets, over the
+        images at each position of ``size`` (``per position``). ``samples`` are labels of one
+        training image each, as evaluation batches."""
         targets = (self.masked_truth(labels) for labels in samples)
         if self.dense:
             targets = (nearest(target, size) for target in targets)

@@ -33,10 +33,8 @@ class MaskObjective(PixelClassObjective):
     """Trains masks and classes of queries by :class:`dpt.losses.SetLoss`.
 
     Args:
-        num_classes: K.
+        num_classes, class_names, palette: see :class:`dpt.objectives.SegmentationObjective`.
         things: for each class, whether its objects are told apart.
-        class_names: for scores and reports, K of them or none.
-        palette: colours of the classes, rows of RGB in 0..255; empty for the default colours.
         loss: None for its defaults.
         num_queries, num_layers, masked_attention: see :class:`dpt.nn.masks.QueryConfig`.
         threshold, overlap: of the segments that are scored and shown, see

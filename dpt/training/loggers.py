@@ -28,11 +28,8 @@ def make_wandb(
     group: str | None = None,
     tags: Sequence[str] = (),
 ) -> Logger:
-    """A W&B logger, offline unless logged in or ``WANDB_MODE`` is set.
-
-    Also offline if the service cannot be reached. ``save_dir`` keeps the run's id, so that a
-    resumed run continues it.
-    """
+    """A W&B logger, offline unless logged in or ``WANDB_MODE`` is set, or if the service cannot be
+    reached. ``save_dir`` keeps the run's id, so that a resumed run continues it."""
     # set before the import: Lightning passes an argument that W&B warns about
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb

@@ -23,6 +23,7 @@ from dpt.config.compose import remove_run, save_config
 from dpt.data import EpochSampler
 from dpt.files import reason
 from dpt.training.checkpoints import read_checkpoint
+from dpt.training.task import OR_ANEW
 from dpt.types import Batch
 from dpt.validation import validate
 from dpt.weights.files import check_archive
@@ -126,8 +127,7 @@ class RunState(Callback):
             if state[name] != now:
                 raise ValueError(
                     f"resume: the run had {name} {state[name]} and now has {now}; restore "
-                    f"data.batch_size and trainer.devices, or start a new run from its weights: "
-                    f"model.weights=RUN/checkpoints/last.ckpt"
+                    f"data.batch_size and trainer.devices, {OR_ANEW}"
                 )
         if state["samples"] != self.sampler.length and trainer.is_global_zero:
             log.warning(
@@ -154,8 +154,7 @@ class RunState(Callback):
             if groups[0] != groups[1] or wrong:
                 raise ValueError(
                     "resume: other parameters are trained, in other groups or by another "
-                    "optimiser: restore optim and callbacks.freeze.parts, or start a new run from "
-                    "its weights: model.weights=RUN/checkpoints/last.ckpt"
+                    f"optimiser: restore optim and callbacks.freeze.parts, {OR_ANEW}"
                 )
         step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
         if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:

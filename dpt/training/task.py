@@ -34,6 +34,8 @@ from dpt.weights.formats import CONFIG_KEY
 
 log = logging.getLogger("dpt")
 
+OR_ANEW = "or start a new run from its weights: model.weights=RUN/checkpoints/last.ckpt"
+
 
 class Task(L.LightningModule):
     """Trains and scores a model.
@@ -225,15 +227,13 @@ class Task(L.LightningModule):
             raise ValueError(
                 f"resume: the run's model is not the one configured now (tensors that differ: "
                 f"{len(differing)}, such as {differing[0]}): restore the settings of model and "
-                f"task, or start a new run from its weights: "
-                f"model.weights=RUN/checkpoints/last.ckpt"
+                f"task, {OR_ANEW}"
             )
         average = checkpoint.get("average", {})
         if self.teacher.state_dict().keys() - average.keys():
             raise ValueError(
                 "resume: the run has no moving average, which this task.teacher needs: restore "
-                "task.teacher, or start a new run from its weights: "
-                "model.weights=RUN/checkpoints/last.ckpt"
+                f"task.teacher, {OR_ANEW}"
             )
         self.teacher.load_state_dict(average)
 
