@@ -270,6 +270,7 @@ def test_folders_and_arguments_that_train_nothing(tmp_path, capsys, monkeypatch)
         (("good", "--time", "soon"), "--time soon: must be a number and its unit"),
         (("good", "--time", "0m"), "--time 0m: must be"),
         (("good", "data=camvid"), "leave out data="),
+        (("good", "data.split_files.train=train.txt"), "takes no lists of names"),
         (("good", "data.num_classes"), "KEY=VALUE"),
     ):
         with pytest.raises(SystemExit) as end:
@@ -316,12 +317,14 @@ def test_times_and_values():
 @pytest.mark.slow
 def test_a_run_from_the_folder_to_the_exported_model(tmp_path, capsys, monkeypatch):
     root, run = folder(tmp_path / "set"), tmp_path / "run"
+    (root / "train.txt").write_text("001")
     clock = itertools.count(0, 30)  # a slow machine: half a minute between two looks at the clock
     monkeypatch.setattr("dpt.commands.fit.time", SimpleNamespace(monotonic=lambda: next(clock)))
     call("fit", str(root), "--time", "40s", *TINY_VIT, *TINY_DATA, *ON_CPU,
          "data.eval_size=null", f"run_dir={run}")  # fmt: skip
     printed = capsys.readouterr().out
     assert "training: python train.py" in printed
+    assert "not used: train.txt: lists need python train.py" in printed
     assert "steps: 10, as one takes 30.00 s\n--time 40s is too short here" in printed
     assert next(clock) == 30 * 6  # four steps were timed, not ten
     for name in ("data_check/report.html", "evaluation/report.html", "checkpoints/best.ckpt",
