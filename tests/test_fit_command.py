@@ -179,6 +179,25 @@ def test_no_split_and_names_in_one_folder(tmp_path):
     np.testing.assert_array_equal(read["val"]["s18.jpg"]["labels"], mask(18))
 
 
+def test_lists_of_names_divide_the_photos(tmp_path):
+    names = [f"{i:03d}" for i in range(12)]
+    photos(tmp_path / "images", names)
+    for seed, name in enumerate(names):
+        save(tmp_path / f"masks/{name}.png", mask(seed))
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/train.txt").write_text("".join(f"{name}\n" for name in names[3:10]))
+    (tmp_path / "lists/val.txt").write_text("./images/000.jpg masks/000.png\n001.jpg\n\n")
+    read, found = samples(tmp_path)
+    assert list(read["val"]) == ["images/000.jpg", "images/001.jpg"]
+    assert list(read["train"]) == [f"images/{name}.jpg" for name in names[3:10]]
+    assert "splits: val 2, train 7, by lists/train.txt, lists/val.txt" in found.notes
+    assert any(n.startswith("not used: 3 photos that lists/train.txt") for n in found.notes)
+    (tmp_path / "train.txt").write_text("".join(f"{name}\n" for name in names[:6]))
+    (tmp_path / "val.txt").write_text("".join(f"{name}\n" for name in names[6:]))
+    with pytest.raises(DataError, match=r"train\.txt, val\.txt and lists/train\.txt.* divide"):
+        detect(tmp_path, {})
+
+
 def write_coco(path, count):
     notes = [{"id": i + 1, "image_id": i + 1, "category_id": 7, "iscrowd": 0, "area": 80,
               "bbox": [2, 2, 10, 8], "segmentation": [[2, 2, 12, 2, 12, 10, 2, 10]]}
@@ -270,7 +289,7 @@ def test_folders_and_arguments_that_train_nothing(tmp_path, capsys, monkeypatch)
         (("good", "--time", "soon"), "--time soon: must be a number and its unit"),
         (("good", "--time", "0m"), "--time 0m: must be"),
         (("good", "data=camvid"), "leave out data="),
-        (("good", "data.split_files.train=train.txt"), "takes no lists of names"),
+        (("good", "data.split_files.train=train.txt"), "data.split_files needs python train.py"),
         (("good", "data.num_classes"), "KEY=VALUE"),
     ):
         with pytest.raises(SystemExit) as end:
@@ -317,14 +336,12 @@ def test_times_and_values():
 @pytest.mark.slow
 def test_a_run_from_the_folder_to_the_exported_model(tmp_path, capsys, monkeypatch):
     root, run = folder(tmp_path / "set"), tmp_path / "run"
-    (root / "train.txt").write_text("001")
     clock = itertools.count(0, 30)  # a slow machine: half a minute between two looks at the clock
     monkeypatch.setattr("dpt.commands.fit.time", SimpleNamespace(monotonic=lambda: next(clock)))
     call("fit", str(root), "--time", "40s", *TINY_VIT, *TINY_DATA, *ON_CPU,
          "data.eval_size=null", f"run_dir={run}")  # fmt: skip
     printed = capsys.readouterr().out
     assert "training: python train.py" in printed
-    assert "not used: train.txt: lists need python train.py" in printed
     assert "steps: 10, as one takes 30.00 s\n--time 40s is too short here" in printed
     assert next(clock) == 30 * 6  # four steps were timed, not ten
     for name in ("data_check/report.html", "evaluation/report.html", "checkpoints/best.ckpt",

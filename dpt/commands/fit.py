@@ -47,7 +47,6 @@ def run(arguments: list[str]) -> None:
     from dpt.atomic import write_bytes
     from dpt.commands import export
     from dpt.config.compose import run_configured, values_of
-    from dpt.files import few
 
     start, limit = time.monotonic(), seconds_of(options.time)
     given = values_of(options.overrides)
@@ -56,7 +55,7 @@ def run(arguments: list[str]) -> None:
     if "resume" in given:
         raise ValueError("a run is continued by python train.py resume=RUN: leave out resume=")
     if any(re.match(r"data\.split_files\b", key) for key in given):  # folds would divide them again
-        raise ValueError("dpt fit takes no lists of names: data.split_files needs python train.py")
+        raise ValueError("data.split_files needs python train.py; DIR may hold train.txt, val.txt")
     root = options.folder.resolve()
     own = {key.removeprefix("data."): v for key, v in given.items() if key.startswith("data.")}
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -64,9 +63,6 @@ def run(arguments: list[str]) -> None:
     if any(folder.glob("checkpoints/*.ckpt")) and not given.get("overwrite"):
         raise ValueError(f"run_dir={folder} holds a run already: give another, or overwrite=true")
     found = detect(root, own)
-    lists = [name for name in ("train.txt", "val.txt", "test.txt") if (root / name).is_file()]
-    if lists:
-        found.notes.append(f"not used: {few(lists)}: lists need python train.py, data.split_files")
     print("\n".join(found.notes), flush=True)
     table = folder / "pairs.csv"
     if found.rows:

@@ -76,13 +76,16 @@ def detect(root: Path, given: Mapping[str, Any]) -> Found:
             return _coco(root, path, content, paths)
     every = _from_table(root, paths) or _by_names(root, paths, given)
     rows = [row for row in every if row.get("labels") or row.get("depth")]
+    lists, rows = _listed(root, paths, rows)
     kinds = [kind for kind in ("labels", "depth") if any(row.get(kind) for row in rows)]
     files = {kind: [root / row[kind] for row in rows if row.get(kind)] for kind in kinds}
     task = "joint" if len(kinds) == 2 else "segmentation" if "labels" in kinds else "depth"
     found = Found(task, "folder", {kind: kind for kind in kinds}, rows=rows)
-    if bare := len(every) - len(rows):
+    if bare := sum(not (row.get("labels") or row.get("depth")) for row in every):
         found.notes.append(f"not used: {plural(bare, 'photo')} without labels "
                            "(data.unlabelled=DIR trains on those of a folder)")  # fmt: skip
+    if lists and (unlisted := len(every) - bare - len(rows)):
+        found.notes.append(f"not used: {plural(unlisted, 'photo')} that {few(lists)} do not name")
     if "labels" in kinds:
         counts = _masks(files["labels"], _names(root, paths), given, found)
         found.weights = class_weights(counts) if counts else None
@@ -90,7 +93,8 @@ def detect(root: Path, given: Mapping[str, Any]) -> Found:
         _depth(files["depth"], given, found)
     sizes = Counter(row["split"] for row in rows)
     if sizes["val"] and sizes["train"]:
-        found.notes.append(f"splits: {', '.join(f'{k} {n}' for k, n in sizes.items() if k)}")
+        each = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
+        found.notes.append(f"splits: {each}" + (f", by {few(lists)}" if lists else ""))
         return found
     for row in rows:
         row["split"] = row["split"] if row["split"] == "test" else "train"
@@ -183,6 +187,39 @@ def _from_table(root: Path, paths: Sequence[str]) -> list[dict[str, str]]:
                      **{k: (base / line[n]).as_posix() for k, n in columns.items() if line[n]}}
                     for line in lines if line[columns["image"]]]  # fmt: skip
     return []
+
+
+def _listed(
+    root: Path, paths: Sequence[str], rows: list[dict[str, str]]
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Text files that name the photos of train and val, and the rows that they name, with splits.
+
+    A line begins with a photo's path or its name, with or without suffix. Where paths or a table
+    tell the splits, or no folder holds such lists, there are no lists and ``rows`` are unchanged.
+    """
+    if any(row["split"] for row in rows):
+        return [], rows
+    stems = {p: Path(p).stem.lower() for p in paths if p.endswith(".txt")}
+    split_of = {p: _SPLITS[stem] for p, stem in stems.items() if stem in _SPLITS}
+    readings = []
+    for folder in sorted(set(map(os.path.dirname, split_of))):
+        used = [p for p in split_of if os.path.dirname(p) == folder]
+        splits: dict[str, str] = {}
+        for path in used:
+            for line in filter(None, map(str.strip, read_text(root / path).splitlines())):
+                for name in map(os.path.normpath, (line, re.split(r"[,\s]", line)[0])):
+                    splits |= dict.fromkeys((name, os.path.splitext(name)[0]), split_of[path])
+        named = []
+        for row in rows:
+            stem = os.path.splitext(row["image"])[0]
+            if split := splits.get(stem) or splits.get(os.path.basename(stem)):
+                named.append({**row, "split": split})
+        if {"train", "val"} <= {row["split"] for row in named}:
+            readings.append((used, named))
+    if len(readings) > 1:
+        each = " and ".join(few(used) for used, _ in readings)
+        raise DataError(f"{root}: {each} divide the photos: remove the lists that do not count")
+    return readings[0] if readings else ([], rows)
 
 
 def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Found:
