@@ -60,6 +60,9 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
     Args:
         path: the CSV file. ``x`` and ``y`` count pixels from the image's upper left, from 0.
         images: the folder that its image names start from; None for the table's own.
+
+    Raises:
+        DataError: a column is missing, a value is no number, or a point lies outside its image.
     """
     found: dict[str, list[list[float]]] = {}
     remedy = f"its first line must name {','.join(COLUMNS)}"
@@ -93,6 +96,9 @@ def read_maps(
         images, depth: folders; searched with their sub-folders.
         scale: metres = value in the file × scale; 0.001 for millimetres, as in ``data=folder``.
         invalid: values in the file that mean "not measured".
+
+    Raises:
+        DataError: a folder is empty, no names match, or a file cannot be read.
     """
     wanted = ((images, io.IMAGE_SUFFIXES, "--images"), (depth, io.DEPTH_SUFFIXES, "--depth"))
     for folder, _, option in wanted:

@@ -87,8 +87,9 @@ def reason(error: Exception) -> str:
 def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[BufferedReader]:
     """A regular file, or the one that a link leads to, for reading.
 
-    DataError if it does not exist, cannot be read, has more than ``limit`` bytes, or is a folder, a
-    FIFO, a socket or a device.
+    Raises:
+        DataError: it does not exist, cannot be read, has more than ``limit`` bytes, or is a folder,
+            a FIFO, a socket or a device.
     """
     try:
         found = os.stat(path)
@@ -146,8 +147,9 @@ def parse_as(kind: Any, text: bytes, source: str | Path, *, what: str, remedy: s
 def read_yaml(path: str | Path) -> str:
     """The text of a YAML file that can be parsed safely.
 
-    DataError if it is no YAML, is larger than a megabyte, is nested too deep, or holds aliases, by
-    which a short file stands for data of any size.
+    Raises:
+        DataError: it is no YAML, is larger than a megabyte, is nested too deep, or holds aliases,
+            by which a short file stands for data of any size.
     """
     import yaml  # not needed by most users of this module
 

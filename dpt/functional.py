@@ -262,7 +262,9 @@ def chunked_cross_entropy(
         logits: float32 or float64 (B, K, h, w).
         labels: int64 (B, H, W).
         scale: float (B,).
-        class_weights, ignore_index, label_smoothing: as of ``F.cross_entropy``.
+        class_weights: float (K,), or None.
+        ignore_index: label of pixels that do not count.
+        label_smoothing: in [0, 1].
     """
     options: dict[str, Any] = {
         "weight": class_weights,

@@ -57,7 +57,8 @@ class DPT(parts.DPT):
             revision: branch, tag or commit on the hub.
 
         Raises:
-            ValueError: as of :func:`dpt.weights.formats.read`.
+            ValueError: the file is missing, damaged, of no known format, or does not fit its own
+                configuration; every missing, unexpected or unfit tensor is listed.
         """
         config, state = read(path, revision=revision)
         model = cls(ModelConfig.from_dict(config))
@@ -75,7 +76,11 @@ class DPT(parts.DPT):
         return optimized(self, compiled=compiled)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors`` into ``folder``."""
+        """Writes ``config.json`` and ``model.safetensors`` into ``folder``.
+
+        Raises:
+            ValueError: this is an optimised copy.
+        """
         if self.predicts_only:
             raise ValueError("an optimised copy only predicts: save the model it was made of")
         Native().write(self.config.to_dict(), self.state_dict(), Path(folder).expanduser())

@@ -63,7 +63,11 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "model") -> ModelConfig:
-        """The typed form of plain data; a mistake is a ValueError of one line with the key."""
+        """The typed form of plain data.
+
+        Raises:
+            ValueError: one line that names the key, what was found and what is allowed.
+        """
         parts = [f.name for f in fields(cls) if f.compare]
         for key in values:
             if key not in parts:
@@ -113,7 +117,8 @@ class ModelConfig:
     def outline(self) -> DPT:
         """The model on the meta device: tensors without values, nothing is allocated.
 
-        A model that cannot be built, or is too large, is a ValueError.
+        Raises:
+            ValueError: it cannot be built, or exceeds ``MAX_PARAMETERS`` or ``MAX_TENSORS``.
         """
         parameters = tensors = 0
 

@@ -21,7 +21,11 @@ def plugin_names() -> tuple[str, ...]:
 
 
 def load_plugins() -> None:
-    """Imports the user's modules; a second call does nothing."""
+    """Imports the user's modules; a second call does nothing.
+
+    Raises:
+        ValueError: an entry does not exist, or another module already has its name.
+    """
     for entry, name in zip(_entries(), plugin_names(), strict=True):
         path = Path(entry).resolve()
         if _is_path(entry) and str(path.parent) not in sys.path:

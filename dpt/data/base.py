@@ -121,7 +121,11 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Reads and checks ``limit`` samples (:meth:`some_indices`) before training starts.
 
         Returns:
-            A warning for each map without a usable pixel; DataError if more than half have none.
+            A warning for each map without a usable pixel.
+
+        Raises:
+            DataError: a file cannot be read, sizes differ, class ids are out of range, or more
+                than half of the maps have no usable pixel.
         """
         if len(self) == 0:
             raise DataError("the data set is empty")

@@ -56,8 +56,11 @@ class Found:
 def detect(root: Path, given: Mapping[str, Any]) -> Found:
     """Finds out what the folder holds.
 
-    ``given`` are keys of ``data`` that are set already. Where two readings would give different
-    results, a DataError names the settings that decide.
+    ``given`` are keys of ``data`` that are set already.
+
+    Raises:
+        DataError: no photo, labels without photos, a file that cannot be read, or two readings that
+            would give different results; the message names the settings that decide.
     """
     if not root.is_dir():
         fault = "is a file, not a folder" if root.exists() else "does not exist"

@@ -174,7 +174,8 @@ class Pairs:
     def read(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
         """Predictions (1, H, W) by head, and labels as an evaluation batch.
 
-        DataError if a file is missing or does not fit.
+        Raises:
+            DataError: a file is missing or does not fit.
         """
         sample = self.dataset[index]
         check_sample(sample)

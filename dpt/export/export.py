@@ -100,7 +100,8 @@ def compare(
 ) -> dict[str, float]:
     """The largest difference of each output, as a share of its largest value in the model.
 
-    ValueError if the file does not run on one of the shapes, or an error exceeds ``tolerance``.
+    Raises:
+        ValueError: the file does not run on one of the shapes, or an error exceeds ``tolerance``.
     """
     errors: dict[str, float] = {}
     for shape in shapes:

@@ -31,7 +31,9 @@ def attention_maps(
 
     A full map of ``dpt_large`` takes 21 MB for one image of 384 × 384 and grows with the square of
     the image's area: name the ``blocks``, or ``queries``, the tokens whose rows are wanted.
-    ValueError if the encoder has no such attention, or no such block.
+
+    Raises:
+        ValueError: the encoder has no such attention, or no such block.
     """
     encoder = _encoder(model)
     count = encoder.config.out_indices[-1] + 1
@@ -69,7 +71,11 @@ def cls_attention(
 def patch_attention(
     model: DPT, images: Tensor, *, patch: tuple[int, int], blocks: Sequence[int] | None = None
 ) -> list[np.ndarray]:
-    """As :func:`cls_attention`, of the ``patch`` at (row, column) of the grid, from 0."""
+    """As :func:`cls_attention`, of the ``patch`` at (row, column) of the grid, from 0.
+
+    Raises:
+        ValueError: the patch lies outside the grid.
+    """
     (height, width), (row, column) = patch_grid(model, images), patch
     if not (0 <= row < height and 0 <= column < width):
         raise ValueError(

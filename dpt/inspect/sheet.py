@@ -31,6 +31,10 @@ def inspection_sheet(
 
     Returns:
         uint8 (H', W', 3) RGB.
+
+    Raises:
+        ValueError: there is no such patch, the encoder has no attention maps, or an output is NaN
+            or infinite.
     """
     device, photo = next(model.parameters()).device, as_rgb(image)
     predictor = Predictor(model, device=device)

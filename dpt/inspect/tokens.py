@@ -39,6 +39,9 @@ def readout_contribution(model: DPT, images: Tensor) -> list[np.ndarray]:
 
     With r(p, c) the output of :class:`dpt.nn.reassemble.Read` for patch token p and CLS token c,
     this is ‖r(p, c) - r(p, 0)‖ / ‖r(p, 0)‖: for readout ``add`` ‖c‖ / ‖p‖, for ``ignore`` 0.
+
+    Raises:
+        ValueError: the model has no decoder.
     """
     if model.decoder is None:
         raise ValueError("this model has no readout: it has no dense head")

@@ -76,7 +76,9 @@ class OutputFolder:
     def is_done(self, source: Source, products: Sequence[Product]) -> bool:
         """Whether all files of an input exist, which has not changed since they were written.
 
-        ValueError if they were made from a file in another place, or would replace an input.
+        Raises:
+            ValueError: they exist, but were made from a file in another place; or they would
+                replace an input.
         """
         places = [self._file(source, p) for p in products]
         for place in places if self._inputs else ():

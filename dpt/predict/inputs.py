@@ -92,6 +92,9 @@ def as_rgb(image: Image) -> np.ndarray:
 
     ``image`` is a file's path; uint8 (H, W, 3) RGB; a PIL image; a tensor, uint8 (3, H, W), or
     float (3, H, W) in 0..1, which is rounded to 256 levels.
+
+    Raises:
+        ValueError: it is none of these; the message says what was found.
     """
     if isinstance(image, str | Path):
         return read_image(image, exif=True)

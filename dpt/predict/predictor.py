@@ -249,7 +249,10 @@ class Predictor:
         """Predicts one image, or a list of images in order.
 
         An image is a path, uint8 (H, W, 3) RGB, a PIL image or a tensor (uint8 (3, H, W), or float
-        in 0..1). ValueError if it is none of these, or cannot be read.
+        in 0..1).
+
+        Raises:
+            ValueError: a file cannot be read, or an image is none of these.
         """
         if not isinstance(images, list | tuple):
             return self.predict([self.prepare(images)])[0]

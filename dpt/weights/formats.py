@@ -115,7 +115,8 @@ class Conversion:
 def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     """Reads ``src`` in any format and writes it to ``dst`` in the format ``to``.
 
-    If ``to`` cannot express the model, that is a ValueError.
+    Raises:
+        ValueError: ``src`` cannot be read, or ``to`` cannot express its model.
     """
     if to not in WRITABLE:
         raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(WRITABLE)}")

@@ -30,6 +30,10 @@ def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
     Args:
         unpack: maps folders of the archive to folders below ``folder``; other members are left
             out. ``{"VOCdevkit/VOC2012": "."}`` drops two levels, ``{".": "."}`` unpacks everything.
+
+    Raises:
+        DataError: the archive is damaged or holds none of the folders; a member is a link or a
+            device or leaves the folder; or the unpacked data is too large.
     """
     rules = {PurePosixPath(k).parts: v for k, v in unpack.items()}
     staging = folder.resolve() / f".{archive.name}.unpacking"

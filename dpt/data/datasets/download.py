@@ -58,6 +58,9 @@ def fetch(
         size: size of the file in bytes, if known.
         limit: largest size that is accepted, by default ``size``; at most 90 % of the free space.
         remedy: what to do if the server refuses; None suggests fetching the file by hand.
+
+    Raises:
+        DataError: the transfer failed, or the file is not the expected one.
     """
     if target.exists():
         verify(target, checksum=checksum, size=size, remedy="remove it and download it again")

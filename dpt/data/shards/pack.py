@@ -47,6 +47,9 @@ def pack_split(
         shard_size: size in bytes after which the next shard is started.
         shuffle: write the samples in a random order, the same in every run.
         skip_broken: leave out samples that cannot be read, with a warning.
+
+    Raises:
+        DataError: a sample cannot be read, the split is already packed, or the disk is full.
     """
     if dataset.changes_every_epoch:
         raise DataError(
