@@ -71,8 +71,10 @@ def measure_photo(image: np.ndarray, *, orientation: int = 1) -> Photo:
 
 
 def measure_labels(labels: np.ndarray, *, outside: dict[int, int]) -> Labels:
-    """Measures class ids, uint8 (H, W), of a file with ``outside`` pixels of values that are no
-    class and IGNORE_INDEX here."""
+    """Measures a uint8 (H, W) map of class ids.
+
+    ``outside`` counts the pixels whose value in the file is no class; here they are IGNORE_INDEX.
+    """
     counts = np.bincount(labels.ravel(), minlength=256)
     counts[IGNORE_INDEX] -= sum(outside.values())
     triples = ordered = 0  # neighbours whose ids all differ; those with the middle id between

@@ -101,8 +101,12 @@ class RetrievalMetrics(SumMetric):
         self.add_count("counts", 2)  # images with a class; right ones
 
     def update(self, images: Tensor, texts: Tensor, groups: Tensor) -> None:
-        """Args: images, texts: float (B, E), of any length; groups: int64 (B,), equal for equal
-        texts."""
+        """Adds pairs.
+
+        Args:
+            images, texts: float (B, E), of any length.
+            groups: int64 (B,), equal for equal texts.
+        """
         room = _MAX_PAIRS - sum(map(len, self.groups))
         self.images.append(F.normalize(images[:room].detach(), dim=-1))
         self.texts.append(F.normalize(texts[:room].detach(), dim=-1))

@@ -104,7 +104,7 @@ class Protocol:
         return self._notes("min_depth", "max_depth", "crop", "alignment", "space")
 
     def view_notes(self) -> dict[str, Any]:
-        """How the model is run, likewise."""
+        """How the model is run, as ``protocol/<key>`` for ``metrics.json``."""
         return self._notes("resize", "flip", "scales", "window", "stride")
 
     def _notes(self, *keys: str) -> dict[str, Any]:

@@ -29,13 +29,14 @@ RECORDS_FILE = "predictions.jsonl"
 class OutputFolder:
     """A folder of predictions, all made with the same settings.
 
-    ValueError if it was written with other settings, or contains files from elsewhere.
-
     Args:
         sources: all inputs, which are never replaced.
         settings: plain data that determine the files' contents.
         folders: names of the sub-folders that can be written.
         overwrite: predict finished inputs again, whatever the earlier settings.
+
+    Raises:
+        ValueError: it was written with other settings, or contains files from elsewhere.
     """
 
     def __init__(

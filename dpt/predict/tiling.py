@@ -33,9 +33,10 @@ def align_tile(depth: Tensor, whole: Tensor, *, inverse: bool) -> Tensor:
     """A tile's depth in the scale of the pass over the whole image, both (1, 1, h, w).
 
     Inverse depth has an unknown scale and shift in every pass: both are fitted. Metric depth is
-    fitted in scale only: in a tile, a zoomed view, the network takes objects for nearer ones, by
-    one factor (Eigen et al. 2014, section 3.4). A tile whose depth runs against that of the whole
-    image (a fitted scale of 0 or less) is replaced by it.
+    fitted in scale only. A tile is a zoomed view: the network takes objects that appear larger for
+    nearer ones, by one factor for the whole tile (Eigen et al. 2014, section 3.4), and a shift
+    would move depths that it places at 0 m. A tile whose depth runs against that of the whole image
+    (a fitted scale of 0 or less) is replaced by it.
     """
     own, other = depth[0], whole[0]
     valid = own.isfinite() & other.isfinite()

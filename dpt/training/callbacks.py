@@ -31,7 +31,8 @@ log = logging.getLogger("dpt")
 class StepCallback(Callback):
     """A callback with a hook after each optimiser step, when no accumulated gradients remain."""
 
-    def on_step(self, trainer: L.Trainer, task: Task) -> None: ...
+    def on_step(self, trainer: L.Trainer, task: Task) -> None:
+        """Runs after an optimiser step."""
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int

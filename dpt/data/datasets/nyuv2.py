@@ -29,7 +29,8 @@ class NYUv2Dataset(FileDataset):
 
     Args:
         split: ``train``; ``val`` or ``test`` for the test frames.
-        depth: ``filled`` (in-painted) for the maps that benchmarks score, ``raw`` for the measured.
+        depth: ``filled`` for the in-painted maps that benchmarks score, ``raw`` for the measured
+            pixels alone.
         labels: also read 40 classes (Gupta et al. 2013) if ``classMapping40.mat`` exists; most of
             the frames' own 894 are too rare to train on.
     """

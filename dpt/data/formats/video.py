@@ -80,7 +80,8 @@ class VideoReader:
 class VideoWriter:
     """An MP4 of uint8 (H, W, 3) RGB frames, all of the first one's size.
 
-    OpenCV drops the last of an odd number of rows or columns: the codec (MPEG-4 part 2) needs even.
+    The codec (MPEG-4 part 2) stores an even number of rows and columns: OpenCV drops the last one
+    of an odd number.
     """
 
     def __init__(self, path: Path, *, fps: float) -> None:
