@@ -1,18 +1,35 @@
 """``dpt fit``: what a folder holds, for folders of many layouts; questions; refusals."""
 
+import http.server
 import itertools
 import json
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
+import timm
+import torch
 from photos import photo_of
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
-from dpt.commands.fit import as_text, is_set, length_of, seconds_of, settings_of, table_text
+from dpt.commands.fit import (
+    ENCODER,
+    as_text,
+    is_set,
+    length_of,
+    seconds_of,
+    settings_of,
+    table_text,
+)
 from dpt.config.build import make_dataset
 from dpt.data import DataError
 from dpt.data_check.detect import detect
@@ -348,6 +365,49 @@ def test_a_run_from_the_folder_to_the_exported_model(tmp_path, capsys, monkeypat
                  "metrics.json", "pairs.csv"):  # fmt: skip
         assert (run / name).is_file()
     assert list(run.glob("model.*"))
+
+
+HUB_RUN = """
+import sys
+from dpt.cli import main
+from dpt.weights.files import has_hub_file
+assert not has_hub_file("timm/other", "model.safetensors")
+sys.argv = ["dpt", "fit", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_pretrained_encoder_where_a_hub_offers_it(tmp_path):
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def end_headers(self):
+            self.send_header("X-Repo-Commit", "0" * 40)
+            self.send_header("ETag", '"1"')
+            super().end_headers()
+
+    file = tmp_path / f"hub/timm/{ENCODER}/resolve/main/model.safetensors"
+    file.parent.mkdir(parents=True)
+    save_file(timm.create_model(ENCODER, num_classes=0).state_dict(), file)
+    root, run = folder(tmp_path / "set"), tmp_path / "run"
+    handler = partial(Handler, directory=str(tmp_path / "hub"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        done = subprocess.run(
+            [sys.executable, "-c", HUB_RUN, str(root), "steps=1", "data.batch_size=2", *ON_CPU,
+             f"run_dir={run}"],
+            env={**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "cache"),
+                 "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert "model: from the encoder DINOv2" in done.stdout
+    assert "174 encoder tensors loaded" in (run / "log.txt").read_text()
+    weights = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    theirs = load_file(file)["blocks.0.attn.qkv.weight"]
+    ours = next(v for k, v in weights.items() if k.endswith("encoder.blocks.0.attn.qkv.weight"))
+    assert (ours - theirs).abs().max() < 1e-3  # one step of fine-tuning
 
 
 @pytest.mark.slow

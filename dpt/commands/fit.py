@@ -29,6 +29,17 @@ RECIPES: dict[str, dict[str, Any]] = {  # as experiment=camvid and experiment=rg
     "joint": _SEGMENTATION,
     "depth": {"augment.zoom": [1, 1.5], "augment.color": 0.4, "model.decoder.batch_norm": True},
 }
+ENCODER = "vit_small_patch14_dinov2.lvd142m"  # DINOv2 (Oquab et al. 2023), Apache-2.0
+PRETRAINED: dict[str, Any] = {
+    "model": "dpt_small",
+    "model.encoder.weights": f"timm:{ENCODER}",
+    "model.encoder.layer_scale": 1.0,
+    "model.encoder.final_norm": True,
+    "model.encoder.position_resize": "dinov2",
+    "model.preprocessing.mean": [0.485, 0.456, 0.406],
+    "model.preprocessing.std": [0.229, 0.224, 0.225],
+    "optim.encoder_lr": 0.0001,
+}
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
 _CACHE_BYTES = 2 << 30  # most for decoded samples
 _EXPORT_SECONDS = 30.0
@@ -47,6 +58,7 @@ def run(arguments: list[str]) -> None:
     from dpt.atomic import write_bytes
     from dpt.commands import export
     from dpt.config.compose import run_configured, values_of
+    from dpt.weights.files import has_hub_file
 
     start, limit = time.monotonic(), seconds_of(options.time)
     given = values_of(options.overrides)
@@ -71,6 +83,11 @@ def run(arguments: list[str]) -> None:
     settings = {**settings_of(found, root, table, size), "logger": "csv", "run_dir": str(folder)}
     if "model.weights" in given:  # their decoder may lack it
         settings.pop("model.decoder.batch_norm", None)
+    if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in given):
+        fetched = has_hub_file(f"timm/{ENCODER}", "model.safetensors")
+        settings |= PRETRAINED if fetched else {}
+        print("model: from the encoder DINOv2 ViT-S; model=dpt_stem trains from scratch" if fetched
+              else f"model: from scratch, as the hub does not give timm/{ENCODER}")  # fmt: skip
     training = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_set(k, given)]
     training += options.overrides
 
