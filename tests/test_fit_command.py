@@ -291,6 +291,7 @@ def test_folders_and_arguments_that_train_nothing(tmp_path, capsys, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
+    run = tmp_path / "run"
     save(tmp_path / "labels/masks/a.png", mask(0))
     photos(tmp_path / "alone", range(3))
     folder(tmp_path / "good")
@@ -308,6 +309,7 @@ def test_folders_and_arguments_that_train_nothing(tmp_path, capsys, monkeypatch)
         (("good", "data=camvid"), "leave out data="),
         (("good", "data.split_files.train=train.txt"), "data.split_files needs python train.py"),
         (("good", "data.num_classes"), "KEY=VALUE"),
+        (("good", "optim.rate=1", "model=dpt_tiny", f"run_dir={run}"), "optim.rate"),
     ):
         with pytest.raises(SystemExit) as end:
             call("fit", *arguments)
@@ -316,6 +318,7 @@ def test_folders_and_arguments_that_train_nothing(tmp_path, capsys, monkeypatch)
         assert message in error
         assert error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+    assert not (run / "data_check").exists()
 
 
 def test_a_run_is_not_overwritten(tmp_path, capsys):

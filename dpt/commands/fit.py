@@ -13,6 +13,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ PRETRAINED: dict[str, Any] = {
     "optim.encoder_lr": 0.0001,
 }
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
+_CHECKED_PIXELS = 200_000_000  # of the photos of a split that the data check reads
 _CACHE_BYTES = 2 << 30  # most for decoded samples
 _EXPORT_SECONDS = 30.0
 _FEWEST_STEPS = 10
@@ -58,6 +60,7 @@ def run(arguments: list[str]) -> None:
     from dpt.atomic import write_bytes
     from dpt.commands import export
     from dpt.config.compose import run_configured, values_of
+    from dpt.data.formats.io import read_size
     from dpt.weights.files import has_hub_file
 
     start, limit = time.monotonic(), seconds_of(options.time)
@@ -76,9 +79,11 @@ def run(arguments: list[str]) -> None:
         raise ValueError(f"run_dir={folder} holds a run already: give another, or overwrite=true")
     found = detect(root, own)
     print("\n".join(found.notes), flush=True)
-    table = folder / "pairs.csv"
+    table, checked = folder / "pairs.csv", _CHECKED_PIXELS // (480 * 640)
     if found.rows:
         write_bytes(table, table_text(found.rows).encode())
+        height, width = read_size(root / found.rows[0]["image"])
+        checked = max(32, _CHECKED_PIXELS // (height * width))
     size = given.get("data.image_size")
     settings = {**settings_of(found, root, table, size), "logger": "csv", "run_dir": str(folder)}
     if "model.weights" in given:  # their decoder may lack it
@@ -98,7 +103,9 @@ def run(arguments: list[str]) -> None:
         return target
 
     of_data = [o for o in training if re.match(r"data[.=]", o)]
-    step("data check", "dpt.data_check:check_data", "data_check", of_data)
+    with redirect_stdout(io.StringIO()):  # refuses unknown keys before any file is read
+        run_configured("train", "", ["--cfg=job", *training])
+    step("data check", "dpt.data_check:check_data", "data_check", [*of_data, f"limit={checked}"])
     if "steps" not in given and not any(key.startswith("trainer.max_") for key in given):
         timing = step("train", "dpt.commands.fit:time_steps", "timing", training)
         times = json.loads((timing / "times.json").read_text())

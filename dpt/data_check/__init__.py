@@ -24,7 +24,7 @@ from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.propose import propose
 from dpt.data_check.report import has_errors
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, read_records, record_of
-from dpt.validation import validate
+from dpt.validation import Count, validate
 
 __all__ = ["check_data", "examine", "quick_findings"]
 
@@ -39,7 +39,8 @@ def check_data(cfg: Mapping[str, Any]) -> None:
     started = time.monotonic()
     folder, data = Path(cfg["run_dir"]), cfg["data"]
     splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
-    findings, scans = examine(data, splits=validate(list[str], splits, "split"))
+    limit = validate(Count | None, cfg["limit"], "limit")
+    findings, scans = examine(data, splits=validate(list[str], splits, "split"), limit=limit)
     entries = [asdict(finding) for finding in findings]
     for entry in entries:
         del entry["indices"]
@@ -60,8 +61,13 @@ def check_data(cfg: Mapping[str, Any]) -> None:
         raise SystemExit(1)
 
 
-def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Finding], list[Scan]]:
-    """The findings of all checks of the splits, errors first, and the splits that could be read."""
+def examine(
+    data: Mapping[str, Any], *, splits: Sequence[str], limit: int | None = None
+) -> tuple[list[Finding], list[Scan]]:
+    """The findings of all checks of the splits, errors first, and the splits that could be read.
+
+    With ``limit``, so many samples of each split are read, evenly spaced.
+    """
     settings = build.loader_settings(data)
     # unpaired files are findings, and must not stop the others from being read
     lenient = {"missing": "skip", "cache": False}
@@ -75,7 +81,9 @@ def examine(data: Mapping[str, Any], *, splits: Sequence[str]) -> tuple[list[Fin
             findings.append(Finding("error", "no_split", split, str(error)))
             continue
         size, missing = settings.image_size, data.get("missing", "raise")
-        records = read_records(dataset, title=f"reading {split}", num_workers=settings.num_workers)
+        records = read_records(
+            dataset, title=f"reading {split}", num_workers=settings.num_workers, limit=limit
+        )
         done = Scan(split, dataset, records, size, missing, tuple(scans))
         found = [finding for function in CHECKS for finding in function(done)]
         if not has_errors(found):

@@ -14,6 +14,7 @@ from dpt.types import IGNORE_INDEX
 
 _QUANTILE_PIXELS = 20_000  # quantiles are taken from about so many pixels
 _FEW_TRIPLES = 200  # with fewer, the check is skipped
+_LINES = 1024  # of larger maps, about so many rows and columns are enough
 _FARTHER = 1.1  # ratio of typical depths
 _ORDERED = 0.75  # share of ordered triples in interpolated masks; by chance a third
 
@@ -78,7 +79,8 @@ def measure_labels(labels: np.ndarray, *, outside: dict[int, int]) -> Labels:
     counts = np.bincount(labels.ravel(), minlength=256)
     counts[IGNORE_INDEX] -= sum(outside.values())
     triples = ordered = 0  # neighbours whose ids all differ; those with the middle id between
-    for ids in (labels, labels.T):
+    every = 1 + max(labels.shape) // _LINES
+    for ids in (labels[::every], labels.T[::every]):
         first, middle, last = ids[:, :-2], ids[:, 1:-1], ids[:, 2:]
         low, high = np.minimum(first, last), np.maximum(first, last)
         differ = (first != middle) & (middle != last) & (first != last)

@@ -130,7 +130,7 @@ def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
 def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
     """bool (H, W): True beside a border between classes, or beside a jump of the depth."""
     if kind == "labels":
-        known, values, step = sample["labels"] != IGNORE_INDEX, sample["labels"].astype(int), 0.0
+        known, values, step = sample["labels"] != IGNORE_INDEX, sample["labels"].astype(np.int16), 0.0
     else:
         known, step = sample["valid"], _JUMP
         values = np.log(np.where(known, sample["depth"], np.float32(1)))

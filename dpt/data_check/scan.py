@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -139,18 +139,31 @@ def shorten(dataset: Dataset, text: str) -> str:
     return text.replace(f"{dataset.root}/", "") if dataset.root else text
 
 
-def read_records(dataset: Dataset, *, title: str, num_workers: int) -> list[Record]:
-    """Reads every sample once, in ``num_workers`` processes, and shows the progress."""
-    records = read_in_order(
-        partial(record_of, dataset, complete=True), range(len(dataset)), num_workers=num_workers
-    )
-    return list(tracked(records, len(dataset), title=title))
+def read_records(
+    dataset: Dataset, *, title: str, num_workers: int, limit: int | None = None
+) -> list[Record]:
+    """Reads every sample once, or ``limit`` evenly spaced ones, in ``num_workers`` processes, and
+    shows the progress."""
+    every = range(len(dataset)) if limit is None else dataset.some_indices(limit)
+    count = len(every)
+    aligned = {every[i] for i in np.linspace(0, count - 1, min(count, ALIGNED)).astype(int)}
+    compared = {*every[:: 1 + count // COMPARED]}
+    read_one = partial(record_of, dataset, aligned=aligned, compared=compared)
+    records = read_in_order(read_one, every, num_workers=num_workers)
+    return list(tracked(records, count, title=title))
 
 
-def record_of(dataset: Dataset, index: int, *, complete: bool) -> Record:
-    """The record of a sample; reading it never fails. ``complete`` measures the photo and, for a
-    part of the samples, registration too, not only labels and depth."""
-    reading, count = read(dataset, index), len(dataset)
+def record_of(
+    dataset: Dataset,
+    index: int,
+    *,
+    complete: bool = True,
+    aligned: Container[int] = (),
+    compared: Container[int] = (),
+) -> Record:
+    """The record of a sample; reading it never fails. ``complete`` measures the photo too, not
+    only labels and depth; of the samples in ``aligned`` and ``compared``, registration too."""
+    reading = read(dataset, index)
     sample = reading.sample
     name = shorten(dataset, sample.get("name", f"sample {index}"))
     record = Record(index, name, reading.faults, class_id=sample.get("class_id"))
@@ -168,12 +181,11 @@ def record_of(dataset: Dataset, index: int, *, complete: bool) -> Record:
         rule, raw = dataset.depth_rule, reading.depth
         record.depth = measure.measure_depth(sample["depth"], sample["valid"], raw=raw, rule=rule)
     if complete and not reading.faults:
-        aligned = np.linspace(0, count - 1, min(count, ALIGNED)).astype(int)
         for kind in [kind for kind in registration.MAP_KINDS if kind in sample]:
             edges = registration.edge_map(sample, kind)
             if np.count_nonzero(edges) < registration.FEW_EDGES:
                 continue
-            if index % (1 + count // COMPARED) == 0:
+            if index in compared:
                 record.edges[kind] = registration.edge_densities(sample["image"], edges)
             if index in aligned:
                 record.edge_scores[kind] = registration.edge_scores(sample["image"], edges)

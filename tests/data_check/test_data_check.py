@@ -699,6 +699,8 @@ class Numbers(Dataset):
 
 
 def test_any_data_set_is_read_to_its_end():
+    some = read_records(Numbers(), title="reading", num_workers=0, limit=2)
+    assert [record.index for record in some] == [0, len(Numbers()) - 1]
     found = Scan("train", Numbers(), read_records(Numbers(), title="reading", num_workers=0))
     assert [bool(record.faults) for record in found.records] == [i in (2, 3, 4) for i in range(8)]
     findings = {finding.code: finding for check in CHECKS for finding in check(found)}
