@@ -7,6 +7,7 @@ Shapes: B batch, C channels, K classes, (h, w) a map, (H, W) the size that it is
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
@@ -20,6 +21,23 @@ from torch.distributed.nn.functional import all_reduce
 from torch.utils.checkpoint import checkpoint
 
 NO_CONTEXT: AbstractContextManager[None] = nullcontext()
+
+# --- Precision
+
+EMULATED = "this device has no bf16 instructions (as far as torch can tell): fp32 is faster"
+
+
+@functools.cache
+def has_bf16(device: str) -> bool:
+    """Whether ``cpu`` or ``cuda`` has bf16 matrix instructions; a CPU without emulates them slowly.
+
+    False for CPUs where torch is older than 2.10, which cannot tell.
+    """
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return device == "cpu" and bool(found.get("amx_bf16") or found.get("avx512_bf16"))
+
 
 # --- Several processes
 

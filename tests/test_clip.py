@@ -95,6 +95,8 @@ def test_text_embedding_does_not_depend_on_its_batch():
     assert both.norm(dim=1).tolist() == pytest.approx([1, 1], rel=1e-5)
     assert not torch.allclose(both[0], both[1])
     assert head.embed_text([]).shape == (0, 128)
+    with pytest.raises(TypeError, match=r"a list of texts: \['a park'\]"):
+        head.embed_text("a park")
     torch.testing.assert_close(head.embed_classes(["park"]), alone)
     with pytest.raises(ValueError, match="prompt='a park'"):
         make_head(prompt="a park")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import math
@@ -16,6 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Timer
 
 from dpt.config.objects import check_arguments
+from dpt.functional import EMULATED, has_bf16
 
 log = logging.getLogger("dpt")
 
@@ -25,18 +25,6 @@ LIMITS = {  # of arguments that the Trainer does not check, or with an assertion
     "val_check_interval": (1e-9, 10**9), "log_every_n_steps": (1, 10**9),
     "gradient_clip_val": (0, 10**9), "limit_train_batches": (1e-9, 10**9),
 }  # fmt: skip
-
-
-@functools.cache
-def has_bf16(device: str) -> bool:
-    """Whether ``cpu`` or ``cuda`` has bf16 matrix instructions; a CPU without emulates them slowly.
-
-    False for CPUs where torch is older than 2.10, which cannot tell.
-    """
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return device == "cpu" and bool(found.get("amx_bf16") or found.get("avx512_bf16"))
 
 
 def pick_precision(accelerator: str) -> str:
@@ -52,9 +40,12 @@ def pick_precision(accelerator: str) -> str:
 
 def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
     """The checked arguments of the Trainer; by default a progress bar only in a terminal."""
+    best = pick_precision(str(node.get("accelerator")))
     if node.get("precision") == "auto":
-        node = {**node, "precision": pick_precision(str(node.get("accelerator")))}
-        log.info("trainer.precision=auto: %s on this machine", node["precision"])
+        node = {**node, "precision": best}
+        log.info("trainer.precision=auto: %s on this machine", best)
+    elif node.get("precision") == "bf16-mixed" != best and not torch.backends.mps.is_available():
+        log.warning("trainer.precision=bf16-mixed: %s", EMULATED)
     if node.get("precision") in ("bf16-true", "16-true"):  # Lightning casts whole batches
         raise ValueError(
             f"trainer.precision={node['precision']} would round weights and labels, such as "

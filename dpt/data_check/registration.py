@@ -130,7 +130,8 @@ def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
 def edge_map(sample: Sample, kind: MapKind) -> np.ndarray:
     """bool (H, W): True beside a border between classes, or beside a jump of the depth."""
     if kind == "labels":
-        known, values, step = sample["labels"] != IGNORE_INDEX, sample["labels"].astype(np.int16), 0.0
+        known, step = sample["labels"] != IGNORE_INDEX, 0.0
+        values = sample["labels"].astype(np.int16)
     else:
         known, step = sample["valid"], _JUMP
         values = np.log(np.where(known, sample["depth"], np.float32(1)))

@@ -79,7 +79,13 @@ class ClipHead(Head):
         return F.normalize(at_least_float32(self.image_linear(self.image_norm(mean))), dim=-1)
 
     def embed_text(self, texts: Sequence[str]) -> Tensor:
-        """Embeddings (N, E) of N texts, of unit length."""
+        """Embeddings (N, E) of N texts, of unit length.
+
+        Raises:
+            TypeError: ``texts`` is one text, not a list of them.
+        """
+        if isinstance(texts, str):
+            raise TypeError(f"embed_text takes a list of texts: [{texts!r}]")
         found = [[_START, *text.encode()[: self.length]] for text in texts]
         longest = max(map(len, found), default=1)
         padded = [[*row, *[_PAD] * (longest - len(row))] for row in found]

@@ -5,6 +5,7 @@ Shapes: (H, W) the image, (h, w) the network's input, C channels or classes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from dpt.data.resize import resize_image
 from dpt.depthmath import at_least_float32
-from dpt.functional import chunked_argmax, resize, upsample
+from dpt.functional import EMULATED, chunked_argmax, has_bf16, resize, upsample
 from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, require_positions
 from dpt.predict.inputs import Image, as_rgb
@@ -32,6 +33,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 T = TypeVar("T")
+log = logging.getLogger("dpt")
 
 SEGMENT_PIXELS = 2**21  # segments of larger images are computed at this number of pixels
 
@@ -212,8 +214,11 @@ class Predictor:
         if precision not in _DTYPES:
             raise ValueError(f"precision={precision!r}: choose from {get_args(Precision)}")
         self.device, self.dtype = pick_device(device), _DTYPES[precision]
-        if self.dtype is torch.float16 and self.device.type == "cpu":
+        device_type = self.device.type
+        if self.dtype is torch.float16 and device_type == "cpu":
             raise ValueError("precision=fp16 is for GPUs: choose bf16 or fp32 on a CPU")
+        if self.dtype is torch.bfloat16 and device_type != "mps" and not has_bf16(device_type):
+            log.warning("precision=bf16: %s", EMULATED)
         if isinstance(model, str | Path):
             model = DPT.from_pretrained(model)
         least = max(model.preprocessing.image_size)

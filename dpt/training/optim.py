@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from dpt.config.trainer import has_bf16
+from dpt.functional import has_bf16
 from dpt.validation import Share
 
 Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps

@@ -19,8 +19,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from dpt.config import build
-from dpt.config.trainer import has_bf16
 from dpt.files import config_dir
+from dpt.functional import has_bf16
 from dpt.objectives.base import same_size_groups, take
 from dpt.types import Preprocessing
 

@@ -170,6 +170,12 @@ def test_the_model_itself_is_left_alone(joint):
     assert {p.dtype for p in fast.parameters()} == {torch.float32}
 
 
+def test_emulated_half_precision_is_named(joint, monkeypatch, caplog):
+    monkeypatch.setattr("dpt.predict.predictor.has_bf16", lambda device: False)
+    dpt.Predictor(joint, precision="bf16")
+    assert "precision=bf16: this device has no bf16 instructions" in caplog.text
+
+
 def test_half_precision_is_near(joint):
     photo = photo_of(48, 64)
     full, half = (dpt.Predictor(joint, precision=p)(photo).depth for p in ("fp32", "bf16"))
