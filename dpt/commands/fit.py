@@ -91,8 +91,8 @@ def run(arguments: list[str]) -> None:
     if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in given):
         fetched = has_hub_file(f"timm/{ENCODER}", "model.safetensors")
         settings |= PRETRAINED if fetched else {}
-        print("model: from the encoder DINOv2 ViT-S; model=dpt_stem trains from scratch" if fetched
-              else f"model: from scratch, as the hub does not give timm/{ENCODER}")  # fmt: skip
+        print("model: from the encoder DINOv2 ViT-S (model=dpt_stem trains from scratch)" if fetched
+              else f"model: from scratch (the encoder timm/{ENCODER} cannot be fetched)")  # fmt: skip
     training = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_set(k, given)]
     training += options.overrides
 

@@ -81,8 +81,9 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     require_batches(trainer, len(train), settings.batch_size)
     require_images(trainer, len(val))
     log_start(cfg, trainer, task, len(train), len(val))
+    begun = step_of(checkpoint) if checkpoint is not None else -1
     if checkpoint is not None:
-        log.info("resume: from %s, step %d", checkpoint, step_of(checkpoint))
+        log.info("resume: from %s, step %d", checkpoint, begun)
     for logger in trainer.loggers:
         logger.log_hyperparams(map_strings(cfg, without_passwords))
 
@@ -90,6 +91,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     with stop:
         try:
             trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
+            if cfg["trainer"]["max_time"] and trainer.should_stop and trainer.global_step == begun:
+                log.info("resume: the run's time is over; a longer trainer.max_time extends it")
             scores = finish(trainer, task, val_loader, folder)
         except Exception:
             launcher: Any = trainer.strategy.launcher

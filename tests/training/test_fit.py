@@ -196,9 +196,13 @@ def test_the_default_length(train, tmp_path):
 def test_time_ends_a_run_in_order(train, tmp_path, metrics):
     run = train(tmp_path, "task=regression", "trainer.max_steps=100000",
                 "trainer.max_time=00:00:00:01", "trainer.val_check_interval=100000")  # fmt: skip
-    assert 1 <= steps_of(run) < 100000
+    steps = steps_of(run)
+    assert 1 <= steps < 100000
     assert "val/mae" in metrics(run)
     assert (run / "checkpoints/best.ckpt").is_file()
+    call("train", f"resume={run}")
+    assert steps_of(run) == steps
+    assert "resume: the run's time is over" in (run / "log.txt").read_text()
 
 
 @pytest.mark.slow
