@@ -89,10 +89,11 @@ def run(arguments: list[str]) -> None:
     if "model.weights" in given:  # their decoder may lack it
         settings.pop("model.decoder.batch_norm", None)
     if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in given):
-        fetched = has_hub_file(f"timm/{ENCODER}", "model.safetensors")
-        settings |= PRETRAINED if fetched else {}
-        print("model: from the encoder DINOv2 ViT-S (model=dpt_stem trains from scratch)" if fetched
-              else f"model: from scratch (the encoder timm/{ENCODER} cannot be fetched)")  # fmt: skip
+        if has_hub_file(f"timm/{ENCODER}", "model.safetensors"):
+            settings |= PRETRAINED
+            print("model: from the encoder DINOv2 ViT-S (model=dpt_stem trains from scratch)")
+        else:
+            print(f"model: from scratch (the encoder timm/{ENCODER} cannot be fetched)")
     training = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_set(k, given)]
     training += options.overrides
 
