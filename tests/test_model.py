@@ -204,7 +204,9 @@ HUGE = {
 }
 
 
-@pytest.mark.parametrize("size", HUGE)
+@pytest.mark.parametrize(
+    "size", [pytest.param(k, marks=pytest.mark.slow) if "long" in k else k for k in HUGE]
+)
 def test_a_huge_configuration_is_refused_before_it_is_built(saved, size):
     """That of the file alone would take gigabytes, or more than there are."""
     _, folder = saved

@@ -45,7 +45,7 @@ def first(sample, count):
 def test_every_class_has_a_name_and_a_color():
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         for name, count in CLASSES.items():
-            data = compose("train", [f"data={name}"]).data
+            data = compose("data_check", [f"data={name}"]).data
             names = list(data.class_names)
             assert len(names) == len(set(names)) == count
             assert all(n == n.strip() for n in names)

@@ -66,9 +66,8 @@ def checkpoint_of(folder, name="last"):
 TASKS = sorted(p.stem for p in (ROOT / "conf/task").glob("*.yaml") if p.stem[0] != "_")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(t, marks=() if t == "dino" else pytest.mark.slow) for t in TASKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
 def test_every_task_trains_the_default_model(tmp_path, name):
     """The runs of other tests have a smaller model and another optimizer."""
     call("train", *TINY_DATA, *TINY_SCENES, *ON_CPU, "logger=none", "trainer.max_steps=2",

@@ -133,11 +133,10 @@ def test_a_run_extended_by_epochs_stays_finished(train, tmp_path, metrics):
         resume_it(f"resume={run}", f"trainer.max_epochs={epochs}")
         assert resume.step_of(run / "checkpoints/last.ckpt") == 2 * epochs
     state, scores = state_of(run), metrics(run)
-    for _ in range(2):
-        resume_it(f"resume={run}")
-        assert_same(state_of(run), state)
-        assert metrics(run) == scores
-    assert (run / "log.txt").read_text().count("this run is finished") == 2
+    resume_it(f"resume={run}")
+    assert_same(state_of(run), state)
+    assert metrics(run) == scores
+    assert "this run is finished" in (run / "log.txt").read_text()
     assert yaml.safe_load((run / "config.yaml").read_text())["trainer"]["max_steps"] == -1
     whole = train(tmp_path / "whole", *EPOCHS, "trainer.max_epochs=3", "schedule=constant")
     assert resume.step_of(whole / "checkpoints/last.ckpt") == 6
