@@ -372,6 +372,8 @@ def test_a_run_from_the_folder_to_the_exported_model(tmp_path, capsys, monkeypat
 
 HUB_RUN = """
 import sys
+import dpt.functional
+dpt.functional.has_bf16 = lambda device: True
 from dpt.cli import main
 from dpt.weights.files import has_hub_file
 assert not has_hub_file("timm/other", "model.safetensors")
@@ -398,6 +400,7 @@ def test_a_pretrained_encoder_where_a_hub_offers_it(tmp_path):
         address = f"http://127.0.0.1:{server.server_port}"
         done = subprocess.run(
             [sys.executable, "-c", HUB_RUN, str(root), "steps=1", "data.batch_size=2", *ON_CPU,
+             "optim=adamw", "trainer.precision=32-true",
              f"run_dir={run}"],
             env={**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "cache"),
                  "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"},

@@ -57,10 +57,13 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("--time", default="15m", help="for everything: 90s, 15m, 2h (default: 15m)")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as for train.py")
     options = parser.parse_intermixed_args(arguments)
+    import torch
+
     from dpt.atomic import write_bytes
     from dpt.commands import export
     from dpt.config.compose import run_configured, values_of
     from dpt.data.formats.io import read_size
+    from dpt.functional import has_bf16
     from dpt.weights.files import has_hub_file
 
     start, limit = time.monotonic(), seconds_of(options.time)
@@ -89,7 +92,9 @@ def run(arguments: list[str]) -> None:
     if "model.weights" in given:  # their decoder may lack it
         settings.pop("model.decoder.batch_norm", None)
     if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in given):
-        if has_hub_file(f"timm/{ENCODER}", "model.safetensors"):
+        if not (torch.cuda.is_available() or has_bf16("cpu")):
+            print("model: from scratch (larger encoders take long on a CPU without bf16)")
+        elif has_hub_file(f"timm/{ENCODER}", "model.safetensors"):
             settings |= PRETRAINED
             print("model: from the encoder DINOv2 ViT-S (model=dpt_stem trains from scratch)")
         else:
