@@ -21,7 +21,7 @@ from dpt.config.model import make_model
 RECIPES = sorted(p.stem for p in (config_dir() / "experiment").glob("*.yaml"))
 NO_DOWNLOADS = ("model.encoder.weights=null",)
 STEM = ("model.encoder.out_indices=[2,3]", "model.decoder.reassemble_channels=[null,null,16,16]")
-STEMS = dict.fromkeys(("camvid", "dpt_ade20k", "rgbd"), STEM)
+STEMS = dict.fromkeys(("camvid", "dpt_ade20k", "panoptic", "rgbd"), STEM)
 DEFAULT = ("midas_mix",)
 """Recipes that the default tier trains."""
 
