@@ -57,14 +57,10 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("--time", default="15m", help="for everything: 90s, 15m, 2h (default: 15m)")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as for train.py")
     options = parser.parse_intermixed_args(arguments)
-    import torch
-
     from dpt.atomic import write_bytes
     from dpt.commands import export
     from dpt.config.compose import run_configured, values_of
     from dpt.data.formats.io import read_size
-    from dpt.functional import has_bf16
-    from dpt.weights.files import has_hub_file
 
     start, limit = time.monotonic(), seconds_of(options.time)
     given = values_of(options.overrides)
@@ -92,13 +88,7 @@ def run(arguments: list[str]) -> None:
     if "model.weights" in given:  # their decoder may lack it
         settings.pop("model.decoder.batch_norm", None)
     if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in given):
-        if not (torch.cuda.is_available() or has_bf16("cpu")):
-            print("model: from scratch (larger encoders take long on a CPU without bf16)")
-        elif has_hub_file(f"timm/{ENCODER}", "model.safetensors"):
-            settings |= PRETRAINED
-            print("model: from the encoder DINOv2 ViT-S (model=dpt_stem trains from scratch)")
-        else:
-            print(f"model: from scratch (the encoder timm/{ENCODER} cannot be fetched)")
+        settings |= pretrained_settings()
     training = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_set(k, given)]
     training += options.overrides
 
@@ -109,7 +99,7 @@ def run(arguments: list[str]) -> None:
         return target
 
     of_data = [o for o in training if re.match(r"data[.=]", o)]
-    with redirect_stdout(io.StringIO()):  # refuses unknown keys before any file is read
+    with redirect_stdout(io.StringIO()):  # refuses unknown keys before photos are read
         run_configured("train", "", ["--cfg=job", *training])
     step("data check", "dpt.data_check:check_data", "data_check", [*of_data, f"limit={checked}"])
     if "steps" not in given and not any(key.startswith("trainer.max_") for key in given):
@@ -176,6 +166,24 @@ def settings_of(found: Found, root: Path, table: Path, size: Any = None) -> dict
     if found.weights:
         values["task.segmentation_loss.class_weights"] = found.weights
     return values
+
+
+def pretrained_settings() -> dict[str, Any]:
+    """The arguments of ``train.py`` for a pretrained encoder; none, and a line that says why, where
+    it cannot be fetched or is too slow."""
+    import torch
+
+    from dpt.functional import has_bf16
+    from dpt.weights.files import has_hub_file
+
+    if not (torch.cuda.is_available() or has_bf16("cpu")):
+        print("model: from scratch (larger encoders take long on a CPU without bf16)")
+        return {}
+    if not has_hub_file(f"timm/{ENCODER}", "model.safetensors"):
+        print(f"model: from scratch (the encoder timm/{ENCODER} cannot be fetched)")
+        return {}
+    print("model: from the encoder DINOv2 ViT-S (model=dpt_stem trains from scratch)")
+    return PRETRAINED
 
 
 def time_steps(cfg: Mapping[str, Any]) -> None:

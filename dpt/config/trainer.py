@@ -40,12 +40,13 @@ def pick_precision(accelerator: str) -> str:
 
 def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
     """The checked arguments of the Trainer; by default a progress bar only in a terminal."""
-    best = pick_precision(str(node.get("accelerator")))
-    if node.get("precision") == "auto":
-        node = {**node, "precision": best}
-        log.info("trainer.precision=auto: %s on this machine", best)
-    elif node.get("precision") == "bf16-mixed" != best and not torch.backends.mps.is_available():
-        log.warning("trainer.precision=bf16-mixed: %s", EMULATED)
+    if node.get("precision") in ("auto", "bf16-mixed"):
+        best = pick_precision(str(node.get("accelerator")))
+        if node["precision"] == "auto":
+            node = {**node, "precision": best}
+            log.info("trainer.precision=auto: %s on this machine", best)
+        elif node["precision"] != best and not torch.backends.mps.is_available():
+            log.warning("trainer.precision=bf16-mixed: %s", EMULATED)
     if node.get("precision") in ("bf16-true", "16-true"):  # Lightning casts whole batches
         raise ValueError(
             f"trainer.precision={node['precision']} would round weights and labels, such as "

@@ -256,7 +256,9 @@ def _hold_out(photos: Sequence[str], found: Found) -> None:
         raise DataError("one photo has labels: add some, for training and for validation")
     folds = min(10, len(photos))
     found.settings |= {"folds": folds, "fold": folds - 1, "gap": len(photos) // 50}
-    note = "the last tenth by name" + ", with a gap before it" * (len(photos) >= 50)
+    note = "the last tenth by name"
+    if len(photos) >= 50:
+        note += ", with a gap before it"
     for rule in _GROUPS:
         sizes = Counter(match[1] for path in photos if (match := re.search(rule, path)))
         groups, tenth = sorted(sizes), len(photos) / 10

@@ -214,10 +214,10 @@ class Predictor:
         if precision not in _DTYPES:
             raise ValueError(f"precision={precision!r}: choose from {get_args(Precision)}")
         self.device, self.dtype = pick_device(device), _DTYPES[precision]
-        device_type = self.device.type
-        if self.dtype is torch.float16 and device_type == "cpu":
+        kind = self.device.type
+        if self.dtype is torch.float16 and kind == "cpu":
             raise ValueError("precision=fp16 is for GPUs: choose bf16 or fp32 on a CPU")
-        if self.dtype is torch.bfloat16 and device_type != "mps" and not has_bf16(device_type):
+        if self.dtype is torch.bfloat16 and kind in ("cpu", "cuda") and not has_bf16(kind):
             log.warning("precision=bf16: %s", EMULATED)
         if isinstance(model, str | Path):
             model = DPT.from_pretrained(model)

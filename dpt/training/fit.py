@@ -91,7 +91,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     with stop:
         try:
             trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
-            if cfg["trainer"]["max_time"] and trainer.should_stop and trainer.global_step == begun:
+            ended = trainer.should_stop and stop.received is None
+            if cfg["trainer"]["max_time"] and ended and trainer.global_step == begun:
                 log.info("resume: the run's time is over; a longer trainer.max_time extends it")
             scores = finish(trainer, task, val_loader, folder)
         except Exception:

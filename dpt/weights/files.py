@@ -136,14 +136,14 @@ def from_hub(name: str, revision: str | None = None) -> Path:
     return folder
 
 
-def has_hub_file(name: str, file: str, seconds: float = 3.0) -> bool:
-    """Whether a file of ``user/name`` is in the cache, or the hub offers it in ``seconds``."""
+def has_hub_file(name: str, file: str) -> bool:
+    """Whether a file of ``user/name`` is in the cache, or the hub offers it within 3 s."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(name, file), str):
         return True
     try:
-        get_hf_file_metadata(hf_hub_url(name, file), timeout=seconds)
+        get_hf_file_metadata(hf_hub_url(name, file), timeout=3.0)
     except Exception:  # of many libraries: no network, no such file, offline mode
         return False
     return True

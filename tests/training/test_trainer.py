@@ -48,3 +48,11 @@ def test_every_rank_needs_a_batch():
     require_batches(trainer_of(**TWO_RANKS), 15, 8)
     with pytest.raises(ValueError, match=r"14 images .* 2 processes.*lower data\.batch_size"):
         require_batches(trainer_of(**TWO_RANKS), 14, 8)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_emulated_bf16_is_named(monkeypatch, caplog, native):
+    monkeypatch.setattr("dpt.config.trainer.has_bf16", lambda device: native)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    trainer_of(precision="bf16-mixed")
+    assert ("trainer.precision=bf16-mixed: this device has no bf16" in caplog.text) != native
