@@ -54,8 +54,9 @@ def check_data(cfg: Mapping[str, Any]) -> None:
         report.write_page(page, title, findings, scans, cast(Any, loader.dataset))
         report.log_tables(scans)
     log.info("%s", report.text(findings))
-    count, seconds = sum(len(each.records) for each in scans), time.monotonic() - started
-    log.info("%d samples read in %.1f s: %s", count, seconds, report.summary(findings))
+    count, total = sum(len(s.records) for s in scans), sum(len(s.dataset) for s in scans)
+    found, seconds = report.summary(findings), time.monotonic() - started
+    log.info("%d of %d samples read in %.1f s: %s", count, total, seconds, found)
     log.info("report: %s", folder / ("report.html" if scans else "report.json"))
     if has_errors(findings):
         raise SystemExit(1)
