@@ -12,7 +12,9 @@ from pydantic import Field
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 def validate(target: Any, value: Any, where: str) -> Any:

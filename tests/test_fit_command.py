@@ -287,6 +287,116 @@ def test_two_readings_are_a_question(tmp_path):
     np.testing.assert_allclose(read["val"]["images/val/000.jpg"]["depth"], metres(8), atol=1e-3)
 
 
+def test_splits_in_the_names_of_photos(tmp_path):
+    counts = {"train": 8, "val": 3, "test": 2}
+    names = [f"{split}_{i:02d}" for split, n in counts.items() for i in range(n)]
+    photos(tmp_path / "set/images", names)
+    for seed, name in enumerate(names):
+        save(tmp_path / f"set/masks/{name}.png", mask(seed))
+    read, found = samples(tmp_path / "set")
+    assert [*read["val"]] == [f"images/val_{i:02d}.jpg" for i in range(3)]
+    assert len(read["train"]) == 8
+    assert "test 2" in found.notes[-1]
+
+
+def test_a_class_is_not_held_out(tmp_path):
+    names = [f"{'cat' if seed < 12 else 'dog'}_{seed:02d}" for seed in range(24)]
+    photos(tmp_path / "set/images", names)
+    for seed, name in enumerate(names):
+        save(tmp_path / f"set/masks/{name}.png", mask(seed))
+    read, _ = samples(tmp_path / "set")
+    assert [len(read["train"]), len(read["val"])] == [21, 3]
+
+
+@pytest.mark.parametrize(
+    ("photo", "label", "given"),
+    [
+        ("JPEGImages/{}.jpg", "SegmentationClass/{}.png", {}),
+        ("images/{}.jpg", "annotations/trimaps/{}.png", {}),
+        ("images/man_{}_with_mask.jpg", "masks/man_{}_with_mask.png", {}),
+        ("test/images/{}.jpg", "test/masks/{}.png", {}),
+        ("a/{}.jpg", "b/{}.png", {"images": "a", "labels": "b"}),
+        ("images/{}.jpg", "x/mask/{}.png", {"labels": "x/mask"}),
+    ],
+)
+def test_names_of_folders_and_files(tmp_path, photo, label, given):
+    root = tmp_path / "set"
+    photos(root, [photo.format(seed).removesuffix(".jpg") for seed in range(10)])
+    photos(root, ["old/panels/1"])
+    for seed in range(10):
+        save(root / label.format(seed), mask(seed))
+    (root / "linked").symlink_to(root)  # not read a second time
+    (root / "notes.csv").write_bytes("Größe".encode("latin-1"))
+    (root / "settings.json").write_text("{} // a comment")
+    (root / "old/checkpoints").mkdir()
+    (root / "old/config.yaml").write_text("")
+    found = detect(root, given)
+    expected = [(photo.format(seed), label.format(seed)) for seed in range(10)]
+    assert [(row["image"], row["labels"]) for row in found.rows] == expected
+    for name in ("notes.csv", "settings.json"):
+        assert any(name in note for note in found.notes)
+
+
+def test_linked_folders_are_read(tmp_path):
+    photos(tmp_path / "p", range(4))
+    for seed in range(4):
+        save(tmp_path / f"m/{seed}.png", mask(seed))
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/images").symlink_to(tmp_path / "p")
+    (tmp_path / "set/masks").symlink_to(tmp_path / "m")
+    assert len(detect(tmp_path / "set", {}).rows) == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "names"),
+    [
+        ("classes.txt", "sky\nstage 2\nstage 1\n", "sky, stage 2, stage 1"),
+        ("classes.txt", "0: sky\n1: lane 4\n2: car\n", "sky, lane 4, car"),
+        ("_classes.csv", "Value, Class\n0, sky\n1, lane 4\n2, car\n", "sky, lane 4, car"),
+        ("classes.csv", "name,id\nsky,0\nlane,1\ncar,2\n", "sky, lane, car"),
+        ("labelmap.txt", "# label:color::\nsky:0,0,0::\na 4:1,1,1::\nb:2,2,2::\n", "sky, a 4, b"),
+        ("classes.json", '{"0": "sky", "1": "lane", "2": "car"}', "sky, lane, car"),
+        ("classes.json", '{"classes": {"0": "a", "1": "b", "2": "c"}}', "a, b, c"),
+    ],
+)
+def test_files_of_class_names(tmp_path, file, text, names):
+    root = folder(tmp_path / "set")
+    (root / file).write_text(text)
+    assert ", ".join(samples(root)[1].settings["class_names"]) == names
+    (root / file).unlink()
+    (root / "classes.txt").write_text("sky\ncar\ncar\n")
+    with pytest.raises(DataError, match="two classes have one name"):
+        detect(root, {})
+
+
+@pytest.mark.parametrize(
+    ("suffix", "factor", "kind", "message"),
+    [
+        (".npy", 1000, np.float32, "data.depth_scale=0.01 or data.depth_scale=0.001"),
+        (".png", 50, np.uint16, "data.depth_scale=0.01 or data.depth_scale=0.001"),
+        (".png", 50, np.uint8, "maps of 8 bits have no usual unit"),
+    ],
+)
+def test_units_of_depth_that_are_asked_for(tmp_path, suffix, factor, kind, message):
+    def make(seed):
+        return (factor * metres(seed)).astype(kind)
+
+    root = folder(tmp_path / "set", kind="depth", make=make, suffix=suffix)
+    with pytest.raises(DataError, match=message):
+        detect(root, {})
+    assert detect(root, {"depth_scale": 0.001}).settings["depth_scale"] == 0.001
+
+
+def test_masks_with_interpolated_values_are_refused(tmp_path):
+    def make(seed):
+        found = mask(seed, (0, 255))
+        found[0, :12] = range(20, 250, 20)
+        return found
+
+    with pytest.raises(DataError, match="nearly all pixels of the masks have two values"):
+        detect(folder(tmp_path / "set", make=make), {})
+
+
 def test_folders_and_arguments_that_train_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()

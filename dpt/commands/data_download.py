@@ -47,9 +47,6 @@ def download(cfg: Mapping[str, Any]) -> None:
 
     Existing files are verified and not fetched again; archives that were unpacked may be removed.
     ``cfg`` is plain data (``conf/data_download.yaml``).
-
-    Raises:
-        ValueError: the data set has no source, a transfer failed, or files must be fetched by hand.
     """
     data = cfg.get("data") or {}
     if not data.get("download"):

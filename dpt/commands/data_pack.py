@@ -17,11 +17,7 @@ MEGABYTE = 10**6
 
 
 def pack(cfg: Mapping[str, Any]) -> None:
-    """Packs splits of a data set into ``out``; ``cfg`` is plain data (``conf/data_pack.yaml``).
-
-    Raises:
-        ValueError: a sample cannot be read, a split is already packed, or the disk is full.
-    """
+    """Packs splits of a data set into ``out``; ``cfg`` is plain data (``conf/data_pack.yaml``)."""
     data = cfg.get("data")
     if data is None:
         raise ValueError("data must be given: dpt data pack data=NAME out=DIR (see -h)")

@@ -114,7 +114,9 @@ def run(arguments: list[str]) -> None:
         training.append(f"steps={steps}")
         if "trainer.val_check_interval" not in given:
             training.append(f"trainer.val_check_interval={math.ceil(steps / count) * batches}")
-    print(f"training: python train.py {shlex.join(training)}", flush=True)
+    command = shlex.join(o for o in training if not o.startswith("run_dir="))
+    print(f"training: python train.py {command}")
+    print(f"then: evaluation and export of {folder} (dpt evaluate, dpt export)", flush=True)
     run_configured("train", "dpt.training.fit:fit", training)
     of_device = [o for o in options.overrides if o.startswith("trainer.accelerator=")]
     step("evaluate", "dpt.evaluation.evaluate:evaluate", "evaluation",
@@ -147,10 +149,9 @@ def settings_of(found: Found, root: Path, table: Path, size: Any = None) -> dict
     device = "cuda" if torch.cuda.is_available() else "cpu"
     values = {"task": found.task, "data": found.data, **RECIPES.get(found.task, {})}
     values |= {"data.root": str(root)} | {f"data.{k}": v for k, v in found.settings.items()}
-    height, width = 192, 256
+    height, width = io.read_size(root / found.photo)
     if found.rows:
         values |= {f"data.split_files.{split}": str(table) for split in ("train", "val", "test")}
-        height, width = io.read_size(root / found.rows[0]["image"])
     scale = min(1.0, math.sqrt(_PIXELS[device] / (height * width)))
     size = size or [max(32, 32 * round(side * scale / 32)) for side in (height, width)]
     size = validate(tuple[int, int], size, "data.image_size")
@@ -193,35 +194,23 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
     from lightning.pytorch.callbacks import LambdaCallback
 
     from dpt.config import build
-    from dpt.config.model import make_model
     from dpt.run_log import write_json
-    from dpt.training.task import make_task
-    from dpt.training.trainer import make_trainer
+    from dpt.training.trainer import short_run
 
-    settings, times = build.loader_settings(cfg["data"]), []
-    train, val = (build.make_dataset({**cfg["data"], "cache": False}, s) for s in ("train", "val"))
-    objectives = build.make_objectives(cfg["task"], train)
-    model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
-    targets = [objective.target for objective in objectives.values()]
-    loader = build.train_loader(train, settings, cfg["augment"], 0, targets)
+    cfg, times = {**cfg, "data": {**cfg["data"], "cache": False}}, []
+    settings = build.loader_settings(cfg["data"])
 
     def note_time(trainer: Any, *_: Any) -> None:
         times.append(time.monotonic())
         trainer.should_stop = len(times) > 3 and times[-1] - times[0] > _TIMING_SECONDS
 
-    limits = {
-        "max_steps": 10,
-        "accumulate_grad_batches": 1,
-        "limit_val_batches": 0,
-        "enable_checkpointing": False,
-    }
-    parts = {**cfg, "trainer": {**cfg["trainer"], **limits}, "logger": {}, "callbacks": {}}
-    clock = LambdaCallback(on_train_batch_end=note_time)
-    make_trainer(parts, len(loader), [clock]).fit(make_task(cfg, objectives, model), loader)
+    parts = {**cfg, "trainer": {**cfg["trainer"], "accumulate_grad_batches": 1}}
+    short_run(parts, LambdaCallback(on_train_batch_end=note_time), steps=10)
     step = float(np.median(np.diff(times[2:])))
     pixels = np.prod(cfg["data"]["eval_size"] or settings.image_size) / np.prod(settings.image_size)
+    images = len(build.make_dataset(cfg["data"], "val"))
     # without gradients an image takes a third of the time; scores take as much again
-    validation = 0.67 * step * float(pixels) * len(val) / settings.batch_size
+    validation = 0.67 * step * float(pixels) * images / settings.batch_size
     batches = cfg["trainer"]["accumulate_grad_batches"]
     found = {"batches": batches, "step": batches * step, "validation": validation}
     write_json(Path(cfg["run_dir"]) / "times.json", found)

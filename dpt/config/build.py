@@ -13,7 +13,15 @@ from omegaconf import OmegaConf
 from pydantic import Field
 from torch.utils.data import DataLoader
 
-from dpt.config.objects import check_arguments, find, keys_of, make, read_run, with_values
+from dpt.config.objects import (
+    check_arguments,
+    find,
+    in_folder,
+    keys_of,
+    make,
+    read_run,
+    with_values,
+)
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import missing_path, run_folder
 from dpt.metrics import SumMetric
@@ -202,7 +210,7 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
             "folder or a checkpoint inside one, which name their data"
         )
     changed = (key for key in keys if key.startswith("data."))
-    run: Any = with_values(read_run(folder), OmegaConf.create(dict(cfg)), changed)
+    old = read_run(folder)
+    run: Any = with_values(old, OmegaConf.create(dict(cfg)), changed)
     log.info("data: of the run %s", folder)
-    values: Any = OmegaConf.to_container(run.data)
-    return values
+    return in_folder(OmegaConf.to_container(run.data), old, folder)

@@ -5,9 +5,11 @@ Only the standard library is imported at the top: ``dpt --help`` must start at o
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -108,6 +110,14 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         sys.argv = typed
 
 
+def typed(key: str, value: object) -> str:
+    """``key=value`` to type into a shell, in quotes if Hydra or the shell needs them."""
+    plain = f"{key}={value}"
+    if re.fullmatch(r"[-\w./:=@+]+", plain, re.ASCII):
+        return plain
+    return shlex.quote(f"{key}={json.dumps(str(value), ensure_ascii=False)}")
+
+
 def values_of(overrides: Sequence[str]) -> dict[str, Any]:
     """The values of Hydra's overrides by key; ValueError for one that cannot be parsed."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -115,6 +125,9 @@ def values_of(overrides: Sequence[str]) -> dict[str, Any]:
 
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
+        if sweeps := [each.input_line for each in parsed if each.is_sweep_override()]:
+            remedy = f"quote a value with commas, as in {typed('KEY', 'A, B')}"
+            raise ValueError(f"{sweeps[0]}: has several values: {remedy}")
         return {override.key_or_group: override.value() for override in parsed}
     except HydraException as error:
         raise ValueError(f"{str(error).splitlines()[0]}: write KEY=VALUE") from None
@@ -218,7 +231,7 @@ def _refuse_used(folder: Path, cfg: Any) -> None:
     """Raises ValueError if the folder holds a training run that the command would overwrite."""
     if any(folder.glob("checkpoints/*.ckpt")) and not cfg.get("overwrite"):
         trains = "overwrite" in cfg
-        choices = f", resume={folder} to continue it, or overwrite=true" if trains else ""
+        choices = f", {typed('resume', folder)} to continue it, or overwrite=true" if trains else ""
         raise ValueError(f"run_dir={folder} holds a run already: give another run_dir{choices}")
 
 

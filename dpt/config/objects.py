@@ -158,15 +158,9 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
     if absent := [str(key) for key in cfg if key not in old]:
         raise ValueError(f"{path}: incomplete, has no {', '.join(absent)}: restore it from a copy")
     new = cfg.copy() if {"experiment", "debug"} & keys else with_values(old, cfg, keys)
-    before = str(OmegaConf.select(old, "run_dir") or folder)
     values: Any = OmegaConf.to_container(new, resolve=True)
 
-    def moved(text: str) -> str:
-        """The path ``text`` in the run's present folder, if it is in its former one."""
-        is_inside = text == before or text.startswith(f"{before}/")
-        return f"{folder}{text[len(before) :]}" if is_inside else text
-
-    values = map_strings(values, moved)
+    values = in_folder(values, old, folder)
     if ":***@" in str({**values, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
     writing = {key: values[key] for key in ("callbacks", "logger", "trainer") if key in values}
@@ -181,6 +175,17 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
         if not line.startswith("resume:"):
             log.info("resume: changes %s", line)
     return OmegaConf.create(values)
+
+
+def in_folder(values: Any, run: DictConfig, folder: Path) -> Any:
+    """``values`` with the run's present ``folder`` in paths in place of its former one."""
+    before = str(OmegaConf.select(run, "run_dir") or folder)
+
+    def moved(text: str) -> str:
+        is_inside = text == before or text.startswith(f"{before}/")
+        return f"{folder}{text[len(before) :]}" if is_inside else text
+
+    return map_strings(values, moved)
 
 
 def read_run(folder: Path) -> DictConfig:

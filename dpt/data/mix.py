@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from dpt.data.base import Dataset
+from dpt.data.base import Dataset, Files
 from dpt.files import DataError
 from dpt.types import DatasetInfo, Sample, Target
 
@@ -124,6 +124,14 @@ class MixDataset(Dataset):
             first = end - count
             found += range(first, first + min(count, len(dataset.available_indices)))
         return found
+
+    def files(self, index: int) -> Files | None:
+        number, _, own_index = self.locate(0, index)
+        return self.sets[number].files(own_index)
+
+    def object_faults(self, index: int) -> Sequence[str]:
+        number, _, own_index = self.locate(0, index)
+        return self.sets[number].object_faults(own_index)
 
     def preload(self) -> None:
         for dataset in self.sets:

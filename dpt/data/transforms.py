@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
+from pydantic import Field
 
 from dpt.data.resize import resize_image, resize_map, whole_factor
 from dpt.types import IGNORE_INDEX, Preprocessing, Sample
+from dpt.validation import Probability
 
 # Otherwise albumentations asks PyPI for its newest version on every import, in every worker.
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
@@ -55,23 +57,19 @@ class TrainTransform:
 
     image_size: Sequence[int]
     zoom: Sequence[float] = (1.0, 1.0)
-    hflip: float = 0.5
-    rotate: float = 0.0
-    color: float = 0.0
-    gamma: float = 0.0
-    grayscale: float = 0.0
-    blur: float = 0.0
-    strong: float = 0.0
-    views: int = 0
-    crops: int = 0
+    hflip: Probability = 0.5
+    rotate: Annotated[float, Field(ge=0, le=180)] = 0.0
+    color: Probability = 0.0
+    gamma: Probability = 0.0
+    grayscale: Probability = 0.0
+    blur: Probability = 0.0
+    strong: Probability = 0.0
+    views: Annotated[int, Field(ge=0, le=64)] = 0
+    crops: Annotated[int, Field(ge=0, le=64)] = 0
     crop_size: Sequence[int] | None = None
     zoom_scales_depth: bool = True
 
     def __post_init__(self) -> None:
-        limits = dict.fromkeys(("hflip", "color", "gamma", "grayscale", "blur", "strong"), 1)
-        for name, most in {**limits, "rotate": 180, "views": 64, "crops": 64}.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise ValueError(f"augment.{name}={getattr(self, name)} must lie in 0..{most}")
         size, zoom = self.image_size, self.zoom
         if len(size) != 2 or min(size) < 1:
             raise ValueError(f"image_size={list(size)} must be [height, width] in pixels")

@@ -231,7 +231,7 @@ def _shift(scan: Scan) -> tuple[Severity, str] | None:
     count, ignored = len(names), rule.ignore_index if rule else ()
     present = counts.keys() - {IGNORE_INDEX}
     outside = {value for _, labels in scan.masks for value in labels.outside}
-    if count < 2 or not present or 0 in ignored or (rule and rule.ids_of_class):
+    if rule is None or rule.ids_of_class or count < 2 or not present or 0 in ignored:
         return None
     from_one = {*range(1, count + 1), *(value + 1 for value in ignored)}
     if outside and outside <= from_one and 0 not in present:

@@ -7,7 +7,7 @@ import io as text_io
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from dpt.data import DataError
+from dpt.data.datasets.files import files_below
 from dpt.data.formats import io
 from dpt.data_check.checks import UNITS, likely_scale, plural
 from dpt.data_check.propose import Values, class_settings, class_weights
-from dpt.files import few, parse_json, read_bytes, read_text
+from dpt.files import few, parse_json, printable, read_bytes, read_text
 from dpt.types import IGNORE_INDEX
 
 MAX_FILES = 500_000
@@ -26,15 +27,18 @@ _VALUES = 256  # most ids or colours in masks
 _MAPS = 48  # depth maps that are read to find the unit
 _RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
 _ROOM = 10.0  # metres: depth cameras see no farther
+_MOST_HELD = 0.4  # share of the photos that validation takes
 _SPARSE = 0.3  # share of measured pixels: laser scanners measure fewer
 _SUFFIXES = {*io.IMAGE_SUFFIXES, *io.DEPTH_SUFFIXES}
 _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
            "validation": "val", "test": "test", "testing": "test"}  # fmt: skip
 _KINDS = {
     "depth": "depths?|depthmaps?",
-    "labels": "masks?|labels?|annots?|annotations?|seg|segmentations?|gt|ids|classes",
-    "image": "rgb|colou?rs?|images?|imgs?|photos?|pictures?|frames?",
+    "labels": "masks?|msks?|labels?|annots?|annotations?|seg|segmentations?|segmentationclass|"
+    "trimaps?|gt|groundtruth|ids|classes",
+    "image": "rgb|colou?rs?|(?:jpe?g)?images?|imgs?|photos?|pictures?|frames?",
 }
+_OPTIONS = {"image": "images", "labels": "labels", "depth": "depth"}  # keys of data, by kind
 _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
 
 
@@ -42,11 +46,13 @@ _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes
 class Found:
     """What a folder holds.
 
-    ``rows`` holds the split, image, labels and depth of each sample of ``data=folder``.
+    ``rows`` holds the split, image, labels and depth of each sample of ``data=folder``; ``photo``
+    is the path of one photo, whose size the training images follow.
     """
 
     task: str
     data: str
+    photo: str
     settings: dict[str, Any]  # keys of data
     notes: list[str] = field(default_factory=list)  # what was found out or assumed
     rows: list[dict[str, str]] = field(default_factory=list)
@@ -65,25 +71,25 @@ def detect(root: Path, given: Mapping[str, Any]) -> Found:
     if not root.is_dir():
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root}: {fault}: give the folder that holds the photos")
-    paths: list[str] = []
-    for parent, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name[0] != ".")
-        below = Path(parent).relative_to(root)
-        paths += [(below / name).as_posix() for name in sorted(names) if name[0] != "."]
-        if len(paths) > MAX_FILES:
-            raise DataError(f"{root}: more than {MAX_FILES} files: give the folder of one data set")
+    paths = _files(root)
     jsons = [p for p in paths if p.endswith(".json") and _split_word(p)[0] in ("train", "")]
+    unread: list[str] = []
     for path in sorted(jsons, key=lambda p: _split_word(p)[0] != "train"):
-        content = parse_json(read_bytes(root / path, limit=1 << 29), root / path)
+        try:
+            content = parse_json(read_bytes(root / path, limit=1 << 29), root / path)
+        except DataError as error:
+            unread.append(f"not used: {error}")
+            continue
         if isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys():
             return _coco(root, path, content, paths)
-    every = _from_table(root, paths) or _by_names(root, paths, given)
+    every = _from_table(root, paths, unread) or _by_names(root, paths, given, unread)
     rows = [row for row in every if row.get("labels") or row.get("depth")]
     lists, rows = _listed(root, paths, rows)
     kinds = [kind for kind in ("labels", "depth") if any(row.get(kind) for row in rows)]
     files = {kind: [root / row[kind] for row in rows if row.get(kind)] for kind in kinds}
     task = "joint" if len(kinds) == 2 else "segmentation" if "labels" in kinds else "depth"
-    found = Found(task, "folder", {kind: kind for kind in kinds}, rows=rows)
+    photo = rows[0]["image"] if rows else ""
+    found = Found(task, "folder", photo, {kind: kind for kind in kinds}, unread, rows=rows)
     if bare := sum(not (row.get("labels") or row.get("depth")) for row in every):
         found.notes.append(f"not used: {plural(bare, 'photo')} without labels "
                            "(data.unlabelled=DIR trains on those of a folder)")  # fmt: skip
@@ -99,10 +105,24 @@ def detect(root: Path, given: Mapping[str, Any]) -> Found:
         each = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
         found.notes.append(f"splits: {each}" + (f", by {few(lists)}" if lists else ""))
         return found
-    for row in rows:
-        row["split"] = row["split"] if row["split"] == "test" else "train"
-    _hold_out([row["image"] for row in rows if row["split"] == "train"], found)
+    for row in rows:  # a folder named test may hold all of them
+        is_test = row["split"] == "test" and len(sizes) > 1
+        row["split"] = "test" if is_test else "train"
+    _hold_out(root, [row["image"] for row in rows if row["split"] == "train"], found)
     return found
+
+
+def _files(root: Path) -> list[str]:
+    """The paths of the files, those of upper folders first, without those of runs."""
+    every = files_below(root)
+    if len(every) > MAX_FILES:
+        raise DataError(f"{root}: more than {MAX_FILES} files: give the folder of one data set")
+    configured = [path.parent for path in every if path.name == "config.yaml"]
+    runs = {folder for folder in configured if (folder / "checkpoints").is_dir()}
+    paths = [p.relative_to(root).as_posix() for p in every if runs.isdisjoint(p.parents)]
+    if strange := [p for p in paths if printable(p) != p]:
+        raise DataError(f"{root}: {printable(strange[0])}: the name is not UTF-8: rename the file")
+    return sorted(paths, key=lambda p: (p.count("/"), p))
 
 
 def _kind(words: Sequence[str]) -> str:
@@ -119,9 +139,13 @@ def _split_word(path: str) -> tuple[str, str]:
     return "", ""
 
 
-def _describe(path: str) -> tuple[str, str, str]:
+def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, str]:
     """The kind and the split of a file, "" where no name tells, and what the files of a sample
-    share: the path without words for kinds and splits."""
+    share: the path without words for kinds and splits.
+
+    The name of a file tells its kind before the names of its folders do, unless other folders are
+    of that kind.
+    """
     *folders, stem = os.path.splitext(path)[0].split("/")
     kind = split = ""
     kept = []
@@ -133,18 +157,26 @@ def _describe(path: str) -> tuple[str, str, str]:
     tokens = re.split(r"[-_. ]+", stem)
     own = _kind([tokens[0], tokens[-1]])
     kept += [t for t in tokens if not _kind([t])]
-    return own if own and own != "image" else kind or own, split, "/".join([split, *kept])
+    own_first = own in ("labels", "depth") and not (kind and own in folder_kinds)
+    return own if own_first else kind or own, split, "/".join([split, *kept])
 
 
-def _by_names(root: Path, paths: Sequence[str], given: Mapping[str, Any]) -> list[dict[str, str]]:
+def _by_names(
+    root: Path, paths: Sequence[str], given: Mapping[str, Any], unread: Sequence[str]
+) -> list[dict[str, str]]:
     """Rows of photos and the labels whose names differ in words for kinds alone."""
     files: dict[str, dict[str, str]] = {"image": {}, "labels": {}, "depth": {}}
     splits: dict[str, str] = {}
-    for path in (p for p in paths if os.path.splitext(p)[1].lower() in _SUFFIXES):
-        kind, split, key = _describe(path)
-        kind, option = kind or "image", kind if kind in ("labels", "depth") else "images"
-        folder = given.get(option, "")
-        if folder is None or (folder and not path.startswith(f"{folder}/")):
+    pictures = [p for p in paths if os.path.splitext(p)[1].lower() in _SUFFIXES]
+    folders = {part for path in pictures for part in path.split("/")[:-1]}
+    folder_kinds = {_kind(re.split(r"[-_. ]+", part)) for part in folders}
+    chosen = {f"{given[option]}/": kind for kind, option in _OPTIONS.items() if given.get(option)}
+    for path in pictures:
+        inside = max((f for f in chosen if path.startswith(f)), key=len, default="")
+        kind, split, key = _describe(path.removeprefix(inside), folder_kinds)
+        kind = chosen.get(inside) or kind or "image"
+        option = _OPTIONS[kind]
+        if not inside and (option in given):  # in another folder, or switched off by null
             continue
         if other := files[kind].get(key):
             pair = zip(Path(other).parts, Path(path).parts, strict=False)
@@ -159,24 +191,33 @@ def _by_names(root: Path, paths: Sequence[str], given: Mapping[str, Any]) -> lis
         files[kind][key], splits[key] = path, split
     photos, maps = files["image"], {k: v for k, v in files.items() if v and k != "image"}
     held = [path for own in maps.values() for path in own.values()]
+    others = Counter(os.path.splitext(path)[1].lower() for path in {*paths} - {*pictures})
+    left = few([f"{count} of {suffix or 'no suffix'}" for suffix, count in others.items()])
+    details = "".join(f"; {line}" for line in (*unread, *([f"not used: {left}"] if left else [])))
     if not photos:
         what = f"labels ({few(held)}) but no photo" if held else "no photo"
-        raise DataError(f"{root}: holds {what}: give the folder that holds photos and labels")
+        raise DataError(f"{root}: holds {what}: give the folder that holds photos and labels, or "
+                        f"set data.images and data.labels to their folders{details}")  # fmt: skip
     rows = [{"split": splits[key], "image": photo,
              **{k: m[key] for k, m in maps.items() if key in m}}
             for key, photo in photos.items()]  # fmt: skip
     if not any(key in m for key in photos for m in maps.values()):
         fault = f"no photo pairs with {few(held)}" if held else "photos, but no masks and no depth"
         raise DataError(f"{root}: {fault}: give a photo and its labels one name in folders such as "
-                        "images, masks and depth; if its folders are classes, use python train.py "
-                        "task=classification data=imagefolder data.root=DIR")  # fmt: skip
+                        "images, masks and depth, or set data.images, data.labels and data.depth "
+                        "to theirs; if its folders are classes, use python train.py "
+                        f"task=classification data=imagefolder data.root=DIR{details}")  # fmt: skip
     return rows
 
 
-def _from_table(root: Path, paths: Sequence[str]) -> list[dict[str, str]]:
+def _from_table(root: Path, paths: Sequence[str], unread: list[str]) -> list[dict[str, str]]:
     """Rows of the first CSV file with columns of photos and of labels."""
     for path in (p for p in paths if p.lower().endswith(".csv")):
-        lines = list(csv.DictReader(text_io.StringIO(read_text(root / path), newline="")))
+        try:
+            lines = list(csv.DictReader(text_io.StringIO(read_text(root / path), newline="")))
+        except DataError as error:
+            unread.append(f"not used: {error}")
+            continue
         columns, base = {}, Path(path).parent
         for name in lines[0] if lines else ():
             value = next((v for line in lines if (v := line.get(name))), "")
@@ -197,11 +238,14 @@ def _listed(
 ) -> tuple[list[str], list[dict[str, str]]]:
     """Text files that name the photos of train and val, and the rows that they name, with splits.
 
-    A line begins with a photo's path or its name, with or without suffix. Where paths or a table
-    tell the splits, or no folder holds such lists, there are no lists and ``rows`` are unchanged.
+    A line begins with a photo's path or its name, with or without suffix. Where folders, the names
+    of all photos or a table tell the splits, or no folder holds such lists, there are no lists.
     """
     if any(row["split"] for row in rows):
         return [], rows
+    by_name = [{**row, "split": _split_word(row["image"])[0]} for row in rows]
+    if len({row["split"] for row in by_name}) > 1 and all(row["split"] for row in by_name):
+        return [], by_name
     stems = {p: Path(p).stem.lower() for p in paths if p.endswith(".txt")}
     split_of = {p: _SPLITS[stem] for p, stem in stems.items() if stem in _SPLITS}
     readings = []
@@ -234,26 +278,29 @@ def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Found:
         raise DataError(f"{root / path}: no images or annotations in COCO's format") from None
     if not near:
         raise DataError(f"{root / path}: {names[0]} is not below {root}: add the photos")
+    if kind == "instance" and not any(row.get("segmentation") for row in content["annotations"]):
+        raise DataError(f"{root / path}: boxes, but no masks: add polygons or RLE to the objects")
     tag = _split_word(path)[1]
     near.sort(key=lambda p: tag not in p)
     images = near[0].removesuffix(names[0]).rstrip("/") or "."
     others = {word for split, word in map(_split_word, paths) if split == "val" and tag}
     whole_word = rf"(?<![^-_. /]){tag}(?![^-_. /])"
     val = next((word for word in sorted(others) if re.sub(whole_word, word, path) in paths), "")
-    found = Found(kind, "coco", {"images": images, "annotations": path})
+    found = Found(kind, "coco", near[0], {"images": images, "annotations": path})
     found.notes.append(f"objects: {path}, in COCO's {kind} format")
     if val:
         found.settings = {k: re.sub(whole_word, "%split", v) for k, v in found.settings.items()}
         found.settings |= {"split_names.train": tag, "split_names.val": val}
     else:
-        _hold_out([f"{images}/{name}" for name in names], found)
+        _hold_out(root, [f"{images}/{name}" for name in names], found)
     return found
 
 
-def _hold_out(photos: Sequence[str], found: Found) -> None:
+def _hold_out(root: Path, photos: Sequence[str], found: Found) -> None:
     """Settings that hold out a tenth of the photos, or about a tenth of the groups of names."""
     if len(photos) < 2:
-        raise DataError("one photo has labels: add some, for training and for validation")
+        count = plural(len(photos), "photo")
+        raise DataError(f"{root}: {count} with labels: add some, for training and for validation")
     folds = min(10, len(photos))
     found.settings |= {"folds": folds, "fold": folds - 1, "gap": len(photos) // 50}
     note = "the last tenth by name"
@@ -266,32 +313,45 @@ def _hold_out(photos: Sequence[str], found: Found) -> None:
             folds = min(10, len(groups))
             ends = [len(groups) * k // folds for k in range(folds + 1)]
             parts = [groups[ends[k] : ends[k + 1]] for k in range(folds)]
-            fold = min(range(folds), key=lambda k: abs(sum(sizes[g] for g in parts[k]) - tenth))
+            shares = [sum(sizes[group] for group in part) for part in parts]
+            fold = min(range(folds), key=lambda k: abs(shares[k] - tenth))
+            if shares[fold] > _MOST_HELD * len(photos):
+                continue  # such groups may be classes
             found.settings |= {"folds": folds, "fold": fold, "gap": 0, "group_by": rule}
-            held = parts[fold]
-            note = f"{few(held)} of the {len(groups)} groups that the names show"
+            note = f"{few(parts[fold])} of the {len(groups)} groups that the names show"
             break
     found.notes.append(f"splits: none on disk; validation on {note}")
 
 
 def _names(root: Path, paths: Sequence[str]) -> tuple[str, list[tuple[Any, str, Any]], Any]:
     """The file of class names, its rows of id or None, name, colour or None, and ignored ids."""
-    pattern = r"(?i)(?:.*/)?(?:class(?:es|_names|_dict)?|names|palette)\.(txt|csv|json)"
+    pattern = r"(?i)(?:.*/)?_?(?:class(?:es|_names|_dict)?|names|palette|labelmap)\.(txt|csv|json)"
     for path in (p for p in paths if re.fullmatch(pattern, p)):
         text, rows = read_text(root / path, limit=1 << 20), []
         if path.endswith(".json"):
             content = parse_json(text, root / path)
-            table = content if isinstance(content, dict) else {"classes": content}
-            for row in table.get("classes", []):
+            is_table = isinstance(content, dict) and "classes" in content
+            table = content if is_table else {"classes": content}
+            classes = table["classes"]
+            if isinstance(classes, dict):  # names by id
+                classes = [{"id": int(k), "name": v} for k, v in classes.items() if k.isdecimal()]
+            for row in classes:
                 row = row if isinstance(row, dict) else {"name": row}
                 rows.append((row.get("id"), str(row.get("name")), row.get("color")))
             return path, rows, table.get("ignore_index")
-        for words in (re.split(r"[,;\s]+", line.strip()) for line in text.splitlines()):
-            numbers = [int(word) for word in words if word.isdecimal()]
-            if any(words) and (numbers or not path.endswith(".csv")):  # else the header
-                name = " ".join(word for word in words if not word.isdecimal())
-                index = numbers[0] if len(numbers) in (1, 4) else None
-                rows.append((index, name, numbers[-3:] if len(numbers) > 2 else None))
+        rule = r"[,;\t]" if path.endswith(".csv") else r"[,;:\s]"
+        for line in (line for line in text.splitlines() if not line.startswith("#")):
+            words = [word for word in map(str.strip, re.split(rule, line)) if word]
+            numbers = [word.isdecimal() for word in words]
+            if not words or (path.endswith(".csv") and not any(numbers)):  # a header
+                continue
+            color = None
+            if len(words) > 3 and all(numbers[-3:]):
+                words, color = words[:-3], [int(word) for word in words[-3:]]
+            if path.endswith(".csv") and words[-1].isdecimal():  # name, id
+                words.reverse()
+            index = int(words.pop(0)) if len(words) > 1 and words[0].isdecimal() else None
+            rows.append((index, " ".join(words), color))
         return path, rows, None
     return "", [], None
 
@@ -330,6 +390,8 @@ def _masks(paths: Sequence[Path], names: tuple[str, list[tuple[Any, str, Any]], 
         found.notes += [f"unlabelled: the colour {c}, without a name" for c in others]
         counts = [values[c] for c in colors]
     elif rows:
+        if len({row[1] for row in rows}) < last:
+            raise DataError(f"{file}: two classes have one name: give each its own")
         known = [k if row[0] is None else row[0] for k, row in enumerate(rows)]
         if classes == [*range(last + 1)]:
             raise DataError(
@@ -344,6 +406,10 @@ def _masks(paths: Sequence[Path], names: tuple[str, list[tuple[Any, str, Any]], 
                             "or set data.label_map")  # fmt: skip
         own = {"num_classes": last} if known == [*range(last)] else {"label_map": known}
         counts = [values[(i,)] for i in known]
+    elif len(ids) > 8 and _look_interpolated(values):
+        raise DataError(f"{paths[0].parent}: nearly all pixels of the masks have two values, few "
+                        "have others, as after interpolation or JPEG: save two values as PNG, or "
+                        "set data.label_map")  # fmt: skip
     elif IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
         both = [f"data.label_map={each}".replace(" ", "") for each in (ids, classes)]
         raise DataError(f"{paths[0].parent}: 255 may be a class or mean unlabelled: "
@@ -357,6 +423,12 @@ def _masks(paths: Sequence[Path], names: tuple[str, list[tuple[Any, str, Any]], 
         found.notes.append(f"class names: {file}, {few(own['class_names'], 8)}")
     found.settings |= {"ignore_index": [*ignored, IGNORE_INDEX]} | own
     return counts
+
+
+def _look_interpolated(values: Values) -> bool:
+    """Whether the two most frequent ids, far apart, have nearly all pixels."""
+    (first, pixels), (second, others) = values.most_common(2)
+    return abs(first[0] - second[0]) > 100 and pixels + others > 0.9 * values.total()
 
 
 def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Found) -> None:
@@ -376,11 +448,14 @@ def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Found) -> Non
     high = float(np.median([np.quantile(v, 0.99) for v in values]))
     likely = likely_scale(typical, high, max_depth=None, scale=np.inf)
     scale = given.get("depth_scale", 0.001 if whole and typical >= 250 else likely)
-    if scale is None:
-        raise DataError(f"{folder}: no unit makes the typical depth {typical:.4g} plausible: "
+    if scale is None or ("depth_scale" not in given and raws[0].dtype.itemsize == 1):
+        fault = "maps of 8 bits have no usual unit" if scale else "no usual unit is plausible"
+        raise DataError(f"{folder}: {fault}, with a typical depth of {typical:.4g}: "
                         "set data.depth_scale to the metres of a unit")  # fmt: skip
-    if "depth_scale" not in given and whole and (share < _SPARSE or high * scale > _ROOM):
+    other = 0.001
+    if whole and (share < _SPARSE or high * scale > _ROOM):
         other = 1 / 256 if share < _SPARSE else 0.0002
+    if "depth_scale" not in given and scale not in (1.0, other):
         raise DataError(
             f"{folder}: the typical depth {typical:.4g} is {typical * scale:.2g} m in "
             f"{UNITS[scale]} and {typical * other:.2g} m in units of {UNITS[other]}: set "

@@ -67,11 +67,7 @@ class Demo:
         }
 
     def predict(self, data: bytes) -> dict[str, Any]:
-        """The page's content for an uploaded image.
-
-        Raises:
-            ValueError: it is too large, or not a complete image.
-        """
+        """The page's content for an uploaded image."""
         if not data:
             raise ValueError("image: the file is empty")
         with self._lock:  # one image at a time, which bounds the memory
@@ -196,11 +192,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
-    """A server that listens, to be started by ``serve_forever``; port 0 uses a free one.
-
-    Raises:
-        ValueError: the port is in use, or the host is not an address of this computer.
-    """
+    """A server that listens, to be started by ``serve_forever``; port 0 uses a free one."""
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET

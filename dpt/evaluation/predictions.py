@@ -172,11 +172,7 @@ class Pairs:
         self.outputs = {name: declared[target] for target, name in self.heads.items()}
 
     def read(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
-        """Predictions (1, H, W) by head, and labels as an evaluation batch.
-
-        Raises:
-            DataError: a file is missing or does not fit.
-        """
+        """Predictions (1, H, W) by head, and labels as an evaluation batch."""
         sample = self.dataset[index]
         check_sample(sample)
         sample["index"] = index

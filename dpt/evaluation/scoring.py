@@ -38,9 +38,6 @@ def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
         rule: a regular expression: images in whose names it matches the same text are a block,
             those without a match are blocks of their own; ``folder``: images of one folder are a
             block; None: each image is.
-
-    Raises:
-        ValueError: the rule is no regular expression, or matches no name.
     """
     if rule is None:
         return np.arange(len(names))

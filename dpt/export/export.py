@@ -98,11 +98,8 @@ def export(
 def compare(
     graph: Graph, run: Run, shapes: Iterable[Shape], *, tolerance: float
 ) -> dict[str, float]:
-    """The largest difference of each output, as a share of its largest value in the model.
-
-    Raises:
-        ValueError: the file does not run on one of the shapes, or an error exceeds ``tolerance``.
-    """
+    """The largest difference of each output, as a share of its largest value in the model;
+    ValueError if one exceeds ``tolerance``."""
     errors: dict[str, float] = {}
     for shape in shapes:
         images = graph.example(shape)

@@ -71,9 +71,6 @@ def write(
     Args:
         axes: names of the input's axes.
         outputs: for each output, whether it has a value for each pixel.
-
-    Raises:
-        ValueError: the format cannot express the model.
     """
     if path.suffix == ".pt2":
         extra = {"metadata.json": json.dumps(metadata, indent=2)}

@@ -37,11 +37,7 @@ class Graph(nn.Module):
 
     @classmethod
     def of(cls, model: DPT, *, tasks: Sequence[str], with_preprocessing: bool) -> Graph:
-        """A copy of ``model`` in float32 on the CPU with the heads in ``tasks``.
-
-        Raises:
-            ValueError: the model has no such head, or is an optimised copy.
-        """
+        """A copy of ``model`` in float32 on the CPU with the heads in ``tasks``."""
         if model.predicts_only:
             raise ValueError("an optimised copy cannot be exported: give the original model")
         if unknown := sorted(set(tasks) - set(model.heads)):

@@ -10,12 +10,13 @@ half-precision inputs are converted first.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, median_mad, valid_range
+from dpt.validation import Count, Positive, Share
 
 SILogForm = Literal["bts", "depth_anything", "eigen"]
 
@@ -45,12 +46,8 @@ class SILogLoss(nn.Module):
         eps: metres, > 0.
     """
 
-    def __init__(self, *, form: SILogForm = "bts", eps: float = 1e-3) -> None:
+    def __init__(self, *, form: SILogForm = "bts", eps: Positive = 1e-3) -> None:
         super().__init__()
-        if form not in _FORMS:
-            raise ValueError(f"SILog form={form!r}: choose from {', '.join(get_args(SILogForm))}")
-        if not eps > 0:
-            raise ValueError(f"SILog eps={eps}: must be above 0")
         self.form, self.eps = form, eps
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
@@ -78,10 +75,8 @@ class GradientMatchingLoss(nn.Module):
             ln is continued below 1 mm as in :class:`SILogLoss`.
     """
 
-    def __init__(self, *, scales: int = 4, log: bool = False) -> None:
+    def __init__(self, *, scales: Count = 4, log: bool = False) -> None:
         super().__init__()
-        if scales < 1:
-            raise ValueError(f"gradient matching: scales={scales} must be at least 1")
         self.scales, self.log = scales, log
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
@@ -118,11 +113,9 @@ class ScaleShiftInvariantLoss(nn.Module):
     """
 
     def __init__(
-        self, *, trim: float = 0.2, gradient_weight: float = 0.5, gradient_scales: int = 4
+        self, *, trim: Share = 0.2, gradient_weight: float = 0.5, gradient_scales: Count = 4
     ) -> None:
         super().__init__()
-        if not 0 <= trim < 1:
-            raise ValueError(f"trim={trim}: must be in [0, 1)")
         self.trim = trim
         self.gradient_weight = gradient_weight
         self.gradient_matching = GradientMatchingLoss(scales=gradient_scales)

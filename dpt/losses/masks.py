@@ -7,9 +7,11 @@ Shapes: B batch, Q queries, K classes, N segments of an image, P points, (h, w) 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
@@ -17,6 +19,7 @@ from dpt.depthmath import at_least_float32
 from dpt.functional import mean_over_processes
 from dpt.losses.segmentation import CrossEntropyLoss
 from dpt.segments import Segments
+from dpt.validation import Count, Probability
 
 
 class SetLoss(nn.Module):
@@ -46,16 +49,11 @@ class SetLoss(nn.Module):
         mask_weight: float = 5.0,
         dice_weight: float = 5.0,
         pixel_weight: float = 4.0,
-        num_points: int = 12544,
-        oversample: float = 3.0,
-        importance: float = 0.75,
+        num_points: Count = 12544,
+        oversample: Annotated[float, Field(ge=1)] = 3.0,
+        importance: Probability = 0.75,
     ) -> None:
         super().__init__()
-        if num_points < 1 or oversample < 1 or not 0 <= importance <= 1:
-            raise ValueError(
-                f"num_points={num_points}, oversample={oversample}, importance={importance}: must "
-                "be at least 1, at least 1, and in 0..1"
-            )
         self.no_object = no_object
         self.class_weight = class_weight
         self.mask_weight, self.dice_weight = mask_weight, dice_weight

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from dpt.depthmath import at_least_float32
 from dpt.functional import chunked_cross_entropy, upsample
 from dpt.types import IGNORE_INDEX
+from dpt.validation import NonNegative, Share
 
 
 class CrossEntropyLoss(nn.Module):
@@ -32,13 +33,9 @@ class CrossEntropyLoss(nn.Module):
     class_weights: Tensor | None
 
     def __init__(
-        self, *, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None
+        self, *, label_smoothing: Share = 0.0, class_weights: Sequence[NonNegative] | None = None
     ) -> None:
         super().__init__()
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
-        if class_weights is not None and min(class_weights, default=0) < 0:
-            raise ValueError(f"class_weights must not be negative, got {list(class_weights)}")
         self.label_smoothing = label_smoothing
         weights = None if class_weights is None else torch.tensor([float(w) for w in class_weights])
         self.register_buffer("class_weights", weights, persistent=False)
@@ -75,10 +72,8 @@ class FocalLoss(nn.Module):
         gamma: γ, at least 0; 0 is cross-entropy.
     """
 
-    def __init__(self, *, gamma: float = 2.0) -> None:
+    def __init__(self, *, gamma: NonNegative = 2.0) -> None:
         super().__init__()
-        if gamma < 0:
-            raise ValueError(f"gamma={gamma}: must not be negative")
         self.gamma = gamma
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -34,9 +34,6 @@ class OutputFolder:
         settings: plain data that determine the files' contents.
         folders: names of the sub-folders that can be written.
         overwrite: predict finished inputs again, whatever the earlier settings.
-
-    Raises:
-        ValueError: it was written with other settings, or contains files from elsewhere.
     """
 
     def __init__(
@@ -75,12 +72,7 @@ class OutputFolder:
         write_bytes(self._journal, records.encode())
 
     def is_done(self, source: Source, products: Sequence[Product]) -> bool:
-        """Whether all files of an input exist, which has not changed since they were written.
-
-        Raises:
-            ValueError: they exist, but were made from a file in another place; or they would
-                replace an input.
-        """
+        """Whether all files of an input exist, which has not changed since they were written."""
         places = [self._file(source, p) for p in products]
         for place in places if self._inputs else ():
             if place.resolve() in self._inputs:

@@ -40,9 +40,6 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     relative to the deepest folder that contains all input folders, so that sub-folders are kept; an
     input file elsewhere has its own name. If two files then have one name, all are relative to the
     deepest folder that contains all inputs. Files that differ only in their suffix keep it.
-
-    Raises:
-        DataError: an input does not exist, is a folder without images, or is the output folder.
     """
     found: dict[Path, None] = {}
     paths, out = list(map(_absolute, inputs)), _absolute(out)

@@ -116,11 +116,7 @@ def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
 
 
 def products_of(formats: Sequence[str], outputs: Mapping[str, OutputSpec]) -> list[Product]:
-    """The files for each image: by default of all formats but ``npy``, and the arrays of maps.
-
-    Raises:
-        ValueError: an unknown format, or one that fits no output.
-    """
+    """The files for each image: by default of all formats but ``npy``, and the arrays of maps."""
     possible = all_products(outputs)
     for name in formats:
         if name not in possible:

@@ -37,11 +37,7 @@ def predict_images(
     style: Style,
     workers: int,
 ) -> Generator[tuple[Source, ValueError | None], None, None]:
-    """Predicts every image; yields each when it is finished, with the error if it failed.
-
-    Raises:
-        OSError: no more files can be written.
-    """
+    """Predicts every image; yields each when it is finished, with the error if it failed."""
     keep_image = any(p.is_picture for p in products)
 
     def prepare(source: Source) -> Prepared:
@@ -71,12 +67,7 @@ def predict_video(
     products: Sequence[Product],
     style: Style,
 ) -> Generator[None, None, None]:
-    """Predicts every frame, and yields after each.
-
-    Raises:
-        ValueError: the video cannot be decoded to its end.
-        OSError: no more files can be written.
-    """
+    """Predicts every frame, and yields after each."""
     record = {"frames": 0, "fps": video.fps}
     with folder.files(source, products, record) as paths:
         writers = {product: VideoWriter(path, fps=video.fps) for product, path in paths.items()}

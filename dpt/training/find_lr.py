@@ -19,12 +19,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from dpt.atomic import replacing
 from dpt.config import build
-from dpt.config.model import make_model
 from dpt.config.objects import check_arguments
 from dpt.run_log import write_json
 from dpt.training.callbacks import StepCallback
-from dpt.training.task import Task, make_task
-from dpt.training.trainer import make_trainer
+from dpt.training.task import Task
+from dpt.training.trainer import short_run
 from dpt.validation import Positive, validate
 
 log = logging.getLogger("dpt")
@@ -45,27 +44,16 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
         raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
 
     L.seed_everything(keys.seed, verbose=False)
-    settings = build.loader_settings(cfg["data"])
-    train = build.make_dataset(cfg["data"], "train")
-    objectives = build.make_objectives(cfg["task"], train)
-    model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
-    task = make_task(cfg, objectives, model)
-    last = len(rates) - 1
-    task.schedule_factory = lambda optimizer, total_steps: LambdaLR(
-        optimizer, lambda step: float(rates[min(step, last)]) / base
-    )
-    targets = [o.target for o in objectives.values()]
-    loader = build.train_loader(train, settings, cfg["augment"], keys.seed, targets)
-    recorder = Recorder()
-    unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
-    arguments = {**cfg["trainer"], **unlimited, "max_steps": len(rates), "fast_dev_run": False,
-                 "limit_val_batches": 0, "enable_checkpointing": False}  # fmt: skip
-    callbacks = {"freeze": cfg["callbacks"].get("freeze")}
-    cfg = {**cfg, "trainer": arguments, "logger": {}, "callbacks": callbacks}
-    trainer = make_trainer(cfg, len(loader), [recorder])
+    last, recorder = len(rates) - 1, Recorder()
     log.info("%d steps from %.1e to %.1e, in %s", len(rates), rates[0], rates[-1], folder)
-    trainer.fit(task, loader)
-
+    short_run(
+        cfg,
+        recorder,
+        steps=len(rates),
+        schedule=lambda optimizer, total_steps: LambdaLR(
+            optimizer, lambda step: float(rates[min(step, last)]) / base
+        ),
+    )
     losses = np.array(recorder.losses)
     rate, smooth = suggested_rate(rates, losses)
     wanted = {"optim.lr": rate}
@@ -108,9 +96,6 @@ def suggested_rate(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.nda
 
     The lowest loss (Smith 2017, section 3.3) is no guide: a short sweep has a flat basin, in which
     noise decides. A smoothed loss is the value of a line fitted to a fifth of the sweep around it.
-
-    Raises:
-        ValueError: the loss never falls.
     """
     losses, half = losses[np.isfinite(losses)], len(rates) // 10
     enough = len(losses) > 2 * half

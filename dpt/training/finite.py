@@ -69,9 +69,6 @@ class StepGuard:
         """Clips the gradients to ``limit`` (None: no limit); no step follows if one is not finite.
 
         Returns the norm of all gradients before clipping, a scalar.
-
-        Raises:
-            ValueError: too many steps in a row were skipped.
         """
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         # Lightning neither unscales nor clips for fused optimisers, which unscale in their step
@@ -110,11 +107,7 @@ class StepGuard:
         return norm
 
     def fetch(self, trainer: L.Trainer) -> None:
-        """Fetches the results of the latest steps, and reports those that were skipped.
-
-        Raises:
-            ValueError: too many steps in a row were skipped.
-        """
+        """Fetches the results of the latest steps, and reports those that were skipped."""
         if not self.steps:
             return
         steps, self.steps = self.steps, []

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from dpt.config import build
+from dpt.config.compose import typed
 from dpt.config.model import complete, make_model
 from dpt.config.objects import map_strings
 from dpt.config.trainer import require_batches, require_images
@@ -72,7 +73,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         (folder / "wandb_id.txt").unlink(missing_ok=True)
     train_loader = build.train_loader(train, settings, cfg["augment"], keys.seed, targets)
     val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
-    sampler, stop = train_loader.sampler, StopOnSignal(resume=f"dpt train resume={folder}")
+    sampler = train_loader.sampler
+    stop = StopOnSignal(resume=f"dpt train {typed('resume', folder)}")
     assert isinstance(sampler, EpochSampler)
     cfg = {**cfg, "model": complete(parts, model)}
     state = RunState(cfg=cfg, sampler=sampler, batch_size=settings.batch_size)
@@ -145,11 +147,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
 
 
 def check_data(train: Any, val: Any, objectives: Mapping[str, Any], *, skips_broken: bool) -> None:
-    """Reads a few files of each split, and warns about what may be wrong with them.
-
-    Raises:
-        ValueError: a file that training would fail on; only a warning if ``skips_broken``.
-    """
+    """Reads a few files of each split, and warns about what may be wrong with them."""
     if os.environ.get("LOCAL_RANK", "0") != "0":  # what starts such ranks ends them, srun does not
         return
     for name, objective in objectives.items():

@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from timm.optim import NAdamW
+from timm.optim.muon import zeropower_via_newtonschulz
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from dpt.functional import has_bf16
-from dpt.validation import Share
+from dpt.validation import NonNegative, Share
 
 Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps
-NonNegative = Annotated[float, Field(ge=0)]
 
 
 def make_optimizer(
@@ -48,9 +48,6 @@ def make_optimizer(
         layer_decay: d in (0, 1]: layer k of the encoder has ``encoder_lr`` · d^(top - k) (Clark et
             al. 2020, ELECTRA; BEiT, MAE); None means one rate for the whole encoder.
         weight_decay: of weight matrices and kernels.
-
-    Raises:
-        ValueError: ``layer_decay`` is set, and the order of the encoder's layers is unknown.
     """
     encoder: Any = model.encoder
     layers = {} if layer_decay is None else encoder.layer_ids()
@@ -83,13 +80,13 @@ def make_optimizer(
     return torch.optim.AdamW(list(groups.values()), lr=lr, betas=betas, fused=fused)
 
 
-NEWTON_SCHULZ = (
+NEWTON_SCHULZ = [
     (4.0848, -6.8946, 2.9270),
     (3.9505, -6.3029, 2.6377),
     (3.7418, -5.5913, 2.3037),
     (2.8769, -3.1427, 1.2046),
     (2.8366, -3.0525, 1.2012),
-)
+]
 """Coefficients of x, x³ and x⁵ in each step, those of timm's Muon (``quintic``)."""
 
 
@@ -133,27 +130,11 @@ class Muon(NAdamW):
             state["momentum"] = torch.zeros_like(parameter)
         momentum = state["momentum"].lerp_(gradient, 1 - group["momentum"])
         update = gradient.lerp(momentum, group["momentum"]).flatten(1)
-        native = has_bf16(parameter.device.type)
-        update = orthogonalised(update, torch.bfloat16 if native else torch.float32)
+        dtype = torch.bfloat16 if has_bf16(parameter.device.type) else torch.float32
+        update = zeropower_via_newtonschulz(update, 5, NEWTON_SCHULZ, dtype=dtype)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         rate = group["lr"] * 0.2 * max(update.shape) ** 0.5
-        parameter.add_(update.view_as(parameter), alpha=-rate)
-
-
-def orthogonalised(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The matrix with singular values near 1: five Newton-Schulz steps (Jordan et al. 2024).
-
-    Args:
-        matrix: (rows, columns).
-        dtype: of the computation; the result has the dtype of the matrix.
-    """
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = (matrix.T if tall else matrix).to(dtype)
-    x = x / x.norm().clamp(min=1e-7)
-    for a, b, c in NEWTON_SCHULZ:
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.T if tall else x).to(matrix.dtype)
+        parameter.add_(update.reshape(parameter.shape), alpha=-rate)
 
 
 def warmup_then_decay(

@@ -153,9 +153,14 @@ class Task(L.LightningModule):
             yield outputs, labels
 
     def on_validation_epoch_end(self) -> None:
-        self.scores, self.scored_step = {}, self.global_step
+        self.scores = {}
         for objective in self.objectives.values():
             self.scores |= {f"val/{k}": v for k, v in objective.compute().items()}
+        if self.trainer.sanity_checking:  # one batch before the first step
+            self.improves(None)  # refuses an unknown name of ``monitor``
+            self.scores = {}
+            return
+        self.scored_step = self.global_step
         for name, value in self.scores.items():
             if name == self.monitor or value == value:  # NaN: class does not occur
                 # compute() has summed over the ranks, so all of them log the same number
@@ -171,11 +176,7 @@ class Task(L.LightningModule):
             )  # fmt: skip
 
     def improves(self, best: float | None) -> bool:
-        """Whether the monitored score of the last validation is better than ``best``.
-
-        Raises:
-            ValueError: there is no score of the name ``monitor``.
-        """
+        """Whether the monitored score of the last validation is better than ``best``."""
         name = self.monitor
         if name not in self.scores:
             raise ValueError(

@@ -55,9 +55,6 @@ class FrozenTeacher(Teacher):
         objectives: of the trained model; those whose head the teacher lacks get no term.
         weight: factor of the terms.
         temperature: of class probabilities.
-
-    Raises:
-        ValueError: no head is shared, or classes or kinds of depth differ.
     """
 
     def __init__(

@@ -1,19 +1,23 @@
-"""Lightning's Trainer from ``conf/trainer``, with unset values filled in."""
+"""Lightning's Trainer from ``conf/trainer``, with unset values filled in; runs of a few steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
 from lightning.pytorch.loggers import Logger
+from torch.optim.lr_scheduler import LRScheduler
 
+from dpt.config import build
+from dpt.config.model import make_model
 from dpt.config.objects import make
 from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import never_fatal
+from dpt.training.task import make_task
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
 
@@ -78,3 +82,34 @@ def validation_interval(trainer: L.Trainer, batches_per_epoch: int, *, timed: bo
         limits.append(trainer.max_epochs * batches)
     interval = max(1, math.ceil(min(limits) / VALIDATIONS))
     return math.ceil(interval / accumulate) * accumulate
+
+
+def short_run(
+    cfg: Mapping[str, Any],
+    callback: Callback,
+    *,
+    steps: int,
+    schedule: Callable[..., LRScheduler] | None = None,
+) -> None:
+    """Trains a new model for ``steps`` steps, without validations, loggers and checkpoints.
+
+    Args:
+        cfg: the run's configuration, plain data; of its callbacks only ``freeze`` is used.
+        schedule: in place of the configured one.
+    """
+    settings = build.loader_settings(cfg["data"])
+    train = build.make_dataset(cfg["data"], "train")
+    objectives = build.make_objectives(cfg["task"], train)
+    task = make_task(
+        cfg, objectives, make_model(cfg["model"], objectives, settings, cfg["overrides"])
+    )
+    task.schedule_factory = schedule or task.schedule_factory
+    targets = [objective.target for objective in objectives.values()]
+    loader = build.train_loader(train, settings, cfg["augment"], int(cfg["seed"]), targets)
+    unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
+    limits = {"max_steps": steps, "fast_dev_run": False, "limit_val_batches": 0,
+              "enable_checkpointing": False}  # fmt: skip
+    callbacks = {"freeze": cfg["callbacks"].get("freeze")}
+    arguments = {**cfg["trainer"], **unlimited, **limits}
+    cfg = {**cfg, "trainer": arguments, "logger": {}, "callbacks": callbacks}
+    make_trainer(cfg, len(loader), [callback]).fit(task, loader)

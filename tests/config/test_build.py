@@ -1,11 +1,13 @@
 """From parts of the configuration to the parts of a run."""
 
+import shlex
+
 import pytest
 import torch
 from omegaconf import OmegaConf
 
 from dpt.config import build
-from dpt.config.compose import config_dir
+from dpt.config.compose import config_dir, typed, values_of
 from dpt.config.model import make_model
 from dpt.config.objects import continued
 from dpt.data import FolderDataset, ScenesDataset
@@ -197,3 +199,22 @@ def test_a_configuration_that_multiplies_itself(tmp_path):
     (tmp_path / "config.yaml").write_text("\n".join(lines))
     with pytest.raises(ValueError, match=r"config\.yaml: nested too deep, or holds an alias"):
         continued(OmegaConf.create({}), tmp_path, [])
+
+
+def test_the_data_of_a_run_that_was_moved(tmp_path):
+    place, former = tmp_path / "here", tmp_path / "there"
+    (place / "checkpoints").mkdir(parents=True)
+    data = {**SCENES, "split_files": {"val": f"{former}/pairs.csv"}, "root": "/data"}
+    OmegaConf.save({"run_dir": str(former), "data": data}, place / "config.yaml")
+    found = build.data_of_evaluation({"overrides": [], "checkpoint": str(place)})
+    assert found == {**data, "split_files": {"val": f"{place}/pairs.csv"}}
+
+
+@pytest.mark.parametrize("value", ["/runs/a", "/runs/a b, 1", "it's"])
+def test_a_typed_value_is_read_back(value):
+    assert values_of(shlex.split(typed("run_dir", value))) == {"run_dir": value}
+
+
+def test_several_values_are_no_value():
+    with pytest.raises(ValueError, match="run_dir=a, b: has several values"):
+        values_of(["run_dir=a, b"])

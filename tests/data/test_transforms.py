@@ -4,6 +4,7 @@ import sys
 import numpy as np
 import pytest
 
+from dpt.config.objects import check_arguments
 from dpt.data import Augmented, Dataset, EvalTransform, FolderDataset, TrainTransform
 from dpt.data.resize import resize_image, resize_map
 from dpt.data.transforms import LUMA
@@ -250,7 +251,9 @@ def test_only_the_keys_that_the_sample_has():
 )
 def test_wrong_settings_are_named(options):
     with pytest.raises(ValueError, match=next(iter(options))):
-        TrainTransform(**{"image_size": [8, 8]} | options)
+        TrainTransform(
+            **check_arguments(TrainTransform, {"image_size": [8, 8]} | options, "augment")
+        )
 
 
 # ------------------------------------------------------------------------------------ resizing

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dpt.config.objects import check_arguments
 from dpt.data import TrainTransform, collate_train
 from dpt.data.transforms import random_view
 
@@ -75,4 +76,6 @@ def test_the_area_of_views(area):
 )
 def test_wrong_settings_are_named(options, says):
     with pytest.raises(ValueError, match=says):
-        TrainTransform(image_size=SIZE, **options)
+        TrainTransform(
+            **check_arguments(TrainTransform, {"image_size": SIZE, **options}, "augment")
+        )

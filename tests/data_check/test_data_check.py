@@ -668,11 +668,18 @@ def test_sets_of_other_formats_are_read(tmp_path, name, tree, settings):
     assert not {"unreadable", "size_mismatch", "no_split", "refused"} & found.keys(), found
 
 
-def test_a_mix_has_no_copies(camvid, rgbd):
+def test_a_mix_has_no_copies_and_names_the_files_of_its_sets(camvid, rgbd):
+    turned, broken = files(rgbd, "images")[0], files(camvid, "images")[1]
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(turned).save(turned, exif=exif)
+    broken.write_bytes(b"no photo")
     sets = [f"+data@data.sets.{k}={k}" for k in ("camvid", "rgbd")]
     roots = [f"data.sets.{r.name}.root={r}" for r in (camvid, rgbd)]
     found = diagnose(camvid, "data=mix", *sets, *roots, "+data.weights.rgbd=4", splits=["train"])
     assert "duplicate" not in found
+    assert [Path(name).name for name in found["exif_orientation"].examples] == [turned.name]
+    assert broken.name in found["unreadable"].examples[0]
 
 
 class Numbers(Dataset):

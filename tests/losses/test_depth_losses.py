@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpt.config.objects import check_arguments
 from dpt.losses import CombinedLoss, GradientMatchingLoss, ScaleShiftInvariantLoss, SILogLoss
 
 FORMS = ("bts", "depth_anything", "eigen")
@@ -238,9 +239,9 @@ def test_combined_loss():
 
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="depth_anything"):
-        SILogLoss(form="zoe")
-    with pytest.raises(ValueError, match="trim"):
-        ScaleShiftInvariantLoss(trim=1.0)
+        check_arguments(SILogLoss, {"form": "zoe"}, "loss")
+    with pytest.raises(ValueError, match=r"loss\.trim=1\.0"):
+        check_arguments(ScaleShiftInvariantLoss, {"trim": 1.0}, "loss")
     prediction, target, valid = example()
     with pytest.raises(ValueError, match=r"\(B, H, W\)"):
         SILogLoss()(prediction[:, None], target, valid)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from dpt.config.objects import check_arguments
 from dpt.losses import CrossEntropyLoss, DiceLoss, FocalLoss, LovaszSoftmaxLoss
 
 K = 5
@@ -177,4 +178,4 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match=r"labels \(B, H, W\)"):
         DiceLoss()(logits, labels[:, None])
     with pytest.raises(ValueError, match="label_smoothing"):
-        CrossEntropyLoss(label_smoothing=1.0)
+        check_arguments(CrossEntropyLoss, {"label_smoothing": 1.0}, "loss")

@@ -42,6 +42,7 @@ def ends(*arguments: str, code: int = 1, **options) -> str:
 def test_a_score_that_does_not_exist(tmp_path, ranks):
     out = ends(*RUN, *TINY_SCENES, *ranks, f"run_dir={tmp_path}", "task.monitor=val/foo")
     assert "val/foo" in out
+    assert "loss" not in out  # found before the first step
 
 
 def test_panels_that_cannot_be_written(tmp_path):
