@@ -333,6 +333,7 @@ def test_names_of_folders_and_files(tmp_path, photo, label, given):
     found = detect(root, given)
     expected = [(photo.format(seed), label.format(seed)) for seed in range(10)]
     assert [(row["image"], row["labels"]) for row in found.rows] == expected
+    assert len(samples(root, **given)[0]["val"]) == 1
     for name in ("notes.csv", "settings.json"):
         assert any(name in note for note in found.notes)
 
@@ -354,6 +355,7 @@ def test_linked_folders_are_read(tmp_path):
         ("classes.txt", "0: sky\n1: lane 4\n2: car\n", "sky, lane 4, car"),
         ("_classes.csv", "Value, Class\n0, sky\n1, lane 4\n2, car\n", "sky, lane 4, car"),
         ("classes.csv", "name,id\nsky,0\nlane,1\ncar,2\n", "sky, lane, car"),
+        ("classes.csv", "id,name,other\n0,a b,7\n1,c,8\n2,d,9\n", "a b, c, d"),
         ("labelmap.txt", "# label:color::\nsky:0,0,0::\na 4:1,1,1::\nb:2,2,2::\n", "sky, a 4, b"),
         ("classes.json", '{"0": "sky", "1": "lane", "2": "car"}', "sky, lane, car"),
         ("classes.json", '{"classes": {"0": "a", "1": "b", "2": "c"}}', "a, b, c"),

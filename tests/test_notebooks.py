@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-SLOW = ("04", "06", "07", "08")  # what their names begin with
 
 
 def cases() -> list:
     return [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.name[:2] in SLOW else [])
+        pytest.param(path, id=path.stem, marks=[] if path.name[:2] == "02" else [pytest.mark.slow])
         for path in sorted(FOLDER.glob("*.ipynb"))
     ]
 

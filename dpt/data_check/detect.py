@@ -339,19 +339,19 @@ def _names(root: Path, paths: Sequence[str]) -> tuple[str, list[tuple[Any, str, 
                 row = row if isinstance(row, dict) else {"name": row}
                 rows.append((row.get("id"), str(row.get("name")), row.get("color")))
             return path, rows, table.get("ignore_index")
-        rule = r"[,;\t]" if path.endswith(".csv") else r"[,;:\s]"
+        is_csv = path.endswith(".csv")
         for line in (line for line in text.splitlines() if not line.startswith("#")):
-            words = [word for word in map(str.strip, re.split(rule, line)) if word]
-            numbers = [word.isdecimal() for word in words]
-            if not words or (path.endswith(".csv") and not any(numbers)):  # a header
+            parts = re.split(r"[,;\t]" if is_csv else r"[,;:\s]", line)
+            words = [word for word in map(str.strip, parts) if word]
+            if not words or (is_csv and not any(map(str.isdecimal, words))):  # a header
                 continue
             color = None
-            if len(words) > 3 and all(numbers[-3:]):
+            if len(words) > 3 and all(map(str.isdecimal, words[-3:])):
                 words, color = words[:-3], [int(word) for word in words[-3:]]
-            if path.endswith(".csv") and words[-1].isdecimal():  # name, id
-                words.reverse()
-            index = int(words.pop(0)) if len(words) > 1 and words[0].isdecimal() else None
-            rows.append((index, " ".join(words), color))
+            first = words if is_csv else words[:1]  # names in texts may hold numbers
+            ids = [word for word in first if word.isdecimal()] if len(words) > 1 else []
+            kept = [w for w in words if w not in ids] if is_csv else words[len(ids) :]
+            rows.append((int(ids[0]) if ids else None, " ".join(kept), color))
         return path, rows, None
     return "", [], None
 
