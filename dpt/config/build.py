@@ -23,11 +23,14 @@ from dpt.config.objects import (
     with_values,
 )
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
-from dpt.files import missing_path, run_folder
+from dpt.files import few, missing_path, run_folder
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
 from dpt.validation import Count, validate
+
+DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
+"""Keys of data that decide which images a split has."""
 
 log = logging.getLogger("dpt")
 
@@ -109,7 +112,7 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
         photos = {"_target_": "dpt.data.PhotoDataset", "root": others}
         part = {**node, "unlabelled": True} if others is True else {**photos, "split": split}
         if node.get("missing") == "keep":  # photos without labels are in the other part
-            node = {**node, "missing": "skip"}
+            node = {**node, "labelled": node.get("labelled") or "all"}
         sets = {"labelled": node, "unlabelled": part}
         return MixDataset(
             sets={name: partial(_make, part, where) for name, part in sets.items()},
@@ -143,6 +146,8 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
         cls: Any = find(node["_target_"], f"task.objectives.{name}", Objective)
         if cls.target and cls.target not in info.targets:
             remedy = "data=scenes has all; data=folder: set data.labels, depth or objects"
+            if cls.target == "caption":
+                remedy = "data=imagetable data.caption_column=NAME reads them from a CSV"
             if cls.target == "labels":
                 remedy = data.labels_remedy or remedy
             given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"
@@ -209,7 +214,9 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
             f"data=NAME must be given: {cfg['checkpoint'] or cfg['predictions']} is not a run's "
             "folder or a checkpoint inside one, which name their data"
         )
-    changed = (key for key in keys if key.startswith("data."))
+    changed = [key for key in keys if key.startswith("data.")]
+    if divides := [key for key in changed if key.split(".")[1] in DIVIDING]:
+        log.warning("%s: the run may have been trained on images of this split", few(divides))
     old = read_run(folder)
     run: Any = with_values(old, OmegaConf.create(dict(cfg)), changed)
     log.info("data: of the run %s", folder)

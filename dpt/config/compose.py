@@ -287,6 +287,8 @@ def _explain(error: Exception) -> str:
     missing = re.search(r"full_key: (\S+)", text)
     if missing and "Missing mandatory value" in text:
         return f"{missing[1]} must be given: {missing[1]}=VALUE"
+    if "See https://hydra.cc" in text or "Error parsing override" in text:
+        return f"{text.splitlines()[0]}: quote special characters, as in {typed('KEY', '^(.*)_')}"
     return text.split("\n")[0] if missing else text
 
 

@@ -10,7 +10,7 @@ from torch.distributed.nn.functional import all_gather
 
 from dpt.depthmath import at_least_float32
 
-ALONE = "contrastive loss: a batch needs two images: raise data.batch_size"
+ALONE = "a loss between images needs two of them in a step: raise data.batch_size"
 
 
 def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
@@ -78,11 +78,16 @@ def dino_loss(
     Args:
         student, teacher: float (B, V, K), and (B, N, K) of the first N views.
         temperature, teacher_temperature: divide ``student`` and ``teacher``.
+
+    Raises:
+        ValueError: there is one image only.
     """
     with torch.autocast(student.device.type, enabled=False):
         logs = (at_least_float32(student) / temperature).log_softmax(-1)
         scores = at_least_float32(teacher).flatten(0, 1) / teacher_temperature
         own, everything = gathered(scores)
+        if len(everything) == teacher.shape[1]:
+            raise ValueError(ALONE)
         targets = sinkhorn_knopp(everything)[own].unflatten(0, teacher.shape[:2])
         entropies = -torch.einsum("bnk,bvk->nv", targets, logs) / len(student)
     same = torch.eye(*entropies.shape, dtype=torch.bool, device=entropies.device)

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
     objectives = build.make_objectives(cfg["task"], train)
     targets = [o.target for o in objectives.values()]
-    check_data(train, val, objectives, skips_broken=settings.on_error == "skip")
+    check_data(train, val, objectives, cfg)
 
     # the model, new or from the run's checkpoint
     checkpoint = checkpoint_of(folder, cfg["resume"]) if cfg["resume"] else None
@@ -146,7 +146,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     return scores
 
 
-def check_data(train: Any, val: Any, objectives: Mapping[str, Any], *, skips_broken: bool) -> None:
+def check_data(train: Any, val: Any, objectives: Mapping[str, Any], cfg: Mapping[str, Any]) -> None:
     """Reads a few files of each split, and warns about what may be wrong with them."""
     if os.environ.get("LOCAL_RANK", "0") != "0":  # what starts such ranks ends them, srun does not
         return
@@ -158,12 +158,28 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], *, skips_bro
         try:
             remarks = dataset.validate(limit=CHECKED_FILES)
             remarks = [*remarks, *quick_findings(dataset, CHECKED_FILES)]
+            if dataset is train:
+                remarks += missing_labels(train, objectives, cfg["task"].get("teacher") == "ema")
         except DataError as error:
-            if not skips_broken:
+            if cfg["data"].get("on_error") != "skip":
                 raise
             remarks = [str(error)]
         for remark in remarks:
             log.warning("%s", remark)
+
+
+def missing_labels(train: Any, objectives: Mapping[str, Any], has_average: bool) -> Iterator[str]:
+    """Lines about targets that no image has, and about a teacher whom all images need not."""
+    read = [train[index].keys() for index in train.some_indices(CHECKED_FILES)]
+    for name, objective in objectives.items():
+        if objective.target and not any(objective.target in keys for keys in read):
+            lacks = build.LABEL_NAMES[objective.target]
+            yield f"{name}: none of the {len(read)} training images that were read has {lacks}"
+    if has_average and all({"labels", "depth"} & keys for keys in read):
+        yield (
+            f"task.teacher=ema: all of the {len(read)} training images that were read have labels, "
+            "and it teaches those without"
+        )
 
 
 def log_start(

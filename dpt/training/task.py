@@ -243,6 +243,12 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
     """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
     if cfg["task"].get("teacher") == "ema":
         check_average(cfg, objectives)
+    learns_labels = any(objective.target for objective in objectives.values())
+    if cfg["data"].get("unlabelled") and learns_labels and cfg["task"].get("teacher") is None:
+        raise ValueError(
+            "data.unlabelled: images without labels have no effect without a teacher: set "
+            "task.teacher=ema augment.strong=1, or leave data.unlabelled out"
+        )
     check_views(cfg, objectives)
     if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
         averages = [("task", "teacher", name, "trainer.strategy=ddp") for name in ("ema", "self")]

@@ -201,13 +201,20 @@ def test_a_configuration_that_multiplies_itself(tmp_path):
         continued(OmegaConf.create({}), tmp_path, [])
 
 
-def test_the_data_of_a_run_that_was_moved(tmp_path):
+def test_the_data_of_a_run_that_was_moved(tmp_path, caplog):
     place, former = tmp_path / "here", tmp_path / "there"
     (place / "checkpoints").mkdir(parents=True)
     data = {**SCENES, "split_files": {"val": f"{former}/pairs.csv"}, "root": "/data"}
     OmegaConf.save({"run_dir": str(former), "data": data}, place / "config.yaml")
     found = build.data_of_evaluation({"overrides": [], "checkpoint": str(place)})
     assert found == {**data, "split_files": {"val": f"{place}/pairs.csv"}}
+    assert "trained on" not in caplog.text
+    cfg = {"overrides": ["data.seed=1"], "checkpoint": str(place), "data": {"seed": 1}}
+    assert build.data_of_evaluation(cfg)["seed"] == 1
+    assert "trained on" not in caplog.text
+    cfg = {"overrides": ["+data.fold=1"], "checkpoint": str(place), "data": {"fold": 1}}
+    assert build.data_of_evaluation(cfg)["fold"] == 1
+    assert "data.fold: the run may have been trained on images of this split" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["/runs/a", "/runs/a b, 1", "it's"])

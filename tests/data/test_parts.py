@@ -124,7 +124,9 @@ def test_mistakes(drives, options, says):
 def test_no_other_split_has_photos_of_the_folds(drives):
     flat = {"images": "images/train", "labels": "masks/train", "num_classes": 2, "folds": 3}
     for options in ({}, {"fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}):
-        with pytest.raises(DataError, match=r"split test has no .*data.folds divides all photos"):
+        with pytest.raises(
+            DataError, match=r"split test has no .*data.folds divides all"
+        ):
             FolderDataset(root=drives, split="test", **flat, **options)
 
 
@@ -168,6 +170,48 @@ def test_few_labels_in_one_folder(drives, tmp_path):
     for others in (True, str(drives / "images/train")):
         mixed = make_dataset({**data, "missing": "keep", "unlabelled": others}, "train")
         assert abs(sum("labels" in mixed[i] for i in range(len(mixed))) - len(mixed) / 2) < 1
+
+
+def save_pictures(root, *kinds, names):
+    for kind in kinds:
+        (root / kind).mkdir(exist_ok=True)
+        for name in names:
+            shape = (16, 16, 3) if kind == "images" else (16, 16)
+            Image.fromarray(np.ones(shape, np.uint8)).save(root / kind / f"{name}.png")
+
+
+@pytest.mark.parametrize("fold", range(3))
+def test_few_labels_in_folds(tmp_path, fold):
+    """No photo of val is trained on, and every other one is used."""
+    save_pictures(tmp_path, "images", names=range(30))
+    save_pictures(tmp_path, "masks", names=[i for i in range(30) if i % 7 < 4])
+    data = {"_target_": "dpt.data.FolderDataset", "root": str(tmp_path), "labels": "masks",
+            "num_classes": 2, "missing": "keep", "folds": 3, "fold": fold,
+            "unlabelled": True}  # fmt: skip
+    train, val = make_dataset(data, "train"), make_dataset(data, "val")
+    parts = [{part.files(i).image for i in range(len(part))} for part in (*train.sets, val)]
+    assert len(set.union(*parts)) == sum(map(len, parts)) == 30
+    assert all("labels" in train.sets[0][i] for i in range(len(train.sets[0])))
+
+
+def test_every_kind_of_labels_has_its_share(tmp_path):
+    save_pictures(tmp_path, "images", names=range(12))
+    save_pictures(tmp_path, "masks", names=range(0, 12, 2))
+    save_pictures(tmp_path, "depth", names=range(1, 12, 2))
+    data = FolderDataset(root=tmp_path, split="train", labels="masks", num_classes=2,
+                         depth="depth", max_depth=10.0, folds=2, labelled=2)  # fmt: skip
+    assert [sorted({"labels", "depth"} & data[i].keys()) for i in range(2)] in (
+        [["labels"], ["depth"]],
+        [["depth"], ["labels"]],
+    )
+
+
+def test_numbers_in_names_are_in_order(tmp_path):
+    save_pictures(tmp_path, "images", "masks", names=range(20))
+    options = {"root": tmp_path, "labels": "masks", "num_classes": 2, "folds": 5, "fold": 2}
+    val, train = (FolderDataset(split=s, gap=3, **options) for s in ("val", "train"))
+    found = [sorted(int(d.files(i).image.stem) for i in range(len(d))) for d in (val, train)]
+    assert found == [[8, 9, 10, 11], [*range(5), *range(15, 20)]]
 
 
 def sunrgbd(root):

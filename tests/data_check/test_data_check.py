@@ -820,7 +820,9 @@ def test_the_json_of_val_is_found_below_a_folder_called_training_set(tmp_path):
     content = {
         "images": [{"id": 1, "file_name": "a.jpg", "height": 8, "width": 8}],
         "categories": [{"id": 1, "name": "thing"}],
-        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "segmentation": []}],
+        "annotations": [
+            {"id": 1, "image_id": 1, "category_id": 1, "segmentation": [[1, 1, 5, 1, 5, 5]]}
+        ],
     }
     for split in ("train", "val"):
         (tmp_path / f"training_set/{split}").mkdir(parents=True)

@@ -198,6 +198,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
         ("task.teacher_decay=2", "task.teacher_decay"),
         ("trainer=fsdp", "task.teacher=ema"),
         ("data.unlabelled=null", "task.teacher=ema needs images without labels"),
+        ("task.teacher=null", "data.unlabelled: images without labels have no effect"),
     ],
 )
 def test_mistakes(train, photos, tmp_path, capsys, argument, says):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import pytest
@@ -19,7 +20,7 @@ import dpt
 from dpt.data import DataError, Dataset
 from dpt.data.scenes.dataset import CLASSES
 from dpt.training import task
-from dpt.training.fit import check_data
+from dpt.training.fit import check_data, missing_labels
 from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
@@ -463,10 +464,26 @@ def test_one_rank_of_a_machine_reads_the_first_files(monkeypatch):
         def __getitem__(self, index):
             raise DataError("broken")
 
+    cfg = {"data": {}, "task": {}}
     with pytest.raises(DataError, match="broken"):
-        check_data(Broken(), Broken(), {}, skips_broken=False)
+        check_data(Broken(), Broken(), {}, cfg)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    check_data(Broken(), Broken(), {}, skips_broken=False)
+    check_data(Broken(), Broken(), {}, cfg)
+
+
+def test_labels_that_no_image_has_are_missed():
+    class Photos(Dataset):
+        info = DatasetInfo(targets=("depth", "labels"))
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return {"image": None, **({"labels": None} if index % 2 else {})}
+
+    targets = {name: SimpleNamespace(target=name) for name in ("depth", "labels")}
+    lines = [*missing_labels(Photos(), targets, True)]
+    assert lines == ["depth: none of the 16 training images that were read has depth maps"]
 
 
 def test_a_run_that_diverges_fails(train, metrics, tmp_path, capsys, monkeypatch):

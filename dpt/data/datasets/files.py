@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -70,7 +70,8 @@ class FileDataset(Dataset):
             whole groups. None: each photo is a group.
         gap: number of groups on either side of val that are in neither part.
         labelled: number of training images that are used with their labels, evenly spaced among
-            those that have any; None: all.
+            those with the same kinds of labels; ``all`` are those that have any. None: no image is
+            left out.
         unlabelled: give the other training images instead, without labels.
     """
 
@@ -84,7 +85,7 @@ class FileDataset(Dataset):
     fold: Annotated[int, Field(ge=0)] = 0
     group_by: str | None = None
     gap: Annotated[int, Field(ge=0)] = 0
-    labelled: Annotated[int, Field(ge=1)] | None = None
+    labelled: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
     unlabelled: bool = False
 
     depth_format: ClassVar[DepthRule | None] = None
@@ -124,7 +125,8 @@ class FileDataset(Dataset):
             by_class.setdefault(each.class_id, set()).add(self.group(each.image))
         places: dict[str, float] = {}  # among the groups of the class, from 0 to 1
         for names in by_class.values():
-            places |= {name: k / len(names) for k, name in enumerate(sorted(names))}
+            ordered = sorted(names, key=by_numbers)
+            places |= {name: k / len(names) for k, name in enumerate(ordered)}
         groups = sorted(places, key=lambda name: (places[name], name))
         if self.folds > len(groups):
             raise DataError(
@@ -145,10 +147,9 @@ class FileDataset(Dataset):
         """The files that ``labelled`` and ``unlabelled`` choose."""
         if self.part != "train" or (self.labelled is None and not self.unlabelled):
             return files
-        known = [
-            i for i, (image, *labels) in enumerate(files) if any(v is not None for v in labels)
-        ]
-        count = len(known) if self.labelled is None else self.labelled
+        kinds = [[v is not None for v in labels] for image, *labels in files]
+        known = sorted((i for i, kind in enumerate(kinds) if any(kind)), key=lambda i: kinds[i])
+        count = self.labelled if isinstance(self.labelled, int) else len(known)
         if count > len(known):
             raise DataError(f"data.labelled={count}: only {len(known)} training images have labels")
         chosen = {known[k * len(known) // count] for k in range(count)}
@@ -207,7 +208,8 @@ class FileDataset(Dataset):
             groups.setdefault(key if self.group_by is None else self.group(path), []).append(key)
         shares, split = dict(fractions or FRACTIONS), self.split
         if split not in shares or self.folds is not None:
-            rest = "data.folds divides all photos" if self.folds else f"it has {', '.join(shares)}"
+            rest = "data.folds divides all photos into train and val"
+            rest = rest if self.folds else f"it has {', '.join(shares)}"
             raise DataError(
                 f"split {split} has no folder, list or share in data.fractions ({rest})"
             )
@@ -368,6 +370,12 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
     if not files:
         raise DataError(f"{source}: no image found: {remedy}")
     return list(files)
+
+
+def by_numbers(name: str) -> list[Any]:
+    """A key that sorts ``frame_9`` before ``frame_10``."""
+    parts = re.split(r"([0-9]+)", name)
+    return [int(part) if k % 2 else part for k, part in enumerate(parts)]
 
 
 def files_below(folder: Path, suffixes: Sequence[str] = ("",)) -> list[Path]:
