@@ -187,3 +187,22 @@ def without_passwords(text: str) -> str:
 def printable(text: str | Path) -> str:
     """A path, or a text with paths, as UTF-8 can store it: other bytes become ``\\udcNN``."""
     return str(text).encode(errors="backslashreplace").decode()
+
+
+def files_below(folder: Path, suffixes: Sequence[str] = ("",)) -> list[Path]:
+    """The files of a folder and its sub-folders in order, without hidden ones.
+
+    Links to folders are followed, except to a folder that contains the link.
+    """
+    found: list[Path] = []
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [f for f in folders if f[0] != "." and not _leads_back(Path(parent, f))]
+        found += [
+            Path(parent, f) for f in files if f[0] != "." and f.lower().endswith(tuple(suffixes))
+        ]
+    return sorted(found)
+
+
+def _leads_back(folder: Path) -> bool:
+    """Whether it is a link to a folder that contains it."""
+    return folder.is_symlink() and any(folder.samefile(parent) for parent in folder.parents)

@@ -228,9 +228,11 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str
 
 
 def _refuse_used(folder: Path, cfg: Any) -> None:
-    """Raises ValueError if the folder holds a training run that the command would overwrite."""
-    if any(folder.glob("checkpoints/*.ckpt")) and not cfg.get("overwrite"):
-        trains = "overwrite" in cfg
+    """Raises ValueError if the folder holds a run or scores that the command would overwrite."""
+    trains = "overwrite" in cfg
+    is_used = any(folder.glob("checkpoints/*.ckpt"))
+    is_used |= not trains and (folder / "metrics.json").exists()
+    if is_used and not cfg.get("overwrite"):
         choices = f", {typed('resume', folder)} to continue it, or overwrite=true" if trains else ""
         raise ValueError(f"run_dir={folder} holds a run already: give another run_dir{choices}")
 
@@ -258,6 +260,7 @@ def quiet_libraries() -> None:
     for message in (
         r".*LeafSpec.*is deprecated.*",
         r".*does not have many workers.*",
+        r".*This DataLoader will create .* worker processes in total.*",
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*It is recommended to use .*sync_dist=True.*",
         r".*The number of training batches .* is smaller than the logging interval.*",

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from dpt.data import DataError
-from dpt.data.datasets.files import files_below
 from dpt.data.formats import io
 from dpt.data_check.checks import UNITS, likely_scale, plural
 from dpt.data_check.propose import Values, class_settings, class_weights
-from dpt.files import few, parse_json, printable, read_bytes, read_text
+from dpt.files import few, files_below, parse_json, printable, read_bytes, read_text
 from dpt.types import IGNORE_INDEX
 
 MAX_FILES = 500_000

@@ -34,14 +34,17 @@ def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, A
     if unknown and (values := _read_masks({**data, **settings, "num_classes": 1}, splits)):
         classes, counts = class_settings(values)
         settings |= classes
-        hint = f" task.segmentation_loss.class_weights={class_weights(counts)}"
+        hint = f" task.segmentation_loss.class_weights={class_weights(counts)}".replace(", ", ",")
         hint += "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
+    elif unknown:  # reading the split says what is wrong with its masks
+        return {**settings, "num_classes": 1}, []
     if not settings:
         return {}, []
     message = "the configuration lacks settings; these follow from the files"
-    pasted = [f"data.{key}={value}" for key, value in settings.items()]
-    remedy = f"set {' '.join(pasted)}{hint}".replace(", ", ",")
-    return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
+    pasted = " ".join(f"data.{key}={value}" for key, value in settings.items()).replace(", ", ",")
+    return settings, [
+        Finding("note", "proposal", ", ".join(splits), message, f"set {pasted}{hint}")
+    ]
 
 
 def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> Values:

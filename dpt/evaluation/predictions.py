@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from dpt.data.base import check_sample
-from dpt.data.datasets.files import files_below
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
-from dpt.files import DataError
+from dpt.files import DataError, files_below
 from dpt.metrics.protocols import PredictionKind
 from dpt.predict.folder import read_records
 from dpt.segments import OBJECT_IDS
@@ -132,12 +131,16 @@ def find_folders(
     for target in dense:
         if inside := [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]:
             found[target] = PredictionFolder(inside[0], target=target, names=names)
+    if not found and (folder / "instance_npy").is_dir():
+        raise DataError(f"predictions={folder}: instances are scored with checkpoint= alone")
     dense = [target for target in dense if target != "objects"]
     if not found and len(dense) > 1:
         raise DataError(
             f"predictions={folder}: this data has depth and labels: put predicted depth into "
             f"{folder / 'depth'} and class ids into {folder / 'labels'}"
         )
+    if not found and not dense:
+        raise DataError(f"predictions={folder}: has no panoptic_npy, as dpt predict writes it")
     return found or {dense[0]: PredictionFolder(folder, target=dense[0], names=names)}
 
 

@@ -78,6 +78,8 @@ def export(
         traced, compared = (2, *size), ((1, *size), (3, *size), (4, *size))
     else:  # on and off the grid, portrait and landscape
         step, trained = model.pad_multiple, model.preprocessing.image_size
+        if path.suffix == ".pt2":  # torch.export guards sides of more than two patches
+            trained = max(trained[0], 2 * step + 1), max(trained[1], 2 * step + 1)
         traced = (2, 5 * step - 3, 4 * step - 1)
         compared = ((1, *trained), (2, 4 * step + 1, 3 * step), (1, 3 * step, 6 * step))
     program = trace(graph.for_inference(), traced, free_size=size is None)
@@ -91,7 +93,7 @@ def export(
             errors = compare(graph, run, compared, tolerance=tolerance)
         except ValueError as error:
             remedy = "" if size else "; a fixed size may work: --size H W"
-            raise ValueError(f"{path} was deleted: {error}{remedy}") from error
+            raise ValueError(f"{path} was not written: {error}{remedy}") from error
     return Export(path, errors, metadata, compared)
 
 

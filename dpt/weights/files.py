@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import warnings
 import zipfile
@@ -192,9 +193,11 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
         with warnings.catch_warnings(action="ignore"):  # of files that are refused
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, zip files and safetensors
+        texts = isinstance(error, pickle.UnpicklingError | EOFError)  # of torch, which mislead
         raise ValueError(
-            f"{path}: damaged, or holds more than tensors and plain data, and was not loaded "
-            f"({reason(error)})"
+            f"{path}: damaged, no checkpoint, or holds more than tensors and plain data, and was "
+            f"not loaded{'' if texts else f' ({reason(error)})'}: give a run's folder or a .ckpt, "
+            ".pt, .pth or .safetensors file"
         ) from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds a {type(content).__name__}, not a checkpoint")

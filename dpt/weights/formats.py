@@ -124,8 +124,8 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     source, target = Path(src).expanduser().resolve(), dst.resolve()
     if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):
         raise ValueError(f"{dst}: is the source itself or a part of it; give another path")
-    if target.is_dir() and any(target.iterdir()) and not (target / WEIGHTS_FILE).is_file():
-        raise ValueError(f"{str(dst)!r}: a folder with other files; give a new one")
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise ValueError(f"{dst}: exists already; give a new path")
     found, checkpoint = _open(src)
     if checkpoint.config.get("calibration") and to != "dpt":
         raise ValueError(

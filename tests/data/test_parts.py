@@ -124,9 +124,7 @@ def test_mistakes(drives, options, says):
 def test_no_other_split_has_photos_of_the_folds(drives):
     flat = {"images": "images/train", "labels": "masks/train", "num_classes": 2, "folds": 3}
     for options in ({}, {"fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}):
-        with pytest.raises(
-            DataError, match=r"split test has no .*data.folds divides all"
-        ):
+        with pytest.raises(DataError, match=r"split test has no .*data.folds divides all"):
             FolderDataset(root=drives, split="test", **flat, **options)
 
 

@@ -364,17 +364,20 @@ def test_an_encoder_takes_its_weights_from_any_format(name, saved, tmp_path):
     assert all(torch.equal(found[k], v) for k, v in wanted.items() if k != "pos_embed")
 
 
-def test_a_folder_with_other_files_is_not_converted_into(saved, tmp_path):
-    (tmp_path / "config.json").write_text("mine")
-    with pytest.raises(ValueError, match="a folder with other files"):
-        convert(saved[1], tmp_path, to="dpt")
-    assert (tmp_path / "config.json").read_text() == "mine"
+@pytest.mark.parametrize("name", ["model.safetensors", "a.txt"])
+def test_what_exists_is_not_replaced(saved, tmp_path, name):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / name).write_text("mine")
+    for target in (tmp_path / "other", tmp_path / "other" / name):
+        with pytest.raises(ValueError, match="exists already"):
+            convert(saved[1], target, to="dpt")
+    assert (tmp_path / "other" / name).read_text() == "mine"
 
 
 def test_a_target_that_cannot_be_written_is_named(saved, tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match=r"file/config\.json: cannot be written"):
-        convert(saved[1], tmp_path / "file", to="dpt")
+    with pytest.raises(ValueError, match=r"file/model/config\.json: cannot be written"):
+        convert(saved[1], tmp_path / "file/model", to="dpt")
 
 
 @pytest.mark.filterwarnings("error")

@@ -106,9 +106,9 @@ def test_a_fine_tuned_model_of_ours_becomes_official(tmp_path):
         model = small({task: head})
         torch.nn.init.normal_(model.encoder.pos_embed)
         model.save_pretrained(tmp_path / "ours")
-        convert(tmp_path / "ours", tmp_path / "a.pt", to="official")
+        convert(tmp_path / "ours", tmp_path / f"{task}.pt", to="official")
         theirs = OfficialDPT(task=task).eval()
-        theirs.load_state_dict(torch.load(tmp_path / "a.pt", weights_only=True))
+        theirs.load_state_dict(torch.load(tmp_path / f"{task}.pt", weights_only=True))
         images = torch.randn(2, 3, 64, 96)
         with torch.no_grad():
             wanted, found = theirs(images), model(images)[task]

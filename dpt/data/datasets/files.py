@@ -20,7 +20,7 @@ from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
-from dpt.files import DataError, data_root, few, printable, read_text
+from dpt.files import DataError, data_root, few, files_below, printable, read_text
 from dpt.types import DatasetInfo, Sample
 
 
@@ -376,25 +376,6 @@ def by_numbers(name: str) -> list[Any]:
     """A key that sorts ``frame_9`` before ``frame_10``."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if k % 2 else part for k, part in enumerate(parts)]
-
-
-def files_below(folder: Path, suffixes: Sequence[str] = ("",)) -> list[Path]:
-    """The files of a folder and its sub-folders in order, without hidden ones.
-
-    Links to folders are followed, except to a folder that contains the link.
-    """
-    found: list[Path] = []
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [f for f in folders if f[0] != "." and not _leads_back(Path(parent, f))]
-        found += [
-            Path(parent, f) for f in files if f[0] != "." and f.lower().endswith(tuple(suffixes))
-        ]
-    return sorted(found)
-
-
-def _leads_back(folder: Path) -> bool:
-    """Whether it is a link to a folder that contains it."""
-    return folder.is_symlink() and any(folder.samefile(parent) for parent in folder.parents)
 
 
 def read_list(path: Path) -> list[str]:

@@ -14,11 +14,11 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, files_below, read_list
+from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
-from dpt.files import DataError, few, missing_path
+from dpt.files import DataError, few, files_below, missing_path
 from dpt.types import IGNORE_INDEX, DatasetInfo
 
 _SUFFIXES = {"labels": io.LABEL_SUFFIXES, "depth": io.DEPTH_SUFFIXES, "objects": io.LABEL_SUFFIXES}

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, files_below
+from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
-from dpt.files import DataError, few, missing_path
+from dpt.files import DataError, few, files_below, missing_path
 from dpt.types import DatasetInfo
 
 

@@ -81,8 +81,8 @@ def read_image(path: str | Path, *, exif: bool = False, data: bytes | None = Non
     if image.dtype == np.uint16:
         if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():
             raise DataError(
-                f"{path}: a 16-bit single-channel file looks like depth, not like a photo: check "
-                "data.images, or save it as 8-bit"
+                f"{path}: a 16-bit single-channel file looks like depth, not like a photo: "
+                f"{'' if exif else 'check data.images, or '}save it as 8-bit"
             )
         image = (image >> 8).astype(np.uint8)
     if image.dtype != np.uint8:
