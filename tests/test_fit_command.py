@@ -23,7 +23,6 @@ from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
 from dpt.commands.fit import (
     ENCODER,
-    as_text,
     is_set,
     length_of,
     seconds_of,
@@ -31,6 +30,7 @@ from dpt.commands.fit import (
     table_text,
 )
 from dpt.config.build import make_dataset
+from dpt.config.compose import as_text
 from dpt.data import DataError
 from dpt.data_check.detect import detect
 

@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> None:
     options = parser.parse_intermixed_args(arguments)
     from dpt.atomic import write_bytes
     from dpt.commands import export
-    from dpt.config.compose import run_configured, values_of
+    from dpt.config.compose import as_text, run_configured, values_of
     from dpt.data.formats.io import read_size
 
     start, limit = time.monotonic(), seconds_of(options.time)
@@ -230,8 +230,3 @@ def table_text(rows: Sequence[Mapping[str, str]]) -> str:
     table = [[row.get(name, "") for name in names] for row in rows]
     csv.writer(target).writerows([("split", "image", "mask", "depth"), *table])
     return target.getvalue()
-
-
-def as_text(value: Any) -> str:
-    """The value as Hydra reads it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

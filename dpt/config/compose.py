@@ -110,12 +110,16 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         sys.argv = typed
 
 
-def typed(key: str, value: object) -> str:
-    """``key=value`` to type into a shell, in quotes if Hydra or the shell needs them."""
+def as_text(value: Any) -> str:
+    """The value as Hydra reads it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def as_argument(key: str, value: object) -> str:
+    """``key=value`` as typed in a shell, in quotes if Hydra or the shell needs them."""
     plain = f"{key}={value}"
-    if re.fullmatch(r"[-\w./:=@+]+", plain, re.ASCII):
-        return plain
-    return shlex.quote(f"{key}={json.dumps(str(value), ensure_ascii=False)}")
+    is_plain = re.fullmatch(r"[-\w./:=@+]+", plain, re.ASCII)
+    return plain if is_plain else shlex.quote(f"{key}={as_text(str(value))}")
 
 
 def values_of(overrides: Sequence[str]) -> dict[str, Any]:
@@ -126,7 +130,7 @@ def values_of(overrides: Sequence[str]) -> dict[str, Any]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         if sweeps := [each.input_line for each in parsed if each.is_sweep_override()]:
-            remedy = f"quote a value with commas, as in {typed('KEY', 'A, B')}"
+            remedy = f"quote a value with commas, as in {as_argument('KEY', 'A, B')}"
             raise ValueError(f"{sweeps[0]}: has several values: {remedy}")
         return {override.key_or_group: override.value() for override in parsed}
     except HydraException as error:
@@ -233,7 +237,8 @@ def _refuse_used(folder: Path, cfg: Any) -> None:
     is_used = any(folder.glob("checkpoints/*.ckpt"))
     is_used |= not trains and (folder / "metrics.json").exists()
     if is_used and not cfg.get("overwrite"):
-        choices = f", {typed('resume', folder)} to continue it, or overwrite=true" if trains else ""
+        resume = as_argument("resume", folder)
+        choices = f", {resume} to continue it, or overwrite=true" if trains else ""
         raise ValueError(f"run_dir={folder} holds a run already: give another run_dir{choices}")
 
 
@@ -291,7 +296,7 @@ def _explain(error: Exception) -> str:
     if missing and "Missing mandatory value" in text:
         return f"{missing[1]} must be given: {missing[1]}=VALUE"
     if "See https://hydra.cc" in text or "Error parsing override" in text:
-        return f"{text.splitlines()[0]}: quote special characters, as in {typed('KEY', '^(.*)_')}"
+        return f"{text.splitlines()[0]}: quote special characters, as in {as_argument('KEY', '^(.*)_')}"
     return text.split("\n")[0] if missing else text
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from dpt.config import build
-from dpt.config.compose import typed
+from dpt.config.compose import as_argument
 from dpt.config.model import complete, make_model
 from dpt.config.objects import map_strings
 from dpt.config.trainer import require_batches, require_images
@@ -74,7 +74,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     train_loader = build.train_loader(train, settings, cfg["augment"], keys.seed, targets)
     val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
     sampler = train_loader.sampler
-    stop = StopOnSignal(resume=f"dpt train {typed('resume', folder)}")
+    stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
     assert isinstance(sampler, EpochSampler)
     cfg = {**cfg, "model": complete(parts, model)}
     state = RunState(cfg=cfg, sampler=sampler, batch_size=settings.batch_size)
@@ -169,7 +169,7 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], cfg: Mapping
 
 
 def missing_labels(train: Any, objectives: Mapping[str, Any], has_average: bool) -> Iterator[str]:
-    """Lines about targets that no image has, and about a teacher whom all images need not."""
+    """Warnings about targets that no image has, and about an average without images to label."""
     read = [train[index].keys() for index in train.some_indices(CHECKED_FILES)]
     for name, objective in objectives.items():
         if objective.target and not any(objective.target in keys for keys in read):

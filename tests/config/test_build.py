@@ -7,7 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from dpt.config import build
-from dpt.config.compose import config_dir, typed, values_of
+from dpt.config.compose import as_argument, config_dir, values_of
 from dpt.config.model import make_model
 from dpt.config.objects import continued
 from dpt.data import FolderDataset, ScenesDataset
@@ -219,7 +219,7 @@ def test_the_data_of_a_run_that_was_moved(tmp_path, caplog):
 
 @pytest.mark.parametrize("value", ["/runs/a", "/runs/a b, 1", "it's"])
 def test_a_typed_value_is_read_back(value):
-    assert values_of(shlex.split(typed("run_dir", value))) == {"run_dir": value}
+    assert values_of(shlex.split(as_argument("run_dir", value))) == {"run_dir": value}
 
 
 def test_several_values_are_no_value():

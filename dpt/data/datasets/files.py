@@ -125,7 +125,7 @@ class FileDataset(Dataset):
             by_class.setdefault(each.class_id, set()).add(self.group(each.image))
         places: dict[str, float] = {}  # among the groups of the class, from 0 to 1
         for names in by_class.values():
-            ordered = sorted(names, key=by_numbers)
+            ordered = sorted(names, key=natural_key)
             places |= {name: k / len(names) for k, name in enumerate(ordered)}
         groups = sorted(places, key=lambda name: (places[name], name))
         if self.folds > len(groups):
@@ -372,8 +372,8 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
     return list(files)
 
 
-def by_numbers(name: str) -> list[Any]:
-    """A key that sorts ``frame_9`` before ``frame_10``."""
+def natural_key(name: str) -> list[Any]:
+    """A key for sorting in natural order: ``frame_9`` before ``frame_10``."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if k % 2 else part for k, part in enumerate(parts)]
 
