@@ -296,7 +296,8 @@ def _explain(error: Exception) -> str:
     if missing and "Missing mandatory value" in text:
         return f"{missing[1]} must be given: {missing[1]}=VALUE"
     if "See https://hydra.cc" in text or "Error parsing override" in text:
-        return f"{text.splitlines()[0]}: quote special characters, as in {as_argument('KEY', '^(.*)_')}"
+        remedy = f"quote special characters, as in {as_argument('KEY', '^(.*)_')}"
+        return f"{text.splitlines()[0]}: {remedy}"
     return text.split("\n")[0] if missing else text
 
 
