@@ -179,6 +179,7 @@ def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
 
 def in_folder(values: Any, run: DictConfig, folder: Path) -> Any:
     """``values`` with the run's present ``folder`` in paths in place of its former one."""
+    folder = folder.absolute()  # others join relative paths to another folder
     before = str(OmegaConf.select(run, "run_dir") or folder)
 
     def moved(text: str) -> str:

@@ -201,12 +201,15 @@ def test_a_configuration_that_multiplies_itself(tmp_path):
         continued(OmegaConf.create({}), tmp_path, [])
 
 
-def test_the_data_of_a_run_that_was_moved(tmp_path, caplog):
+@pytest.mark.parametrize("given", ["{}", "here"])
+def test_the_data_of_a_run_that_was_moved(tmp_path, caplog, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
     place, former = tmp_path / "here", tmp_path / "there"
     (place / "checkpoints").mkdir(parents=True)
     data = {**SCENES, "split_files": {"val": f"{former}/pairs.csv"}, "root": "/data"}
     OmegaConf.save({"run_dir": str(former), "data": data}, place / "config.yaml")
-    found = build.data_of_evaluation({"overrides": [], "checkpoint": str(place)})
+    checkpoint = given.format(place)
+    found = build.data_of_evaluation({"overrides": [], "checkpoint": checkpoint})
     assert found == {**data, "split_files": {"val": f"{place}/pairs.csv"}}
     assert "trained on" not in caplog.text
     cfg = {"overrides": ["data.seed=1"], "checkpoint": str(place), "data": {"seed": 1}}
