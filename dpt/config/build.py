@@ -113,11 +113,12 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
         part = {**node, "unlabelled": True} if others is True else {**photos, "split": split}
         if node.get("missing") == "keep":  # photos without labels are in the other part
             node = {**node, "labelled": node.get("labelled") or "all"}
-        sets = {"labelled": node, "unlabelled": part}
+        # made here, since errors of a mix name data.sets
+        labelled, unlabelled = _make(node, where), _make(part, where)
         return MixDataset(
-            sets={name: partial(_make, part, where) for name, part in sets.items()},
+            sets={"labelled": lambda _: labelled, "unlabelled": lambda _: unlabelled},
             split=split,
-            weights=dict.fromkeys(sets, 1.0),
+            weights={"labelled": 1.0, "unlabelled": 1.0},
         )
     if "sets" in node:
         node["sets"] = {

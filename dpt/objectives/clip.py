@@ -18,8 +18,9 @@ from dpt.types import Batch
 class ClipObjective(Objective):
     """Trains ``outputs["clip"]`` (B, E) against the captions' embeddings (Radford et al. 2021).
 
-    Images with equal captions are not negatives of one another, and each of their captions counts
-    as the right one in retrieval. Images without a caption count in zero-shot accuracy alone.
+    Images with equal captions, as far as the text encoder reads them, are not negatives of one
+    another, and each of their captions counts as the right one in retrieval. Images without a
+    caption count in zero-shot accuracy alone.
 
     Args:
         class_names: names of the data's image-level classes, for zero-shot accuracy.
@@ -44,27 +45,28 @@ class ClipObjective(Objective):
         return {"class_names": data.class_id_names}
 
     def complete(self, heads: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        head = heads[self.head]
-        found = {**outputs, "clip_text": head.scaled_text(batch["caption"])}
+        head, captions = heads[self.head], batch["caption"]
+        ids = caption_ids(captions, head.length).to(outputs["clip"].device)
+        found = {**outputs, "clip_text": head.scaled_text(captions), "clip_ids": ids}
         if self.class_names and not head.training:
             found["clip_classes"] = outputs["clip"] @ head.embed_classes(self.class_names).mT
         return found
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        groups = caption_ids(batch["caption"]).to(outputs["clip"].device)
-        loss = contrastive_loss(outputs["clip"], outputs["clip_text"], groups)
+        loss = contrastive_loss(outputs["clip"], outputs["clip_text"], outputs["clip_ids"])
         return {"loss_clip": self.weight * loss}
 
     def update(self, outputs: Outputs, batch: Batch) -> None:
-        ids = caption_ids(batch["caption"]).to(outputs["clip"].device)
+        ids = outputs["clip_ids"]
         known = ids >= 0
         self.metrics.update(outputs["clip"][known], outputs["clip_text"][known], ids[known])
         if "clip_classes" in outputs and "class_id" in batch:
             self.metrics.update_classes(outputs["clip_classes"], batch["class_id"])
 
 
-def caption_ids(captions: Sequence[str]) -> Tensor:
-    """int64 (B,), equal for equal captions, the same in every process; -1 for empty ones."""
-    digests = (blake2b(text.encode(), digest_size=8).digest() for text in captions)
+def caption_ids(captions: Sequence[str], length: int) -> Tensor:
+    """int64 (B,), equal for captions with the same first ``length`` bytes, the same in every
+    process; -1 for empty ones."""
+    digests = (blake2b(text.encode()[:length], digest_size=8).digest() for text in captions)
     numbers = (int.from_bytes(digest, "big") >> 1 for digest in digests)  # at least 0
     return torch.tensor([n if t else -1 for n, t in zip(numbers, captions, strict=True)])
