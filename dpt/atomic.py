@@ -12,9 +12,9 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary file name next to ``path``; after the block the file replaces ``path``.
 
-    The temporary name is ``.part.`` + ``path.name``: it keeps the suffix, by which some writers
-    choose a format, and the next process overwrites what a killed one left. If the block raises,
-    the temporary file is removed. Missing folders are created. Symbolic links at either name are
+    The temporary name is ``.part.`` + ``path.name``. It keeps the suffix, because some writers
+    derive the format from it. A temporary file of a killed process is removed first. If the block
+    raises, the temporary file is removed. Missing folders are created. Symbolic links are
     replaced, never followed. Permissions are those of the umask, whatever the writer sets.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

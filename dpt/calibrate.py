@@ -26,18 +26,18 @@ from dpt.predict import Predictor
 from dpt.types import Calibration, CalibrationSpace
 
 COLUMNS = ("image", "x", "y", "depth_m")
-POINTS_PER_IMAGE = 2000  # drawn from a depth map; more do not improve two numbers
+POINTS_PER_IMAGE = 2000  # sampled from a depth map: enough to fit a scale and a shift
 MIN_POINTS = 4
-ROBUST_POINTS = 12  # with fewer, an outlier cannot be told from noise: all of them are fitted
-METRES = (0.05, 200.0)  # the median of known depths is taken for another unit outside of these
+ROBUST_POINTS = 12  # with fewer points, outliers are not rejected: all points are fitted
+METRES = (0.05, 200.0)  # known depths with a median outside this range are not in metres
 MIN_SPREAD = 1.05  # smallest ratio of far to near known depths that separates scale and shift
 MARGIN = 10.0  # metres are clamped to the nearest known depth / MARGIN .. the farthest * MARGIN
-START_POINTS = 1000  # points that the first estimate is made from; it takes quadratic time
+START_POINTS = 1000  # most points of the first estimate, which takes quadratic time
 POOR = 0.15  # mean relative error above which the report warns
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownDepths:
     """The known depths of one image."""
 
     image: Path
@@ -54,15 +54,15 @@ class Known:
         return values[rows, columns]
 
 
-def read_points(path: str | Path, *, images: str | Path | None = None) -> list[Known]:
-    """A table with the columns ``image, x, y, depth_m``, in any order.
+def read_points(path: str | Path, *, images: str | Path | None = None) -> list[KnownDepths]:
+    """Known depths from a table with the columns ``image, x, y, depth_m``, in any order.
 
     Args:
-        path: the CSV file. ``x`` and ``y`` count pixels from the image's upper left, from 0.
-        images: the folder that its image names start from; None for the table's own.
+        path: the CSV file. ``x`` and ``y`` are in pixels from the image's upper left, from 0.
+        images: the folder to which image names are relative; None: the folder of the table.
 
     Raises:
-        DataError: a column is missing, a value is no number, or a point lies outside its image.
+        DataError: a column is missing, a value is not a number, or a point is outside its image.
     """
     found: dict[str, list[list[float]]] = {}
     remedy = f"its first line must name {','.join(COLUMNS)}"
@@ -83,14 +83,16 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
                 file = f"{folder / name} ({width}x{height} pixels)"
                 raise DataError(f"{path}: x={x:g}, y={y:g} lies outside of {file}")
         x, y, depth = np.array(points).T
-        known.append(Known(folder / name, (x + 0.5) / width, (y + 0.5) / height, depth, exif=True))
+        known.append(
+            KnownDepths(folder / name, (x + 0.5) / width, (y + 0.5) / height, depth, exif=True)
+        )
     return known
 
 
 def read_maps(
     images: str | Path, depth: str | Path, *, scale: float = 0.001, invalid: Sequence[float] = (0,)
-) -> list[Known]:
-    """Depth maps, dense or sparse, of any size but the image's shape, paired by file stem.
+) -> list[KnownDepths]:
+    """Known depths from dense or sparse maps of the image's aspect ratio, paired by file stem.
 
     Args:
         images, depth: folders; searched with their sub-folders.
@@ -122,7 +124,9 @@ def read_maps(
             places = np.sort(random.choice(places, POINTS_PER_IMAGE, replace=False))
         y, x = np.divmod(places, width)
         chosen = metres.flat[places].astype(float)
-        known.append(Known(photos[key], (x + 0.5) / width, (y + 0.5) / height, chosen, exif=False))
+        known.append(
+            KnownDepths(photos[key], (x + 0.5) / width, (y + 0.5) / height, chosen, exif=False)
+        )
     return known
 
 
@@ -169,7 +173,7 @@ class Report:
         return "\n".join(lines)
 
 
-def calibrate(model: DPT, known: Sequence[Known]) -> Report:
+def calibrate(model: DPT, known: Sequence[KnownDepths]) -> Report:
     """Fits a scale, and for relative models a shift, from predictions to known depths.
 
     One calibration serves all images, although scale and shift of relative depth may differ
@@ -219,16 +223,16 @@ def fit(
 ) -> tuple[Calibration, np.ndarray]:
     """The scale and shift of smallest relative error, and which points agree with them, bool (N,).
 
-    With the target t, 1/depth or depth as ``space`` says, a point's residual is
-    (scale · prediction + shift) / t - 1: near and far points count alike. Fewer than
-    ``ROBUST_POINTS`` are fitted by least squares. Of more, Siegel's repeated medians (1982), which
-    tolerate almost one half of outliers, give a first estimate. Repeated least squares over the
-    points within 2.5 standard deviations refines it (Rousseeuw and Leroy 1987, chapters 1 and 5).
+    The target t is 1/depth or depth, as ``space`` says. The residual of a point is
+    (scale · prediction + shift) / t - 1, so near and far points have equal weight. Fewer than
+    ``ROBUST_POINTS`` points are fitted by least squares. With more, Siegel's repeated medians
+    (1982), robust to almost 50 % outliers, give an estimate; repeated least squares over points
+    within 2.5 standard deviations refine it (Rousseeuw and Leroy 1987, chapters 1 and 5).
 
     Args:
         prediction: float (N,), as the model predicts.
         depth: float (N,), metres; points that are not finite and above 0 are left out.
-        space: in which to fit: scale and shift for ``inverse_depth``, the scale for ``depth``.
+        space: ``inverse_depth`` to fit scale and shift, ``depth`` to fit the scale alone.
 
     Raises:
         ValueError: there are too few points, they do not determine the fit, or predictions decrease
@@ -282,7 +286,7 @@ def _fit_without_outliers(
     else:
         few = np.random.default_rng(0).permutation(len(x))[:START_POINTS]
         solution = np.array(siegelslopes(target[few], x[few])[:2])
-    deviation = 1.4826 * (1 + 5 / (len(x) - rows.shape[1]))  # of a median of one
+    deviation = 1.4826 * (1 + 5 / (len(x) - rows.shape[1]))  # per median absolute residual
     agrees = np.zeros(len(x), bool)
     for _ in range(100):
         before, residual = agrees, np.abs(rows @ solution - 1)

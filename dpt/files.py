@@ -106,7 +106,7 @@ def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[Buffere
         raise DataError(f"{path}: cannot be read ({error.strerror}): check permissions") from None
     except ValueError:
         if "\0" in str(path):
-            raise DataError(f"{str(path)!r}: no name of a file: check the path") from None
+            raise DataError(f"{str(path)!r}: not a file name: check the path") from None
         raise
 
 
@@ -125,7 +125,7 @@ def read_text(path: str | Path, *, limit: int = MAX_BYTES) -> str:
 
 
 def parse_json(text: str | bytes, source: str | Path) -> Any:
-    """Plain data from JSON; a DataError that names ``source`` if it is none or nested too deep."""
+    """Plain data from JSON; DataError with ``source`` for other texts and for too deep nesting."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -148,8 +148,8 @@ def read_yaml(path: str | Path) -> str:
     """The text of a YAML file that can be parsed safely.
 
     Raises:
-        DataError: it is no YAML, is larger than a megabyte, is nested too deep, or holds aliases,
-            by which a short file stands for data of any size.
+        DataError: it is not YAML, is larger than a megabyte, is nested too deep, or holds aliases,
+            with which a short file can describe data of any size.
     """
     import yaml  # not needed by most users of this module
 
@@ -175,7 +175,7 @@ def config_dir() -> Path:
 
 
 def run_folder(path: Path) -> Path:
-    """The folder of a run that ``path``, the folder or a checkpoint in it, names."""
+    """The folder of a run; ``path`` is that folder or a checkpoint in it."""
     return path.absolute().parent.parent if path.suffix == ".ckpt" else path
 
 

@@ -96,8 +96,8 @@ def resize(maps: Tensor, size: tuple[int, int], rule: OutputResize = "bilinear")
 # --- Recomputation in the backward pass
 
 save_memory: bool | None = None
-"""Whether :func:`recompute` recomputes in this process (``model.save_memory``). None: except in
-bfloat16 on a CPU, where a training step then takes a tenth longer."""
+"""Whether :func:`recompute` recomputes in this process (``model.save_memory``). None: it does,
+except in bfloat16 on a CPU, where it makes a training step 10 % slower."""
 
 
 def recompute(
@@ -109,8 +109,8 @@ def recompute(
     """``function(*inputs)``, keeping only ``inputs`` and captured tensors for backward.
 
     A linear layer or a convolution at the end of ``function`` is not computed again. Without
-    ``save_memory`` everything is kept. With ``random``, recomputation draws the same random
-    numbers; it runs within ``context``.
+    ``save_memory`` everything is kept. With ``random``, the recomputation draws the same random
+    numbers. The recomputation runs within ``context``.
     """
     recomputes = save_memory
     if recomputes is None:
@@ -149,7 +149,7 @@ def upsample_conv2d(maps: Tensor, size: tuple[int, int], conv: nn.Module) -> Ten
 def norm_relu_conv2d(
     norm: nn.Module, conv: nn.Module, x: Tensor, *, dropout: nn.Module | None = None
 ) -> Tensor:
-    """``conv(dropout(relu(norm(x))))``; of all these only ``x`` is kept."""
+    """``conv(dropout(relu(norm(x))))``; only ``x`` is kept for backward."""
 
     def plain(x: Tensor) -> Tensor:
         y = F.relu(norm(x))
@@ -188,8 +188,8 @@ MOST_AT_ONCE = 2**26
 def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
     """Rows of logits (B, K, h, w) upsampled to ``size``, in bands of a bounded number of values.
 
-    Yields each band's rows; the source rows that make them; for each row, the index of the upper of
-    its two sources, counted from the first source row; and the weight of the lower source.
+    Yields for each band: the slice of its rows; the slice of the source rows; for each row, the
+    index of its upper source row in that slice (int64), and the weight of the lower one (float64).
     """
     batch, classes, low, _ = logits.shape
     budget = VALUES_AT_ONCE.get(logits.device.type, VALUES_AT_ONCE["cuda"])

@@ -18,7 +18,7 @@ class DPT(parts.DPT):
     """A Dense Prediction Transformer with its configuration.
 
     Attributes:
-        config: typed settings from which an equal model can be built; travels with the weights.
+        config: typed settings from which an equal model can be built; saved with the weights.
         preprocessing: how pictures become inputs.
         calibration: how predicted depth becomes metres for :class:`dpt.Predictor`; the model's own
             output does not change. None if the model was not calibrated.
@@ -69,9 +69,9 @@ class DPT(parts.DPT):
         """A copy that predicts the same, faster, and cannot be trained or saved.
 
         BN after a convolution is fused, auxiliary heads and projections are removed, parameters
-        frozen, convolutions channels-last. ``compiled`` tries torch.compile at the first image and
-        keeps what is faster: this takes half a minute and a C++ compiler (CPU) or Triton (GPU), and
-        holds the weights twice.
+        frozen, convolutions channels-last. With ``compiled``, the first call also tries
+        torch.compile and keeps the faster form: this takes half a minute, needs a C++ compiler
+        (CPU) or Triton (GPU), and holds the weights twice.
         """
         return optimized(self, compiled=compiled)
 
@@ -92,7 +92,7 @@ def create_model(name: str, *, heads: Mapping[str, Mapping[str, Any]], **overrid
     Args:
         name: one of :func:`dpt.list_models`.
         heads: for example ``{"depth": {"kind": "metric", "max_depth": 10.0},
-            "segmentation": {"num_classes": 150}}``; also ``classification`` and ``regression``.
+            "segmentation": {"num_classes": 150}}``; ``dpt.nn.HEADS`` holds all names.
         **overrides: see :func:`dpt.model_config.model_dict`.
     """
     return DPT(make_config(name, heads=heads, **overrides))

@@ -235,7 +235,7 @@ def model_dict(
 def make_config(name: str, *, heads: Mapping[str, Mapping[str, Any]], **others: Any) -> ModelConfig:
     """The configuration of a named model; arguments as for :func:`model_dict`.
 
-    A setting that a head has no use for beside its other settings is a ValueError.
+    Raises ValueError for a head's setting that has no effect with its other settings.
     """
     config = ModelConfig.from_dict(model_dict(name, heads=heads, **others))
     for head, options in heads.items():

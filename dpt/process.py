@@ -83,6 +83,6 @@ def end_now(reason: Stopped) -> None:
 
 
 def end_with_parent() -> None:
-    """This process is killed when the one that started it ends (Linux)."""
+    """Makes the kernel kill this process when its parent process ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

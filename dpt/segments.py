@@ -44,8 +44,8 @@ def segments_of(
     Args:
         labels: class ids (H, W); ``IGNORE_INDEX`` where unknown.
         objects: object ids (H, W), 0 where there is none.
-        things: for each class, whether its objects are told apart. Each other class (stuff) is one
-            segment. Pixels of a thing without an object, such as a crowd, are unknown.
+        things: for each class, whether it is a thing: each object is one segment. Other classes
+            (stuff) are one segment each. Pixels of a thing without an object (crowds) are unknown.
         stuff: if False, only things are segments; pixels of stuff and those without a label are
             background.
     """
@@ -104,7 +104,7 @@ def panoptic_segments(
     Args:
         masks: logits (Q, h, w).
         classes: logits (Q, K + 1), "no object" last.
-        things: for each class, whether its objects are told apart.
+        things: for each class, whether it is a thing; the others are stuff.
         size: (H, W) of the result, to which the logits are resized; None is (h, w).
         threshold: queries are used if the probability of their class is above this.
         overlap: queries are used if more than this share of their mask belongs to them.
@@ -149,11 +149,11 @@ def instances(
         classes: logits (Q, K + 1), "no object" last.
         things: for each class, whether it has objects.
     """
-    chances = classes.softmax(-1)[:, :-1].clone()
-    chances[:, ~torch.tensor(things, device=chances.device)] = -1
-    scores, places = chances.flatten().topk(min(most, chances.numel()))
+    probabilities = classes.softmax(-1)[:, :-1].clone()
+    probabilities[:, ~torch.tensor(things, device=probabilities.device)] = -1
+    scores, places = probabilities.flatten().topk(min(most, probabilities.numel()))
     places, scores = places[scores >= 0], scores[scores >= 0]
-    queries, ids = places // chances.shape[1], places % chances.shape[1]
+    queries, ids = places // probabilities.shape[1], places % probabilities.shape[1]
     chosen = masks[queries]
     own = chosen > 0
     size = own.flatten(1).sum(1)

@@ -1,6 +1,6 @@
-"""What travels between the rooms: sample and batch keys, units, preprocessing.
+"""Data types shared by all packages: samples, batches, tokens, outputs, preprocessing.
 
-Data flows one way: file -> sample -> batch -> tokens -> maps -> output -> loss, metric, picture.
+Data flow: file -> sample -> batch -> tokens -> maps -> output -> loss, metric, picture.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 from dpt.files import MAX_PIXELS, DataError
 
 IGNORE_INDEX = 255
-"""The label of pixels that no class claims, in memory. Files may use another: readers map it."""
-NO_CLASS = -1  # the class_id of an image that carries none (a missing value is NaN)
+"""Label of unlabelled pixels in memory. Files may use another value, which readers convert."""
+NO_CLASS = -1  # class_id of an image without one (a missing ``value`` is NaN)
 
 Target = Literal["depth", "labels", "objects", "class_id", "value", "caption"]
 
@@ -38,7 +38,7 @@ class Sample(TypedDict, total=False):
     value: float  # image-level number
     caption: str  # what the image shows, never empty
     weak: np.ndarray  # uint8 (H, W, 3), an unlabelled image as it was before ``augment.strong``
-    part: np.ndarray  # bool (H, W), with labels: what is pasted on others; without: padding
+    part: np.ndarray  # bool (H, W): labelled: pixels to paste on others; unlabelled: padding
     views: np.ndarray  # uint8 (N, H, W, 3), random views of the image (augment.views)
     crops: np.ndarray  # uint8 (M, h, w, 3), smaller views (augment.crops)
     index: int  # position in the data set
@@ -68,8 +68,8 @@ class Batch(TypedDict, total=False):
     kept: Tensor  # bool (B, H, W), where a teacher gives no label: pasted parts and padding
     views: Tensor  # uint8 (B, N, 3, H, W), which the model sees in place of ``image``
     crops: Tensor  # uint8 (B, M, 3, h, w)
-    teacher: Tensor  # float (B, N, K), what a teacher says of ``views``
-    hidden: Tensor  # bool (B, H, W), what a task paints over before the model sees it
+    teacher: Tensor  # float (B, N, K), a teacher's outputs for ``views``
+    hidden: Tensor  # bool (B, H, W), pixels that the task masks before the model sees them
     name: list[str]
     failed: list[str]  # why files could not be read; absent where all could
 
@@ -83,7 +83,7 @@ class DatasetInfo:
     palette: tuple[tuple[int, int, int], ...] = ()  # RGB (0..255) by class; empty: the default
     min_depth: float = 1e-3  # smallest depth that counts as valid, in metres
     max_depth: float | None = None  # largest such depth; None if the set has no depth
-    things: tuple[bool, ...] = ()  # for each class, whether ``objects`` tells its objects apart
+    things: tuple[bool, ...] = ()  # for each class, whether it is a thing; the others are stuff
 
     @property
     def num_classes(self) -> int:
@@ -128,7 +128,7 @@ class OutputSpec:
             surface normals; None if mirroring only mirrors the map.
         class_names: names of the classes of ``logits``; empty if unknown.
         palette: an RGB row (0..255) for each class; empty for the default colours.
-        things: of ``masks``, for each class, whether its objects are told apart.
+        things: of ``masks``, for each class, whether it is a thing; the others are stuff.
         threshold, overlap: of ``masks``, see :func:`dpt.segments.panoptic_segments`.
     """
 
@@ -171,7 +171,7 @@ network's input would be 384 × 120,000."""
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a picture becomes a model's input. Plain data: it travels with the weights.
+    """Preprocessing of an image for a model. Plain data, saved with the weights.
 
     Attributes:
         mean, std: per RGB channel, for pixel values in 0..1.

@@ -1,4 +1,4 @@
-"""Plain data to typed objects: the one validator, by pydantic."""
+"""Validation of plain data and its conversion to typed objects, by pydantic."""
 
 from __future__ import annotations
 

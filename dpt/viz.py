@@ -1,7 +1,7 @@
 """Pictures of images, depth, labels and other outputs.
 
-Every picture is uint8 (H, W, 3) RGB. Black is kept for invalid and ignored pixels. In this order:
-colours; legends, which say what colours mean; panels, which are captioned pictures in a row.
+Every picture is uint8 (H, W, 3) RGB. Black is reserved for invalid and ignored pixels. Sections:
+colours; legends, which explain the colours; panels, which are captioned pictures in a row.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def heatmap(values: np.ndarray, *, high: float | None = None) -> np.ndarray:
     return colorize(values, np.isfinite(values), colormap="viridis", low=0.0, high=high)
 
 
-def nearness(
+def inverse_depth(
     depth: np.ndarray, valid: np.ndarray | None = None, *, inverse: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """Inverse depth, float64 (H, W), 0 where invalid, and where it is valid, bool (H, W)."""
@@ -81,7 +81,7 @@ def nearness(
     return np.where(usable, 1 / near if inverse else near, 0.0), usable
 
 
-def near_range(near: np.ndarray, valid: np.ndarray) -> tuple[float, float]:
+def inverse_depth_range(near: np.ndarray, valid: np.ndarray) -> tuple[float, float]:
     """2 % and 98 % quantiles of the valid values; (0, 1) if there are none."""
     low, high = np.quantile(near[valid], [0.02, 0.98]) if valid.any() else (0, 1)
     return float(low), float(high)
@@ -108,8 +108,8 @@ def colorize_depth(
     """
     if vmin is not None and vmax is not None and not vmin < vmax:
         raise ValueError(f"vmin must be smaller than vmax, got {vmin} and {vmax}")
-    near, usable = nearness(depth, valid, inverse=inverse)
-    low, high = near_range(near, usable)
+    near, usable = inverse_depth(depth, valid, inverse=inverse)
+    low, high = inverse_depth_range(near, usable)
     if inverse:  # the nearest depth is the largest inverse depth
         vmin, vmax = (None if v is None else 1 / max(v, 1e-6) for v in (vmax, vmin))
     low, high = low if vmin is None else vmin, high if vmax is None else vmax
@@ -209,7 +209,7 @@ def colorize_output(
         return colorize_segments(values, output.palette, output.things)
     low, high = limits or color_limits(values, output)
     if output.kind == "depth":
-        near, usable = nearness(values, inverse=not output.is_inverse_depth)
+        near, usable = inverse_depth(values, inverse=not output.is_inverse_depth)
         return colorize(near, usable, colormap=colormap, low=low, high=high)
     if values.ndim == 3 and len(values) == 3:
         return _level(values, low, high).transpose(1, 2, 0)
@@ -220,13 +220,13 @@ def colorize_output(
 def color_limits(values: np.ndarray, output: OutputSpec) -> tuple[float, float]:
     """First and last value of the colours of a prediction.
 
-    Of depth, the range of its nearness, in large maps of every n-th pixel (:func:`near_range`); of
+    Of depth, the :func:`inverse_depth_range`, in large maps of every n-th pixel; of
     a map, ``output.value_range`` or the range of the finite values, (0, 1) if there are none.
     """
     if output.kind == "depth":
         step = max(1, int((values.size / 2**20) ** 0.5))
         few = values[::step, ::step]
-        return near_range(*nearness(few, inverse=not output.is_inverse_depth))
+        return inverse_depth_range(*inverse_depth(few, inverse=not output.is_inverse_depth))
     if output.kind in ("logits", "masks") or output.value_range:
         return output.value_range or (0.0, 1.0)
     finite = values[np.isfinite(values)]
@@ -317,7 +317,7 @@ def depth_panel(
     Both are metres (h, w), the prediction aligned; ``valid`` is bool (h, w), or None for every
     positive finite truth. The error is |prediction - truth| / truth from blue (0) to red (0.5).
     """
-    output, known = OutputSpec("depth", "depth", unit="m"), nearness(truth, valid)[1]
+    output, known = OutputSpec("depth", "depth", unit="m"), inverse_depth(truth, valid)[1]
     truth = np.where(known, truth, np.nan)
     limits = color_limits(truth if known.any() else prediction, output)
     maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]

@@ -157,7 +157,7 @@ def test_a_calibration_that_makes_no_sense(values):
 
 
 @pytest.mark.parametrize("form", ["folder", "ckpt"])
-def test_it_travels_with_the_weights(tmp_path, form):
+def test_it_is_saved_with_the_weights(tmp_path, form):
     model = tiny()
     assert model.calibration is None
     model.calibration = Calibration(scale=0.4, shift=-0.1, max_depth=20.0)
@@ -418,7 +418,7 @@ def test_real_frames_are_read_and_reported(tmp_path, run, shared_data):
         ([["a.png", 1, 2, "nan"]], None, "line 2: depth_m=nan must be metres above 0"),
         ([["a.png", 1, 2, "5e-324"]], None, "line 2: depth_m=5e-324 must be metres above 0"),
         ([["a.png", 1, 2, "1e308"]], None, r"line 2: depth_m=1e\+308 must be .* below 1e6"),
-        ([["a\0.png", 1, 2, 3.0]], None, r"images/a\\x00\.png': no name of a file"),
+        ([["a\0.png", 1, 2, 3.0]], None, r"images/a\\x00\.png': not a file name"),
         ([["a.png", "nan", 2, 3.0]], None, "x=nan, y=2 lies outside of"),
         ([["a.png", 1, 2, "3" * 200_000]], None, "cannot be read as a table"),
         ([["a.png", 1, "1e999", 3.0]], None, "x=1, y=inf lies outside of"),

@@ -238,7 +238,7 @@ def test_other_hosts_and_sites_are_refused(client, headers, status):
         assert b"evil" not in body
 
 
-def test_a_slow_visitor_is_cut_off(predictor, monkeypatch):
+def test_slow_requests_are_closed(predictor, monkeypatch):
     """One that sends a byte now and then, which no limit on silence ends."""
     monkeypatch.setattr("dpt.demo.server.MAX_SECONDS", 0.2)
     server = make_server(demo_of(predictor), host="127.0.0.1", port=0)

@@ -271,7 +271,7 @@ def test_names_of_classes(tmp_path):
     assert set(np.unique(read["val"]["images/val/000.jpg"]["labels"])) == {0, 1, 2, 255}
 
 
-def test_two_readings_are_a_question(tmp_path):
+def test_ambiguous_folders_are_refused(tmp_path):
     root = folder(tmp_path / "trimap", make=lambda seed: mask(seed, (0, 128, 255)))
     with pytest.raises(DataError, match=r"label_map=\[0,128,255\] or data.label_map=\[0,128\]"):
         detect(root, {})

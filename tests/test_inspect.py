@@ -135,7 +135,7 @@ def test_images_are_padded_as_the_model_pads_them(model):
     assert readout_contribution(model, small_images(1, 40, 50))[0].shape == (1, 3, 4)
 
 
-def test_looking_changes_nothing(model):
+def test_inspection_does_not_change_the_model(model):
     images = small_images()
     before = model(images)["depth"]
     attention_maps(model, images)

@@ -80,7 +80,7 @@ def test_saved_model_comes_back_bit_for_bit(saved):
     ],
     ids=lambda o: "+".join(o),
 )
-def test_every_option_travels_with_the_weights(tmp_path, overrides):
+def test_every_option_is_saved_with_the_weights(tmp_path, overrides):
     if "encoder" in overrides:
         model = dpt.create_model("dpt_tiny", heads=HEADS, **overrides).eval()
     else:

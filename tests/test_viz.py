@@ -218,7 +218,7 @@ def texts(monkeypatch):
 def test_a_colour_bar_says_range_and_unit(image, monkeypatch):
     written = texts(monkeypatch)
     metric = OutputSpec("x", "depth", unit="m")
-    bar = viz.legend(RAMP, metric, width=400, limits=(0.1, 0.5))  # nearness: 10 m to 2 m
+    bar = viz.legend(RAMP, metric, width=400, limits=(0.1, 0.5))  # inverse_depth: 10 m to 2 m
     assert written == ["10", "5", "3.33", "2.5", "2 m"]
     first, last = viz.color_table("inferno")[[0, 255]]
     row = bar[10].tolist()

@@ -1,6 +1,6 @@
 """Commands on files: ``dpt NAME ...`` calls ``run(arguments)`` of the module NAME in this folder.
 
-They take ordinary flags. What they need is imported inside ``run``: mistyped flags answer at once.
+They take ordinary flags. Most parse them before slow imports: mistakes are reported at once.
 """
 
 import argparse

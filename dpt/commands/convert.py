@@ -10,7 +10,7 @@ def run(arguments: list[str]) -> None:
 
     parser = argparse.ArgumentParser(
         prog="dpt convert",
-        description="Writes a checkpoint in another format, or refuses what it cannot express.",
+        description="Writes a checkpoint in another format; fails if the format cannot hold it.",
     )
     parser.add_argument("src", help="a file, folder or hub id in any known format")
     parser.add_argument("dst", help="the folder or file to write")

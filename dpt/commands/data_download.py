@@ -43,7 +43,7 @@ class Source:
 
 
 def download(cfg: Mapping[str, Any]) -> None:
-    """Completes the data set below ``data.root`` and counts its images.
+    """Fetches and unpacks missing files below ``data.root``, and counts the images.
 
     Existing files are verified and not fetched again; archives that were unpacked may be removed.
     ``cfg`` is plain data (``conf/data_download.yaml``).

@@ -18,10 +18,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dpt.data_check.detect import Found, detect
+from dpt.data_check.detect import Detected, detect
 
-DETAILS = """Prints what it assumes and the train.py command that it runs. Where the files allow two
-readings, it names the settings that decide, and trains nothing. run_dir (runs/fit/DIR_DATE) holds
+DETAILS = """Prints its assumptions and the train.py command. If the files can be interpreted in
+two ways, it lists the settings that decide and does not train. run_dir (runs/fit/DIR_DATE) holds
 the run, pairs.csv, data_check/, evaluation/ and model.onnx (without the extra onnx: model.pt2)."""
 _HEAD = "task.objectives.segmentation."
 _SEGMENTATION = {"augment": "strong", f"{_HEAD}dropout": 0.0, f"{_HEAD}auxiliary_weight": 0.0}
@@ -42,11 +42,11 @@ PRETRAINED: dict[str, Any] = {
     "optim.encoder_lr": 0.0001,
 }
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
-_CHECKED_PIXELS = 200_000_000  # of the photos of a split that the data check reads
-_CACHE_BYTES = 2 << 30  # most for decoded samples
+_CHECKED_PIXELS = 200_000_000  # largest number of pixels per split that the data check reads
+_CACHE_BYTES = 2 << 30  # largest cache of decoded samples
 _EXPORT_SECONDS = 30.0
 _FEWEST_STEPS = 10
-_TIMING_SECONDS = 20.0  # after them no more steps are timed than the four that are needed
+_TIMING_SECONDS = 20.0  # for timing steps; four steps are timed in any case
 
 
 def run(arguments: list[str]) -> None:
@@ -85,7 +85,7 @@ def run(arguments: list[str]) -> None:
         checked = max(32, _CHECKED_PIXELS // (height * width))
     size = given.get("data.image_size")
     settings = {**settings_of(found, root, table, size), "logger": "csv", "run_dir": str(folder)}
-    if "model.weights" in given:  # their decoder may lack it
+    if "model.weights" in given:  # its decoder may have no batch norm
         settings.pop("model.decoder.batch_norm", None)
     if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in given):
         settings |= pretrained_settings()
@@ -110,7 +110,7 @@ def run(arguments: list[str]) -> None:
         steps, count = length_of(limit - (time.monotonic() - start), **times)
         print(f"steps: {steps}, as one takes {times['step']:.2f} s")
         if steps == _FEWEST_STEPS:
-            print(f"--time {options.time} is too short here: these steps, the fewest, take longer")
+            print(f"--time {options.time} is too short here: this minimum of steps takes longer")
         training.append(f"steps={steps}")
         if "trainer.val_check_interval" not in given:
             training.append(f"trainer.val_check_interval={math.ceil(steps / count) * batches}")
@@ -138,9 +138,9 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def settings_of(found: Found, root: Path, table: Path, size: Any = None) -> dict[str, Any]:
-    """The arguments of ``train.py`` for the folder on this machine, by key; ``size`` of its
-    training images, [H, W], is a user's, and None where it is to be found."""
+def settings_of(found: Detected, root: Path, table: Path, size: Any = None) -> dict[str, Any]:
+    """The arguments of ``train.py`` for the folder and this machine, by key. ``size`` is the user's
+    ``data.image_size``, [H, W]; None: it is derived from the photos' size."""
     import torch
 
     from dpt.data.formats import io
@@ -170,8 +170,8 @@ def settings_of(found: Found, root: Path, table: Path, size: Any = None) -> dict
 
 
 def pretrained_settings() -> dict[str, Any]:
-    """The arguments of ``train.py`` for a pretrained encoder; none, and a line that says why, where
-    it cannot be fetched or is too slow."""
+    """The arguments of ``train.py`` for a pretrained encoder. If it cannot be fetched or is too
+    slow on this machine, prints the reason and returns no arguments."""
     import torch
 
     from dpt.functional import has_bf16
@@ -188,8 +188,8 @@ def pretrained_settings() -> dict[str, Any]:
 
 
 def time_steps(cfg: Mapping[str, Any]) -> None:
-    """Makes a few steps of a run, and writes the batches of a step, and the seconds of a step and
-    of a validation."""
+    """Times a few training steps, and writes ``times.json``: batches per step, seconds per step,
+    and the estimated seconds per validation."""
     import numpy as np
     from lightning.pytorch.callbacks import LambdaCallback
 
@@ -209,7 +209,7 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
     step = float(np.median(np.diff(times[2:])))
     pixels = np.prod(cfg["data"]["eval_size"] or settings.image_size) / np.prod(settings.image_size)
     images = len(build.make_dataset(cfg["data"], "val"))
-    # without gradients an image takes a third of the time; scores take as much again
+    # per image, the forward pass takes a third of a training step, and metrics another third
     validation = 0.67 * step * float(pixels) * images / settings.batch_size
     batches = cfg["trainer"]["accumulate_grad_batches"]
     found = {"batches": batches, "step": batches * step, "validation": validation}
@@ -217,7 +217,7 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
 
 
 def length_of(left: float, *, step: float, validation: float) -> tuple[int, int]:
-    """Steps and validations of a run in the seconds left, of which scoring and export take some."""
+    """Steps and validations that fit into ``left`` seconds, besides scoring and export."""
     count = 10 if left > 600 else 3
     count = max(1, min(count, int(0.1 * left / validation)))
     others = min((count + 2) * validation + _EXPORT_SECONDS, 0.5 * left)

@@ -1,1 +1,1 @@
-"""From a composed configuration to typed objects; the only package that knows OmegaConf."""
+"""Typed objects from a composed configuration. Only this package imports OmegaConf."""

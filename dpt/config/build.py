@@ -40,7 +40,7 @@ LOADER_KEYS = (  # of ``data``, that every data set has and none takes as an arg
 LABEL_NAMES = {
     "depth": "depth maps",
     "labels": "class masks",
-    "objects": "objects told apart",
+    "objects": "object masks",
     "class_id": "a class for each image",
     "value": "a number for each image",
     "caption": "a caption for each image",
@@ -97,11 +97,11 @@ def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
 
 
 def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") -> Dataset:
-    """The data set of one split. ``data.train`` and ``data.val`` hold arguments of one alone.
+    """The data set of one split. ``data.train`` and ``data.val`` hold arguments for one split only.
 
-    A mix gets its ``sets`` as functions of the split: each is described as it would be alone, and
-    the mix decides which splits it needs. With ``unlabelled``, the training images are a mix of
-    labelled and unlabelled ones, in equal numbers.
+    The ``sets`` of a mix become functions that take a split and build a data set, so that the mix
+    decides which splits it needs. With ``unlabelled``, the train split is a mix of labelled and
+    unlabelled images in equal numbers.
     """
     node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
     split = validate(str, split, "split")
@@ -133,7 +133,7 @@ def _make(node: Part, where: str, split: str = "train") -> Dataset:
 
 
 def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
-    """What each head learns; class counts and the depth range come from the data where unset."""
+    """The objective of each head. Class counts and depth range come from the data if not set."""
     info: DatasetInfo = data.info
     objectives = {}
     for key, kind in {"name": str, "objectives": dict[str, Part]}.items():

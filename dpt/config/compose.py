@@ -27,7 +27,7 @@ from dpt.process import is_first_rank
 # errors that a user can correct: the message is printed, the stack trace goes to log.txt only
 MISTAKES = (ValueError, OSError)
 SWEEP = {"-m", "--multirun"}
-FLAGS = {  # of Hydra, that mean something here
+FLAGS = {  # the flags of Hydra that dpt accepts
     *SWEEP, "-h", "--help", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
     "-cd", "--config-dir", "-sc", "--shell-completion",
 }  # fmt: skip
@@ -138,7 +138,7 @@ def values_of(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _as_hydra_reads(argument: str) -> str:
-    """``optim='null'`` for ``optim=null``: Hydra does not name a group that is set to no string."""
+    """``optim='null'`` for ``optim=null``: else Hydra's error message does not name the group."""
     group, _, value = argument.partition("=")
     if (config_dir() / group).is_dir() and re.fullmatch(r"(?i)null|true|false|[-+.\d]+", value):
         return f"{group}='{value}'"
@@ -212,7 +212,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str
             cfg = continued(cfg, folder, overrides)
         values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if is_first_rank() and not resume and not cfg.get("overwrite"):
-            save_config(values, folder)  # otherwise RunState does it, once nothing can be refused
+            save_config(values, folder)  # otherwise RunState saves it, after all checks
         return job(values)
     except Exception as error:
         if is_first_rank():

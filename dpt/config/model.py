@@ -82,7 +82,7 @@ def _from_weights(
             raise ValueError(
                 f"model.weights={path} has an encoder of kind {kind}: leave model/encoder out"
             )
-        typed = {o.lstrip("+").partition("=")[0] for o in overrides}  # the rest is of another kind
+        typed = {o.lstrip("+").partition("=")[0] for o in overrides}  # others are of that kind
         wanted["encoder"] = {
             k: v for k, v in wanted["encoder"].items() if f"model.encoder.{k}" in typed
         }
@@ -110,7 +110,7 @@ def _set_by_user(
     encoder = {"kind": parts["encoder"]["kind"]}
     named = ModelConfig.from_dict(model_dict(model["name"], heads=heads)).to_dict()
     if named["encoder"]["kind"] != encoder["kind"]:
-        named["encoder"] = encoder  # every setting of another encoder was chosen
+        named["encoder"] = encoder  # all settings of another kind of encoder count as set
     named["preprocessing"].pop("image_size", None)
     return {
         part: {

@@ -51,13 +51,13 @@ user's own modules (:mod:`dpt.plugins`)."""
 def make(node: Any, where: str, *bases: type) -> Any:
     """Builds the object that ``node`` describes.
 
-    Optimisers and schedules need a model first: for these it is a function of the other arguments.
+    Optimisers and schedules need a model first: for these, returns a ``functools.partial``.
 
     Args:
         node: plain data with ``_target_``. Mappings with ``_target_`` among its values are built
             first; the types of the arguments say which they may be.
         where: the node's key in the configuration, for messages.
-        *bases: classes that the object may have, of :data:`SLOTS`.
+        *bases: allowed base classes of the object, keys of :data:`SLOTS`.
     """
     if not isinstance(node, Mapping):
         raise ValueError(f"{where}={node!r}: must be a mapping with _target_")

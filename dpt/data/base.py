@@ -78,8 +78,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """A random permutation of all indices, int (len(self),), for one training epoch."""
         return random.permutation(len(self))
 
-    def each_once(self) -> Dataset:
-        """The same data for reading instead of training: each sample once, alike in all epochs."""
+    def without_repeats(self) -> Dataset:
+        """This data set with each sample exactly once, the same in all epochs, for evaluation."""
         return self
 
     @property

@@ -29,7 +29,7 @@ _MAPS: dict[str, dict[str, tuple[float, type]]] = {
     "objects": {"labels": (IGNORE_INDEX, np.uint8), "objects": (-1, np.int32)},
     "depth": {"depth": (0, np.float32), "valid": (False, bool)},
 }
-"""The maps of each dense target; value and dtype where a sample has none."""
+"""The maps of each dense target: fill value for samples without the map, and dtype."""
 _SCALARS: dict[str, tuple[float, torch.dtype]] = {
     "class_id": (NO_CLASS, torch.int64),
     "value": (float("nan"), torch.float32),
@@ -131,8 +131,8 @@ def make_loader(
         batch_size: samples of one batch on this rank.
         seed: of order and augmentation.
         targets: keys of every batch.
-        skip_broken: where a file cannot be read, take the next sample in training, an image that
-            no metric counts in evaluation; the batch lists the errors in ``failed``.
+        skip_broken: if a file cannot be read, take the next sample (training) or a blank image
+            without labels (evaluation); the batch lists the errors in ``failed``.
     """
     sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=dataset.epoch_order)
     if num_workers > 0:
@@ -156,7 +156,7 @@ def make_loader(
 def read_in_order(
     read: Callable[[int], T], indices: Sequence[int], *, num_workers: int
 ) -> Iterable[T]:
-    """What ``read`` gives for each index, in order, computed by ``num_workers`` processes."""
+    """Yields ``read(index)`` for each index, in order, computed by ``num_workers`` processes."""
     data, collate = cast(Any, indices), cast(Any, read)  # it gets each index, with batch_size=None
     return DataLoader(
         data,
@@ -168,9 +168,9 @@ def read_in_order(
 
 
 def init_worker(worker_id: int) -> None:
-    """One thread per worker; signals to stop, which all processes of a job get, are ignored.
+    """Limits a worker to one thread, and makes it ignore the signals that stop a job.
 
-    The process that started a worker ends it, by its own end at the latest.
+    The parent process ends its workers, at the latest when it ends itself.
     """
     cv2.setNumThreads(0)
     torch.set_num_threads(1)

@@ -18,10 +18,10 @@ from dpt.types import DatasetInfo, Sample, Target
 class MixDataset(Dataset):
     """Draws from several data sets by weight.
 
-    Training: an epoch has ``length`` places, of which each set has its share, exact to one place.
-    A set fills its places from a permutation of its samples that continues from epoch to epoch, so
-    that each sample is used once before any is used again. Which sample fills a place depends on
-    the epoch and the place only.
+    Training: an epoch has ``length`` samples, and each set contributes its share, rounded to a
+    whole number. The random order of a set continues from epoch to epoch, so that each of its
+    samples is used once before any is used again. The sample at a position of an epoch depends on
+    the epoch and the position only.
 
     Other splits: the sets one after the other, each sample once, without weights.
 
@@ -68,7 +68,7 @@ class MixDataset(Dataset):
         self._sizes = self._counts = [len(dataset) for dataset in self.sets]
         if self.is_training:
             shares = {name: float(weights.get(name, 1.0)) for name in sets}
-            self._counts = _share_out(shares, sum(self._sizes) if length is None else length)
+            self._counts = _apportion(shares, sum(self._sizes) if length is None else length)
         self._ends = list(accumulate(self._counts))
         self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})
         with_ids = {n: d for n, d in by_name.items() if "class_id" in d.info.targets}
@@ -90,7 +90,7 @@ class MixDataset(Dataset):
         return sample
 
     def locate(self, epoch: int, index: int) -> tuple[int, int, int]:
-        """A place of an epoch as (number of the set, earlier passes through it, index in it)."""
+        """(Number of the set, completed passes through it, index in it) of a position."""
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
         number = bisect_right(self._ends, index)
@@ -109,10 +109,10 @@ class MixDataset(Dataset):
         order[np.argsort(owners, kind="stable")] = np.arange(len(self))
         return order
 
-    def each_once(self) -> MixDataset:
+    def without_repeats(self) -> MixDataset:
         once = copy(self)
         once.is_training = once.changes_every_epoch = False
-        once.sets = [dataset.each_once() for dataset in self.sets]
+        once.sets = [dataset.without_repeats() for dataset in self.sets]
         once._sizes = once._counts = [len(dataset) for dataset in once.sets]
         once._ends = list(accumulate(once._counts))
         return once
@@ -150,7 +150,7 @@ class MixDataset(Dataset):
         return self._orders[key]
 
 
-def _share_out(weights: Mapping[str, float], total: int) -> list[int]:
+def _apportion(weights: Mapping[str, float], total: int) -> list[int]:
     """Whole numbers in the ratio of the weights that sum to ``total`` (largest remainders)."""
     if not all(math.isfinite(w) and w > 0 for w in weights.values()):
         raise DataError(f"data.weights={dict(weights)}: must be above 0; leave out other sets")
@@ -172,8 +172,8 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     things = {name: info.things for name, info in infos.items() if info.things}
     if len(set(things.values())) > 1:
         raise DataError(
-            f"data.sets {', '.join(things)} differ in the classes whose objects are told apart: "
-            "give data.things of each the same classes"
+            f"data.sets {', '.join(things)} differ in the classes that are things: give "
+            "data.things of each the same classes"
         )
     return DatasetInfo(
         targets=targets,

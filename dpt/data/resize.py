@@ -20,8 +20,8 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
         rule: ``bilinear`` and ``cubic`` (2×2 and 4×4 neighbours, also when shrinking, as MiDaS
             does); ``bilinear_antialias`` and ``cubic_antialias`` (when shrinking, of kernels that
             grow with the factor: Pillow, timm, transformers); ``area`` averages when shrinking and
-            is bilinear otherwise; ``train`` averages by the whole factor, where it divides the
-            sides, and is bilinear for the rest.
+            is bilinear otherwise; ``train`` is ``area`` for factors of 2 and more (by the whole
+            factor and then bilinear, if it divides both sides) and bilinear otherwise.
     """
     height, width = image.shape[:2]
     method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR

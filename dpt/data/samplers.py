@@ -55,7 +55,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
 def nearby_permutation(
     sizes: Sequence[int], *, window: int, random: np.random.Generator
 ) -> np.ndarray:
-    """A random order of the samples of shards, int (sum(sizes),), that reads from few at a time.
+    """A random order of the samples of shards, int (sum(sizes),), with few shards in use at once.
 
     Shards are shuffled. Each sample of the shard at place p gets a random key in p ± window/2 (cut
     at both ends); samples are sorted by key. At most ``window`` + 1 shards (``window`` is at least

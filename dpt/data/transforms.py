@@ -42,12 +42,12 @@ class TrainTransform:
         rotate: largest angle, in degrees, to either side.
         color: strength in 0..1 of changes of brightness, contrast, saturation and hue, made with
             probability 0.8; see :func:`change_colors`.
-        gamma: probability of a power of 0.5 to 2.5 of all values, mostly darker.
+        gamma: probability of a gamma correction, exponent 0.5 to 2.5, mostly darker.
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
-        strong: strength in 0..1 of a change of images without labels, see
-            :func:`strongly_changed`; ``weak`` has their own colours. Images with labels get a
-            ``part`` to paste on them, see :func:`part_to_paste`. 0 for none.
+        strong: strength in 0..1 of :func:`strongly_changed` for images without labels; ``weak``
+            holds the image with its own colours. Images with labels get ``part``, the mask of
+            pixels to paste on images without labels, see :func:`part_to_paste`. 0: neither.
         views: number of random views of at least a quarter of the photo, see :func:`random_view`.
         crops: number of random views of at most a quarter (DINO's local crops).
         crop_size: [h, w] of the crops; None is half of ``image_size``.
@@ -216,9 +216,9 @@ def change_colors(
 
 
 def strongly_changed(image: np.ndarray, random: np.random.Generator, strength: float) -> np.ndarray:
-    """A copy, uint8 RGB (H, W, 3), of other colours, grey with probability 0.2, blurred with 0.5.
+    """A recoloured copy, uint8 RGB (H, W, 3), sometimes grey or blurred.
 
-    These are the strong views of FixMatch for pixels (Yang et al. 2023, UniMatch, section 3.1).
+    Strong views of UniMatch (Yang et al. 2023, section 3.1): at strength 1, 20 % grey, 50 % blur.
     """
     colors = draw_colors(random, 1.25 * strength)  # factors of 0.5 to 1.5
     if random.random() < 0.2 * strength:
@@ -253,11 +253,11 @@ def part_to_paste(sample: Sample, random: np.random.Generator) -> np.ndarray:
 def random_view(
     image: np.ndarray, random: np.random.Generator, size: tuple[int, int], area: Sequence[float]
 ) -> np.ndarray:
-    """A random rectangle of a photo, resized to ``size``, half of the time mirrored, strongly
-    changed and in a tenth solarised, uint8 RGB (h, w, 3), similar to SimCLR (Chen et al. 2020,
-    appendix A) and DINO. ``area`` is the (smallest, largest) share of the photo; the aspect ratio
-    is that of ``size`` times 3/4 to 4/3, as far as the photo allows.
-    """
+    """A random crop of a photo, resized to ``size``: uint8 RGB (h, w, 3).
+
+    Similar to SimCLR (Chen et al. 2020, appendix A) and DINO: mirrored with probability 0.5, then
+    :func:`strongly_changed`, solarised with probability 0.1. ``area`` is the range of the crop's
+    share of the photo; its aspect ratio is that of ``size`` times 3/4 to 4/3, as far as it fits."""
     height, width = image.shape[:2]
     pixels = random.uniform(area[0], area[1]) * height * width
     ratio = size[0] / size[1] * np.exp(random.uniform(-1, 1) * np.log(4 / 3))

@@ -67,7 +67,7 @@ def examine(
 ) -> tuple[list[Finding], list[Scan]]:
     """The findings of all checks of the splits, errors first, and the splits that could be read.
 
-    With ``limit``, so many samples of each split are read, evenly spaced.
+    With ``limit``, only that many samples of each split are read, evenly spaced.
     """
     settings = build.loader_settings(data)
     # unpaired files are findings, and must not stop the others from being read
@@ -77,7 +77,7 @@ def examine(
     scans: list[Scan] = []
     for split in splits:
         try:
-            dataset = build.make_dataset({**lenient_data, **proposed}, split).each_once()
+            dataset = build.make_dataset({**lenient_data, **proposed}, split).without_repeats()
         except DataError as error:
             findings.append(Finding("error", "no_split", split, str(error)))
             continue

@@ -16,8 +16,8 @@ from dpt.data_check.registration import (
     MANY_IMAGES,
     MAP_KINDS,
     MapKind,
-    Move,
-    find_move,
+    Misalignment,
+    find_misalignment,
     fit_table,
 )
 from dpt.data_check.scan import Finding, Record, Scan, Severity
@@ -148,7 +148,7 @@ def unusual_photos(scan: Scan) -> Iterator[Finding]:
 def registration(scan: Scan) -> Iterator[Finding]:
     """Maps whose edges fit another photo, or another place of their own photo, better."""
     for kind in MAP_KINDS:
-        move = find_move(record.edge_scores.get(kind) for record in scan.records)
+        move = find_misalignment(record.edge_scores.get(kind) for record in scan.records)
         wrong = list(_pairing(scan, kind, move))
         yield from wrong
         if move and not any(finding.code == f"{kind}_unpaired" for finding in wrong):
@@ -164,7 +164,7 @@ def registration(scan: Scan) -> Iterator[Finding]:
             yield scan.finding("warning", f"{kind}_misregistered", message, remedy, records, ())
 
 
-def _pairing(scan: Scan, kind: MapKind, move: Move | None) -> Iterator[Finding]:
+def _pairing(scan: Scan, kind: MapKind, move: Misalignment | None) -> Iterator[Finding]:
     """Findings if all or some maps, after ``move``, fit another photo better than their own."""
     # by name, since a mix of data sets repeats samples
     found = {r.name: (r, photo.size) for r, photo in scan.photos if kind in r.edges}
@@ -411,7 +411,7 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
     if not any(finding.remedy == _MORE_BITS for finding in unit(scan)):
         yield from scan.affected(coarse, "depth_8bit", what, _MORE_BITS, "warning")
     what = "depth maps hold the largest value of the files' type as a valid depth"
-    last = [(record, depth.has_last) for record, depth in scan.maps]
+    last = [(record, depth.has_type_maximum) for record, depth in scan.maps]
     remedy = "if it means 'not measured', add it to data.invalid_depth, as in [0,65535]"
     yield from scan.affected(last, "depth_undeclared", what, remedy, "warning")
     measured = sum(depth.measured for _, depth in scan.maps)

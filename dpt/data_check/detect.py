@@ -22,11 +22,11 @@ from dpt.files import few, files_below, parse_json, printable, read_bytes, read_
 from dpt.types import IGNORE_INDEX
 
 MAX_FILES = 500_000
-_VALUES = 256  # most ids or colours in masks
-_MAPS = 48  # depth maps that are read to find the unit
+_VALUES = 256  # largest number of ids or colours in masks
+_MAPS = 48  # number of depth maps from which the unit is derived
 _RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
-_ROOM = 10.0  # metres: depth cameras see no farther
-_MOST_HELD = 0.4  # share of the photos that validation takes
+_ROOM = 10.0  # metres: the range of depth cameras
+_MOST_HELD = 0.4  # largest share of the photos that is used for validation
 _SPARSE = 0.3  # share of measured pixels: laser scanners measure fewer
 _SUFFIXES = {*io.IMAGE_SUFFIXES, *io.DEPTH_SUFFIXES}
 _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
@@ -42,7 +42,7 @@ _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes
 
 
 @dataclass
-class Found:
+class Detected:
     """What a folder holds.
 
     ``rows`` holds the split, image, labels and depth of each sample of ``data=folder``; ``photo``
@@ -58,7 +58,7 @@ class Found:
     weights: list[float] | None = None  # of the classes, for the loss
 
 
-def detect(root: Path, given: Mapping[str, Any]) -> Found:
+def detect(root: Path, given: Mapping[str, Any]) -> Detected:
     """Finds out what the folder holds.
 
     ``given`` are keys of ``data`` that are set already.
@@ -88,7 +88,7 @@ def detect(root: Path, given: Mapping[str, Any]) -> Found:
     files = {kind: [root / row[kind] for row in rows if row.get(kind)] for kind in kinds}
     task = "joint" if len(kinds) == 2 else "segmentation" if "labels" in kinds else "depth"
     photo = rows[0]["image"] if rows else ""
-    found = Found(task, "folder", photo, {kind: kind for kind in kinds}, unread, rows=rows)
+    found = Detected(task, "folder", photo, {kind: kind for kind in kinds}, unread, rows=rows)
     if bare := sum(not (row.get("labels") or row.get("depth")) for row in every):
         found.notes.append(f"not used: {plural(bare, 'photo')} without labels "
                            "(data.unlabelled=DIR trains on those of a folder)")  # fmt: skip
@@ -130,8 +130,8 @@ def _kind(words: Sequence[str]) -> str:
 
 
 def _split_word(path: str) -> tuple[str, str]:
-    """The split that the last such word of a path names, and the word with its digits, as in
-    ``train2017``; "" and "" without one."""
+    """The split that the last matching word of a path names, and that word, such as ``train2017``;
+    two empty strings if no word matches."""
     for word in reversed(re.split(r"[-_. /]+", path)):
         if split := _SPLITS.get(word.rstrip("0123456789").lower()):
             return split, word
@@ -139,11 +139,11 @@ def _split_word(path: str) -> tuple[str, str]:
 
 
 def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, str]:
-    """The kind and the split of a file, "" where no name tells, and what the files of a sample
-    share: the path without words for kinds and splits.
+    """The kind and the split of a file ("" if no name contains them), and the key of its sample:
+    the path without words for kinds and splits.
 
-    The name of a file tells its kind before the names of its folders do, unless other folders are
-    of that kind.
+    The kind in the file's name takes precedence over that in its folders' names, unless other
+    folders are of that kind.
     """
     *folders, stem = os.path.splitext(path)[0].split("/")
     kind = split = ""
@@ -235,10 +235,10 @@ def _from_table(root: Path, paths: Sequence[str], unread: list[str]) -> list[dic
 def _listed(
     root: Path, paths: Sequence[str], rows: list[dict[str, str]]
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Text files that name the photos of train and val, and the rows that they name, with splits.
+    """Text files that list the photos of train and val, and the rows that they list, with splits.
 
-    A line begins with a photo's path or its name, with or without suffix. Where folders, the names
-    of all photos or a table tell the splits, or no folder holds such lists, there are no lists.
+    A line begins with a photo's path or its name, with or without suffix. Returns no lists if
+    folders, a table or the names of all photos define the splits, or if there are no such files.
     """
     if any(row["split"] for row in rows):
         return [], rows
@@ -268,7 +268,7 @@ def _listed(
     return readings[0] if readings else ([], rows)
 
 
-def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Found:
+def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Detected:
     try:
         names = [str(row["file_name"]) for row in content["images"]]
         kind = "panoptic" if "segments_info" in content["annotations"][0] else "instance"
@@ -285,7 +285,7 @@ def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Found:
     others = {word for split, word in map(_split_word, paths) if split == "val" and tag}
     whole_word = rf"(?<![^-_. /]){tag}(?![^-_. /])"
     val = next((word for word in sorted(others) if re.sub(whole_word, word, path) in paths), "")
-    found = Found(kind, "coco", near[0], {"images": images, "annotations": path})
+    found = Detected(kind, "coco", near[0], {"images": images, "annotations": path})
     found.notes.append(f"objects: {path}, in COCO's {kind} format")
     if val:
         found.settings = {k: re.sub(whole_word, "%split", v) for k, v in found.settings.items()}
@@ -295,7 +295,7 @@ def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Found:
     return found
 
 
-def _hold_out(root: Path, photos: Sequence[str], found: Found) -> None:
+def _hold_out(root: Path, photos: Sequence[str], found: Detected) -> None:
     """Settings that hold out a tenth of the photos, or about a tenth of the groups of names."""
     if len(photos) < 2:
         count = plural(len(photos), "photo")
@@ -356,7 +356,7 @@ def _names(root: Path, paths: Sequence[str]) -> tuple[str, list[tuple[Any, str, 
 
 
 def _masks(paths: Sequence[Path], names: tuple[str, list[tuple[Any, str, Any]], Any],
-           given: Mapping[str, Any], found: Found) -> list[int]:  # fmt: skip
+           given: Mapping[str, Any], found: Detected) -> list[int]:  # fmt: skip
     """Adds the settings of masks, from all their values; returns the pixels of each class."""
     values, (file, rows, ignored) = Values(), names
     for path in paths:
@@ -430,7 +430,7 @@ def _look_interpolated(values: Values) -> bool:
     return abs(first[0] - second[0]) > 100 and pixels + others > 0.9 * values.total()
 
 
-def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Found) -> None:
+def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> None:
     """Adds the settings of depth maps: unit, invalid values and range."""
     places = np.linspace(0, len(paths) - 1, min(len(paths), _MAPS)).astype(int)
     raws = [io.read_raw_depth(paths[i], key=given.get("depth_key")) for i in places]

@@ -12,9 +12,9 @@ import numpy as np
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.types import IGNORE_INDEX
 
-_QUANTILE_PIXELS = 20_000  # quantiles are taken from about so many pixels
+_QUANTILE_PIXELS = 20_000  # approximate number of pixels from which quantiles are computed
 _FEW_TRIPLES = 200  # with fewer, the check is skipped
-_LINES = 1024  # of larger maps, about so many rows and columns are enough
+_LINES = 1024  # approximate number of rows and columns that are used of larger maps
 _FARTHER = 1.1  # ratio of typical depths
 _ORDERED = 0.75  # share of ordered triples in interpolated masks; by chance a third
 
@@ -55,9 +55,9 @@ class Depth:
     is_constant: bool  # whether at least 100 pixels are valid and all have one depth
     dtype: np.dtype  # of the file; of the map in memory if the file is unknown
     measured: float  # share of measured pixels
-    raw: tuple[float, ...]  # 50 % and 99 % of the measured values in the file's unit *
+    raw: tuple[float, ...]  # 50 % and 99 % quantiles of measured values in the file's unit *
     beyond: float  # share of the measured pixels that lie beyond max_depth *
-    has_last: bool  # whether a valid pixel has the largest value of the file's integer type
+    has_type_maximum: bool  # whether a valid pixel has the largest value of the file's integer type
     grows_down: bool  # whether the lower half is typically farther than the upper half
     # * without the largest value of the file's integer type
 
@@ -112,7 +112,7 @@ def measure_depth(
 ) -> Depth:
     """Measures a depth map, float32 (H, W), metres, with ``valid``, bool (H, W).
 
-    ``raw`` are the values in the file, which ``rule`` made metres of; None to judge the metres.
+    ``raw`` are the file's values, before ``rule`` converted them; None: the metres are measured.
     """
     metres, limit = depth[valid], np.inf
     measured, values = metres, depth
@@ -132,7 +132,7 @@ def measure_depth(
         measured=measured.size / values.size,
         raw=_quantiles(levels, (0.5, 0.99)),
         beyond=float((levels > limit).mean()) if levels.size else 0.0,
-        has_last=not is_constant and last <= limit and bool((measured == last).any()),
+        has_type_maximum=not is_constant and last <= limit and bool((measured == last).any()),
         grows_down=lower > _FARTHER * upper > 0,
     )
 

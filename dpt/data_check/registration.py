@@ -36,7 +36,7 @@ _CELLS = (96, 128)  # rows and columns of the maps that are compared between sam
 
 
 @dataclass(frozen=True)
-class Move:
+class Misalignment:
     """What registers labels with their photos: scaling about the centre, then moving."""
 
     scale: float
@@ -83,7 +83,7 @@ def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.stack(scores)
 
 
-def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
+def find_misalignment(scores: Iterable[np.ndarray | None]) -> Misalignment | None:
     """The move that many images agree on; None if the place in the files is (nearly) the best."""
     found = [array for array in scores if array is not None]
     shapes = Counter(array.shape for array in found)  # small photos have a shorter reach
@@ -102,7 +102,9 @@ def find_move(scores: Iterable[np.ndarray | None]) -> Move | None:
     is_clear = mean[best] >= _CLEARLY * mean[unmoved] and agreeing >= AGREEING
     if not is_clear or at_border < _SMALL_MOVE:
         return None
-    return Move(scale, dx / side, dy / side, float(mean[best]), float(mean[unmoved]), len(stacked))
+    return Misalignment(
+        scale, dx / side, dy / side, float(mean[best]), float(mean[unmoved]), len(stacked)
+    )
 
 
 def edge_densities(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -117,8 +119,8 @@ def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
     """How well the edges of each map fit those of each photo, (N, h, w) with N > 2.
 
     Returns:
-        float32 (N, N): the correlation of map i with photo j, of what is not common to all, minus
-        its mean over the photos of the other samples, in units of their standard deviation.
+        float32 (N, N): the correlation of map i and photo j, both minus their mean over samples, as
+        a z-score: relative to mean and standard deviation over the photos of other samples.
     """
     centred = (each - each.mean(axis=0, dtype=np.float32) for each in (photos, maps))
     photos, maps = (each.reshape(len(each), -1) for each in centred)

@@ -19,8 +19,8 @@ from dpt.files import printable
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX, Sample
 
-ALIGNED = 32  # samples of a split, evenly spread, that registration is judged by
-COMPARED = 1024  # samples at most whose maps are compared with the photos of the others
+ALIGNED = 32  # samples of a split, evenly spaced, from which registration is estimated
+COMPARED = 1024  # largest number of samples whose maps are compared with other samples' photos
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -161,8 +161,8 @@ def record_of(
     aligned: Container[int] = (),
     compared: Container[int] = (),
 ) -> Record:
-    """The record of a sample; reading it never fails. ``complete`` measures the photo too, not
-    only labels and depth; of the samples in ``aligned`` and ``compared``, registration too."""
+    """The record of a sample; never raises. ``complete`` also measures the photo and, if ``index``
+    is in ``aligned`` or ``compared``, the registration of labels and depth."""
     reading = read(dataset, index)
     sample = reading.sample
     name = shorten(dataset, sample.get("name", f"sample {index}"))

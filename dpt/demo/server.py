@@ -83,13 +83,13 @@ class Demo:
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
             return {
-                "image": _address(image),
+                "image": _picture_uri(image),
                 "note": note(prediction),
                 "outputs": [
                     {
                         "name": name,
-                        "picture": _address(paint(name, prediction, image, Style())),
-                        "legend": _address(explain(name, prediction, Style(), width=500)),
+                        "picture": _picture_uri(paint(name, prediction, image, Style())),
+                        "legend": _picture_uri(explain(name, prediction, Style(), width=500)),
                     }
                     for name, spec in self.outputs.items()
                     if spec.dense
@@ -116,7 +116,7 @@ def note(prediction: Prediction) -> str:
     return "\n".join(lines)
 
 
-def _address(picture: np.ndarray) -> str:
+def _picture_uri(picture: np.ndarray) -> str:
     return data_uri(shrink(picture, VIEW_WIDTH)) if picture.size else ""  # there may be no legend
 
 
@@ -146,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
         if name != self.host.lower() and address_of(name) is None:
             raise RefusedError(403, "unknown name: open the page by its address, or give --host")
         if urlsplit(self.headers.get("Origin", f"//{host}")).netloc != host:
-            raise RefusedError(403, "another site's page asks for this")
+            raise RefusedError(403, "requests from pages of other sites are refused")
 
     def _respond(self, address: str, query: dict[str, str]) -> Any:
         """The answer: bytes, or data for JSON."""

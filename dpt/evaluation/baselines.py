@@ -37,8 +37,8 @@ def trivial_scores(
 
     ``constant`` predicts one value for every pixel and ``per position`` one value for each position
     of the image, see :meth:`Objective.baselines`. ``nearest photo`` predicts the labels of the
-    training photo that is most similar by a thumbnail. Image-level tasks have no positions, tasks
-    without labels no predictors. Each sample is read once; those that cannot be read are left out.
+    training photo with the most similar thumbnail. Image-level tasks have no ``per position``;
+    tasks without labels have no baselines. Samples are read once; unreadable ones are left out.
 
     Args:
         objectives: they are not changed.

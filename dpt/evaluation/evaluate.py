@@ -53,7 +53,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
     L.seed_everything(validate(build.Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
-    dataset = build.make_dataset(cfg["data"], cfg["split"]).each_once()
+    dataset = build.make_dataset(cfg["data"], cfg["split"]).without_repeats()
     if blocks := validate(str | None, cfg["blocks"], "blocks"):  # a mistake fails before scoring
         blocks_of([dataset.name(index) for index in range(len(dataset))], blocks)
     run = _score_checkpoint if cfg["checkpoint"] else _score_files
@@ -130,7 +130,7 @@ class Evaluation(L.LightningModule):
         for images, positions in same_size_groups(batch):
             outputs, labels = self(images), take(batch, positions)
             for objective in self.objectives.values():
-                outputs = objective.complete(self.model.heads, outputs, labels)
+                outputs = objective.add_outputs(self.model.heads, outputs, labels)
             self.scorer.add(outputs, labels, images)
             groups.append((outputs, labels))
         return {"groups": groups}  # for the pictures

@@ -37,10 +37,10 @@ SUFFIXES: dict[Target, tuple[str, ...]] = {
 def read_manifest(
     folder: Path,
 ) -> tuple[dict[Path, tuple[float, float]], PredictionKind | None, dict[Path, Path]]:
-    """The notes of ``dpt predict`` on the files it wrote; nothing for other folders.
+    """The records of ``dpt predict`` about the files it wrote; empty for other folders.
 
-    They are scale and offset of PNG files (depth = value · scale + offset), the kind of the depth,
-    and the image that each file was predicted from.
+    Returns scale and offset of PNG files (depth = value · scale + offset), the kind of the depth,
+    and the image from which each file was predicted.
     """
     coding: dict[Path, tuple[float, float]] = {}
     sources: dict[Path, Path] = {}

@@ -44,7 +44,7 @@ def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
     try:
         found = [re.search(".*/" if rule == "folder" else rule, name) for name in names]
     except re.error as error:
-        raise ValueError(f"blocks={rule}: is no regular expression: {error}") from None
+        raise ValueError(f"blocks={rule}: is not a regular expression: {error}") from None
     if not any(found):
         raise ValueError(f"blocks={rule}: matches no image's name, such as {names[0]}")
     keys = [match[0] if match else name for match, name in zip(found, names, strict=True)]

@@ -1,6 +1,6 @@
 """Writing a model to a file, and comparing the file with the model before it is kept.
 
-The file holds the inference form: BatchNorm fused, no auxiliary heads, nothing of autograd.
+The file holds the model for inference: BatchNorm is fused, auxiliary heads are removed.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def inspection_sheet(
         uint8 (H', W', 3) RGB.
 
     Raises:
-        ValueError: there is no such patch, the encoder has no attention maps, or an output is NaN
-            or infinite.
+        ValueError: ``patch`` is outside the grid, or given for an encoder without attention maps,
+            or an output is NaN or infinite.
     """
     device, photo = next(model.parameters()).device, as_rgb(image)
     predictor = Predictor(model, device=device)

@@ -18,8 +18,8 @@ from dpt.nn import DPT
 def token_pca(model: DPT, images: Tensor) -> list[np.ndarray]:
     """First three principal components of the patch tokens as RGB: (B, h, w, 3) of each level.
 
-    They are those of all images together. A component's largest loading is positive. Each is scaled
-    from its 2 % and 98 % quantiles to 0..1 and clipped.
+    The components are computed over all images together, with a positive largest loading. Each is
+    scaled from its 2 % and 98 % quantiles to 0..1 and clipped.
     """
     return [components(patches) for patches in patch_tokens(model, images)]
 

@@ -17,20 +17,20 @@ def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
     """Symmetric cross-entropy of matching pairs (Radford et al. 2021, section 2.3, figure 3).
 
     The pairs of all processes are negatives of one another, except pairs of one group (with equal
-    texts), which are left out of each other's softmax. Gradients flow to all of them. The mean of
-    the losses of equally many pairs in each process is the loss of one process with all pairs.
+    texts), which are left out of each other's softmax. Gradients flow to all processes. With equal
+    B, the mean of the losses over processes is the loss of one process with all pairs.
 
     Args:
         images: float (B, E) of unit length.
         texts: float (B, E) of unit length, times the inverse temperature.
         groups: int64 (B,), equal for pairs with equal texts, in all processes; negative for pairs
-            without a text, which are left out, though B still divides.
+            without a text, which are left out of the sum; the divisor is still B.
 
     Raises:
         ValueError: there is one image only.
     """
     images, texts = at_least_float32(images), at_least_float32(texts)
-    own, all_groups = gathered(groups)
+    own, all_groups = gather_rows(groups)
     if len(all_groups) == 1:
         raise ValueError(ALONE)
     excluded = (groups[:, None] == all_groups).scatter(1, own[:, None], False) | (all_groups < 0)
@@ -38,7 +38,7 @@ def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
     total = images.new_zeros(())
     with torch.autocast(images.device.type, enabled=False):  # logits of 100 are coarse in bfloat16
         for queries, keys in ((images, texts), (texts, images)):
-            logits = (queries @ gathered(keys)[1].mT).masked_fill(excluded, -torch.inf)[known]
+            logits = (queries @ gather_rows(keys)[1].mT).masked_fill(excluded, -torch.inf)[known]
             total = total + F.cross_entropy(logits, own[known], reduction="sum")
     return total / (2 * len(images))
 
@@ -56,7 +56,7 @@ def nt_xent(projections: Tensor, *, temperature: float) -> Tensor:
     """
     with torch.autocast(projections.device.type, enabled=False):
         views = F.normalize(at_least_float32(projections), dim=-1).flatten(0, 1)
-        own, everything = gathered(views)
+        own, everything = gather_rows(views)
         if len(everything) == (count := projections.shape[1]):
             raise ValueError(ALONE)
         rows, columns = own[:, None], torch.arange(len(everything), device=own.device)
@@ -85,7 +85,7 @@ def dino_loss(
     with torch.autocast(student.device.type, enabled=False):
         logs = (at_least_float32(student) / temperature).log_softmax(-1)
         scores = at_least_float32(teacher).flatten(0, 1) / teacher_temperature
-        own, everything = gathered(scores)
+        own, everything = gather_rows(scores)
         if len(everything) == teacher.shape[1]:
             raise ValueError(ALONE)
         targets = sinkhorn_knopp(everything)[own].unflatten(0, teacher.shape[:2])
@@ -103,9 +103,9 @@ def sinkhorn_knopp(scores: Tensor) -> Tensor:
     return scores.exp()
 
 
-def gathered(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of ``rows`` among those of all processes, and those, through which gradients flow;
-    each process has equally many."""
+def gather_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices of ``rows`` in the result, int64 (B,), and the rows of all processes, with gradients.
+    Every process must pass the same number of rows."""
     places = torch.arange(len(rows), device=rows.device)
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return places, rows

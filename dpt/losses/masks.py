@@ -75,7 +75,7 @@ class SetLoss(nn.Module):
         Args:
             masks: logits (B, L, Q, h, w) of L layers.
             classes: logits (B, L, Q, K + 1), "no object" last.
-            truth: the segments of each image; one of which no pixel is known teaches nothing.
+            truth: the segments of each image; images without a known pixel are left out.
             pixels: class logits of pixels (B, K, h, w), None where the head has none.
             labels: their class ids, (B, H, W).
 
@@ -138,9 +138,9 @@ class SetLoss(nn.Module):
                 (F.softplus(-predicted) * share) @ true.T
                 + (F.softplus(predicted) * share) @ (1 - true).T
             )
-            chance = predicted.sigmoid() * known
-            total = chance.sum(1)[:, None] + (true * known).sum(1)
-            cost = cost + self.dice_weight * (1 - (2 * chance @ true.T + 1) / (total + 1))
+            probability = predicted.sigmoid() * known
+            total = probability.sum(1)[:, None] + (true * known).sum(1)
+            cost = cost + self.dice_weight * (1 - (2 * probability @ true.T + 1) / (total + 1))
             largest = torch.finfo(cost.dtype).max
             cost = cost.nan_to_num(largest, largest, largest)  # of queries that have diverged
             rows, columns = linear_sum_assignment(cost.cpu())
@@ -168,8 +168,8 @@ class SetLoss(nn.Module):
         logits, known = sample(predicted, points)[:, 0], (unknown == 0).to(masks)
         entropy = F.binary_cross_entropy_with_logits(logits, true, reduction="none")
         entropy = (entropy * known).sum(1) / known.sum(1).clamp(min=1)
-        chance, true = logits.sigmoid() * known, true * known
-        dice = 1 - (2 * (chance * true).sum(1) + 1) / (chance.sum(1) + true.sum(1) + 1)
+        probability, true = logits.sigmoid() * known, true * known
+        dice = 1 - (2 * (probability * true).sum(1) + 1) / (probability.sum(1) + true.sum(1) + 1)
         return entropy.sum() / total, dice.sum() / total
 
     def _count(self, masks: Tensor) -> int:

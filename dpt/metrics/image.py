@@ -104,7 +104,7 @@ class RetrievalMetrics(SumMetric):
         """Adds pairs.
 
         Args:
-            images, texts: float (B, E), of any length.
+            images, texts: float (B, E), of any norm.
             groups: int64 (B,), equal for equal texts.
         """
         room = _MAX_PAIRS - sum(map(len, self.groups))

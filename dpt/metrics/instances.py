@@ -24,7 +24,7 @@ class InstanceMetrics(SumMetric):
         class_names: K names for the ``ap/<name>`` scores.
     """
 
-    hits: Tensor
+    true_positives: Tensor
     found: Tensor
     truths: Tensor
 
@@ -32,7 +32,7 @@ class InstanceMetrics(SumMetric):
         super().__init__()
         self.class_names = tuple(class_names)
         shape = (len(class_names), len(THRESHOLDS), BINS + 1)
-        self.add_count("hits", *shape)
+        self.add_count("true_positives", *shape)
         self.add_count("found", *shape)
         self.add_count("truths", len(class_names))
 
@@ -63,7 +63,7 @@ class InstanceMetrics(SumMetric):
         bins = (scores * BINS).round().long().clamp(0, BINS).cpu().numpy()
         ids, true_ids = classes[order].cpu().numpy(), true_classes.cpu().numpy()
         ignored = crowd.cpu().numpy()
-        hits, found = np.zeros((2, *self.hits.shape), np.int64)
+        true_positives, found = np.zeros((2, *self.true_positives.shape), np.int64)
         for c in np.union1d(ids, true_ids):
             rows, columns = np.flatnonzero(ids == c), np.flatnonzero(true_ids == c)
             for t, threshold in enumerate(THRESHOLDS):
@@ -71,9 +71,9 @@ class InstanceMetrics(SumMetric):
                 for row, match in zip(rows, matches, strict=True):
                     if match < 0 or not ignored[columns[match]]:
                         found[c, t, bins[row]] += 1
-                        hits[c, t, bins[row]] += match >= 0
-        device = self.hits.device
-        self.hits = self.hits + torch.from_numpy(hits).to(device)
+                        true_positives[c, t, bins[row]] += match >= 0
+        device = self.true_positives.device
+        self.true_positives = self.true_positives + torch.from_numpy(true_positives).to(device)
         self.found = self.found + torch.from_numpy(found).to(device)
         counted = true_classes[~crowd].to(device)
         self.truths = self.truths + torch.bincount(counted, minlength=len(self.class_names))
@@ -81,13 +81,15 @@ class InstanceMetrics(SumMetric):
     def compute(self) -> dict[str, Tensor]:
         """Scalars in 0..1, means over the classes that occur: ``ap``, ``ap50``, ``ap75``,
         ``recall`` (of up to 100 objects an image, mean over thresholds), and ``ap/<name>``."""
-        kind = sum_dtype(self.hits.device)
-        hits, found = (counts.flip(-1).cumsum(-1).to(kind) for counts in (self.hits, self.found))
+        kind = sum_dtype(self.true_positives.device)
+        true_positives, found = (
+            counts.flip(-1).cumsum(-1).to(kind) for counts in (self.true_positives, self.found)
+        )
         truths = torch.where(self.truths > 0, self.truths, torch.nan).to(kind)[:, None]
-        recall = hits / truths[..., None]
-        precision = hits / found.clamp(min=1)
+        recall = true_positives / truths[..., None]
+        precision = true_positives / found.clamp(min=1)
         precision = precision.flip(-1).cummax(-1).values.flip(-1)  # the best at this recall or more
-        wanted = RECALLS.to(hits).expand(*recall.shape[:2], -1).contiguous()
+        wanted = RECALLS.to(true_positives).expand(*recall.shape[:2], -1).contiguous()
         places = torch.searchsorted(recall.nan_to_num(-1).contiguous(), wanted - 1e-12)
         padded = torch.cat((precision, torch.zeros_like(precision[..., :1])), dim=-1)
         values = padded.gather(-1, places).mean(-1)

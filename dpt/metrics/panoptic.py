@@ -19,14 +19,14 @@ class PanopticMetrics(SumMetric):
     than half of it is unlabelled or in crowds of its class.
 
     Args:
-        things: for each class, whether its objects are told apart.
+        things: for each class, whether it is a thing; the others are stuff.
         class_names: K names for the ``pq/<name>`` scores; empty for the class ids.
     """
 
     iou: Tensor
-    hits: Tensor
-    false_alarms: Tensor
-    misses: Tensor
+    true_positives: Tensor
+    false_positives: Tensor
+    false_negatives: Tensor
 
     def __init__(self, things: Sequence[bool], class_names: Sequence[str] = ()) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class PanopticMetrics(SumMetric):
         if len(self.class_names) != len(things):
             raise ValueError(f"{len(self.class_names)} class_names for {len(things)} classes")
         self.add_sum("iou", len(things))
-        for name in ("hits", "false_alarms", "misses"):
+        for name in ("true_positives", "false_positives", "false_negatives"):
             self.add_count(name, len(things))
 
     def update(self, prediction: SegmentMap, truth: Segments) -> None:
@@ -54,12 +54,12 @@ class PanopticMetrics(SumMetric):
         classes = torch.cat([prediction.classes.new_zeros(1), prediction.classes])[rows]
         crowds = torch.bincount(rows[classes == truth.crowds], minlength=found)[1:]
         ignored = 2 * (known_areas - crowds) < areas
-        missed = prediction.classes[~matched.any(1) & ~ignored]
+        unmatched = prediction.classes[~matched.any(1) & ~ignored]
         classes = truth.classes.expand_as(matched)[matched]
         self.iou = self.iou.index_add(0, classes, iou[matched].to(self.iou.dtype))
-        self.hits = self.hits + self._count(classes)
-        self.false_alarms = self.false_alarms + self._count(missed)
-        self.misses = self.misses + self._count(truth.classes[~matched.any(0)])
+        self.true_positives = self.true_positives + self._count(classes)
+        self.false_positives = self.false_positives + self._count(unmatched)
+        self.false_negatives = self.false_negatives + self._count(truth.classes[~matched.any(0)])
 
     def _count(self, classes: Tensor) -> Tensor:
         return torch.bincount(classes, minlength=len(self.things))
@@ -70,12 +70,15 @@ class PanopticMetrics(SumMetric):
         ``pq``, ``sq`` and ``rq`` are means over the classes that occur, ``pq_things`` and
         ``pq_stuff`` over things and stuff among them; ``pq/<name>`` is that of a class.
         """
-        hits = self.hits.to(self.iou.dtype)
-        total = hits + (self.false_alarms + self.misses).to(hits.dtype) / 2
+        true_positives = self.true_positives.to(self.iou.dtype)
+        total = (
+            true_positives
+            + (self.false_positives + self.false_negatives).to(true_positives.dtype) / 2
+        )
         occurs = total > 0
         quality = torch.where(occurs, self.iou / total, torch.nan)
-        segmentation = torch.where(occurs, self.iou / hits.clamp(min=1), torch.nan)
-        recognition = torch.where(occurs, hits / total, torch.nan)
+        segmentation = torch.where(occurs, self.iou / true_positives.clamp(min=1), torch.nan)
+        recognition = torch.where(occurs, true_positives / total, torch.nan)
         things = torch.tensor(self.things, device=quality.device)
         return {
             "pq": quality.nanmean(),

@@ -44,12 +44,12 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def later_block(
-        self, index: int, tokens: Tensor, *, visible: Tensor | None, grid: tuple[int, int]
+        self, index: int, tokens: Tensor, *, attn_mask: Tensor | None, grid: tuple[int, int]
     ) -> Tensor:
         """Runs block ``index`` after the last level, from 0: (B, T, D) to (B, T, D).
 
         ``tokens`` are those of a head, then the P + g·g' of the last level, whose grid is (g, g').
-        ``visible``, bool (B, 1, T, T), is False where a token must not attend; None allows all.
+        ``attn_mask``, bool (B, 1, T, T), is False where a token must not attend; None allows all.
         """
         raise NotImplementedError
 

@@ -49,7 +49,7 @@ def _standardized_conv(kind: Standardization) -> Any:
 
 
 class HybridEmbed(nn.Module):
-    """ResNet-50 (three stages, weight-standardised) whose stride-16 map is embedded by a 1×1."""
+    """ResNet-50 (three weight-standardised stages), and a 1×1 convolution of its stride-16 map."""
 
     stage_channels = (256, 512)
 
@@ -79,10 +79,10 @@ class HybridEmbed(nn.Module):
 
     @torch.no_grad()
     def prepare_for_inference(self) -> None:
-        """Standardises the weights once and pads by constants, in place.
+        """Standardises the weights once and makes the padding constant, in place.
 
-        "Same" padding depends on a map's size, but maps of whole patches have even sides wherever
-        something strides by two, and there a kernel of k rows needs k - 2 rows of padding.
+        "Same" padding depends on a map's size. Sides of images are multiples of 16, so the input of
+        each layer of stride 2 has even sides, and a kernel of k rows needs k - 2 rows of padding.
         """
         for name, module in list(self.backbone.named_modules()):
             old: Any = module
@@ -259,7 +259,7 @@ class TimmConfig(EncoderConfig):
     Attributes:
         name: a timm model name, with or without a pretrained tag.
         out_indices: blocks (plain transformers) or stages (pyramids) whose outputs are returned;
-            ``auto`` takes the ends of the quarters, or the last four stages.
+            ``auto`` takes the last block of each quarter, or the last four stages.
         num_later_blocks: as of :class:`dpt.nn.ViTConfig`, in plain transformers only;
             ``out_indices=auto`` is then the block before them.
         drop_path: rate at the last block.
@@ -277,7 +277,7 @@ class TimmConfig(EncoderConfig):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Settings that are no fields: further arguments of the timm model."""
+        """Settings that are not fields of this class: further arguments of the timm model."""
         own = {f.name for f in fields(self)}
         return {k: v for k, v in vars(self).items() if k not in own}
 
@@ -335,13 +335,13 @@ class TimmEncoder(Encoder):
         self.pad_multiple = max(self.strides)
 
     def later_block(
-        self, index: int, tokens: Tensor, *, visible: Tensor | None, grid: tuple[int, int]
+        self, index: int, tokens: Tensor, *, attn_mask: Tensor | None, grid: tuple[int, int]
     ) -> Tensor:
         block = self.model.blocks[self.out_indices[-1] + 1 + index]
         if getattr(self.model, "rope", None) is None:
-            return block(tokens, attn_mask=visible)
+            return block(tokens, attn_mask=attn_mask)
         block.attn.num_prefix_tokens = tokens.shape[1] - grid[0] * grid[1]  # they have no position
-        return block(tokens, rope=self.model.rope.get_embed(shape=grid), attn_mask=visible)
+        return block(tokens, rope=self.model.rope.get_embed(shape=grid), attn_mask=attn_mask)
 
     def later_norm(self, tokens: Tensor) -> Tensor:
         return self.model.norm(tokens)
@@ -372,9 +372,9 @@ class TimmEncoder(Encoder):
                 raise
             height, width = images.shape[-2:]
             raise ValueError(
-                f"model.encoder.name={self.config.name}: its family takes one size, and no images "
-                f"of {height}x{width} ({reason(error)}): set model.encoder.img_size where timm has "
-                "it, or choose a ViT, Swin or ConvNeXt"
+                f"model.encoder.name={self.config.name}: this model accepts one image size, not "
+                f"{height}x{width} ({reason(error)}): set model.encoder.img_size if timm has it, "
+                "or choose a ViT, Swin or ConvNeXt"
             ) from error
 
     def _tokens(self, images: Tensor) -> Tokens:
@@ -414,8 +414,8 @@ def _attend_to_padded(block: Any, map_BhwD: Tensor) -> Tensor:
 
 
 def _create(name: str, arguments: dict[str, Any]) -> Any:
-    """The timm model, which takes any image size and drops no paths unless ``arguments`` say so,
-    where its family has options for that."""
+    """Creates the timm model: for any image size and without stochastic depth, if the model has
+    these options and ``arguments`` do not set them."""
     import timm
 
     # timm refuses what `arguments` gives a second time: no configuration fetches or reads weights

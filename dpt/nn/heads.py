@@ -112,7 +112,7 @@ class DepthHead(Head):
 class PanopticHeadConfig(QueryConfig):
     """Settings of a head that predicts a mask and a class for each query.
 
-    ``things`` tells for each class whether its objects are told apart; ``threshold`` and
+    ``things`` says for each class whether it is a thing; the others are stuff. ``threshold`` and
     ``overlap`` are those of :func:`dpt.segments.panoptic_segments`.
     """
 

@@ -24,7 +24,7 @@ M = TypeVar("M", bound=DPT)
 
 
 class Compiled:
-    """A function of images, under torch.compile if that works here and is faster (first call)."""
+    """A function of images; its first call decides whether the compiled form is used."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function

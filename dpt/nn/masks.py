@@ -172,17 +172,17 @@ class MaskHead(QueryHead):
         codes = sincos_2d(*grid, memory.shape[-1], like=memory)
         pixels = self.pixels(features.maps[-1])
         rows, columns = pixels.shape[-2:]
-        pixel_codes = sincos_2d(rows, columns, pixels.shape[1], like=pixels)
-        pixels = pixels + pixel_codes.mT.unflatten(1, (rows, columns))
+        pixel_pos = sincos_2d(rows, columns, pixels.shape[1], like=pixels)
+        pixels = pixels + pixel_pos.mT.unflatten(1, (rows, columns))
         logits = self.classify_pixels(features.maps[-1])
-        x, query_codes = self.decoder.start(memory)
+        x, query_pos = self.decoder.start(memory)
         found = [self._predict(x, pixels, logits)]
         for layer in self.decoder.layers:
-            visible = None
+            attn_mask = None
             if self.masked_attention:
-                visible = attended(found[-1][0], grid)
-                visible = (visible | ~visible.any(-1, keepdim=True))[:, None]
-            x = layer(x, memory, query_codes=query_codes, memory_codes=codes, visible=visible)
+                attn_mask = attended(found[-1][0], grid)
+                attn_mask = (attn_mask | ~attn_mask.any(-1, keepdim=True))[:, None]
+            x = layer(x, memory, query_pos=query_pos, memory_pos=codes, attn_mask=attn_mask)
             found.append(self._predict(x, pixels, logits))
         return found
 
@@ -247,11 +247,13 @@ class EoMTHead(QueryHead):
             is_masked = self.is_masked or self.masked_blocks()
         found: list[Prediction] = []
         for i, masked in enumerate(is_masked):
-            visible = None
+            attn_mask = None
             if masked:
                 found.append(self._predict(encoder.later_norm(tokens), grid))
-                visible = self._visible(found[-1][0], grid, tokens.shape[1], self.mask_shares[i])
-            tokens = encoder.later_block(i, tokens, visible=visible, grid=grid)
+                attn_mask = self._attn_mask(
+                    found[-1][0], grid, tokens.shape[1], self.mask_shares[i]
+                )
+            tokens = encoder.later_block(i, tokens, attn_mask=attn_mask, grid=grid)
         return [*found, self._predict(encoder.later_norm(tokens), grid)]
 
     def _predict(self, tokens: Tensor, grid: tuple[int, int]) -> Prediction:
@@ -261,15 +263,17 @@ class EoMTHead(QueryHead):
         masks = torch.einsum("bqd,bdhw->bqhw", self.mask_mlp(queries), pixels)
         return masks, self.classify(queries)
 
-    def _visible(self, masks: Tensor, grid: tuple[int, int], length: int, share: Tensor) -> Tensor:
+    def _attn_mask(
+        self, masks: Tensor, grid: tuple[int, int], length: int, share: Tensor
+    ) -> Tensor:
         """Whether each token attends to each other one, bool (B, 1, T, T)."""
         patches = attended(masks, grid)
         if self.training:
             free = torch.rand(patches.shape[:2], device=masks.device) >= share
             patches = patches | free[..., None]
-        visible = patches.new_ones(masks.shape[0], 1, length, length)
-        visible[:, 0, : patches.shape[1], length - patches.shape[2] :] = patches
-        return visible
+        attn_mask = patches.new_ones(masks.shape[0], 1, length, length)
+        attn_mask[:, 0, : patches.shape[1], length - patches.shape[2] :] = patches
+        return attn_mask
 
 
 class Doubling(nn.Module):

@@ -1,4 +1,4 @@
-"""Where a token is: sinusoidal codes, and resizing learned ones to another grid."""
+"""Position codes: sinusoidal ones, and interpolation of learned ones to another grid."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def resize_by_products(
 
 
 def interpolation_matrix(old: int, new: int, *, policy: ResizePolicy, like: Tensor) -> Tensor:
-    """Share of each of ``old`` cells in each of ``new`` ones, (new, old), as F.interpolate takes.
+    """Weights (new, old) by which ``F.interpolate`` computes ``new`` cells from ``old`` cells.
 
     The cubic kernel is Keys' (1981) with a = -0.75, or -0.5 where it is widened against aliasing.
     """

@@ -32,20 +32,20 @@ class CrossAttention(nn.Module):
         queries_BQD: Tensor,
         memory_BTM: Tensor,
         *,
-        query_codes: Tensor | float = 0.0,
-        memory_codes: Tensor | float = 0.0,
-        visible: Tensor | None = None,
+        query_pos: Tensor | float = 0.0,
+        memory_pos: Tensor | float = 0.0,
+        attn_mask: Tensor | None = None,
     ) -> Tensor:
         """(B, Q, D) and (B, T, M) to (B, Q, D).
 
         Position codes are added to the inputs of Q and K, not of V (Carion et al. 2020, section
-        A.4). ``visible``, bool (B, 1, Q, T), is False where a query must not attend; each query
+        A.4). ``attn_mask``, bool (B, 1, Q, T), is False where a query must not attend; each query
         needs at least one True.
         """
-        q = self._split(self.q(queries_BQD + query_codes))
-        k = self._split(self.k(memory_BTM + memory_codes))
+        q = self._split(self.q(queries_BQD + query_pos))
+        k = self._split(self.k(memory_BTM + memory_pos))
         v = self._split(self.v(memory_BTM))
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, tokens: Tensor) -> Tensor:
@@ -58,12 +58,12 @@ class CrossAttention(nn.Module):
         queries_BQD: Tensor,
         memory_BTM: Tensor,
         *,
-        query_codes: Tensor | float = 0.0,
-        memory_codes: Tensor | float = 0.0,
+        query_pos: Tensor | float = 0.0,
+        memory_pos: Tensor | float = 0.0,
     ) -> Tensor:
         """The attention weights of each head, (B, heads, Q, T), for visualisation."""
-        q = self._split(self.q(queries_BQD + query_codes))
-        k = self._split(self.k(memory_BTM + memory_codes))
+        q = self._split(self.q(queries_BQD + query_pos))
+        k = self._split(self.k(memory_BTM + memory_pos))
         return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
 
 
@@ -84,14 +84,14 @@ class DecoderLayer(nn.Module):
         queries_BQD: Tensor,
         memory_BTM: Tensor,
         *,
-        query_codes: Tensor | float = 0.0,
+        query_pos: Tensor | float = 0.0,
         **options: Any,
     ) -> Tensor:
         """(B, Q, D) to (B, Q, D); arguments as for :meth:`CrossAttention.forward`."""
         x = queries_BQD
         y = self.norm1(x)
-        x = x + self.self_attn(y, y, query_codes=query_codes, memory_codes=query_codes)
-        x = x + self.cross_attn(self.norm2(x), memory_BTM, query_codes=query_codes, **options)
+        x = x + self.self_attn(y, y, query_pos=query_pos, memory_pos=query_pos)
+        x = x + self.cross_attn(self.norm2(x), memory_BTM, query_pos=query_pos, **options)
         return x + self.mlp(x, norm=self.norm3)
 
 
@@ -126,9 +126,9 @@ class TokenDecoder(nn.Module):
             return memory_BTM, 0.0
         return self.queries.expand(memory_BTM.shape[0], -1, -1), self.codes
 
-    def forward(self, memory_BTM: Tensor, *, memory_codes: Tensor | float = 0.0) -> Tensor:
+    def forward(self, memory_BTM: Tensor, *, memory_pos: Tensor | float = 0.0) -> Tensor:
         """(B, T, M) to the queries after the last layer, (B, Q, D)."""
         x, codes = self.start(memory_BTM)
         for layer in self.layers:
-            x = layer(x, memory_BTM, query_codes=codes, memory_codes=memory_codes)
+            x = layer(x, memory_BTM, query_pos=codes, memory_pos=memory_pos)
         return x

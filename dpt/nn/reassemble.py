@@ -15,12 +15,12 @@ ReadoutMode = Literal["ignore", "add", "project"]
 
 
 class Read(nn.Module):
-    """What the CLS (readout) token tells the patch tokens: (B, P + N, D) to (B, N, D).
+    """Combines the CLS (readout) token with the patch tokens: (B, P + N, D) to (B, N, D).
 
-    - ``ignore``: nothing
-    - ``add``: it is added to each of them
-    - ``project``: each is concatenated with it and mapped back, GELU(Linear(2D -> D)); not to be
-      confused with :class:`Project` below, which is a 1×1 convolution
+    - ``ignore``: the CLS token is not used
+    - ``add``: the CLS token is added to each patch token
+    - ``project``: each patch token is concatenated with the CLS token, then GELU(Linear(2D -> D));
+      :class:`Project` below is another step, a 1×1 convolution
 
     Registers are dropped in every mode.
     """
@@ -40,7 +40,7 @@ class Read(nn.Module):
         cls_token = tokens[:, 0]
         if self.linear is None:
             return patches + cls_token.unsqueeze(1)
-        # W [patch; cls] = W_patch patch + W_cls cls: the CLS part is computed once an image
+        # W [patch; cls] = W_patch patch + W_cls cls: compute the CLS part once per image
         dim = patches.shape[-1]
         weight_patch, weight_cls = self.linear.weight.split(dim, dim=1)
         shared = F.linear(cls_token, weight_cls, self.linear.bias)
@@ -48,7 +48,7 @@ class Read(nn.Module):
 
 
 class Assemble(nn.Module):
-    """Puts each token back to its place: (B, h·w, D) to a map (B, D, h, w), channels-last."""
+    """Arranges the patch tokens as a map: (B, h·w, D) to (B, D, h, w), channels-last."""
 
     def forward(self, patches: Tensor, grid: tuple[int, int]) -> Tensor:
         return patches.transpose(1, 2).unflatten(2, grid)

@@ -45,7 +45,7 @@ def augmented(
     ``stride=None`` two thirds of the window.
     """
     if flip or window is not None or tuple(scales) != (1.0,):
-        require_positions(specs)
+        refuse_masks(specs)
     if window is not None:
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
         model = partial(slide, model, specs, window=window, stride=stride)
@@ -58,7 +58,7 @@ def augmented(
     return model
 
 
-def require_positions(specs: Specs) -> None:
+def refuse_masks(specs: Specs) -> None:
     """Raises ValueError for masks: a query may find another object in another view."""
     for name in (name for name, spec in specs.items() if spec.kind == "masks"):
         raise ValueError(

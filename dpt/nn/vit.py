@@ -225,7 +225,7 @@ def check_out_indices(indices: Sequence[int], num_blocks: int, later: int = 0) -
 
 
 class VisionTransformer(Encoder):
-    """Image to token matrices of the blocks in ``out_indices``; later blocks are not built."""
+    """Image to token matrices of the blocks in ``out_indices``; unused blocks are not built."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -337,9 +337,9 @@ class VisionTransformer(Encoder):
         return block(tokens, bias)
 
     def later_block(
-        self, index: int, tokens: Tensor, *, visible: Tensor | None, grid: tuple[int, int]
+        self, index: int, tokens: Tensor, *, attn_mask: Tensor | None, grid: tuple[int, int]
     ) -> Tensor:
-        return self.run_block(self.config.out_indices[-1] + 1 + index, tokens, visible)
+        return self.run_block(self.config.out_indices[-1] + 1 + index, tokens, attn_mask)
 
     def later_norm(self, tokens: Tensor) -> Tensor:
         return self.norm(tokens)
@@ -353,7 +353,7 @@ class VisionTransformer(Encoder):
         height, width = images.shape[-2:]
         if height % self.config.patch_size or width % self.config.patch_size:
             raise ValueError(
-                f"an image of {height}x{width} is no multiple of the patch size "
+                f"an image of {height}x{width} is not a multiple of the patch size "
                 f"{self.config.patch_size}: pad it, as dpt.nn.DPT does"
             )
         map_BDhw = self.patch_embed(images)

@@ -89,7 +89,7 @@ class Objective(nn.Module, ABC):
         """Changes normalised images (B, 3, H, W), or adds labels; ``step`` is 0 in evaluation."""
         return inputs, batch
 
-    def complete(self, heads: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def add_outputs(self, heads: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         """Adds what the model's ``heads`` compute from labels, such as embeddings of captions."""
         return dict(outputs)
 
@@ -97,7 +97,7 @@ class Objective(nn.Module, ABC):
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         """Weighted scalar terms by name; their sum is minimised."""
 
-    def refuse_teacher(self, output: OutputSpec) -> str | None:
+    def teacher_mismatch(self, output: OutputSpec) -> str | None:
         """The reason why a teacher with this output cannot be used; None if it can."""
         return None
 
@@ -119,7 +119,7 @@ class Objective(nn.Module, ABC):
         Args:
             outputs: as in :meth:`distil`.
             size: (H, W) of maps.
-            share: of the pixels of each class, the most certain of which count.
+            share: share of each class's pixels that are used, the most certain ones.
         """
         return {}
 
@@ -183,7 +183,7 @@ class Objective(nn.Module, ABC):
         targets = (self.masked_truth(labels) for labels in samples)
         if self.dense:
             targets = (nearest(target, size) for target in targets)
-        return mean_guesses(targets, dense=self.dense)
+        return mean_predictions(targets, dense=self.dense)
 
 
 class ClassObjective(Objective):
@@ -215,7 +215,7 @@ class ClassObjective(Objective):
             )
         return super().from_output(output, data, protocol)
 
-    def refuse_teacher(self, output: OutputSpec) -> str | None:
+    def teacher_mismatch(self, output: OutputSpec) -> str | None:
         if output.num_classes == self.num_classes:
             return None
         return f"it has {output.num_classes} classes, not {self.num_classes}"
@@ -243,7 +243,7 @@ class PixelClassObjective(ClassObjective):
         return {f"loss_{name}": self.weight * value for name, value in terms.items()}
 
 
-def mean_guesses(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]:
+def mean_predictions(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]:
     """Means of targets (1, ..., [h, w]) without their NaN, see :meth:`Objective.baselines`."""
     total, count = torch.zeros(()), torch.zeros(())
     for target in targets:

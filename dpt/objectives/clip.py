@@ -44,7 +44,7 @@ class ClipObjective(Objective):
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {"class_names": data.class_id_names}
 
-    def complete(self, heads: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def add_outputs(self, heads: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         head, captions = heads[self.head], batch["caption"]
         ids = caption_ids(captions, head.length).to(outputs["clip"].device)
         found = {**outputs, "clip_text": head.scaled_text(captions), "clip_ids": ids}

@@ -86,18 +86,18 @@ class DepthObjective(Objective):
         return self.metrics.protocol.depth_notes()
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        depth, valid = batch["depth"], self.reachable(batch["depth"], batch["valid"])
+        depth, valid = batch["depth"], self.within_range(batch["depth"], batch["valid"])
         if "unlabelled" in batch:
             rows, kept = batch["unlabelled"][:, None, None], batch["kept"]
-            if self.kind == "relative":  # pasted depth has another scale than the average's
+            if self.kind == "relative":  # measured depth has another scale than the teacher's
                 valid = valid & ~(rows & kept)
             else:
                 guessed = valid & rows & ~kept
-                valid = valid & ~self.is_worst(outputs["depth"], depth, guessed)
+                valid = valid & ~self.worst_pixels(outputs["depth"], depth, guessed)
         return {"loss_depth": self.weight * self.loss(outputs["depth"], depth, valid)}
 
     @torch.no_grad()
-    def is_worst(self, prediction: Tensor, depth: Tensor, guessed: Tensor) -> Tensor:
+    def worst_pixels(self, prediction: Tensor, depth: Tensor, guessed: Tensor) -> Tensor:
         """The tenth of each image's ``guessed`` pixels with the largest errors, bool (B, H, W).
 
         These pseudo labels of metric depth are likely to be wrong (Yang et al. 2024, Depth Anything
@@ -113,13 +113,13 @@ class DepthObjective(Objective):
     ) -> dict[str, Tensor]:
         return {"depth": outputs["depth"].float(), "valid": outputs["depth"] > 0}
 
-    def reachable(self, depth: Tensor, valid: Tensor) -> Tensor:
-        """``valid`` (B, H, W) without depths, perhaps changed by zoom, beyond a metric head."""
+    def within_range(self, depth: Tensor, valid: Tensor) -> Tensor:
+        """``valid`` (B, H, W) without depths outside a metric head's range, as after zooming."""
         metric = self.kind == "metric"
         low, high = (self.min_depth, self.max_depth) if metric else (0.0, math.inf)
         return valid_range(depth, valid, min_depth=low, max_depth=high)
 
-    def refuse_teacher(self, output: OutputSpec) -> str | None:
+    def teacher_mismatch(self, output: OutputSpec) -> str | None:
         if self.kind == "metric" and output.is_inverse_depth:
             return "its depth is relative and has no metres: set task.kind=relative"
         return None
@@ -127,7 +127,7 @@ class DepthObjective(Objective):
     def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
         """The loss, with the teacher's depth in place of measured depth."""
         depth = teacher_outputs["depth"]
-        return self.weight * self.loss(outputs["depth"], depth, self.reachable(depth, depth > 0))
+        return self.weight * self.loss(outputs["depth"], depth, self.within_range(depth, depth > 0))
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
-from dpt.objectives.base import ClassObjective, Objective, Outputs, mean_guesses
+from dpt.objectives.base import ClassObjective, Objective, Outputs, mean_predictions
 from dpt.types import NO_CLASS, Batch
 from dpt.validation import Share
 
@@ -63,7 +63,7 @@ class ClassificationObjective(ClassObjective):
         """The frequencies of the classes, as logits."""
         ids = (labels["class_id"] for labels in samples)
         targets = (F.one_hot(i[i != NO_CLASS], self.num_classes).float() for i in ids)
-        return mean_guesses((t for t in targets if len(t)), dense=False)
+        return mean_predictions((t for t in targets if len(t)), dense=False)
 
 
 class RegressionObjective(Objective):

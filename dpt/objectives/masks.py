@@ -34,7 +34,7 @@ class MaskObjective(PixelClassObjective):
 
     Args:
         num_classes, class_names, palette: see :class:`dpt.objectives.SegmentationObjective`.
-        things: for each class, whether its objects are told apart.
+        things: for each class, whether it is a thing; the others are stuff.
         loss: None for its defaults.
         num_queries, num_layers, masked_attention: see :class:`dpt.nn.masks.QueryConfig`.
         threshold, overlap: of the segments that are scored and shown, see

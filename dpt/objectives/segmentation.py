@@ -14,7 +14,7 @@ from dpt.functional import FEW_CLASSES, chunked_argmax, resize, upsample
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
-from dpt.objectives.base import Outputs, PixelClassObjective, mean_guesses, nearest
+from dpt.objectives.base import Outputs, PixelClassObjective, mean_predictions, nearest
 from dpt.segments import segments_of
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
 from dpt.viz import segmentation_panel
@@ -101,7 +101,7 @@ class SegmentationObjective(PixelClassObjective):
     def pseudo_labels(
         self, outputs: Outputs, size: tuple[int, int], *, share: float
     ) -> dict[str, Tensor]:
-        """Classes, of each the most certain ``share`` of its pixels; the others are ignored."""
+        """Class ids of the most certain ``share`` of each class's pixels; others are ignored."""
         logits = upsample(outputs["segmentation"].float(), size)
         probability, ids = logits.softmax(dim=1).max(dim=1)
         labels = torch.full_like(ids, IGNORE_INDEX, dtype=torch.uint8)
@@ -151,5 +151,5 @@ class SegmentationObjective(PixelClassObjective):
             return torch.where(known[:, None], hot.float(), torch.nan)
 
         maps = (nearest(self.truth(labels, 0)[0], size).long() for labels in samples)
-        shares = mean_guesses((one_hot(ids) for ids in maps), dense=True)
+        shares = mean_predictions((one_hot(ids) for ids in maps), dense=True)
         return {kind: share.argmax(dim=1) for kind, share in shares.items()}

@@ -42,7 +42,7 @@ class SelfSupervisedObjective(Objective):
 
 
 class ContrastiveObjective(SelfSupervisedObjective):
-    """SimCLR (Chen et al. 2020): the views of an image are alike, those of two images are not.
+    """SimCLR (Chen et al. 2020): similar embeddings of one image's views, different ones else.
 
     Args:
         temperature: divides cosines, see :func:`dpt.losses.nt_xent`.

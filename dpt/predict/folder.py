@@ -1,9 +1,9 @@
 """The output folder: its settings, which inputs are finished, and writing of their files.
 
 ``predictions.json`` holds the settings of all files, and the names of the sub-folders that were
-empty when they were first written to: only in these is anything replaced. ``predictions.jsonl``
-gets a line for each finished input, after its files: a killed run leaves at worst files without a
-line, which the next run writes again.
+empty at first: files are replaced in these folders only. ``predictions.jsonl`` gets a line for each
+finished input after its files are written. A killed run may leave files without a line; the next
+run writes them again.
 """
 
 from __future__ import annotations

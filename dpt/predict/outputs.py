@@ -74,7 +74,7 @@ class Product:
 
     @property
     def is_picture(self) -> bool:
-        """Whether it shows the image, and videos can be made of it."""
+        """Whether the files are pictures with a legend, which can be frames of a video."""
         return self.make is paint_explained
 
     def encode(self, prediction: Prediction, image: Photo, style: Style) -> bytes:

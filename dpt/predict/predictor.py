@@ -23,7 +23,7 @@ from dpt.data.resize import resize_image
 from dpt.depthmath import at_least_float32
 from dpt.functional import EMULATED, chunked_argmax, has_bf16, resize, upsample
 from dpt.model import DPT
-from dpt.nn.tta import flipped_mean, require_positions
+from dpt.nn.tta import flipped_mean, refuse_masks
 from dpt.predict.inputs import Image, as_rgb
 from dpt.predict.tiling import predict_tiles
 from dpt.segments import OBJECT_IDS, SegmentMap, panoptic_segments
@@ -45,7 +45,7 @@ class Segment:
     id: int  # 1, 2, ... in an image
     class_id: int
     class_name: str
-    is_thing: bool  # whether objects of the class are told apart
+    is_thing: bool  # whether the class is a thing; else it is stuff
     score: float  # probability of the class
     mask: np.ndarray  # bool (H, W)
 
@@ -229,7 +229,7 @@ class Predictor:
         self.calibration: Calibration | None = model.calibration
         self.network_outputs = model.outputs
         if flip or tile is not None:
-            require_positions(model.outputs)
+            refuse_masks(model.outputs)
         self._depth = next((n for n, s in model.outputs.items() if s.kind == "depth"), None)
         fast = model.optimize_for_inference(compiled=False).to(self.device, self.dtype)
         self._forward = partial(fast, upsample_logits=False)

@@ -86,5 +86,5 @@ def predict_tiles(
 
 
 def _hann(length: int) -> Tensor:
-    """A window above 0: neither the result nor its slope jumps where a tile ends."""
+    """A positive Hann window: result and slope are continuous at the borders of tiles."""
     return torch.hann_window(length + 2, periodic=False)[1:-1]

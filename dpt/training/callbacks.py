@@ -202,7 +202,7 @@ class StopOnSignal(StepCallback):
         if trainer.world_size > 1:
             own = torch.tensor([number, seconds], device=trainer.strategy.root_device)
             number, seconds = trainer.strategy.reduce(own, reduce_op="max").tolist()
-        if number:  # not self.received: one that comes now is unknown to the others
+        if number:  # not self.received: other ranks do not know a signal that comes now
             self.agreed = self.received = signal.Signals(int(number))
             trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
         return seconds

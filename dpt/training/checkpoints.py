@@ -109,9 +109,9 @@ class RunCheckpoints(Checkpoint):
             self._save_last(trainer)  # this validation ends the run
 
     def _is_between_steps(self, trainer: L.Trainer, batch_idx: int) -> bool:
-        """Whether no gradients are being accumulated, which no checkpoint holds.
+        """Whether no gradients are being accumulated: checkpoints do not store them.
 
-        A stop, such as that of ``max_time``, waits for the step.
+        Also delays a stop, such as that of ``max_time``, to the end of the step.
         """
         self.should_stop |= trainer.should_stop
         complete = completes_step(trainer, batch_idx)
@@ -146,7 +146,7 @@ class RunCheckpoints(Checkpoint):
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
     ) -> None:
-        """Takes the score from ``best.ckpt``, unless that is of a step still to be repeated."""
+        """Takes the best score from ``best.ckpt``, unless that is of a later step."""
         best = read_checkpoint(self.best)
         if best is not None and best["global_step"] <= checkpoint["global_step"]:
             score = best["callbacks"].get(self.state_key, {"best_score": None})["best_score"]

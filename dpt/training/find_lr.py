@@ -94,8 +94,8 @@ class Recorder(StepCallback):
 def suggested_rate(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.ndarray]:
     """The rate at which 90 % of the loss's fall are reached, and the smoothed losses.
 
-    The lowest loss (Smith 2017, section 3.3) is no guide: a short sweep has a flat basin, in which
-    noise decides. A smoothed loss is the value of a line fitted to a fifth of the sweep around it.
+    The rate of the lowest loss (Smith 2017, section 3.3) is not used: in a short sweep, noise
+    decides it. A smoothed loss is the value of a line fitted to a fifth of the sweep around it.
     """
     losses, half = losses[np.isfinite(losses)], len(rates) // 10
     enough = len(losses) > 2 * half

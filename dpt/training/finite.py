@@ -54,8 +54,8 @@ class StepGuard:
     def checked(self, loss: Tensor, outputs: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
         """The loss of a batch, or NaN if an output or a BatchNorm statistic is not finite.
 
-        A loss may hide that: its mask may leave such pixels out, and BatchNorm divides by its
-        infinite variance. The gradient of the result is not finite either, on all ranks.
+        The loss itself may be finite: its mask may leave out such pixels, and BatchNorm divides by
+        an infinite variance. The gradient of the result is not finite either, on all ranks.
         """
         values = [*outputs.values(), *(b for b in self.buffers if b.is_floating_point())]
         sums = torch.stack([v.detach().sum(dtype=torch.float32) for v in values])

@@ -148,7 +148,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
 
 def check_data(train: Any, val: Any, objectives: Mapping[str, Any], cfg: Mapping[str, Any]) -> None:
     """Reads a few files of each split, and warns about what may be wrong with them."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":  # what starts such ranks ends them, srun does not
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # their launcher ends them; srun does not
         return
     for name, objective in objectives.items():
         if objective.target and objective.target not in val.info.targets:
@@ -177,8 +177,8 @@ def missing_labels(train: Any, objectives: Mapping[str, Any], has_average: bool)
             yield f"{name}: none of the {len(read)} training images that were read has {lacks}"
     if has_average and all({"labels", "depth"} & keys for keys in read):
         yield (
-            f"task.teacher=ema: all of the {len(read)} training images that were read have labels, "
-            "and it teaches those without"
+            f"task.teacher=ema: all of the {len(read)} training images that were read have labels; "
+            "the teacher labels only images without them"
         )
 
 

@@ -84,7 +84,7 @@ METHODS = ("log_metrics", "log_hyperparams", "log_image", "save", "finalize",
            "after_save_checkpoint")  # fmt: skip
 
 
-def never_fatal(logger: Logger) -> Logger:
+def ignore_errors(logger: Logger) -> Logger:
     """The same logger; its first exception is reported, and no exception stops the training."""
     failed: list[str] = []
 

@@ -21,7 +21,7 @@ from dpt.config.compose import remove_run, save_config
 from dpt.data import EpochSampler
 from dpt.files import reason
 from dpt.training.checkpoints import read_checkpoint
-from dpt.training.task import OR_ANEW
+from dpt.training.task import OR_NEW_RUN
 from dpt.types import Batch
 from dpt.weights.files import check_archive
 
@@ -90,7 +90,7 @@ class RunState(Callback):
             if state[name] != now:
                 raise ValueError(
                     f"resume: the run had {name} {state[name]} and now has {now}; restore "
-                    f"data.batch_size and trainer.devices, {OR_ANEW}"
+                    f"data.batch_size and trainer.devices, {OR_NEW_RUN}"
                 )
         if state["samples"] != self.sampler.length and trainer.is_global_zero:
             log.warning(
@@ -117,7 +117,7 @@ class RunState(Callback):
             if groups[0] != groups[1] or wrong:
                 raise ValueError(
                     "resume: other parameters are trained, in other groups or by another "
-                    f"optimiser: restore optim and callbacks.freeze.parts, {OR_ANEW}"
+                    f"optimiser: restore optim and callbacks.freeze.parts, {OR_NEW_RUN}"
                 )
         step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
         if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:

@@ -34,7 +34,7 @@ from dpt.weights.formats import CONFIG_KEY
 
 log = logging.getLogger("dpt")
 
-OR_ANEW = "or start a new run from its weights: model.weights=RUN/checkpoints/last.ckpt"
+OR_NEW_RUN = "or start a new run from its weights: model.weights=RUN/checkpoints/last.ckpt"
 
 
 class Task(L.LightningModule):
@@ -98,7 +98,7 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         step, progress = self.global_step, self.global_step / self.total_steps
-        batch = self.teacher.complete(batch, progress=progress)
+        batch = self.teacher.add_labels(batch, progress=progress)
         inputs, batch = self._prepare(batch, step=step)
         for head in self.model.heads.values():
             head.set_progress(progress)
@@ -107,7 +107,7 @@ class Task(L.LightningModule):
             small = self.model(self._normalize(batch["crops"].flatten(0, 1)))
             outputs = {name: torch.cat([value, small[name]]) for name, value in outputs.items()}
         for objective in self.objectives.values():
-            outputs = objective.complete(self.model.heads, outputs, batch)
+            outputs = objective.add_outputs(self.model.heads, outputs, batch)
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             terms |= objective.losses(outputs, batch)
@@ -149,7 +149,7 @@ class Task(L.LightningModule):
             inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
             outputs = self.model(inputs)
             for objective in self.objectives.values():
-                outputs = objective.complete(self.model.heads, outputs, labels)
+                outputs = objective.add_outputs(self.model.heads, outputs, labels)
             yield outputs, labels
 
     def on_validation_epoch_end(self) -> None:
@@ -212,7 +212,7 @@ class Task(L.LightningModule):
         self.guard.fetch(self.trainer)
         checkpoint[CONFIG_KEY] = self.model.config.to_dict()
         if teacher := self.teacher.state_dict():
-            checkpoint["average"] = teacher  # readers take "teacher" for a model
+            checkpoint["average"] = teacher  # readers load the key "teacher" as a model
         checkpoint["skipped_steps"] = [self.guard.total, self.guard.in_a_row]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -228,13 +228,13 @@ class Task(L.LightningModule):
             raise ValueError(
                 f"resume: the run's model is not the one configured now (tensors that differ: "
                 f"{len(differing)}, such as {differing[0]}): restore the settings of model and "
-                f"task, {OR_ANEW}"
+                f"task, {OR_NEW_RUN}"
             )
         average = checkpoint.get("average", {})
         if self.teacher.state_dict().keys() - average.keys():
             raise ValueError(
                 "resume: the run has no moving average, which this task.teacher needs: restore "
-                f"task.teacher, {OR_ANEW}"
+                f"task.teacher, {OR_NEW_RUN}"
             )
         self.teacher.load_state_dict(average)
 

@@ -26,7 +26,7 @@ class Teacher:
     def update(self, model: nn.Module) -> None:
         """Called once per optimiser step, before the weights change."""
 
-    def complete(self, batch: Batch, *, progress: float) -> Batch:
+    def add_labels(self, batch: Batch, *, progress: float) -> Batch:
         """``batch`` with labels for images that have none; ``progress`` is the share of the run."""
         return batch
 
@@ -76,7 +76,7 @@ class FrozenTeacher(Teacher):
             wanted = " or ".join(o.head for o in objectives.values())
             raise ValueError(f"task.teacher predicts {', '.join(heads)}, but not {wanted}")
         for objective in self.objectives:
-            if reason := objective.refuse_teacher(model.outputs[objective.head]):
+            if reason := objective.teacher_mismatch(model.outputs[objective.head]):
                 raise ValueError(f"task.teacher cannot be used for {objective.head}: {reason}")
         self.model = model.eval().requires_grad_(False)
         self.weight = weight
@@ -91,7 +91,7 @@ class FrozenTeacher(Teacher):
         return terms
 
 
-class MovingAverage(Teacher):
+class MovingAverageTeacher(Teacher):
     """The base class of teachers that are an average of the model, by a rule such as ``ema``'s."""
 
     def __init__(self, model: DPT, rule: Callable[[Any, Any, Any], Any]) -> None:
@@ -108,7 +108,7 @@ class MovingAverage(Teacher):
         self.average.load_state_dict(state)
 
 
-class SelfTeacher(MovingAverage):
+class SelfTeacher(MovingAverageTeacher):
     """DINO: the average of the trained model gives targets for the model's views.
 
     ``decay`` rises to 1 by a cosine over the run (Caron et al. 2021, section 3.1).
@@ -128,13 +128,13 @@ class SelfTeacher(MovingAverage):
         share = (1 - self.decay) * (1 + math.cos(math.pi * self.progress)) / 2
         return mean + share * (value - mean)  # lerp refuses whole numbers, BatchNorm's counters
 
-    def complete(self, batch: Batch, *, progress: float) -> Batch:
+    def add_labels(self, batch: Batch, *, progress: float) -> Batch:
         self.progress, views = progress, batch["views"]
         outputs = predict(self.average.module, views.flatten(0, 1))
         return {**batch, "teacher": outputs["dino_auxiliary"].unflatten(0, views.shape[:2])}
 
 
-class AverageTeacher(MovingAverage):
+class PseudoLabelTeacher(MovingAverageTeacher):
     """Semi-supervised: a moving average of the trained model labels the images without labels.
 
     The average sees an image as it is, the trained model its strongly changed copy (FixMatch, Sohn
@@ -144,7 +144,7 @@ class AverageTeacher(MovingAverage):
 
     Args:
         decay: of the average, see :func:`ema`.
-        share: of the pixels of each class that the average finds, its most certain ones count
+        share: share of each predicted class's pixels that become labels, the most certain ones
             (Zou et al. 2018, section 4).
         start: share of the run after which the average labels images.
     """
@@ -162,7 +162,7 @@ class AverageTeacher(MovingAverage):
         self.objectives = list(objectives.values())
         self.share, self.start = share, start
 
-    def complete(self, batch: Batch, *, progress: float) -> Batch:
+    def add_labels(self, batch: Batch, *, progress: float) -> Batch:
         if "weak" not in batch or progress < self.start:
             return batch
         rows, images = batch["unlabelled"], batch["weak"]
@@ -192,7 +192,7 @@ def predict(model: DPT, images: Tensor) -> dict[str, Tensor]:
 
 def ema(decay: float) -> Callable[[Any, Any, Any], Any]:
     """For ``AveragedModel``: after n updates the decay is min(decay, (1 + n) / (10 + n)), as in
-    TensorFlow: the first weights of a short run are forgotten."""
+    TensorFlow, so that the initial weights have little influence in short runs."""
 
     def average(mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
         rate = ((1 + updates) / (10 + updates)).clamp(max=decay)
@@ -215,7 +215,7 @@ def make_teacher(
 
     if path == "ema":
         shares = settings(Share, "decay", "share", "start")
-        return AverageTeacher(model=model, objectives=objectives, **shares)
+        return PseudoLabelTeacher(model=model, objectives=objectives, **shares)
     if path == "self":
         return SelfTeacher(model=model, objectives=objectives, **settings(Share, "decay"))
     options = settings(float, "weight", "temperature")

@@ -16,7 +16,7 @@ from dpt.config.model import make_model
 from dpt.config.objects import make
 from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.training.checkpoints import AtomicCheckpointIO
-from dpt.training.loggers import never_fatal
+from dpt.training.loggers import ignore_errors
 from dpt.training.task import make_task
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
@@ -50,7 +50,7 @@ def make_trainer(
     is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
     if is_unset:
         node["val_check_interval"] = 1  # replaced below, when the number of ranks is known
-    loggers = [never_fatal(make(c, f"logger.{n}", Logger)) for n, c in cfg["logger"].items() if c]
+    loggers = [ignore_errors(make(c, f"logger.{n}", Logger)) for n, c in cfg["logger"].items() if c]
     wanted = {name: c for name, c in cfg["callbacks"].items() if c}
     if not loggers:
         wanted.pop("learning_rate", None)  # Lightning's monitor needs a logger

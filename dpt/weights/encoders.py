@@ -1,4 +1,4 @@
-"""Start weights: for an encoder from timm, DINO, DeiT or any checkpoint; for a model from another.
+"""Pretrained weights: of an encoder, from timm, DINO, DeiT or any checkpoint; of a whole model.
 
 Tensors of a file are renamed, moved and resized to fit the encoder; a report lists what was done.
 """
@@ -63,10 +63,10 @@ class LoadReport:
         lists = {
             "resized to this grid": self.resized,
             "moved, for the same function": self.moved,
-            "not in the file, left at random": self.missing,
+            "not in the file, initialised randomly": self.missing,
             "in the file, not used": self.unused,
             "also kept": self.kept,
-            "left at random, of another size": self.outputs,
+            "initialised randomly, of another size": self.outputs,
         }
         shown = [f"{label}: {few(names, 8)}" for label, names in lists.items() if names]
         return "; ".join([f"{self.source}: {self.loaded} encoder tensors loaded", *shown])
@@ -278,8 +278,8 @@ def _fit_gains(state: State, wanted: Tensors, report: LoadReport) -> None:
 def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: LoadReport) -> None:
     """Fits ``pos_embed`` and the tokens before the patches to the encoder, in place.
 
-    The code of a token without a slot there is added to the token, which is the same function; that
-    of a token which the encoder does not have (DeiT's for distillation) is dropped.
+    A token's position code without a slot is added to the token, which gives the same outputs; the
+    codes of tokens that the encoder lacks (DeiT's distillation token) are dropped.
     """
     positions, own = state.get("pos_embed"), encoder.state_dict()
     if positions is None or positions.ndim != 3 or "pos_embed" not in own:

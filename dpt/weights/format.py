@@ -55,14 +55,14 @@ class Format(ABC):
         encoders, heads: kinds of encoders and names of heads that are written; no encoders in a
             format that is only read.
         free: patterns of options that may change in writing, with a note or None.
-        hint: for messages, how the format tells what depth means.
+        hint: for messages, how the format defines the unit of depth.
     """
 
     name: str
     encoders: tuple[str, ...] = ()
     heads: tuple[str, ...] = ("depth", "segmentation")
     free: ClassVar[dict[str, str | None]] = {
-        "encoder.mlp_ratio": None,  # shapes tell it
+        "encoder.mlp_ratio": None,  # follows from the shapes
         "encoder.drop_path": None,
         "heads.*.dropout": None,
         "heads.*.class_names": "the format does not hold them",
@@ -247,8 +247,8 @@ class Shapes:
     def vit(self, prefix: str) -> Config:
         """Arguments of our ViT for one under ``prefix``, with timm's or DINOv2's names.
 
-        Not told by shapes: heads have 64 channels, the LayerNorm eps is 1e-6, and a hybrid's
-        patches have 16 pixels.
+        Assumed, not derived from shapes: 64 channels per head, a LayerNorm eps of 1e-6, and 16
+        pixels for a hybrid's patches.
         """
         slots, dim = self(f"{prefix}pos_embed")[1:]
         if dim % 64:

@@ -119,7 +119,7 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
         ValueError: ``src`` cannot be read, or ``to`` cannot express its model.
     """
     if to not in WRITABLE:
-        raise ValueError(f"nothing is written as {to!r}; choose from {', '.join(WRITABLE)}")
+        raise ValueError(f"cannot write the format {to!r}; choose from {', '.join(WRITABLE)}")
     dst = Path(dst).expanduser()
     source, target = Path(src).expanduser().resolve(), dst.resolve()
     if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):

@@ -1,9 +1,9 @@
 """Official DPT, MiDaS v3 and v3.1 ``.pt`` files: ViT, hybrid, BEiT, Swin, SwinV2.
 
-A file holds tensors alone, bare or under ``"model"``, with the names of the timm that it pins. The
-rest is the recipe's: the feature levels are the ends of the quarters of the encoder; a ViT has 64
-channels per head, LayerNorm eps 1e-6 (Swin 1e-5) and bilinear resizing of position codes. Scale and
-shift of the metric NYU and KITTI models are in no file: these are known by their released names.
+A file holds tensors alone, bare or under ``"model"``, with the names of the timm version that the
+code pins. Other settings follow that code: the feature levels are the last blocks of each quarter;
+a ViT has 64 channels per head, LayerNorm eps 1e-6 (Swin 1e-5) and bilinear resizing of position
+codes. Scale and shift of the metric NYU and KITTI models follow from the released file names.
 
 MiDaS v3.1: heads are counted by the columns of a table of position biases, or the rows of
 ``logit_scale``. The rows of that table tell BEiT's grid and Swin's windows; the masks of shifted

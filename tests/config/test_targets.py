@@ -111,7 +111,7 @@ def test_every_name_below_the_allowed_packages():
     assert functions == {
         "dpt.training.callbacks.make_progress",
         "dpt.training.loggers.make_wandb",
-        "dpt.training.loggers.never_fatal",  # takes a logger and returns it
+        "dpt.training.loggers.ignore_errors",  # takes a logger and returns it
         "dpt.training.optim.make_optimizer",
         "dpt.training.optim.warmup_then_decay",
         "dpt.objectives.depth.default_loss",

@@ -211,7 +211,7 @@ def test_cache_is_filled_before_workers_start(num_workers):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_workers_leave_a_wish_to_stop_to_the_main_process(number):
+def test_workers_ignore_stop_signals(number):
     """Ctrl-C, ``timeout`` and SLURM tell all processes of a job, perhaps more than once."""
     iterator = iter(loader(num_workers=1))
     next(iterator)

@@ -207,7 +207,7 @@ def test_validation_takes_each_sample_once():
 
 def test_each_sample_once_for_reading():
     train = mix(weights={"b": 50}, sets={"a": Numbers(3), "b": mix(length=7)})
-    once = train.each_once()
+    once = train.without_repeats()
     assert len(once) == 3 + 75 != len(train)
     values = [int(once.draw(epoch, i)["image"][0, 0, 0]) for epoch in (0, 5) for i in range(78)]
     assert values == 2 * [*range(3), *range(10), *range(100, 160), *range(200, 205)]

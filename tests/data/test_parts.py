@@ -109,7 +109,7 @@ def test_the_data_check_reads_each_file_once(drives):
         ({"gap": 2}, r"data.gap=2 has no effect without data.folds"),
         ({"folds": 3, "group_by": "/(x)?a_"}, r"does not match images/train/a_00.png"),
         ({"folds": 4, "group_by": BY_DRIVE}, r"has 3 groups of photos, such as a, b, c"),
-        ({"folds": 3, "group_by": "("}, r"data.group_by=\(: is no regular expression"),
+        ({"folds": 3, "group_by": "("}, r"data.group_by=\(: is not a regular expression"),
         ({"folds": 3, "group_by": "x_"}, r"data.group_by=x_: does not match images/train/a_00.png"),
         ({"folds": 2, "gap": 20}, r"data.gap=20 leaves no photo for training"),
         ({"labelled": 13}, r"data.labelled=13: only 12 training images have labels"),

@@ -20,7 +20,7 @@ from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS, UNITS, likely_scale
 from dpt.data_check.detect import detect
 from dpt.data_check.propose import class_settings
-from dpt.data_check.registration import edge_scores, find_move
+from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.types import DatasetInfo, Sample
 
@@ -743,7 +743,7 @@ def test_a_known_move_is_found_again(scale, shift):
         there = cv2.warpAffine(edges.astype(np.uint8), matrix, (240, 180), flags=cv2.INTER_NEAREST)
         photo = np.where(there[..., None] > 0, 250, random.integers(60, 90, (180, 240, 3)))
         scores.append(edge_scores(photo.astype(np.uint8), edges))
-    found = find_move(scores)
+    found = find_misalignment(scores)
     if scale == 1 and shift == (0, 0):
         assert found is None
         return

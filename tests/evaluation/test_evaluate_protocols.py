@@ -533,6 +533,6 @@ def test_names_without_a_match_are_blocks_of_their_own():
 
 
 def test_a_wrong_rule_of_blocks_is_refused_before_scoring(mistake, files):
-    assert "blocks=(: is no regular expression" in mistake(files, "blocks='('")
+    assert "blocks=(: is not a regular expression" in mistake(files, "blocks='('")
     says = r"blocks=video_: matches no image's name, such as \S+val/0\.png"
     assert re.search(says, mistake(files, "blocks=video_"))

@@ -52,7 +52,7 @@ def test_no_text_gives_zero_and_finite_gradients():
     assert not images.grad.any()
 
 
-def test_one_pair_teaches_nothing():
+def test_one_pair_is_refused():
     with pytest.raises(ValueError, match=r"raise data\.batch_size"):
         contrastive_loss(*pairs(1), ALL[:1])
 

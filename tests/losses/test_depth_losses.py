@@ -165,7 +165,7 @@ def test_ssi_by_hand():
     assert loss(prediction, target, valid).item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_rubbish_in_invalid_pixels_reaches_nothing(loss):
+def test_values_of_invalid_pixels_have_no_effect(loss):
     prediction, target, valid = example()
     valid[1] = False
     broken = torch.where(valid, prediction, math.nan).requires_grad_()

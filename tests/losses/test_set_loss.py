@@ -83,7 +83,7 @@ def test_no_object_anywhere_trains_the_classes_alone():
     assert masks.grad.count_nonzero() == 0 < logits.grad.count_nonzero()
 
 
-def test_images_of_which_nothing_is_known_teach_nothing():
+def test_images_without_known_pixels_have_no_loss():
     loss, (masks, logits) = SetLoss(num_points=50), predictions()
     every = truth()
     every[1] = every[1]._replace(known=torch.zeros(24, 32, dtype=torch.bool))

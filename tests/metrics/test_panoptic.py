@@ -55,7 +55,7 @@ def test_equal_to_torchmetrics():
 
 
 def published(found, classes, labels, objects):
-    """Σ IoU, hits, false alarms and misses over all classes, by panopticapi's ``pq_compute``."""
+    """Σ IoU, TP, FP and FN over all classes, by panopticapi's ``pq_compute``."""
     void = labels == 255
     true = [(c, o, (labels == c) & (objects == o)) for c in (0, 1) for o in (0, 1, 2)]
     true += [(c, 1, labels == c) for c in (2, 3)]
@@ -67,13 +67,13 @@ def published(found, classes, labels, objects):
             value = shared / (((found == p) | mask).sum() - ((found == p) & void).sum())
             if c == class_id and not is_crowd and value > 0.5:
                 iou, matched, hit = iou + float(value), matched | {p}, hit | {t}
-    false_alarms = 0
+    false_positives = 0
     for p, class_id in enumerate(classes):
         crowds = sum(mask for c, is_crowd, mask in true if is_crowd and c == class_id)
         ignored = (found == p) & (void | (crowds > 0))
-        false_alarms += p not in matched and ignored.sum() <= (found == p).sum() / 2
-    misses = sum(t not in hit and not true[t][1] for t in range(len(true)))
-    return iou, len(hit), false_alarms, misses
+        false_positives += p not in matched and ignored.sum() <= (found == p).sum() / 2
+    false_negatives = sum(t not in hit and not true[t][1] for t in range(len(true)))
+    return iou, len(hit), false_positives, false_negatives
 
 
 def test_crowds_count_as_in_panopticapi():
@@ -89,7 +89,12 @@ def test_crowds_count_as_in_panopticapi():
         metrics = PanopticMetrics(THINGS)
         prediction = SegmentMap(found, classes, torch.ones(len(classes)))
         metrics.update(prediction, segments_of(labels, objects, THINGS))
-        sums = (metrics.iou, metrics.hits, metrics.false_alarms, metrics.misses)
+        sums = (
+            metrics.iou,
+            metrics.true_positives,
+            metrics.false_positives,
+            metrics.false_negatives,
+        )
         wanted = published(found, classes.tolist(), labels, objects)
         assert [float(s.sum()) for s in sums] == pytest.approx([float(w) for w in wanted])
         seen += torch.tensor([float(w) for w in wanted])
@@ -105,7 +110,7 @@ def test_unlabelled_pixels():
     prediction = SegmentMap(found, torch.tensor([0, 0]), torch.ones(2))
     metrics.update(prediction, segments_of(labels, torch.ones(4, 8).long(), THINGS))
     assert metrics.compute()["pq"] == 1.0
-    assert metrics.false_alarms.sum() == 0
+    assert metrics.false_positives.sum() == 0
 
 
 def test_nothing_predicted_and_nothing_there():

@@ -164,7 +164,7 @@ def test_patch_sizes_and_the_decoders_size(patch):
     assert model.preprocessing.multiple_of == patch
 
 
-def test_batch_entries_do_not_meet():
+def test_batch_entries_are_independent():
     model = tiny().eval()
     images = torch.randn(3, 3, 48, 48)
     with torch.no_grad():

@@ -144,7 +144,7 @@ def test_drop_path_reaches_timm():
 @pytest.mark.parametrize("name", ["cait_xxs24_224", "coatnet_nano_rw_224"])
 def test_timm_models_of_one_size_say_so(name):
     encoder = TimmConfig(name=name).build().eval()
-    with pytest.raises(ValueError, match=rf"name={name}: .* no images of 64x96 \(.*img_size") as e:
+    with pytest.raises(ValueError, match=rf"name={name}: .* not 64x96 \(.*img_size") as e:
         encoder(torch.zeros(1, 3, 64, 96))
     assert "\n" not in str(e.value)
 

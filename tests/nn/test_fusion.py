@@ -164,7 +164,7 @@ def test_entries_per_level_must_agree(arguments):
 
 
 @pytest.mark.parametrize("align", ["to_lateral", "double", "resize_lateral"])
-def test_maps_of_unequal_size_meet_as_the_setting_says(align):
+def test_align_setting_of_unequal_maps(align):
     """On odd grids the map at half the size is larger than half of the next."""
     model, x = decoder(align=align), tokens((3, 5) if align != "double" else (4, 6))
     features = model.fuse(x)

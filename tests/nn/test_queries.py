@@ -32,21 +32,21 @@ def test_cross_attention_is_torchs():
         theirs.in_proj_bias.copy_(torch.cat([ours.q.bias, ours.k.bias, ours.v.bias]))
         theirs.out_proj.load_state_dict(ours.proj.state_dict())
     queries, memory = torch.randn(2, 3, 16).double(), torch.randn(2, 5, 24).double()
-    visible = torch.rand(2, 1, 3, 5) > 0.4
-    visible[..., 0] = True
+    attn_mask = torch.rand(2, 1, 3, 5) > 0.4
+    attn_mask[..., 0] = True
     wanted, weights = theirs(queries, memory, memory, average_attn_weights=False)
     torch.testing.assert_close(ours(queries, memory), wanted)
     torch.testing.assert_close(ours.weights(queries, memory), weights)
-    hidden = ~visible.expand(2, 4, 3, 5).reshape(8, 3, 5)
+    hidden = ~attn_mask.expand(2, 4, 3, 5).reshape(8, 3, 5)
     wanted, _ = theirs(queries, memory, memory, attn_mask=hidden)
-    torch.testing.assert_close(ours(queries, memory, visible=visible), wanted)
+    torch.testing.assert_close(ours(queries, memory, attn_mask=attn_mask), wanted)
 
 
 def test_codes_enter_queries_and_keys_and_not_values():
     attention = CrossAttention(8, memory_dim=8, num_heads=2)
     queries, memory, codes = torch.randn(1, 2, 8), torch.randn(1, 3, 8), torch.randn(1, 3, 8)
-    found = attention(queries, memory, memory_codes=codes)
-    weights = attention.weights(queries, memory, memory_codes=codes)
+    found = attention(queries, memory, memory_pos=codes)
+    weights = attention.weights(queries, memory, memory_pos=codes)
     values = attention.v(memory).unflatten(-1, (2, 4)).transpose(1, 2)
     wanted = attention.proj((weights @ values).transpose(1, 2).flatten(2))
     torch.testing.assert_close(found, wanted)
@@ -67,8 +67,8 @@ def test_the_two_ways_to_decode_into_tokens():
 
 def test_semantic_scores():
     masks, classes = torch.randn(1, 3, 2, 2), torch.randn(1, 3, 5)
-    chances = classes.softmax(-1)
-    wanted = sum(chances[0, q, :4, None, None] * masks[0, q].sigmoid() for q in range(3))
+    probabilities = classes.softmax(-1)
+    wanted = sum(probabilities[0, q, :4, None, None] * masks[0, q].sigmoid() for q in range(3))
     torch.testing.assert_close(semantic_scores(masks, classes)[0].exp(), wanted)
 
 
@@ -100,13 +100,13 @@ def test_a_query_attends_where_its_mask_is():
     head = net.heads["panoptic"]
     masks = torch.full((1, 6, 16, 16), -1.0)
     masks[..., :8, :8] = 1.0
-    visible = head._visible(masks, (4, 4), 6 + 3 + 16, torch.tensor(1.0))
-    assert visible.shape == (1, 1, 25, 25)
-    assert visible[0, 0, 0, 9:].view(4, 4)[:2, :2].all()
-    assert visible[0, 0, :6, 9:].sum() == 6 * 4
-    assert visible[0, 0, :, :9].all()
-    assert visible[0, 0, 6:].all()
-    assert head._visible(masks, (4, 4), 25, torch.tensor(0.0)).all()
+    attn_mask = head._attn_mask(masks, (4, 4), 6 + 3 + 16, torch.tensor(1.0))
+    assert attn_mask.shape == (1, 1, 25, 25)
+    assert attn_mask[0, 0, 0, 9:].view(4, 4)[:2, :2].all()
+    assert attn_mask[0, 0, :6, 9:].sum() == 6 * 4
+    assert attn_mask[0, 0, :, :9].all()
+    assert attn_mask[0, 0, 6:].all()
+    assert head._attn_mask(masks, (4, 4), 25, torch.tensor(0.0)).all()
     assert torch.equal(attended(masks, (16, 16))[0, 0].view(16, 16), masks[0, 0] > 0)
 
 
@@ -152,14 +152,14 @@ def test_over_timm(name):
         tokens = net.encoder(images)
         x, grid = tokens.levels[-1], tokens.grids[-1]
         for i in range(3):
-            x = net.encoder.later_block(i, x, visible=None, grid=grid)
+            x = net.encoder.later_block(i, x, attn_mask=None, grid=grid)
         torch.testing.assert_close(net.encoder.later_norm(x), whole.forward_features(images))
         # queries move along with the prefix: the patches keep their rotary codes
         mine = torch.cat([torch.zeros(1, 2, x.shape[-1]), tokens.levels[-1]], dim=1)
-        visible = torch.ones(1, 1, mine.shape[1], mine.shape[1], dtype=torch.bool)
-        visible[:, :, 2:, :2] = False
+        attn_mask = torch.ones(1, 1, mine.shape[1], mine.shape[1], dtype=torch.bool)
+        attn_mask[:, :, 2:, :2] = False
         for i in range(3):
-            mine = net.encoder.later_block(i, mine, visible=visible, grid=grid)
+            mine = net.encoder.later_block(i, mine, attn_mask=attn_mask, grid=grid)
         torch.testing.assert_close(mine[:, 2:], x, atol=1e-4, rtol=1e-4)
     out = net.train()(images, upsample_logits=False)
     assert out["panoptic_masks"].shape[1] == 4

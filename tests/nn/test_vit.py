@@ -154,7 +154,7 @@ def test_only_without_positions_do_tokens_move_with_their_patches(kind):
     assert (difference < 1e-5) == (kind == "none")
 
 
-def test_concatenated_position_lies_under_the_patch_code():
+def test_concat_appends_position_after_patch_embedding():
     vit = small(position="concat", position_dim=6)
     randomize(vit)
     assert vit.patch_embed.proj.out_channels == 10
@@ -270,5 +270,5 @@ def test_wrong_arguments_name_what_is_allowed(arguments, message):
 
 
 def test_size_off_the_grid_is_refused():
-    with pytest.raises(ValueError, match="33x32 is no multiple of the patch size 8"):
+    with pytest.raises(ValueError, match="33x32 is not a multiple of the patch size 8"):
         small()(torch.zeros(1, 3, 33, 32))

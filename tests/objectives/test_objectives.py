@@ -162,7 +162,7 @@ def test_the_auxiliary_loss_is_a_fifth():
     }
 
 
-def test_ignored_pixels_teach_nothing():
+def test_ignored_pixels_have_no_gradient():
     labels = torch.randint(3, (1, 8, 8))
     labels[:, 4:] = IGNORE_INDEX
     logits = torch.randn(1, 3, 8, 8, requires_grad=True)

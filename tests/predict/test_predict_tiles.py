@@ -96,7 +96,7 @@ def test_every_metric_tile_is_brought_to_the_scale_of_the_whole():
     np.testing.assert_allclose(dpt.Predictor(model, tile=80)(photo).depth, whole, rtol=1e-4)
 
 
-def test_a_tile_that_runs_against_the_whole_is_not_believed():
+def test_a_tile_with_a_negative_scale_is_replaced():
     whole = torch.rand(1, 1, 30, 40)
     for tile in (-whole, torch.ones(1, 1, 30, 40)):
         torch.testing.assert_close(align_tile(tile, whole, inverse=True), whole)

@@ -12,7 +12,7 @@ from dpt.data import TrainTransform, collate_train
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.training.task import Task
-from dpt.training.teacher import AverageTeacher, predict
+from dpt.training.teacher import PseudoLabelTeacher, predict
 from dpt.types import IGNORE_INDEX
 
 SIZE = (32, 48)
@@ -60,7 +60,7 @@ def teacher(**options):
     torch.manual_seed(0)
     heads = {o.head: o.head_options for o in objectives.values()}
     model = create_model("dpt_tiny", heads=heads).train()
-    return AverageTeacher(model=model, objectives=objectives, **options), model
+    return PseudoLabelTeacher(model=model, objectives=objectives, **options), model
 
 
 def test_images_without_labels_get_those_of_the_average():
@@ -72,7 +72,7 @@ def test_images_without_labels_get_those_of_the_average():
     )
     probability, ids = logits.softmax(1).max(1)
     ours.share = 0.25
-    after = ours.complete(before, progress=0.0)
+    after = ours.add_labels(before, progress=0.0)
     for key in ("labels", "depth", "valid"):
         assert torch.equal(after[key][:2], before[key][:2]), key
     assert before["unlabelled"].tolist() == [False, False, True, True]
@@ -95,10 +95,10 @@ def test_images_without_labels_get_those_of_the_average():
 def test_before_its_start_it_changes_nothing():
     ours, _ = teacher(start=0.5)
     before = batch()
-    assert ours.complete(before, progress=0.4) is before
+    assert ours.add_labels(before, progress=0.4) is before
     alone = batch(labelled=4)
     assert "weak" not in alone
-    assert ours.complete(alone, progress=0.9) is alone
+    assert ours.add_labels(alone, progress=0.9) is alone
 
 
 def test_the_average_follows_the_weights():
@@ -122,7 +122,7 @@ def test_the_worst_tenth_of_pseudo_depth_is_left_out():
     prediction[:, 0] = 9.0
     guessed = torch.ones(2, 10, 10, dtype=torch.bool)
     guessed[0] = False
-    worst = objective.is_worst(prediction, truth, guessed)
+    worst = objective.worst_pixels(prediction, truth, guessed)
     assert worst[1, 0].all()
     assert worst.sum() == 10
 

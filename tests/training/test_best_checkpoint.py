@@ -92,7 +92,7 @@ def test_a_metric_that_does_not_exist_is_named(tmp_path):
     ("resumed_at", "known"),
     [(20, 0.9), (30, 0.9), (19, 0.4)],  # the last comes to step 20 again, and writes it again
 )
-def test_the_file_is_believed_but_not_about_the_future(tmp_path, resumed_at, known):
+def test_best_score_is_restored_unless_its_step_is_later(tmp_path, resumed_at, known):
     first = best(tmp_path / "old")
     validate(first, 0.4, step=10)
     last = {"global_step": resumed_at, "callbacks": {first.state_key: first.state_dict()}}

@@ -79,7 +79,7 @@ def test_sigterm_may_come_twice(stop):
     assert stop.received == signal.SIGTERM
 
 
-def test_a_signal_during_validation_makes_it_the_last(stop):
+def test_a_signal_during_validation_stops_after_it(stop):
     trainer = fake_trainer()
     stop.on_validation_start(trainer, None)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_a_signal_during_validation_makes_it_the_last(stop):
     assert trainer.should_stop
 
 
-def test_gradients_on_their_way_are_waited_for(stop):
+def test_a_signal_waits_for_accumulated_gradients(stop):
     os.kill(os.getpid(), signal.SIGTERM)
     trainer = fake_trainer(accumulate_grad_batches=2)
     stop.on_train_batch_end(trainer, None, None, {}, 0)
@@ -116,7 +116,7 @@ def test_ranks_stop_together(stop):
 
 @pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.01, 5, 8), (0.1, 10, 16),
                                                          (3.0, 98, 100)])  # fmt: skip
-def test_ranks_ask_one_another_about_once_a_second(stop, monkeypatch, seconds, fewest, most):
+def test_ranks_exchange_signals_once_per_second(stop, monkeypatch, seconds, fewest, most):
     """Each time they wait for the device and for the slowest rank."""
     now, asked = [0.0], []
     monkeypatch.setattr("dpt.training.callbacks.time.monotonic", lambda: now[0])

@@ -23,7 +23,7 @@ def checkpoint(step):
     }
 
 
-def test_a_full_disk_is_said_and_leaves_the_file_before_it(tmp_path):
+def test_a_full_disk_raises_and_keeps_the_old_file(tmp_path):
     path = tmp_path / "last.ckpt"
     AtomicCheckpointIO().save_checkpoint(checkpoint(1), path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

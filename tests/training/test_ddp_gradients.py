@@ -102,7 +102,7 @@ def partial_data(request, tmp_path):
      for k, v in PARTIAL.items()],
     indirect=True,
 )  # fmt: skip
-def test_partial_labels_teach_two_ranks_what_they_teach_one(
+def test_gradients_with_partial_labels_equal_on_one_and_two_ranks(
     assert_same_lesson, partial_data, evaluate, scores, tmp_path
 ):
     """And both score five validation images, of which one rank has three, as one process does."""
@@ -113,5 +113,5 @@ def test_partial_labels_teach_two_ranks_what_they_teach_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_two_ranks_learn_what_one_does(assert_same_lesson, name):
+def test_gradients_equal_on_one_and_two_ranks(assert_same_lesson, name):
     assert_same_lesson(*SCENES, *TASKS[name])

@@ -68,7 +68,7 @@ def unlabelled(count=2):
 
 
 @pytest.mark.parametrize("name", ["depth", "relative", "segmentation", "joint"])
-def test_who_is_like_the_teacher_has_nothing_to_learn(name):
+def test_distillation_loss_is_zero_for_equal_models(name):
     task = task_of(name)
     task.model.eval()  # dropout and BatchNorm off, as in the teacher
     same = task.training_step(unlabelled(), 0)

@@ -8,7 +8,7 @@ import torch
 from test_task import batch_of, task_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpt.training.teacher import AverageTeacher
+from dpt.training.teacher import PseudoLabelTeacher
 
 NAMES = ["a.jpg", "b, c.jpg"]
 
@@ -58,7 +58,7 @@ def step(task, optimizer, *, factor=1.0):
 
 
 @pytest.mark.parametrize("factor", [float("nan"), float("inf")])
-def test_such_a_step_moves_nothing_and_is_written_down(task, tmp_path, factor):
+def test_a_nonfinite_step_changes_nothing_and_is_listed(task, tmp_path, factor):
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-3, fused=True)
     step(task, optimizer)
     weights = {k: v.clone() for k, v in task.model.state_dict().items()}
@@ -142,7 +142,7 @@ def test_statistics_of_such_a_step_are_forgotten(trained, monkeypatch):
     """BatchNorm has seen the images before their loss is known, and would keep a NaN for ever."""
     task, optimizer, kept = trained
     assert any("running_var" in k for k in kept)
-    task.teacher = AverageTeacher(model=task.model, objectives=task.objectives)
+    task.teacher = PseudoLabelTeacher(model=task.model, objectives=task.objectives)
     with monkeypatch.context() as patch:
         patch.setattr(task, "_normalize", lambda images: torch.full(images.shape, float("nan")))
         step(task, optimizer)
@@ -172,7 +172,7 @@ def test_float16_unscales_once(task, fused):
 
 
 @pytest.mark.parametrize(("scale", "skipped"), [(2.0, 0), (0.5, 1)])
-def test_a_scale_below_one_helps_against_no_overflow(task, scale, skipped):
+def test_a_grad_scale_below_one_counts_as_nonfinite(task, scale, skipped):
     """So a float16 run that can learn nothing ends like any other."""
     scaler = torch.amp.GradScaler("cpu", init_scale=scale)
     task.trainer.precision_plugin = SimpleNamespace(scaler=scaler)

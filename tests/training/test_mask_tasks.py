@@ -131,7 +131,7 @@ def test_instances_score_as_pycocotools_scores_them(folder, train, scores, tmp_p
 
 
 @pytest.mark.parametrize("task", ["panoptic", "segmentation"])
-def test_the_masks_of_eomt_fall_in_training(tmp_path, task):
+def test_mask_shares_of_eomt_decrease_in_training(tmp_path, task):
     """Of two blocks: the first in the second quarter, the other in the third."""
     run = train_eomt(tmp_path / "run", f"task={task}", "trainer.max_steps=8")
     model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")

@@ -26,7 +26,7 @@ def test_a_finished_run_that_lost_its_metrics_finds_them_again(train, metrics, t
 
 
 @pytest.mark.slow
-def test_best_goes_on_where_last_is_lost(train, tmp_path):
+def test_resume_uses_best_if_last_is_damaged(train, tmp_path):
     """It was written inside of a validation, which no later one excels at a rate of 0."""
     same = ("schedule=constant", "optim.lr=0", "model.encoder.drop_path=0.1")
     whole = train(tmp_path / "whole", *RUN, *same, "trainer.max_steps=6")
@@ -110,7 +110,7 @@ def test_a_data_set_that_grew_is_remarked(train, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [3, pytest.param(4, marks=SLOW)])
-def test_a_wish_to_stop_waits_for_the_gradients(train, tmp_path, monkeypatch, batch):
+def test_a_stop_waits_for_accumulated_gradients(train, tmp_path, monkeypatch, batch):
     """Lightning's timer wishes so after any batch; of three a step, those before would be lost."""
     run = ("task=regression", "data.train.length=20", "data.batch_size=2", "trainer.max_steps=4",
            "trainer.accumulate_grad_batches=3", "trainer.val_check_interval=100")  # fmt: skip

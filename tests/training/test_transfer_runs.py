@@ -47,7 +47,10 @@ def test_a_run_on_data_of_fewer_classes(source, dense_data, tmp_path):
     }  # fmt: skip
     log = (run / "log.txt").read_text()
     assert re.search(r"weights of a dpt_tiny: .*last\.ckpt: \d+ encoder tensors loaded", log)
-    assert "left at random, of another size: heads.segmentation.auxiliary_layers.4 (10 to 3)" in log
+    assert (
+        "initialised randomly, of another size: heads.segmentation.auxiliary_layers.4 (10 to 3)"
+        in log
+    )
 
 
 @pytest.mark.slow
@@ -55,7 +58,7 @@ def test_another_task(source, tmp_path):
     run = train_from(tmp_path / "run", "task=depth", "optim.lr=0", *TINY_SCENES,
                 f"model.weights={source / 'checkpoints/last.ckpt'}")  # fmt: skip
     log = (run / "log.txt").read_text()
-    assert "not in the file, left at random: heads.depth" in log
+    assert "not in the file, initialised randomly: heads.depth" in log
     assert "in the file, not used: heads.segmentation" in log
     assert set(last(run).heads) == {"depth"}
 

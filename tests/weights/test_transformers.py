@@ -285,7 +285,7 @@ def test_pixels_are_scaled_as_the_image_processor_scales_them(change, tmp_path):
     torch.testing.assert_close(found, wanted.float())
 
 
-def test_class_names_travel(tmp_path):
+def test_class_names_are_saved_with_the_weights(tmp_path):
     names = ["wall", "floor", "sky", "tree", "road"]
     theirs = make("segmentation")
     theirs.config.id2label = dict(enumerate(names))

@@ -56,7 +56,7 @@ def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
             if total > limit:
                 raise DataError(
                     f"{archive}: unpacks to more than {limit / 1e9:.1f} GB (at {name}), the free "
-                    f"space or {MAX_RATIO} times its size: free some space, or do not trust it"
+                    f"space or {MAX_RATIO} times its size: free some space, or check its source"
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
             with read() as content, target.open("wb") as file:
@@ -96,7 +96,7 @@ def _marker(archive: Path, folder: Path) -> Path:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
-    """Name and size of each file, whether it is a plain one, and what opens it."""
+    """Yields each file's name, size, whether it is a regular file, and a function to open it."""
     with archive.open("rb") as file:  # zipfile.is_zipfile accepts a tar that contains a zip
         is_zip = file.read(2) == b"PK"
     if is_zip:
@@ -109,7 +109,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, bool, Callable[[], Any]]
         return
     with tarfile.open(archive) as tar:
         for member in tar:
-            if member.size < 0:  # the next header would be an earlier one, again and again
+            if member.size < 0:  # tarfile would read the same headers for ever
                 raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
             if not member.isdir():
                 yield member.name, member.size, member.isreg(), partial(tar.extractfile, member)

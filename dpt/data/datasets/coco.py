@@ -216,7 +216,7 @@ def encode_mask(found: Any, size: tuple[int, int]) -> Any:
         if not found or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
             raise ValueError("a polygon needs x and y of three points or more")
         corners, side = np.concatenate(polygons), max(size)
-        # pycocotools cuts polygons at the border, but far ones take memory without end
+        # pycocotools clips polygons at the border, but needs unbounded memory for distant points
         if not ((corners >= -side) & (corners <= 2 * side)).all():
             raise ValueError(f"a polygon is far outside the image of {height}x{width}")
         return coco.merge(coco.frPyObjects(found, height, width))
@@ -232,7 +232,7 @@ def encode_mask(found: Any, size: tuple[int, int]) -> Any:
 
 
 def rle_counts(text: str) -> list[int]:
-    """The run lengths of COCO's compressed RLE: 5 bits a character, differences from the third on.
+    """The run lengths of COCO's compressed RLE: 5 bits a character, from the fourth on differences.
 
     pycocotools does not check that they fit the image.
     """
@@ -241,7 +241,7 @@ def rle_counts(text: str) -> list[int]:
     for character in text:
         bits = ord(character) - 48
         if shift > 40:
-            raise ValueError("its counts are no RLE")
+            raise ValueError("its counts are not a valid RLE")
         value |= (bits & 31) << shift
         shift += 5
         if not bits & 32:  # the last of this number

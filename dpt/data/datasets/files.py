@@ -27,7 +27,7 @@ from dpt.types import DatasetInfo, Sample
 class PickledRows:
     """Plain data of many samples, pickled into one block of bytes, which worker processes share.
 
-    Many objects would be copied into each of them, as reading one writes its reference count.
+    A list of objects would be copied into every process, because reading changes reference counts.
     """
 
     def __init__(self, rows: Iterable[Any]) -> None:
@@ -44,7 +44,7 @@ class PickledRows:
 
 
 FRACTIONS = {"train": 0.9, "val": 0.1}
-"""Shares of the splits where neither folders nor lists tell them apart."""
+"""Default shares of the splits, used if neither folders nor lists define them."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -131,7 +131,7 @@ class FileDataset(Dataset):
         if self.folds > len(groups):
             raise DataError(
                 f"data.folds={self.folds}: {self.folder} has {len(groups)} groups of photos, such "
-                f"as {few(groups)}: set data.group_by to what tells them apart"
+                f"as {few(groups)}: set data.group_by to an expression that separates them"
             )
         start, stop = (len(groups) * k // self.folds for k in (self.fold, self.fold + 1))
         if self.part == "val":
@@ -167,14 +167,14 @@ class FileDataset(Dataset):
         return others
 
     def group(self, path: Path) -> str:
-        """What a photo shares with those that must be in the same split, see ``group_by``."""
+        """The group of a photo, see ``group_by``; without it, the photo's path below ``root``."""
         name = Path(os.path.relpath(path, self.folder)).as_posix()
         if self.group_by is None:
             return name
         try:
             match = re.search(self.group_by, name)
         except re.error as error:
-            fault = f"data.group_by={self.group_by}: is no regular expression ({error})"
+            fault = f"data.group_by={self.group_by}: is not a regular expression ({error})"
             raise DataError(f"{fault}: correct it") from None
         found = match and match[min(1, match.re.groups)]
         if found is None:
@@ -194,12 +194,12 @@ class FileDataset(Dataset):
         self, keys: Mapping[str, Path], fractions: Mapping[str, float] | None,
         labelled: Container[str] | None = None,
     ) -> list[str]:  # fmt: skip
-        """The keys (with the path of each) of this split where nothing tells the splits apart.
+        """The keys of this split, if only ``fractions`` define the splits.
 
-        Keys, or their groups, are ranked by a hash of their name and dealt out in the order of
-        ``fractions``: the same on every machine, and new files hardly move the others. Groups
-        without ``labelled`` keys are divided separately, so that every split gets its share of
-        the labels.
+        Keys (with their paths), or their groups, are sorted by a hash of their name and divided in
+        the order of ``fractions``. The result is the same on every machine, and new files change
+        few assignments. Groups without ``labelled`` keys are divided separately, so every split
+        gets its share of the labels.
         """
         if self.folds is not None and self.split == "train":
             return list(keys)
@@ -276,7 +276,7 @@ class FileDataset(Dataset):
     def preload(self) -> None:
         if self.cache:
             for index in range(len(self)):
-                with suppress(DataError):  # told when the sample is needed
+                with suppress(DataError):  # raised again when the sample is read
                     self[index]
 
     def files(self, index: int) -> Files | None:

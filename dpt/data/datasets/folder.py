@@ -134,7 +134,7 @@ class FolderDataset(FileDataset):
                 labelled |= found.keys()
             if own_maps or not own:  # else they may belong to another split's photos
                 stray += [path for key, path in found.items() if key not in photos]
-        if divided and of_split:  # folders of labels tell the splits of one folder of photos
+        if divided and of_split:  # label folders define the splits of a single photo folder
             keys = [key for key in photos if key in of_split]
         elif divided:
             keys = self.divide(photos, self.fractions, labelled or None)

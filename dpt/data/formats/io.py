@@ -42,7 +42,7 @@ MAX_COLORS = 1 << 16
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 warnings.filterwarnings("ignore", module="PIL")  # about large or damaged pictures
 
-AGAIN = "copy or download it again"
+COPY_AGAIN = "copy or download it again"
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _PACKED = np.array([65536, 256, 1], np.int32)  # from R, G and B to one number
@@ -250,7 +250,7 @@ def _decoding(path: str | Path, kind: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = str(error).replace(repr(str(path)), "the file")
-        raise DataError(f"{path}: cannot be read as {kind} ({text}): {AGAIN}") from None
+        raise DataError(f"{path}: cannot be read as {kind} ({text}): {COPY_AGAIN}") from None
 
 
 # ------------------------------------------------------------------------------------ pictures
@@ -297,7 +297,9 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
     except Image.DecompressionBombError:  # far above MAX_PIXELS: check_pixels raises
         height, width = MAX_PIXELS, 2
     except Exception:  # damaged files raise many kinds
-        raise DataError(f"{path}: not a picture that can be decoded, or damaged: {AGAIN}") from None
+        raise DataError(
+            f"{path}: not a picture that can be decoded, or damaged: {COPY_AGAIN}"
+        ) from None
     check_pixels(path, height, width)
     return height, width
 
@@ -314,7 +316,7 @@ def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
     with _decoding(path, "a picture"):
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if image is None:
-        raise DataError(f"{path}: not a picture that can be decoded, or damaged: {AGAIN}")
+        raise DataError(f"{path}: not a picture that can be decoded, or damaged: {COPY_AGAIN}")
     if data[:2] in _TIFF_STARTS and flags & cv2.IMREAD_IGNORE_ORIENTATION:
         orientation = _tiff_tags(io.BytesIO(data)).get(_ORIENTATION, 1)
         image = np.ascontiguousarray(_AS_STORED.get(orientation, np.asarray)(image))
@@ -323,7 +325,9 @@ def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
 
 def _require_end(path: str | Path, data: bytes, mark: bytes, start: int = 0) -> None:
     if not data.endswith(mark) and data.find(mark, start) < 0:
-        raise DataError(f"{path}: the file is truncated ({len(data)} bytes, no end mark): {AGAIN}")
+        raise DataError(
+            f"{path}: the file is truncated ({len(data)} bytes, no end mark): {COPY_AGAIN}"
+        )
 
 
 def read_picture(path: str | Path, key: None = None) -> np.ndarray:
@@ -361,7 +365,7 @@ def read_pfm(path: str | Path, key: None = None) -> np.ndarray:
     data = read_bytes(path)
     header = re.match(rb"(P[Ff])\s+(\d+)\s+(\d+)\s+(\S+?)(?:[ \t\r]*\n|\s)", data)
     if header is None:
-        raise DataError(f"{path}: not a PFM file (Pf, width, height, scale): {AGAIN}")
+        raise DataError(f"{path}: not a PFM file (Pf, width, height, scale): {COPY_AGAIN}")
     kind, width, height, scale = header.groups()
     with _decoding(path, "a PFM file"):
         dtype = "<f4" if float(scale) < 0 else ">f4"
@@ -388,7 +392,7 @@ def read_numpy(
 
 
 def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
-    """A channel of an OpenEXR file: ``key``, or else the one called Z, or one if all are equal."""
+    """A channel of an OpenEXR file: ``key``; by default Z, or any one if all are equal."""
     library = require("OpenEXR", f"{path}: reading it", extra="exr")
     with open_file(path), _decoding(path, "an EXR file"):
         for part in library.File(str(path), header_only=True).parts:

@@ -19,9 +19,9 @@ os.environ.setdefault(
     "OPENCV_FFMPEG_CAPTURE_OPTIONS",
     "format_whitelist;mov,avi,matroska,mpegts,mpeg,flv,asf|protocol_whitelist;file",
 )
-os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # a damaged file writes a line a block
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # else it logs each damaged block
 _WHOLE = 0.9
-"""Share of the announced frames below which a video counts as damaged: headers often round."""
+"""A video with a smaller share of its announced frames is damaged; headers are approximate."""
 
 
 def _require_utf8(path: str | Path) -> None:

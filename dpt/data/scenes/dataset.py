@@ -1,6 +1,6 @@
 """``data=scenes``: procedural rooms, halls, streets and parks, rendered on demand.
 
-Every image is a function of (seed, split, index). Colour or position alone do not tell the labels.
+Every image is a function of (seed, split, index). Neither colour nor position alone gives a label.
 """
 
 from __future__ import annotations

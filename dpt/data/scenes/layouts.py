@@ -201,7 +201,7 @@ def _camera(rng: Generator, yaw: float, low: float, high: float) -> Camera:
 def _enclosed(
     rng: Generator, space: np.ndarray, *, aim: float, along: bool = False, roof: bool = True
 ) -> Site:
-    """A box (3,) around a camera that looks across it, turned aside by about ``aim`` radians."""
+    """A room of size ``space`` (3,); the camera looks across it, ``aim`` is its yaw's std (rad)."""
     size, height = space[:2], space[2]
     if along:
         stand = np.array([rng.uniform(0.4, 0.6 * size[0]), size[1] * rng.uniform(0.25, 0.75)])

@@ -27,7 +27,7 @@ from dpt.files import MAX_BYTES, DataError, data_root, missing_path, parse_as, r
 from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 MAX_SAMPLES = 10**8
-"""Of a split: their order in an epoch takes some bytes of memory for each."""
+"""Largest number of samples in a split: the order of an epoch is held in memory."""
 _MAX_INDEX = 1 << 26
 _REMEDY = "check data.root, and that all files that dpt data pack wrote were copied there"
 
