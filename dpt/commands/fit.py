@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpt.data_check.detect import Detected, detect
+if TYPE_CHECKING:
+    from dpt.data_check.detect import Detected
 
 DETAILS = """Prints its assumptions and the train.py command. If the files can be interpreted in
 two ways, it lists the settings that decide and does not train. run_dir (runs/fit/DIR_DATE) holds
@@ -61,6 +62,7 @@ def run(arguments: list[str]) -> None:
     from dpt.commands import export
     from dpt.config.compose import as_text, run_configured, values_of
     from dpt.data.formats.io import read_size
+    from dpt.data_check.detect import detect
 
     start, limit = time.monotonic(), seconds_of(options.time)
     given = values_of(options.overrides)

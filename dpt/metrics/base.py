@@ -42,9 +42,11 @@ class SumMetric(Metric):
     by_image: ClassVar[bool] = True
 
     def add_sum(self, name: str, *shape: int) -> None:
+        """Adds a state of float64 zeros that is summed over processes."""
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
 
     def add_count(self, name: str, *shape: int) -> None:
+        """Adds a state of int64 zeros that is summed over processes."""
         self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def vector(self) -> Tensor:

@@ -64,7 +64,7 @@ class DecoderConfig:
 
 
 class ResidualConvUnit(nn.Module):
-    """x + conv(ReLU(conv(ReLU(x)))), each convolution followed by BN where requested.
+    """x + conv(ReLU(conv(ReLU(x)))) of x (B, C, h, w); with ``batch_norm``, BN after each conv.
 
     The ReLU is not in place: the skip connection carries x, not ReLU(x).
     """

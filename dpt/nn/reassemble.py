@@ -62,7 +62,7 @@ class Project(nn.Conv2d):
 
 
 class Resample(nn.Module):
-    """To ``scale`` times the grid: transposed convolution up, strided 3×3 convolution down."""
+    """(B, C, h, w) to (B, C, scale·h, scale·w): transposed convolution up, strided 3×3 down."""
 
     def __init__(self, *, channels: int, scale: float) -> None:
         super().__init__()

@@ -24,7 +24,8 @@ from dpt.types import Tokens
 
 
 class DropPath(nn.Module):
-    """Leaves out a residual branch for a random share of the samples (stochastic depth)."""
+    """Stochastic depth (Huang et al. 2016): zeroes a residual branch of a sample with probability
+    ``rate``, in 0..1, and scales the others by 1 / (1 - rate)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -95,7 +95,10 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        """Weighted scalar terms by name; their sum is minimised."""
+        """Weighted scalar terms by name; their sum is minimised.
+
+        Dense outputs have the head's size, labels that of the images.
+        """
 
     def teacher_mismatch(self, output: OutputSpec) -> str | None:
         """The reason why a teacher with this output cannot be used; None if it can."""
