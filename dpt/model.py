@@ -11,6 +11,7 @@ from dpt import nn as parts
 from dpt.model_config import ModelConfig, make_config
 from dpt.nn.inference import optimized
 from dpt.types import Calibration, Preprocessing
+from dpt.validation import validate
 from dpt.weights.formats import Native, read
 
 
@@ -29,6 +30,7 @@ class DPT(parts.DPT):
         encoder, decoder, heads = config.build()
         super().__init__(encoder=encoder, decoder=decoder, heads=heads)
         self.config = config
+        self.calibration = config.calibration
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -36,7 +38,7 @@ class DPT(parts.DPT):
 
     @preprocessing.setter
     def preprocessing(self, preprocessing: Preprocessing) -> None:
-        self.config.preprocessing = preprocessing
+        self.config.preprocessing = validate(Preprocessing, preprocessing, "preprocessing")
 
     @property
     def calibration(self) -> Calibration | None:
@@ -44,8 +46,15 @@ class DPT(parts.DPT):
 
     @calibration.setter
     def calibration(self, calibration: Calibration | None) -> None:
-        if calibration is not None and all(spec.kind != "depth" for spec in self.outputs.values()):
+        calibration = validate(Calibration | None, calibration, "calibration")
+        depths = [spec for spec in self.outputs.values() if spec.kind == "depth"]
+        if calibration is not None and not depths:
             raise ValueError(f"a calibration is for depth, and this model has {list(self.heads)}")
+        if calibration is not None:
+            space = "inverse_depth" if depths[0].is_inverse_depth else "depth"
+            if calibration.space != space:
+                fault = f"calibration.space={calibration.space}: this model predicts {space}"
+                raise ValueError(f"{fault}: calibrate it anew (dpt calibrate)")
         self.config.calibration = calibration
 
     @classmethod

@@ -241,7 +241,8 @@ def make_config(name: str, *, heads: Mapping[str, Mapping[str, Any]], **others: 
     for head, options in heads.items():
         for key, value in options.items():
             used = getattr(config.heads[head], key)
-            if isinstance(value, str | int | float) and value != used:
+            is_same_kind = isinstance(value, str) == isinstance(used, str)  # "10" counts as 10
+            if isinstance(value, str | int | float) and is_same_kind and value != used:
                 raise ValueError(
                     f"model.heads.{head}.{key}={value!r}: its other settings allow only {used!r}"
                 )

@@ -193,6 +193,11 @@ def test_it_is_for_depth():
     model = tiny({"segmentation": {"num_classes": 3}})
     with pytest.raises(ValueError, match="a calibration is for depth"):
         model.calibration = Calibration(scale=1.0)
+    metric = tiny({"depth": {"kind": "metric", "max_depth": 10.0}})
+    with pytest.raises(ValueError, match=r"calibration\.space=inverse_depth: .* predicts depth"):
+        metric.calibration = Calibration(scale=1.0)
+    with pytest.raises(ValueError, match=r"calibration\.scal\b"):
+        metric.calibration = {"scal": 1.0}
     with pytest.raises(ValueError, match="nothing to calibrate"):
         calibrate(model, [])
 

@@ -12,7 +12,8 @@ def run(arguments: list[str]) -> None:
         "export",
         "Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, TensorRT, ...; "
         ".pt2: torch.export), compares it with the model at three sizes, and writes no file if "
-        "they differ. The file takes any number of images of any size; its metadata state outputs, "
+        "they differ. The file takes any number of images of any size (.pt2: of more "
+        "than two patches a side); its metadata state outputs, "
         "units, classes and normalisation.",
     )
     add = parser.add_argument

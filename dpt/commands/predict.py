@@ -97,7 +97,7 @@ def _predict(options: argparse.Namespace) -> bool:
     }
     del model
     products = products_of([n.strip() for n in options.format.split(",") if n.strip()], outputs)
-    videos = videos_of(products, outputs)
+    videos = videos_of(products)
     folders = [p.folder for group in all_products(outputs).values() for p in group]
     workers = min(4, os.cpu_count() or 1)
     done, failed, start = 0, list[tuple[Source, Exception]](), time.monotonic()
@@ -124,7 +124,10 @@ def _predict(options: argparse.Namespace) -> bool:
         for source in (s for s in todo if s.is_video):
             try:
                 if not videos:
-                    raise ValueError("the outputs have no picture: predict its frames as images")
+                    raise ValueError(
+                        "a video needs pictures: add color or overlay to --format, or predict its "
+                        "frames as images"
+                    )
                 video = VideoReader(source.path)
                 frames = predict_video(
                     predictor, video, source, folder, products=videos, style=style

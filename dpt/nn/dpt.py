@@ -6,6 +6,7 @@ from collections.abc import Mapping, MutableMapping
 from types import EllipsisType
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -84,8 +85,12 @@ class DPT(nn.Module):
             a second prediction, and those of :class:`dpt.nn.masks.QueryHead`.
 
         Raises:
-            ValueError: ``images`` have another shape or no floating point type.
+            ValueError: ``images`` have another shape or type.
         """
+        if not isinstance(images, Tensor):
+            raise ValueError(f"images must be a tensor, not {type(images).__name__}")
+        if images.dtype == torch.float64 != next(self.parameters()).dtype:
+            raise ValueError("images are float64, the model is not: give images.float()")
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             raise ValueError(
                 f"images must be float (B, 3, H, W), found {images.dtype} {tuple(images.shape)}: "

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
+import torch
 from torch import Tensor
 
 from dpt.data.formats.io import IMAGE_SUFFIXES, read_image
@@ -103,15 +104,16 @@ def as_rgb(image: Image) -> np.ndarray:
             )
         array = np.asarray(PIL.ImageOps.exif_transpose(image).convert("RGB"))
     elif isinstance(image, Tensor):
-        if image.ndim != 3 or image.shape[0] != 3:
+        is_float = image.is_floating_point()
+        if image.ndim != 3 or image.shape[0] != 3 or not (is_float or image.dtype == torch.uint8):
             raise ValueError(
-                f"a tensor must be (3, H, W), found {tuple(image.shape)}: give several images as a "
-                "list"
+                f"a tensor must be uint8 or float (3, H, W), found {image.dtype} "
+                f"{tuple(image.shape)}: give several images as a list"
             )
-        if image.is_floating_point():
+        if is_float:
             image = image.float()  # NumPy has no bfloat16
         array = image.detach().cpu().permute(1, 2, 0).numpy()
-        if image.is_floating_point():
+        if is_float:
             if not ((image >= 0) & (image <= 1)).all():  # NaN neither
                 raise ValueError(
                     "a float tensor must be in 0..1: divide by 255, and do not normalise: the "
@@ -125,7 +127,7 @@ def as_rgb(image: Image) -> np.ndarray:
         )
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
         raise ValueError(
-            f"an image must be uint8 (H, W, 3) RGB, found {array.dtype} {array.shape}: give float "
-            "values as a tensor (3, H, W) in 0..1"
+            f"an image must be uint8 (H, W, 3) RGB, found {array.dtype} {array.shape}: give grey "
+            "and RGBA as a PIL image, float values as a tensor (3, H, W) in 0..1"
         )
     return np.ascontiguousarray(array)

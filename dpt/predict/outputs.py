@@ -131,11 +131,9 @@ def products_of(formats: Sequence[str], outputs: Mapping[str, OutputSpec]) -> li
     return list(dict.fromkeys(chosen))
 
 
-def videos_of(products: Sequence[Product], outputs: Mapping[str, OutputSpec]) -> list[Product]:
-    """The files for each video: of the chosen products that are pictures, or the default ones."""
-    pictures = [p for p in products if p.is_picture]
-    pictures = pictures or [p for p in products_of((), outputs) if p.is_picture]
-    return [replace(p, suffix=".mp4") for p in pictures]
+def videos_of(products: Sequence[Product]) -> list[Product]:
+    """The files for each video: those of the chosen products that are pictures."""
+    return [replace(p, suffix=".mp4") for p in products if p.is_picture]
 
 
 def facts(prediction: Prediction) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from dpt.predict.inputs import Image, as_rgb
 from dpt.predict.tiling import predict_tiles
 from dpt.segments import OBJECT_IDS, SegmentMap, panoptic_segments
 from dpt.types import Calibration, OutputKind, OutputSpec
+from dpt.validation import Count, validate
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -209,8 +210,8 @@ class Predictor:
         flip: bool = False,
         tile: int | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: must be at least 1")
+        self.batch_size = validate(Count, batch_size, "batch_size")
+        self.tile = tile = validate(Count | None, tile, "tile")
         if precision not in _DTYPES:
             raise ValueError(f"precision={precision!r}: choose from {get_args(Precision)}")
         self.device, self.dtype = pick_device(device), _DTYPES[precision]
@@ -221,10 +222,12 @@ class Predictor:
             log.warning("precision=bf16: %s", EMULATED)
         if isinstance(model, str | Path):
             model = DPT.from_pretrained(model)
+        if not isinstance(model, DPT):
+            found = type(model).__name__
+            raise ValueError(f"model must be a dpt.DPT, a path or a hub id, not {found}")
         least = max(model.preprocessing.image_size)
         if tile is not None and tile < least:
             raise ValueError(f"tile={tile}: must be at least {least}, the network's input size")
-        self.batch_size, self.tile = batch_size, tile
         self.preprocessing = model.preprocessing
         self.calibration: Calibration | None = model.calibration
         self.network_outputs = model.outputs

@@ -107,7 +107,6 @@ class DepthAnything(Format):
     free = Format.free | {
         "encoder.position_resize": "outputs differ away from the encoder's image_size",
     }
-    hint = "; the name of a .pth tells the largest depth: hypersim 20 m, vkitti 80 m, else relative"
 
     def recognises(self, source: Source) -> bool:
         if "model_type" in source.config:
@@ -129,6 +128,12 @@ class DepthAnything(Format):
     def _write(self, config: Config, tensors: Tensors, path: Path) -> Source:
         encoder, (head,) = config["encoder"], config["heads"].values()
         folder = path.suffix not in (".pth", ".pt")
+        if not folder and head["max_depth"] != _named_depth(path):
+            raise ValueError(
+                f"max_depth={head['max_depth']}: the name of a .pth says the largest depth "
+                "(hypersim: 20 m, vkitti: 80 m, others: relative): choose such a name, or write a "
+                "folder"
+            )
         if encoder["layer_scale"] is not None and not folder:
             encoder["layer_scale"] = 1.0  # gains are in the tensors
         unit = transformers.DEEPEST_UNIT if folder else FILE_UNIT
@@ -176,10 +181,9 @@ def _file_config(source: Source) -> Config:
     encoder = shapes.vit("pretrained.")
     path, num_blocks = source.path, encoder["num_blocks"]
     v1 = source.config or V1.search(path.name)
-    if not (v1 or "v2" in path.name.lower()):
+    if path.is_file() and not (v1 or "v2" in path.name.lower()):
         log.warning("%s: read as Depth Anything v2; v1 needs its name, %s", path, V1.pattern)
-    named = (depth for word, depth in MAX_DEPTH.items() if word in path.name.lower())
-    max_depth = source.content.get("max_depth") or next(named, None)
+    max_depth = source.content.get("max_depth") or _named_depth(path)
     if max_depth is None and "metric" in path.name.lower():
         raise ValueError(
             "metric by its name, but without a largest depth: name it hypersim (20 m) or vkitti "
@@ -208,6 +212,10 @@ def _file_config(source: Source) -> Config:
         },
         preprocessing={**PREPROCESSING, "multiple_of": 14},
     )
+
+
+def _named_depth(path: Path) -> float | None:
+    return next((v for word, v in MAX_DEPTH.items() if word in path.name.lower()), None)
 
 
 def _spread(num_blocks: int) -> list[int]:

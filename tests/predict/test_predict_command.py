@@ -503,6 +503,10 @@ def test_a_video_without_pictures_is_refused(run, tmp_path):
     code, _, err = run(tmp_path / "model", video, "--out", tmp_path / "out")
     assert code == 1
     assert "predict its frames as images" in err
+    tiny({"depth": {"kind": "relative"}}).save_pretrained(tmp_path / "depth")
+    code, _, err = run(tmp_path / "depth", video, "--out", tmp_path / "npy", "--format", "npy")
+    assert code == 1
+    assert "add color or overlay to --format" in err
 
 
 def test_colours_of_a_video_do_not_flicker():

@@ -219,6 +219,7 @@ def test_what_is_no_picture(joint, picture, says):
     ("option", "says"),
     [
         ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 2.5}, "batch_size=2.5"),
         ({"precision": "fp8"}, "fp8.*fp32"),
         ({"precision": "fp16", "device": "cpu"}, "bf16"),
         ({"tile": 3}, "tile=3.*64"),

@@ -257,8 +257,9 @@ def test_processor_of_a_folder(tmp_path):
         (
             "x.pth",
             {"heads": {"depth": {"kind": "metric", "max_depth": 20.0}}},
-            "tells the largest depth",
+            r"max_depth=20\.0: .* says the largest depth",
         ),
+        ("x_hypersim.pth", {}, "max_depth=None"),
         ("x_metric.pth", {}, "metric by its name"),
         ("x.pth", {"out_indices": [0, 3, 5, 7]}, "encoder.out_indices"),
         ("depth_anything_vits14.pth", {}, r"encoder.out_indices=.*only \[4, 5, 6, 7\]"),

@@ -297,9 +297,7 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
     except Image.DecompressionBombError:  # far above MAX_PIXELS: check_pixels raises
         height, width = MAX_PIXELS, 2
     except Exception:  # damaged files raise many kinds
-        raise DataError(
-            f"{path}: not a picture that can be decoded, or damaged: {COPY_AGAIN}"
-        ) from None
+        raise _undecodable(path) from None
     check_pixels(path, height, width)
     return height, width
 
@@ -316,11 +314,18 @@ def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
     with _decoding(path, "a picture"):
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if image is None:
-        raise DataError(f"{path}: not a picture that can be decoded, or damaged: {COPY_AGAIN}")
+        raise _undecodable(path)
     if data[:2] in _TIFF_STARTS and flags & cv2.IMREAD_IGNORE_ORIENTATION:
         orientation = _tiff_tags(io.BytesIO(data)).get(_ORIENTATION, 1)
         image = np.ascontiguousarray(_AS_STORED.get(orientation, np.asarray)(image))
     return image
+
+
+def _undecodable(path: str | Path) -> DataError:
+    remedy = COPY_AGAIN
+    if Path(path).suffix.lower() not in IMAGE_SUFFIXES:
+        remedy = f"convert it to one of {', '.join(IMAGE_SUFFIXES)}"
+    return DataError(f"{path}: not a picture that can be decoded, or damaged: {remedy}")
 
 
 def _require_end(path: str | Path, data: bytes, mark: bytes, start: int = 0) -> None:
