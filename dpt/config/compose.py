@@ -79,7 +79,8 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         changed = (o for o in overrides if o not in arguments)
         run = " ".join([str(hydra_cfg.job.get("num", 0)), *changed])
         try:
-            results[run] = _run_job(cfg, getattr(import_module(module), name), overrides) or {}
+            call = getattr(import_module(module), name)
+            results[run] = _run_job(cfg, call, overrides, given) or {}
         except SystemExit as end:
             if not results or end.code != 1:  # if the first run fails, the others would fail alike
                 raise
@@ -96,7 +97,8 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         for flag in (a.partition("=")[0] for a in arguments if a.startswith("-")):
             if flag not in FLAGS:
                 raise ValueError(f"there is no flag {flag}: write {flag.lstrip('-')}=VALUE")
-        sys.argv = [typed[0], *arguments, *_folder_to_resume(arguments)]
+        arguments, given = _resumed(arguments), arguments
+        sys.argv = [typed[0], *arguments]
         entry()
         if SWEEP & set(arguments) and any(results.values()):
             from dpt.run_log import log_sweep
@@ -145,28 +147,38 @@ def _as_hydra_reads(argument: str) -> str:
     return argument
 
 
-def _folder_to_resume(arguments: Sequence[str]) -> list[str]:
-    """The override that sets the folder of the run, or of its checkpoint, in ``resume=``."""
-    values = [a.partition("=")[2].strip("\"'") for a in arguments if a.startswith("resume=")]
-    if not values or values[-1] == "null":
-        return []
+def _resumed(arguments: Sequence[str]) -> list[str]:
+    """The arguments for ``resume=``: with the run's folder, and behind the run's own arguments, so
+    that they are composed from the run's groups. Without ``resume``, the same arguments."""
+    places = {key: a.partition("=")[2].strip("\"'") for a in arguments
+              if (key := a.partition("=")[0]) in ("resume", "run_dir")}  # fmt: skip
+    place = places.get("resume", "null")
+    if place == "null":
+        return [*arguments]
     if SWEEP & set(arguments):
         raise ValueError("resume continues one run: remove -m")
-    if values[-1] == "auto":
-        return []
-    path = Path(values[-1])
-    folder = run_folder(path)
-    if folder != path and not path.is_file():
-        raise ValueError(f"resume={path}: no such file")
-    if not (folder / "config.yaml").is_file():
+    folder = run_folder(Path(places.get("run_dir", "") if place == "auto" else place))
+    is_run = (folder / "config.yaml").is_file()
+    if place == "auto" and not is_run:
+        return [*arguments]
+    if str(folder) != place != "auto" and not Path(place).is_file():
+        raise ValueError(f"resume={place}: no such file")
+    if not is_run:
         raise ValueError(
-            f"resume={path}: not a run's folder (it would hold config.yaml and checkpoints/)"
+            f"resume={place}: not a run's folder (it would hold config.yaml and checkpoints/)"
         )
-    return [f"run_dir='{folder}'"]
+    from dpt.config.objects import own_overrides
+
+    own, new = own_overrides(folder, arguments)
+    flags = [a for a in arguments if a.startswith("-")]
+    return [*flags, *own, *new, f"run_dir='{folder}'"]
 
 
-def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str]) -> Any:
-    """One run: its folder, its log, its configuration on disk, then the job.
+def _run_job(
+    cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str], given: Sequence[str]
+) -> Any:
+    """One run: its folder, its log, its configuration on disk, then the job. ``overrides`` made
+    ``cfg``; ``given`` are the arguments of the command line.
 
     With ``resume``, the configuration of the run in the folder, if any, is the base. A user's
     mistake ends the process here: Hydra would print a line of its own about an exception.
@@ -209,7 +221,7 @@ def _run_job(cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str
         if is_first_rank() and not resume:
             _refuse_used(folder, cfg)
         if resume and (folder / "config.yaml").is_file():
-            cfg = continued(cfg, folder, overrides)
+            cfg = continued(cfg, folder, given)
         values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         if is_first_rank() and not resume and not cfg.get("overwrite"):
             save_config(values, folder)  # otherwise RunState saves it, after all checks

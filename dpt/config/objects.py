@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from hydra import compose
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
@@ -33,6 +34,9 @@ from dpt.plugins import VARIABLE, plugin_names
 from dpt.validation import unknown_key, validate
 
 log = logging.getLogger("dpt")
+
+_RECIPES = {"experiment", "debug"}
+_OF_RESUMING = {"resume", "run_dir", "overwrite"}
 
 SLOTS: dict[type, tuple[str, ...]] = {
     Callback: ("dpt.", "lightning.pytorch.callbacks."),
@@ -145,36 +149,74 @@ def check_arguments(
     return {k: validate(hints.get(k, Any), v, f"{where}.{k}") for k, v in arguments.items()}
 
 
-def continued(cfg: Any, folder: Path, overrides: Sequence[str]) -> Any:
+def own_overrides(folder: Path, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Arguments that the run in ``folder`` was started with, and the given ones, without flags.
+
+    Those of the run are left out if the given ones set their keys, or change nothing. The others
+    get a ``++`` where the run added their key.
+    """
+    given = [a for a in arguments if not a.startswith("-")]
+    keys = keys_of(given)
+    if not keys - _OF_RESUMING or keys & _RECIPES:
+        return [], given
+    old = read_run(folder)
+    own = [o for o in old.get("overrides") or () if "hydra" not in o.partition("=")[0]]
+    own = [o for o in own if not is_below(keys | _OF_RESUMING, *keys_of([o]))]
+    added = keys_of(o for o in old.get("overrides") or () if o.startswith("+"))
+    return own, [f"++{a}" if a[0] not in "+~" and keys_of([a]) & added else a for a in given]
+
+
+def continued(cfg: Any, folder: Path, arguments: Sequence[str]) -> Any:
     """The configuration of the run in ``folder``, changed by the command line.
 
     Args:
-        cfg: composed from ``overrides`` without regard to the run.
+        cfg: composed from :func:`own_overrides`, without regard to the values of the run.
         folder: of the run; paths inside its former folder are changed to this one.
-        overrides: of the command line. A recipe (``experiment``, ``debug``) replaces the old
-            configuration, because it sets keys of every group.
+        arguments: of the command line. A recipe (``experiment``, ``debug``) replaces the old
+            configuration, because it sets keys of every group. Of others, the values that they set
+            count, and those that change with them by interpolation.
     """
-    path, old, keys = folder / "config.yaml", read_run(folder), keys_of(overrides)
+    path, old = folder / "config.yaml", read_run(folder)
+    own, given = own_overrides(folder, arguments)
+    keys = keys_of(given)
     if absent := [str(key) for key in cfg if key not in old]:
         raise ValueError(f"{path}: incomplete, has no {', '.join(absent)}: restore it from a copy")
-    new = cfg.copy() if {"experiment", "debug"} & keys else with_values(old, cfg, keys)
+    new = cfg.copy() if keys & _RECIPES else with_values(old, cfg, keys)
     values: Any = OmegaConf.to_container(new, resolve=True)
+    if own:
+        before = compose("train", [*own, f"paths.name='{cfg.paths.name}'"])  # it holds the time
+        composed = (OmegaConf.to_container(each, resolve=True) for each in (before, cfg))
+        values = _followed(values, *composed)
 
     values = in_folder(values, old, folder)
     if ":***@" in str({**values, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
     writing = {key: values[key] for key in ("callbacks", "logger", "trainer") if key in values}
     for key, place in _outside(writing, folder):
-        if OmegaConf.select(cfg, key) != place:
+        if not (keys & _RECIPES or is_below(keys, key)):
             raise ValueError(
                 f"{path}: {key}={place} would write outside of the run: give it on the command "
                 "line if you want that"
             )
     values |= {"run_dir": str(folder), "resume": cfg.resume, "overwrite": False}
     for line in changes(OmegaConf.to_container(old), values):
-        if not line.startswith("resume:"):
+        if not line.startswith(("resume:", "overrides:")):
             log.info("resume: changes %s", line)
     return OmegaConf.create(values)
+
+
+def is_below(keys: Iterable[str], key: str) -> bool:
+    """Whether ``key`` is one of ``keys`` or in a group of them."""
+    return any(key == each or key.startswith(f"{each}.") for each in keys)
+
+
+def _followed(values: Any, before: Any, after: Any) -> Any:
+    """Plain ``values`` with the differences between ``before`` and ``after``."""
+    if not (isinstance(before, dict) and isinstance(after, dict) and isinstance(values, dict)):
+        return values if before == after else after
+    kept = {k: v for k, v in values.items() if k in after or k not in before}
+    changed = {k for k in after if k not in before or before[k] != after[k]}
+    return kept | {k: _followed(values.get(k), before.get(k), after[k]) for k in changed}
 
 
 def in_folder(values: Any, run: DictConfig, folder: Path) -> Any:
@@ -220,7 +262,7 @@ def _outside(node: Any, folder: Path, key: str = "") -> Iterator[tuple[str, str]
             yield key, node
 
 
-def keys_of(overrides: Sequence[str]) -> set[str]:
+def keys_of(overrides: Iterable[str]) -> set[str]:
     """The keys that ``overrides``, of a command line, set."""
     keys = {o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides}
     return {key.replace("/", ".") for key in keys}
