@@ -64,7 +64,7 @@ class MixDataset(Dataset):
                 raise DataError(f"data.sets.{name}: {error}") from None
             if len(by_name[name]) == 0:
                 raise DataError(f"data.sets.{name}: the data set is empty")
-        self.sets = list(by_name.values())
+        self.sets, self._names = list(by_name.values()), list(by_name)
         self._sizes = self._counts = [len(dataset) for dataset in self.sets]
         if self.is_training:
             shares = {name: float(weights.get(name, 1.0)) for name in sets}
@@ -124,6 +124,11 @@ class MixDataset(Dataset):
             first = end - count
             found += range(first, first + min(count, len(dataset.available_indices)))
         return found
+
+    @property
+    def groups(self) -> Sequence[str]:
+        own = zip(self._names, self.sets, strict=True)
+        return [f"{name}: {group}" for name, dataset in own for group in dataset.groups]
 
     def files(self, index: int) -> Files | None:
         number, _, own_index = self.locate(0, index)

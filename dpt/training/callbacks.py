@@ -205,6 +205,7 @@ class StopOnSignal(StepCallback):
         if number:  # not self.received: other ranks do not know a signal that comes now
             self.agreed = self.received = signal.Signals(int(number))
             trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
+            trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
         return seconds
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

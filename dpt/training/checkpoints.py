@@ -75,6 +75,7 @@ class RunCheckpoints(Checkpoint):
         self.every_n_minutes = every_n_minutes
         self.patience = patience
         self.best_score: float | None = None
+        self.monitor = ""  # the name of the score
         self.waited = 0  # validations since the best one
         self.saved_step, self.saved_time = 0, time.monotonic()
         self.should_stop = False
@@ -98,7 +99,8 @@ class RunCheckpoints(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.sanity_checking:
             return
-        name, self.waited = pl_module.monitor, self.waited + 1
+        self.monitor = name = pl_module.monitor
+        self.waited += 1
         if trainer.strategy.broadcast(pl_module.improves(self.best_score)):
             self.best_score, self.waited = pl_module.scores[name], 0
             trainer.save_checkpoint(self.best)
@@ -138,7 +140,7 @@ class RunCheckpoints(Checkpoint):
         trainer.save_checkpoint(self.last)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score, "waited": self.waited}
+        return {"best_score": self.best_score, "monitor": self.monitor, "waited": self.waited}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self.waited = state_dict["best_score"], state_dict.get("waited", 0)
@@ -146,12 +148,20 @@ class RunCheckpoints(Checkpoint):
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
     ) -> None:
-        """Takes the best score from ``best.ckpt``, unless that is of a later step."""
+        """Takes the best score from ``best.ckpt``, unless that is of a later step.
+
+        A score of another ``task.monitor`` is forgotten.
+        """
         best = read_checkpoint(self.best)
         if best is not None and best["global_step"] <= checkpoint["global_step"]:
             score = best["callbacks"].get(self.state_key, {"best_score": None})["best_score"]
             state = checkpoint.setdefault("callbacks", {}).setdefault(self.state_key, {})
             state["best_score"] = score
+        state = checkpoint.get("callbacks", {}).get(self.state_key, {})
+        before = state.get("monitor") or pl_module.monitor
+        if before != pl_module.monitor:
+            log.info("resume: the next validation replaces best.ckpt, the best by %s", before)
+            state |= {"best_score": None, "waited": 0}
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:

@@ -106,6 +106,8 @@ def suggested_rate(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.nda
             f"check with debug=overfit whether this run can train at all"
         )
     reached = smooth <= 0.1 * smooth[0] + 0.9 * smooth.min()
+    if smooth.argmin() == len(rates) - 1:
+        log.warning("the loss still falls at find.lr_max=%.1e: set a larger one", rates[-1])
     return float(rates[reached.argmax()]), smooth
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -17,6 +18,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from dpt.functional import has_bf16
 from dpt.validation import NonNegative, Share
+
+log = logging.getLogger("dpt")
 
 Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps
 
@@ -71,6 +74,8 @@ def make_optimizer(
         decay = weight_decay * decayed
         empty = {"params": [], "lr": rate, "weight_decay": decay, "name": label, "kind": kind}
         groups.setdefault(label, empty)["params"].append(parameter)
+    if not groups:
+        raise ValueError("callbacks.freeze.parts freezes all parameters: leave a part out")
     if kind == "sgd":
         return torch.optim.SGD(list(groups.values()), lr=lr, momentum=momentum)
     if kind == "muon":
@@ -154,6 +159,10 @@ def warmup_then_decay(
         final: factor of the full rate at the end.
     """
     warmup_steps = int(warmup) if warmup >= 1 else round(warmup * total_steps)
+    if warmup_steps >= total_steps:
+        log.warning(
+            "schedule.warmup=%g: the run of %d steps ends before the full rate", warmup, total_steps
+        )
 
     def factor(step: int) -> float:
         if step < warmup_steps:

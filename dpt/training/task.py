@@ -11,6 +11,7 @@ from typing import Any
 import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -160,6 +161,12 @@ class Task(L.LightningModule):
             self.improves(None)  # refuses an unknown name of ``monitor``
             self.scores = {}
             return
+        is_first = self.scored_step < 0 and self.trainer.is_global_zero
+        if is_first and math.isnan(self.scores.get(self.monitor, 0.0)):
+            log.warning(
+                "task.monitor=%s has no value on val: best.ckpt is of the last validation, and "
+                "callbacks.checkpoint.patience has no effect", self.monitor,
+            )  # fmt: skip
         self.scored_step = self.global_step
         for name, value in self.scores.items():
             if name == self.monitor or value == value:  # NaN: class does not occur
@@ -219,6 +226,11 @@ class Task(L.LightningModule):
         self.guard.total, self.guard.in_a_row = checkpoint["skipped_steps"]
         if isinstance(self.trainer.strategy, FSDPStrategy):  # weights here are sharded
             return
+        callbacks: Any = self.trainer.callbacks  # type: ignore[attr-defined]
+        weights = checkpoint.get("current_model_state")  # beside an average
+        if weights and not any(isinstance(each, WeightAveraging) for each in callbacks):
+            log.info("resume: from the run's weights, not from their average (callbacks=ema)")
+            checkpoint["state_dict"] = weights
         own, found = self.state_dict(), checkpoint["state_dict"]
         differing = sorted(
             k for k in own.keys() | found.keys()
@@ -244,7 +256,9 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
     if cfg["task"].get("teacher") == "ema":
         check_average(cfg, objectives)
     learns_labels = any(objective.target for objective in objectives.values())
-    if cfg["data"].get("unlabelled") and learns_labels and cfg["task"].get("teacher") is None:
+    parts = (cfg["data"], *(cfg["data"].get("sets") or {}).values())
+    has_unlabelled = any(part.get("unlabelled") for part in parts)
+    if has_unlabelled and learns_labels and cfg["task"].get("teacher") is None:
         raise ValueError(
             "data.unlabelled: images without labels have no effect without a teacher: set "
             "task.teacher=ema augment.strong=1, or leave data.unlabelled out"

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel
 
 from dpt.depthmath import inverse_depth
@@ -100,6 +102,11 @@ class MovingAverageTeacher(Teacher):
 
     def update(self, model: nn.Module) -> None:
         self.average.to(next(model.parameters()).device).update_parameters(model)
+        buffers = [b for b in self.average.module.buffers() if b.is_floating_point()]
+        if buffers and dist.is_initialized():  # each rank's BatchNorm has seen its own images
+            vector = parameters_to_vector(buffers)
+            dist.broadcast(vector, 0)
+            vector_to_parameters(vector, buffers)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.average.state_dict()

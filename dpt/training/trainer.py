@@ -74,13 +74,15 @@ def validation_interval(trainer: L.Trainer, batches_per_epoch: int, *, timed: bo
     """
     accumulate = trainer.accumulate_grad_batches
     limits: list[float] = [VALIDATIONS * 100] if timed else []
+    share, batches = trainer.limit_train_batches, batches_per_epoch / trainer.world_size
+    batches = min(share, batches) if isinstance(share, int) else share * batches
     if trainer.max_steps != -1:
         limits.append(trainer.max_steps * accumulate)
     if trainer.max_epochs is not None and trainer.max_epochs != -1:
-        share, batches = trainer.limit_train_batches, batches_per_epoch / trainer.world_size
-        batches = min(share, batches) if isinstance(share, int) else share * batches
         limits.append(trainer.max_epochs * batches)
     interval = max(1, math.ceil(min(limits) / VALIDATIONS))
+    if interval > batches and int(batches) % accumulate:  # an epoch ends with a shorter step
+        return math.ceil(interval / int(batches)) * int(batches)
     return math.ceil(interval / accumulate) * accumulate
 
 

@@ -99,9 +99,21 @@ def test_best_score_is_restored_unless_its_step_is_later(tmp_path, resumed_at, k
     validate(first, 0.9, step=20)  # after the last checkpoint was written
     shutil.move(tmp_path / "old", tmp_path / "new")
     again = best(tmp_path / "new")
-    again.on_load_checkpoint(None, None, last)
+    again.on_load_checkpoint(None, SimpleNamespace(monitor="val/r2"), last)
     again.load_state_dict(last["callbacks"][again.state_key])
     assert again.best_score == known
+
+
+def test_a_score_of_another_name_is_forgotten(tmp_path, caplog):
+    first = best(tmp_path, patience=9)
+    validate(first, 0.4, step=10)
+    validate(first, 0.3, step=20)
+    last = {"global_step": 20, "callbacks": {first.state_key: first.state_dict()}}
+    again = best(tmp_path)
+    again.on_load_checkpoint(None, SimpleNamespace(monitor="val/mae"), last)
+    again.load_state_dict(last["callbacks"][again.state_key])
+    assert (again.best_score, again.waited) == (None, 0)
+    assert "replaces best.ckpt, the best by val/r2" in caplog.text
 
 
 @pytest.mark.slow
@@ -149,7 +161,7 @@ def test_a_run_ends_when_its_score_no_longer_improves(tmp_path):
     halves = best(tmp_path, patience=3), best(tmp_path, patience=3)
     assert stopped_at(halves[0], scores[:6]) is None
     last = {"global_step": 6, "callbacks": {halves[0].state_key: halves[0].state_dict()}}
-    halves[1].on_load_checkpoint(None, None, last)
+    halves[1].on_load_checkpoint(None, SimpleNamespace(monitor="val/r2"), last)
     halves[1].load_state_dict(last["callbacks"][halves[1].state_key])
     assert stopped_at(halves[1], scores[6:]) == 2
     stopped = best(tmp_path, patience=2)

@@ -35,7 +35,8 @@ def test_pictures_are_spread_over_the_data_set(count, length, expected):
 def fake_trainer(**values):
     usual = {"world_size": 1, "global_step": 3, "should_stop": False, "is_last_batch": False,
              "accumulate_grad_batches": 1, "is_global_zero": True,
-             "sanity_checking": False}  # fmt: skip
+             "sanity_checking": False, "fit_loop": SimpleNamespace(
+                 min_epochs=5, epoch_loop=SimpleNamespace(min_steps=50))}  # fmt: skip
     return SimpleNamespace(**usual | values)
 
 
@@ -57,6 +58,7 @@ def test_a_signal_ends_the_run_after_the_step(stop, number, caplog):
     assert stop.received == number
     stop.on_train_batch_end(trainer, None, None, {}, 0)
     assert trainer.should_stop
+    assert trainer.fit_loop.min_epochs is None  # Lightning would train on
     assert "validating, then stopping; Ctrl-C" in caplog.text
     assert "stops at once" in caplog.text
 
@@ -310,3 +312,11 @@ def test_an_average_leaves_training_alone_and_has_statistics_of_its_own(train, t
         assert torch.equal(found["current_model_state"][name], value), name
     (name, *_) = [k for k in expected["state_dict"] if k.endswith("running_mean")]
     assert not torch.equal(found["state_dict"][name], found["current_model_state"][name])
+    for folder in (plain, averaged):  # the average is left out
+        train(folder, *common, "trainer.max_steps=8", "resume=auto", "callbacks=default")
+    expected, found = (
+        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for folder in (plain, averaged)
+    )
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name

@@ -89,6 +89,11 @@ def test_the_suggestion_is_where_a_flat_basin_begins(seed):
     assert 2e-4 < rate < 2e-3
 
 
+def test_a_loss_that_still_falls_at_the_end(caplog):
+    suggested_rate(RATES, -np.arange(100.0))
+    assert "still falls at find.lr_max=1.0e+00: set a larger one" in caplog.text
+
+
 def test_a_loss_that_only_rises():
     with pytest.raises(ValueError, match=r"does not fall from find\.lr_min=1\.0e-06 on"):
         suggested_rate(RATES, np.arange(100.0))

@@ -23,13 +23,18 @@ def trainer_of(batches_per_epoch=1, **settings):
     ("settings", "expected"),
     [
         ({}, 40),  # 400 steps
-        ({"accumulate_grad_batches": 3}, 120),
+        ({"accumulate_grad_batches": 4}, 160),
+        ({"accumulate_grad_batches": 3}, 160),  # two epochs: each ends with a step of 2 batches
         ({"max_steps": 25, "accumulate_grad_batches": 2}, 6),  # 5 would lie amid a step
         ({"max_epochs": 24}, 192),  # of 80 batches
         ({"max_epochs": 24, **TWO_RANKS}, 96),  # each sees 40 of them
         ({"max_epochs": 24, "limit_train_batches": 20}, 48),
         ({"max_epochs": 24, "limit_train_batches": 0.5, **TWO_RANKS}, 48),
         ({"max_epochs": 24, "max_steps": 100}, 10),
+        (
+            {"max_epochs": 24, "accumulate_grad_batches": 3},
+            240,
+        ),  # of 80: 2 batches in the last step
         ({"max_epochs": 24, "max_time": "00:08:00:00"}, 100),
         ({"max_epochs": 24, "val_check_interval": 7}, 7),
         ({"max_epochs": 24, "check_val_every_n_epoch": 2}, 1.0),
