@@ -226,9 +226,9 @@ class Task(L.LightningModule):
         self.guard.total, self.guard.in_a_row = checkpoint["skipped_steps"]
         if isinstance(self.trainer.strategy, FSDPStrategy):  # weights here are sharded
             return
-        callbacks: Any = self.trainer.callbacks  # type: ignore[attr-defined]
+        trainer: Any = self.trainer
         weights = checkpoint.get("current_model_state")  # beside an average
-        if weights and not any(isinstance(each, WeightAveraging) for each in callbacks):
+        if weights and not any(isinstance(each, WeightAveraging) for each in trainer.callbacks):
             log.info("resume: from the run's weights, not from their average (callbacks=ema)")
             checkpoint["state_dict"] = weights
         own, found = self.state_dict(), checkpoint["state_dict"]
