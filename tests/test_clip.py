@@ -10,7 +10,7 @@ from dpt.files import DataError
 from dpt.metrics import image as metrics_module
 from dpt.metrics.image import RetrievalMetrics
 from dpt.model import create_model
-from dpt.objectives.clip import caption_ids
+from dpt.objectives.clip import ClipObjective, caption_ids
 
 TINY = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
 
@@ -166,3 +166,12 @@ def test_table_of_captions(tmp_path):
 def write_table(folder, line):
     Image.new("RGB", (8, 8)).save(folder / "a.png")
     (folder / "labels_train.csv").write_text(f"image,text\n{line}\n")
+
+
+def test_captions_that_the_text_encoder_cannot_tell_apart():
+    objective = ClipObjective(text_length=8)
+    samples = [{"caption": f"a photo of a {name}"} for name in ("dog", "cat")]
+    cut, equal = objective.remarks(samples)
+    assert cut.endswith("text_length=8: 2 of 2 captions read are longer and are cut")
+    assert "captions read are equal" in equal
+    assert not [*objective.remarks([{"caption": "a dog"}, {"caption": "a cat"}])]

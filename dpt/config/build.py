@@ -108,6 +108,8 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
     own = validate(Part | None, data.get(split), f"{where}.{split}")
     node |= {"split": split} | (own or {})
     others = validate(bool | str | None, node.pop("unlabelled", None), f"{where}.unlabelled")
+    if isinstance(others, str) and not Path(others).expanduser().is_dir():
+        raise missing_path(Path(others), what="folder", remedy="check data.unlabelled")
     if split == "train" and others:
         photos = {"_target_": "dpt.data.PhotoDataset", "root": others}
         part = {**node, "unlabelled": True} if others is True else {**photos, "split": split}

@@ -148,32 +148,43 @@ class EmbeddingMetrics(SumMetric):
     exp(cosine / 0.07) (Wu et al. 2018, section 3.4). ``linear_accuracy`` is that of a ridge
     regression on standardised embeddings, from every second image to the others and the reverse.
 
-    Each process keeps its first 20,000 images; of all of them 5,000, evenly spaced, are scored.
+    Of more than 20,000 images, a process keeps every second, fourth, ...; of all of them 5,000,
+    evenly spaced, are scored.
     """
 
     by_image = False
     embeddings: list[Tensor]
     class_ids: list[Tensor]
     indices: list[Tensor]
+    every: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         for name in ("embeddings", "class_ids", "indices"):
             self.add_state(name, [], dist_reduce_fx="cat")
+        self.add_state("every", torch.tensor(1), dist_reduce_fx="max")
 
     def update(self, embeddings: Tensor, class_id: Tensor, index: Tensor) -> None:
         """Args: embeddings: float (B, D); class_id: int64 (B,), -1 where unknown: these do not
         count; index: int64 (B,), positions of the images in the data set."""
-        known = class_id >= 0
-        if sum(map(len, self.indices)) < _MAX_PAIRS:
-            self.embeddings.append(embeddings[known].float().nan_to_num())
-            self.class_ids.append(class_id[known])
-            self.indices.append(index.to(class_id.device)[known])
+        index = index.to(class_id.device)
+        known = (class_id >= 0) & (index % self.every == 0)
+        self.embeddings.append(embeddings[known].float().nan_to_num())
+        self.class_ids.append(class_id[known])
+        self.indices.append(index[known])
+        while sum(map(len, self.indices)) > _MAX_PAIRS:
+            self.every = 2 * self.every
+            kept = [each % self.every == 0 for each in self.indices]
+            for name in ("embeddings", "class_ids", "indices"):
+                values = zip(getattr(self, name), kept, strict=True)
+                setattr(self, name, [value[mask] for value, mask in values])
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars in 0..1; NaN if fewer than two images have a class."""
         states = (self.embeddings, self.class_ids, self.indices)
         embeddings, class_ids, indices = (dim_zero_cat(state) for state in states)
+        kept = indices % self.every == 0  # of all processes
+        embeddings, class_ids, indices = embeddings[kept], class_ids[kept], indices[kept]
         scores = dict.fromkeys(("knn_accuracy", "linear_accuracy"), torch.tensor(torch.nan))
         if len(indices) < 2:
             return scores

@@ -286,13 +286,18 @@ class ClassificationHeadConfig(HeadConfig):
 @register_head("regression")
 @dataclass(kw_only=True)
 class RegressionHeadConfig(HeadConfig):
-    """Settings of a :class:`TokenHead` with one number (B,) of the whole image."""
+    """Settings of a :class:`TokenHead` with one number (B,) of the whole image.
+
+    The number is ``mean`` plus ``std`` times the linear layer's output.
+    """
 
     dropout: float = Field(0.0, ge=0, le=1)
+    mean: float = 0.0
+    std: float = Field(1.0, gt=0)
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         output = OutputSpec("regression", "vector", dense=False)
-        return TokenHead(encoder, output, dropout=self.dropout)
+        return TokenHead(encoder, output, dropout=self.dropout, mean=self.mean, std=self.std)
 
 
 class TokenHead(Head):
@@ -303,9 +308,12 @@ class TokenHead(Head):
 
     uses_decoder = False
 
-    def __init__(self, encoder: Encoder, output: OutputSpec, *, dropout: float) -> None:
+    def __init__(
+        self, encoder: Encoder, output: OutputSpec, *, dropout: float, mean: float = 0.0,
+        std: float = 1.0,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.output = output
+        self.output, self.mean, self.std = output, mean, std
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
         self.dropout = nn.Dropout(dropout)
@@ -316,6 +324,8 @@ class TokenHead(Head):
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         token = features.image_token(self.num_prefix_tokens)
         values = self.linear(self.dropout(self.norm(token)))
+        if (self.mean, self.std) != (0.0, 1.0):
+            values = self.mean + self.std * at_least_float32(values)
         return values.squeeze(-1) if self.output.channels is None else values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,13 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpt.files import few
 from dpt.functional import OutputResize, resize
 from dpt.losses.masks import SetLoss
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
 from dpt.segments import Segments
-from dpt.types import Batch, OutputSpec, Target
+from dpt.types import Batch, OutputSpec, Sample, Target
 from dpt.viz import output_panel
+
+log = logging.getLogger("dpt")
 
 Outputs = Mapping[str, Tensor]
 OBJECTIVES: dict[str, type[Objective]] = {}
@@ -99,6 +103,10 @@ class Objective(nn.Module, ABC):
 
         Dense outputs have the head's size, labels that of the images.
         """
+
+    def remarks(self, samples: Sequence[Sample]) -> Iterator[str]:
+        """Warnings about some training samples, before training starts."""
+        yield from ()
 
     def teacher_mismatch(self, output: OutputSpec) -> str | None:
         """The reason why a teacher with this output cannot be used; None if it can."""
@@ -216,6 +224,9 @@ class ClassObjective(Objective):
                 f"the checkpoint's {output.name} head has {output.num_classes} classes, but the "
                 f"data has {len(names)}: evaluate on the data it was trained for"
             )
+        pairs = zip(output.class_names, names, strict=False)
+        if other := [f"{a} ({b})" for a, b in pairs if a != b]:
+            log.warning("classes of the checkpoint (and of the data): %s", few(other))
         return super().from_output(output, data, protocol)
 
     def teacher_mismatch(self, output: OutputSpec) -> str | None:

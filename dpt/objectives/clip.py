@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from dpt.losses.contrastive import contrastive_loss
 from dpt.metrics.image import RetrievalMetrics
 from dpt.objectives.base import Objective, Outputs
-from dpt.types import Batch
+from dpt.types import Batch, Sample
 
 
 class ClipObjective(Objective):
@@ -51,6 +51,14 @@ class ClipObjective(Objective):
         if self.class_names and not head.training:
             found["clip_classes"] = outputs["clip"] @ head.embed_classes(self.class_names).mT
         return found
+
+    def remarks(self, samples: Sequence[Sample]) -> Iterator[str]:
+        length, texts = self.head_options["text_length"], [s.get("caption", "") for s in samples]
+        key = f"task.objectives.clip.text_length={length}"
+        if long := sum(len(text.encode()) > length for text in texts):
+            yield f"{key}: {long} of {len(texts)} captions read are longer and are cut"
+        if len(samples) > 1 and len({text.encode()[:length] for text in texts}) == 1:
+            yield f"{key}: all {len(texts)} captions read are equal: nothing can be learned"
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         loss = contrastive_loss(outputs["clip"], outputs["clip_text"], outputs["clip_ids"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.depthmath import at_least_float32
+from dpt.files import few
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
 from dpt.objectives.base import ClassObjective, Objective, Outputs, mean_predictions
 from dpt.types import NO_CLASS, Batch
@@ -20,6 +23,7 @@ class ClassificationObjective(ClassObjective):
 
     Args:
         num_classes: C.
+        class_names: C of them or none; saved with the weights.
         dropout: in front of the linear layer.
         label_smoothing: share of the target spread over all classes.
     """
@@ -32,6 +36,7 @@ class ClassificationObjective(ClassObjective):
         self,
         *,
         num_classes: int,
+        class_names: Sequence[str] = (),
         dropout: float = 0.0,
         label_smoothing: Share = 0.0,
         weight: float = 1.0,
@@ -39,8 +44,16 @@ class ClassificationObjective(ClassObjective):
         super().__init__(weight=weight)
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
-        self.head_options = {"num_classes": num_classes, "dropout": dropout}
+        names = list(class_names)
+        self.head_options = {"num_classes": num_classes, "dropout": dropout, "class_names": names}
         self.metrics = ClassificationMetrics(num_classes)
+
+    @classmethod
+    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        found, names = super().from_data(data, settings), cls.class_names(data)
+        if len(names) < 2:
+            raise ValueError(f"classification needs two classes, not {few(names) or 'none'}")
+        return {**found, "class_names": names}
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         # summed over labelled images and divided by all, so that processes can be averaged
@@ -67,23 +80,35 @@ class ClassificationObjective(ClassObjective):
 
 
 class RegressionObjective(Objective):
-    """Trains ``outputs["regression"]``, one number (B,), by squared error.
+    """Trains ``outputs["regression"]``, one number (B,), by the squared error over ``std``.
 
     Args:
         dropout: in front of the linear layer.
+        mean, std: of the training values, which the head starts from.
     """
 
     head = "regression"
     target = "value"
     dense = False
 
-    def __init__(self, *, dropout: float = 0.0, weight: float = 1.0) -> None:
+    def __init__(
+        self, *, dropout: float = 0.0, mean: float = 0.0, std: float = 1.0, weight: float = 1.0
+    ) -> None:
         super().__init__(weight=weight)
-        self.head_options = {"dropout": dropout}
+        self.std = std
+        self.head_options = {"dropout": dropout, "mean": mean, "std": std}
         self.metrics = RegressionMetrics()
+
+    @classmethod
+    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        files = (data.files(i) for i in range(len(data)))
+        values = [each.value for each in files if each and each.value is not None]
+        if not values:
+            return {}
+        return {"mean": float(np.mean(values)), "std": float(np.std(values)) or 1.0}
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         value = batch["value"]
         known = value.isfinite()
-        error = outputs["regression"].float() - torch.where(known, value, 0.0)
+        error = (outputs["regression"].float() - torch.where(known, value, 0.0)) / self.std
         return {"loss_regression": self.weight * torch.where(known, error, 0.0).square().mean()}

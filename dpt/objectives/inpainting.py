@@ -30,11 +30,16 @@ def draw_hidden(
         indices: each image's position in the data set.
         size: (H, W).
         step: number of training steps so far; each step hides other patches of an image.
-        ratio: share of hidden patches, in (0, 1), rounded to whole patches, at least one.
+        ratio: share of hidden patches, in (0, 1), rounded to whole patches, not none and not all.
         patch: side of a patch in pixels; patches at the right and lower edge may be cut off.
     """
     height, width = (math.ceil(length / patch) for length in size)
-    count = max(1, round(ratio * height * width))
+    if height * width < 2:
+        raise ValueError(
+            f"task.objectives.inpainting.mask_size={patch} hides whole images of {size[0]}x"
+            f"{size[1]}: make it smaller"
+        )
+    count = min(max(1, round(ratio * height * width)), height * width - 1)
     chosen = np.zeros((len(indices), height * width), bool)
     for row, index in zip(chosen, indices, strict=True):
         row[np.random.default_rng((step, index)).permutation(len(row))[:count]] = True

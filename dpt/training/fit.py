@@ -170,8 +170,10 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], cfg: Mapping
 
 def missing_labels(train: Any, objectives: Mapping[str, Any], has_average: bool) -> Iterator[str]:
     """Warnings about targets that no image has, and about an average without images to label."""
-    read = [train[index].keys() for index in train.some_indices(CHECKED_FILES)]
+    samples = [train[index] for index in train.some_indices(CHECKED_FILES)]
+    read = [sample.keys() for sample in samples]
     for name, objective in objectives.items():
+        yield from objective.remarks(samples)
         if objective.target and not any(objective.target in keys for keys in read):
             lacks = build.LABEL_NAMES[objective.target]
             yield f"{name}: none of the {len(read)} training images that were read has {lacks}"

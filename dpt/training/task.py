@@ -304,5 +304,6 @@ def check_views(cfg: Mapping[str, Any], objectives: Mapping[str, Objective]) -> 
     if max(wanted) > views or ((views or crops) and not min(wanted)):
         raise ValueError(
             f"augment.views={views}, augment.crops={crops}: task={cfg['task']['name']} needs "
-            f"{'at least 2 views' if max(wanted) else 'none'}: leave augment out"
+            f"{'at least 2 views: set augment.views=2' if max(wanted) else 'none'}, or leave "
+            "augment out"
         )

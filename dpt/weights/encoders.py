@@ -145,7 +145,7 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
         del state["reg_token"]
     fitting = {k: v for k, v in state.items() if k in wanted}
     if wrong := list_faults({k: wanted[k] for k in fitting}, fitting):
-        raise ValueError(f"{path}: another architecture: {wrong}")
+        raise ValueError(f"{path}: another architecture: {wrong}: set model= to that of the file")
     if not any("blocks" in k or "stages" in k or "layer" in k for k in fitting):
         found = few(sorted(state), 8)
         raise ValueError(f"{path}: no tensor of this encoder found; the file has {found}")

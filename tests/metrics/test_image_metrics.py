@@ -156,3 +156,10 @@ def test_the_number_of_scored_embeddings_is_bounded(monkeypatch):
     x, y, index = embedded(noise=1.0)
     chosen = torch.linspace(0, 59, 20).round().long()
     assert embedding_scores(x, y, index) == embedding_scores(x[chosen], y[chosen], index[chosen])
+
+
+def test_of_more_embeddings_every_second_is_kept(monkeypatch):
+    """Images are listed by class: the first alone would lack the last classes."""
+    monkeypatch.setattr("dpt.metrics.image._MAX_PAIRS", 40)
+    x, y, index = embedded(noise=1.0)
+    assert embedding_scores(x, y, index) == embedding_scores(x[::2], y[::2], index[::2])

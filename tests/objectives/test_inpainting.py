@@ -50,7 +50,9 @@ def test_the_share_of_hidden_patches(ratio, patches):
 def test_patches_at_the_edge_are_cut_off():
     hidden = draw_hidden([0], (40, 50), step=0, ratio=0.99, patch=32)
     assert hidden.shape == (1, 40, 50)
-    assert hidden.all()  # 4 of 2 x 2
+    assert int((~hidden).sum()) in (32 * 32, 32 * 18, 8 * 32, 8 * 18)  # one of 2 x 2 stays visible
+    with pytest.raises(ValueError, match="mask_size=64 hides whole images of 40x50"):
+        draw_hidden([0], (40, 50), step=0, ratio=0.5, patch=64)
 
 
 def test_what_is_hidden_is_a_function_of_step_and_image():

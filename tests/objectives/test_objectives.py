@@ -1,11 +1,15 @@
 """What each head learns and how it is scored."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from dpt.data import collate_eval, collate_train
 from dpt.losses import ScaleShiftInvariantLoss, SILogLoss
+from dpt.metrics.protocols import Protocol
+from dpt.model import create_model
 from dpt.objectives import (
     ClassificationObjective,
     DepthObjective,
@@ -15,7 +19,7 @@ from dpt.objectives import (
     SegmentationObjective,
 )
 from dpt.objectives.depth import default_loss
-from dpt.types import IGNORE_INDEX, NO_CLASS
+from dpt.types import IGNORE_INDEX, NO_CLASS, OutputSpec
 
 # ------------------------------------------------------------------------------ depth
 
@@ -184,7 +188,7 @@ def test_classification():
     objective.losses({"classification": logits}, batch)["loss_classification"].backward()
     assert logits.grad[2].abs().sum() == 0
     assert logits.grad[1].abs().sum() > 0
-    assert objective.head_options == {"num_classes": 3, "dropout": 0.0}
+    assert objective.head_options == {"num_classes": 3, "dropout": 0.0, "class_names": []}
 
 
 def test_regression():
@@ -230,3 +234,30 @@ def test_images_without_objects_count_nowhere(kind, missing):
     sum(terms.values()).backward()
     for output in trained.values():
         assert output.grad[1].count_nonzero() == 0 < output.grad[0].count_nonzero()
+
+
+def test_regression_starts_from_the_training_values():
+    class Table(list):
+        files = list.__getitem__
+
+    data = Table(SimpleNamespace(value=value) for value in (1990.0, 2010.0, None))
+    found = RegressionObjective.from_data(data, {})
+    assert found == {"mean": 2000.0, "std": 10.0}
+    head = create_model("dpt_tiny", heads={"regression": found}).eval()
+    assert head(torch.zeros(1, 3, 32, 32))["regression"].item() == pytest.approx(2000, abs=10)
+    objective = RegressionObjective(**found)
+    batch = {"value": torch.tensor([1990.0])}
+    assert objective.losses({"regression": torch.tensor([2010.0])}, batch) == {
+        "loss_regression": torch.tensor(4.0)
+    }
+
+
+def test_names_of_classes_are_saved_and_compared(caplog):
+    data = SimpleNamespace(class_id_names=("a", "b", "c"))
+    found = ClassificationObjective.from_data(data, {})
+    assert ClassificationObjective(**found).head_options["class_names"] == ["a", "b", "c"]
+    output = OutputSpec("classification", "logits", channels=3, class_names=("a", "c", "b"))
+    ClassificationObjective.from_output(output, data, Protocol())
+    assert "classes of the checkpoint (and of the data): c (b), b (c)" in caplog.text
+    with pytest.raises(ValueError, match="needs two classes, not a"):
+        ClassificationObjective.from_data(SimpleNamespace(class_id_names=("a",)), {})

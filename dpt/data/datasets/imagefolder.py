@@ -35,7 +35,7 @@ class ImageFolderDataset(FileDataset):
         folder, train = (self.folder / on_disk.get(s, s) for s in (self.split, "train"))
         for path in (folder,) if self.class_names else (folder, train):
             if not path.is_dir():
-                remedy = "check data.root and data.split_names"
+                remedy = "train/CLASS/IMAGE and val/CLASS/IMAGE are expected: check data.root"
                 raise missing_path(path, what="folder", remedy=remedy)
         names = self.class_names or _folders(train)
         if not names:
