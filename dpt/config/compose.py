@@ -148,8 +148,8 @@ def _as_hydra_reads(argument: str) -> str:
 
 
 def _resumed(arguments: Sequence[str]) -> list[str]:
-    """The arguments for ``resume=``: with the run's folder, and behind the run's own arguments, so
-    that they are composed from the run's groups. Without ``resume``, the same arguments."""
+    """With ``resume=``, the run's own arguments, the given ones and the run's folder, so that keys
+    of the run's groups can be set; else the given arguments."""
     places = {key: a.partition("=")[2].strip("\"'") for a in arguments
               if (key := a.partition("=")[0]) in ("resume", "run_dir")}  # fmt: skip
     place = places.get("resume", "null")
@@ -157,21 +157,22 @@ def _resumed(arguments: Sequence[str]) -> list[str]:
         return [*arguments]
     if SWEEP & set(arguments):
         raise ValueError("resume continues one run: remove -m")
-    folder = run_folder(Path(places.get("run_dir", "") if place == "auto" else place))
-    is_run = (folder / "config.yaml").is_file()
-    if place == "auto" and not is_run:
-        return [*arguments]
-    if str(folder) != place != "auto" and not Path(place).is_file():
+    path = Path(places.get("run_dir", "runs") if place == "auto" else place)
+    folder = run_folder(path)
+    if folder != path and not path.is_file():
         raise ValueError(f"resume={place}: no such file")
-    if not is_run:
+    if not (folder / "config.yaml").is_file():
+        if place == "auto":
+            return [*arguments]
         raise ValueError(
             f"resume={place}: not a run's folder (it would hold config.yaml and checkpoints/)"
         )
-    from dpt.config.objects import own_overrides
+    from dpt.config.objects import merged_overrides, own_overrides
 
-    own, new = own_overrides(folder, arguments)
     flags = [a for a in arguments if a.startswith("-")]
-    return [*flags, *own, *new, f"run_dir='{folder}'"]
+    given = [a for a in arguments if not a.startswith("-")]
+    own, given = merged_overrides(own_overrides(folder), given)
+    return [*flags, *own, *given, f"run_dir='{folder}'"]
 
 
 def _run_job(

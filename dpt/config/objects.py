@@ -149,42 +149,50 @@ def check_arguments(
     return {k: validate(hints.get(k, Any), v, f"{where}.{k}") for k, v in arguments.items()}
 
 
-def own_overrides(folder: Path, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Arguments that the run in ``folder`` was started with, and the given ones, without flags.
+def own_overrides(folder: Path) -> list[str]:
+    """The arguments that the run in ``folder`` was started with, except those for its place."""
+    every = read_run(folder).get("overrides") or ()
+    own = [o for o in every if "hydra" not in o.partition("=")[0]]  # nothing else is executed
+    return [o for o in own if not keys_of([o]) & _OF_RESUMING]
 
-    Those of the run are left out if the given ones set their keys, or change nothing. The others
-    get a ``++`` where the run added their key.
+
+def merged_overrides(own: list[str], given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The run's ``own`` arguments that the ``given`` ones do not replace, and these.
+
+    There are none if nothing or everything (by a recipe) is replaced. ``++`` is put in front of
+    keys that the run has added.
     """
-    given = [a for a in arguments if not a.startswith("-")]
     keys = keys_of(given)
     if not keys - _OF_RESUMING or keys & _RECIPES:
-        return [], given
-    old = read_run(folder)
-    own = [o for o in old.get("overrides") or () if "hydra" not in o.partition("=")[0]]
-    own = [o for o in own if not is_below(keys | _OF_RESUMING, *keys_of([o]))]
-    added = keys_of(o for o in old.get("overrides") or () if o.startswith("+"))
-    return own, [f"++{a}" if a[0] not in "+~" and keys_of([a]) & added else a for a in given]
+        return [], [*given]
+    added = keys_of(o for o in own if o.startswith("+"))
+    new = [f"++{a}" if a[0] not in "+~" and keys_of([a]) & added else a for a in given]
+    return [o for o in own if not is_below(keys, *keys_of([o]))], new
 
 
 def continued(cfg: Any, folder: Path, arguments: Sequence[str]) -> Any:
     """The configuration of the run in ``folder``, changed by the command line.
 
     Args:
-        cfg: composed from :func:`own_overrides`, without regard to the values of the run.
+        cfg: composed from :func:`merged_overrides`, without regard to the values of the run.
         folder: of the run; paths inside its former folder are changed to this one.
         arguments: of the command line. A recipe (``experiment``, ``debug``) replaces the old
             configuration, because it sets keys of every group. Of others, the values that they set
             count, and those that change with them by interpolation.
     """
     path, old = folder / "config.yaml", read_run(folder)
-    own, given = own_overrides(folder, arguments)
+    given = [a for a in arguments if not a.startswith("-")]
     keys = keys_of(given)
     if absent := [str(key) for key in cfg if key not in old]:
         raise ValueError(f"{path}: incomplete, has no {', '.join(absent)}: restore it from a copy")
     new = cfg.copy() if keys & _RECIPES else with_values(old, cfg, keys)
     values: Any = OmegaConf.to_container(new, resolve=True)
-    if own:
-        before = compose("train", [*own, f"paths.name='{cfg.paths.name}'"])  # it holds the time
+    own = own_overrides(folder)
+    kept, _ = merged_overrides(own, given)
+    is_changed = keys - _OF_RESUMING and not keys & _RECIPES
+    if is_changed and {*kept} <= {*cfg.overrides}:  # else the folder was not known before
+        same = (f"{key}='{OmegaConf.select(cfg, key)}'" for key in ("paths.name", "run_dir"))
+        before = compose("train", [*own, *same])
         composed = (OmegaConf.to_container(each, resolve=True) for each in (before, cfg))
         values = _followed(values, *composed)
 

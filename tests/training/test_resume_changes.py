@@ -64,21 +64,24 @@ def test_a_users_optimiser_and_a_schedule_of_torch_go_on(train, tmp_path, monkey
 
 def test_keys_of_the_runs_own_groups_and_those_that_follow_them(train, tmp_path):
     """The default groups have neither an average nor a loss of this kind."""
-    run = train(tmp_path, "task=segmentation", "callbacks=ema", "++optim.fused=false")
+    loss = "task.segmentation_loss.label_smoothing"
+    run = train(
+        tmp_path, "task=segmentation", "callbacks=ema", "++optim.fused=false", f"{loss}=0.1"
+    )
     before = yaml.safe_load((run / "config.yaml").read_text())
-    resume_it(f"resume={run}", "trainer.max_steps=3", "task.segmentation_loss.label_smoothing=0.3",
-              "callbacks.ema.decay=0.5", "optim.fused=true")  # fmt: skip
+    resume_it(f"resume={run}", "trainer.max_steps=3", f"{loss}=0.0", "callbacks.ema.decay=0.5",
+              "optim.fused=true")  # fmt: skip
     after = yaml.safe_load((run / "config.yaml").read_text())
-    assert after["task"]["objectives"]["segmentation"]["loss"]["label_smoothing"] == 0.3
+    assert after["task"]["objectives"]["segmentation"]["loss"]["label_smoothing"] == 0.0
     expected = deepcopy(before)
     expected["trainer"]["max_steps"] = 3
-    expected["task"]["segmentation_loss"]["label_smoothing"] = 0.3
-    expected["task"]["objectives"]["segmentation"]["loss"]["label_smoothing"] = 0.3
+    expected["task"]["segmentation_loss"]["label_smoothing"] = 0.0
+    expected["task"]["objectives"]["segmentation"]["loss"]["label_smoothing"] = 0.0
     expected["callbacks"]["ema"]["decay"] = 0.5
     expected["optim"]["fused"] = True
     own = ("overrides", "resume")
     assert {**after, **dict.fromkeys(own)} == {**expected, **dict.fromkeys(own)}
-    resume_it("resume=auto", f"run_dir={run}", "trainer.max_steps=4")
+    resume_it("resume=auto", f"run_dir={run}/", "trainer.max_steps=4")
     assert yaml.safe_load((run / "config.yaml").read_text())["callbacks"]["ema"]["decay"] == 0.5
 
 
