@@ -222,9 +222,6 @@ class Predictor:
             log.warning("precision=bf16: %s", EMULATED)
         if isinstance(model, str | Path):
             model = DPT.from_pretrained(model)
-        if not isinstance(model, DPT):
-            found = type(model).__name__
-            raise ValueError(f"model must be a dpt.DPT, a path or a hub id, not {found}")
         least = max(model.preprocessing.image_size)
         if tile is not None and tile < least:
             raise ValueError(f"tile={tile}: must be at least {least}, the network's input size")

@@ -481,7 +481,10 @@ def test_labels_that_no_image_has_are_missed():
         def __getitem__(self, index):
             return {"image": None, **({"labels": None} if index % 2 else {})}
 
-    targets = {name: SimpleNamespace(target=name) for name in ("depth", "labels")}
+    targets = {
+        name: SimpleNamespace(target=name, remarks=lambda samples: ())
+        for name in ("depth", "labels")
+    }
     lines = [*missing_labels(Photos(), targets, True)]
     assert lines == ["depth: none of the 16 training images that were read has depth maps"]
 

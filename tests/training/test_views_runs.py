@@ -61,7 +61,7 @@ def test_resume_is_exact(train, tmp_path):
     [
         (
             ("task=contrastive", "augment=strong"),
-            "needs at least 2 views: leave augment out",
+            "needs at least 2 views: set augment.views=2",
         ),
         (("task=contrastive", "data.batch_size=1"), "raise data.batch_size"),
         (

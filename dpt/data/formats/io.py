@@ -323,7 +323,7 @@ def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
 
 def _undecodable(path: str | Path) -> DataError:
     remedy = COPY_AGAIN
-    if Path(path).suffix.lower() not in IMAGE_SUFFIXES:
+    if Path(path).suffix.lower() not in (*IMAGE_SUFFIXES, *DEPTH_SUFFIXES):
         remedy = f"convert it to one of {', '.join(IMAGE_SUFFIXES)}"
     return DataError(f"{path}: not a picture that can be decoded, or damaged: {remedy}")
 
