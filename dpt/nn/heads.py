@@ -286,10 +286,7 @@ class ClassificationHeadConfig(HeadConfig):
 @register_head("regression")
 @dataclass(kw_only=True)
 class RegressionHeadConfig(HeadConfig):
-    """Settings of a :class:`TokenHead` with one number (B,) of the whole image.
-
-    The number is ``mean`` plus ``std`` times the linear layer's output.
-    """
+    """Settings of a :class:`RegressionHead`: ``mean`` and ``std`` of the training values."""
 
     dropout: float = Field(0.0, ge=0, le=1)
     mean: float = 0.0
@@ -297,7 +294,7 @@ class RegressionHeadConfig(HeadConfig):
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         output = OutputSpec("regression", "vector", dense=False)
-        return TokenHead(encoder, output, dropout=self.dropout, mean=self.mean, std=self.std)
+        return RegressionHead(self, encoder, output)
 
 
 class TokenHead(Head):
@@ -308,12 +305,9 @@ class TokenHead(Head):
 
     uses_decoder = False
 
-    def __init__(
-        self, encoder: Encoder, output: OutputSpec, *, dropout: float, mean: float = 0.0,
-        std: float = 1.0,
-    ) -> None:  # fmt: skip
+    def __init__(self, encoder: Encoder, output: OutputSpec, *, dropout: float) -> None:
         super().__init__()
-        self.output, self.mean, self.std = output, mean, std
+        self.output = output
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
         self.dropout = nn.Dropout(dropout)
@@ -324,9 +318,18 @@ class TokenHead(Head):
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         token = features.image_token(self.num_prefix_tokens)
         values = self.linear(self.dropout(self.norm(token)))
-        if (self.mean, self.std) != (0.0, 1.0):
-            values = self.mean + self.std * at_least_float32(values)
         return values.squeeze(-1) if self.output.channels is None else values
+
+
+class RegressionHead(TokenHead):
+    """One number (B,) of the whole image: ``mean`` plus ``std`` times a :class:`TokenHead`'s."""
+
+    def __init__(self, config: RegressionHeadConfig, encoder: Encoder, output: OutputSpec) -> None:
+        super().__init__(encoder, output, dropout=config.dropout)
+        self.mean, self.std = config.mean, config.std
+
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        return self.mean + self.std * at_least_float32(super().forward(features, size))
 
 
 @register_head("contrastive")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -170,7 +171,9 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], cfg: Mapping
 
 def missing_labels(train: Any, objectives: Mapping[str, Any], has_average: bool) -> Iterator[str]:
     """Warnings about targets that no image has, and about an average without images to label."""
-    samples = [train[index] for index in train.some_indices(CHECKED_FILES)]
+    found = (train[index] for index in train.some_indices(CHECKED_FILES))
+    # pictures and maps are not kept: 16 large ones take a gigabyte
+    samples: list[Any] = [{k: None if np.ndim(v) else v for k, v in s.items()} for s in found]
     read = [sample.keys() for sample in samples]
     for name, objective in objectives.items():
         yield from objective.remarks(samples)
