@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,7 @@ from dpt.config import build
 from dpt.config.objects import check_arguments
 from dpt.data.datasets.archive import extract, is_unpacked
 from dpt.data.datasets.download import fetch
+from dpt.files import config_dir
 
 log = logging.getLogger("dpt")
 
@@ -50,7 +52,9 @@ def download(cfg: Mapping[str, Any]) -> None:
     """
     data = cfg.get("data") or {}
     if not data.get("download"):
-        raise ValueError("data must name a data set with a source, data=NAME: see data/README.md")
+        files = sorted((config_dir() / "data").glob("*.yaml"))
+        names = [f.stem for f in files if re.search(r"^download:(?! null)", f.read_text(), re.M)]
+        raise ValueError(f"data=NAME must be a data set with a source: {', '.join(names)}")
     source = Source(**check_arguments(Source, data["download"], "data.download"))
     root = Path(data["root"]).expanduser()
     root.mkdir(parents=True, exist_ok=True)

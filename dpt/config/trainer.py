@@ -63,6 +63,11 @@ def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, int | float) and not low <= value <= high:
             wanted = f"{low}..{high}" if isinstance(low, int) else f"above 0, at most {high}"
             raise ValueError(f"trainer.{name}={value}: must be {wanted}")
+    if arguments["gradient_clip_algorithm"] and not arguments["gradient_clip_val"]:
+        raise ValueError(
+            "trainer.gradient_clip_algorithm has no effect without a trainer.gradient_clip_val: "
+            "set one, or leave the algorithm out"
+        )
     if arguments["enable_progress_bar"] is None:
         arguments["enable_progress_bar"] = sys.stdout.isatty()
     return arguments

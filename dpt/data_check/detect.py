@@ -38,6 +38,8 @@ _KINDS = {
     "image": "rgb|colou?rs?|(?:jpe?g)?images?|imgs?|photos?|pictures?|frames?",
 }
 _OPTIONS = {"image": "images", "labels": "labels", "depth": "depth"}  # keys of data, by kind
+_Rows = list[tuple[Any, str, Any]]  # id or None, name, and colour or None of each class
+_Names = tuple[str, _Rows, Any]  # the file of class names, its rows, and the ids to ignore
 _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
 
 
@@ -322,7 +324,7 @@ def _hold_out(root: Path, photos: Sequence[str], found: Detected) -> None:
     found.notes.append(f"splits: none on disk; validation on {note}")
 
 
-def _names(root: Path, paths: Sequence[str]) -> tuple[str, list[tuple[Any, str, Any]], Any]:
+def _names(root: Path, paths: Sequence[str]) -> _Names:
     """The file of class names, its rows of id or None, name, colour or None, and ignored ids."""
     pattern = r"(?i)(?:.*/)?_?(?:class(?:es|_names|_dict)?|names|palette|labelmap)\.(txt|csv|json)"
     for path in (p for p in paths if re.fullmatch(pattern, p)):
@@ -355,8 +357,9 @@ def _names(root: Path, paths: Sequence[str]) -> tuple[str, list[tuple[Any, str, 
     return "", [], None
 
 
-def _masks(paths: Sequence[Path], names: tuple[str, list[tuple[Any, str, Any]], Any],
-           given: Mapping[str, Any], found: Detected) -> list[int]:  # fmt: skip
+def _masks(
+    paths: Sequence[Path], names: _Names, given: Mapping[str, Any], found: Detected
+) -> list[int]:
     """Adds the settings of masks, from all their values; returns the pixels of each class."""
     values, (file, rows, ignored) = Values(), names
     for path in paths:
@@ -373,7 +376,6 @@ def _masks(paths: Sequence[Path], names: tuple[str, list[tuple[Any, str, Any]], 
     kept = Values({k: n for k, n in values.items() if colored or k[0] not in ignored})
     own, counts = class_settings(kept)
     ids = [] if colored else sorted(i for (i,) in kept)
-    classes, last = [i for i in ids if i != IGNORE_INDEX], len(rows)
     kind = f"{len(values)} colours" if colored else f"ids {few([str(i) for i in ids], 12)}"
     found.notes.append(f"masks: {len(paths)} files of {kind}")
     if ignored or (IGNORE_INDEX in ids and len(ids) > 2):
@@ -381,53 +383,68 @@ def _masks(paths: Sequence[Path], names: tuple[str, list[tuple[Any, str, Any]], 
     if {"num_classes", "label_map"} & given.keys():
         found.settings |= {k: v for k, v in own.items() if k == "label_colors"}
         return []
-    if colored and rows:
-        colors = [tuple(row[2]) for row in rows]
-        others = [key for key in values if key not in colors]
-        own = {"num_classes": last, "label_colors": [list(c) for c in (*colors, *others)],
-               "ignore_index": [last + k for k in range(len(others))]}  # fmt: skip
-        found.notes += [f"unlabelled: the colour {c}, without a name" for c in others]
-        counts = [values[c] for c in colors]
-    elif rows:
-        if len({row[1] for row in rows}) < last:
-            raise DataError(f"{file}: two classes have one name: give each its own")
-        known = [k if row[0] is None else row[0] for k, row in enumerate(rows)]
-        if classes == [*range(last + 1)]:
-            raise DataError(
-                f"{file}: {last} names for the ids 0 to {last} of the masks: set "
-                f"data.label_map=1-{last} if 0 means unlabelled, or data.num_classes={last} "
-                f"data.ignore_index={last} if {last} does"
-            )
-        if rows[0][0] is None and classes[:1] == [1]:
-            known = [k + 1 for k in known]
-        if strange := [str(i) for i in classes if i not in known]:
-            raise DataError(f"{file}: no name for the ids {few(strange)} of the masks: add them, "
-                            "or set data.label_map")  # fmt: skip
-        own = {"num_classes": last} if known == [*range(last)] else {"label_map": known}
-        counts = [values[(i,)] for i in known]
-    elif len(ids) > 8 and _look_interpolated(values):
-        raise DataError(f"{paths[0].parent}: nearly all pixels of the masks have two values, few "
-                        "have others, as after interpolation or JPEG: save two values as PNG, or "
-                        "set data.label_map")  # fmt: skip
-    elif IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
-        both = [f"data.label_map={each}".replace(" ", "") for each in (ids, classes)]
-        raise DataError(f"{paths[0].parent}: 255 may be a class or mean unlabelled: "
-                        f"set {both[0]} or {both[1]}")  # fmt: skip
+    if rows:
+        own, keys = _named_colors(rows, values) if colored else _named_ids(file, rows, ids)
+        own["class_names"], counts = [row[1] for row in rows], [values[key] for key in keys]
+        found.notes += [f"unlabelled: the colour {tuple(c)}, without a name"
+                        for c in own.get("label_colors", [])[len(rows) :]]  # fmt: skip
+        found.notes.append(f"class names: {file}, {few(own['class_names'], 8)}")
     else:
+        _refuse_doubtful(paths[0].parent, ids, values)
         key = "data.label_map" if colored else "data.ignore_index"
         found.notes.append(f"classes: {len(counts)}, one for each value, as no file names them; "
                            f"if a value means unlabelled, set {key}")  # fmt: skip
-    if rows:
-        own["class_names"] = [row[1] for row in rows]
-        found.notes.append(f"class names: {file}, {few(own['class_names'], 8)}")
     found.settings |= {"ignore_index": [*ignored, IGNORE_INDEX]} | own
     return counts
 
 
-def _look_interpolated(values: Values) -> bool:
-    """Whether the two most frequent ids, far apart, have nearly all pixels."""
-    (first, pixels), (second, others) = values.most_common(2)
-    return abs(first[0] - second[0]) > 100 and pixels + others > 0.9 * values.total()
+def _named_colors(rows: _Rows, values: Values) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+    """Settings for colours with names, and the colours; others are unlabelled."""
+    colors = [tuple(row[2]) for row in rows]
+    every = [*colors, *(key for key in values if key not in colors)]
+    unnamed = [*range(len(colors), len(every))]
+    settings = {"num_classes": len(rows), "label_colors": [list(c) for c in every]}
+    return settings | {"ignore_index": unnamed}, colors
+
+
+def _named_ids(
+    file: str, rows: _Rows, ids: Sequence[int]
+) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+    """Settings for ids with names, and the ids. Without ids in the file, names count from 0, or
+    from 1 if the masks do."""
+    last, classes = len(rows), [i for i in ids if i != IGNORE_INDEX]
+    if len({row[1] for row in rows}) < last:
+        raise DataError(f"{file}: two classes have one name: give each its own")
+    if classes == [*range(last + 1)]:
+        raise DataError(
+            f"{file}: {last} names for the ids 0 to {last} of the masks: set "
+            f"data.label_map=1-{last} if 0 means unlabelled, or data.num_classes={last} "
+            f"data.ignore_index={last} if {last} does"
+        )
+    known = [k if row[0] is None else row[0] for k, row in enumerate(rows)]
+    if rows[0][0] is None and classes[:1] == [1]:
+        known = [k + 1 for k in known]
+    if strange := [str(i) for i in classes if i not in known]:
+        raise DataError(f"{file}: no name for the ids {few(strange)} of the masks: add them, "
+                        "or set data.label_map")  # fmt: skip
+    own = {"num_classes": last} if known == [*range(last)] else {"label_map": known}
+    return own, [(i,) for i in known]
+
+
+def _refuse_doubtful(folder: Path, ids: Sequence[int], values: Values) -> None:
+    """Raises DataError for ids without names that can be read in two ways."""
+    classes = [i for i in ids if i != IGNORE_INDEX]
+    if len(ids) > 8:
+        # two ids far apart have nearly all pixels
+        (first, pixels), (second, others) = values.most_common(2)
+        if abs(first[0] - second[0]) > 100 and pixels + others > 0.9 * values.total():
+            raise DataError(f"{folder}: nearly all pixels of the masks have two values, few have "
+                            "others, as after interpolation or JPEG: save two values as PNG, or "
+                            "set data.label_map")  # fmt: skip
+    if IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
+        both = [f"data.label_map={each}".replace(" ", "") for each in (ids, classes)]
+        raise DataError(f"{folder}: 255 may be a class or mean unlabelled: "
+                        f"set {both[0]} or {both[1]}")  # fmt: skip
 
 
 def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> None:

@@ -22,6 +22,8 @@ from dpt.validation import NonNegative, Share
 log = logging.getLogger("dpt")
 
 Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps
+OPTIONS = {"adamw": ("betas", "fused"), "muon": ("momentum", "betas"), "sgd": ("momentum",)}
+"""What each optimiser takes besides rates and decay."""
 
 
 def make_optimizer(
@@ -32,9 +34,9 @@ def make_optimizer(
     encoder_lr: Rate | None = None,
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None,
     weight_decay: Rate = 0.0,
-    betas: tuple[Share, Share] = (0.9, 0.999),
-    momentum: Share = 0.9,
-    fused: bool = True,
+    betas: tuple[Share, Share] | None = None,
+    momentum: Share | None = None,
+    fused: bool | None = None,
 ) -> Optimizer:
     """``torch.optim.AdamW`` or ``SGD``, or :class:`Muon`, over every trainable parameter.
 
@@ -44,14 +46,23 @@ def make_optimizer(
 
     Args:
         model: has an attribute ``encoder``.
-        kind: ``adamw`` uses ``betas`` and ``fused``, ``sgd`` uses ``momentum``; ``muon`` uses
-            ``momentum`` for weight matrices and kernels, ``betas`` for parameters without decay.
+        kind: the optimiser; :data:`OPTIONS` says which of ``betas``, ``momentum`` and ``fused`` it
+            takes. ``muon`` uses ``momentum`` for weight matrices and kernels, ``betas`` for
+            parameters without decay.
         lr: learning rate of everything outside the encoder.
         encoder_lr: learning rate of the encoder; None means ``lr``.
         layer_decay: d in (0, 1]: layer k of the encoder has ``encoder_lr`` · d^(top - k) (Clark et
             al. 2020, ELECTRA; BEiT, MAE); None means one rate for the whole encoder.
         weight_decay: of weight matrices and kernels.
+
+    Raises:
+        ValueError: the optimiser has no such argument, or no parameter is trainable.
     """
+    given = {"betas": betas, "momentum": momentum, "fused": fused}
+    options: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
+    for name in options.keys() - {*OPTIONS[kind]}:
+        allowed = ", ".join(OPTIONS[kind])
+        raise ValueError(f"optim.{name} has no effect on {kind}, which takes {allowed}: remove it")
     encoder: Any = model.encoder
     layers = {} if layer_decay is None else encoder.layer_ids()
     top = max(layers.values(), default=0) + 1
@@ -77,12 +88,13 @@ def make_optimizer(
     if not groups:
         raise ValueError("callbacks.freeze.parts freezes all parameters: leave a part out")
     if kind == "sgd":
-        return torch.optim.SGD(list(groups.values()), lr=lr, momentum=momentum)
+        return torch.optim.SGD(list(groups.values()), lr=lr, **options)
     if kind == "muon":
+        momentum = options.pop("momentum", 0.95)
         for label, group in groups.items():
             group["momentum"] = None if label.endswith("no_decay") else momentum
-        return Muon(list(groups.values()), lr=lr, betas=betas)
-    return torch.optim.AdamW(list(groups.values()), lr=lr, betas=betas, fused=fused)
+        return Muon(list(groups.values()), lr=lr, **options)
+    return torch.optim.AdamW(list(groups.values()), lr=lr, **options)
 
 
 NEWTON_SCHULZ = [

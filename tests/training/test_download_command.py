@@ -106,8 +106,8 @@ def test_fetches_what_is_free_and_lists_the_rest(source, tmp_path, capsys):
 
 def test_data_without_a_source(tmp_path, capsys):
     for arguments, says in {
-        (): "data must name a data set",
-        ("data=scenes",): "data must name a data set with a source",
+        (): "data=NAME must be a data set with a source: ade20k, camvid",
+        ("data=scenes",): "data=NAME must be a data set with a source",
         ("data=folder",): "data.root must be given",
         ("data=nothing",): "choose from",
     }.items():
