@@ -1,7 +1,5 @@
 """Atomic writing: after a crash a file is either complete or absent (or its previous version)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

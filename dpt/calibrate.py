@@ -6,8 +6,6 @@
 >>> model.save_pretrained("metres")
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A user's mistake gives one message and a non-zero exit code, never a stack trace.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -6,8 +6,6 @@ image, and no shape depends on the data. Half precision is computed in float32, 
 float64.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ A FIFO or a device in their place would block or never end, and a small file can
 fill the memory. Code that reads such files uses these functions, and checks sizes before decoding.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import json

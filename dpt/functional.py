@@ -5,8 +5,6 @@ A head or an encoder of your own need not use them: the plain operation is alway
 Shapes: B batch, C channels, K classes, (h, w) a map, (H, W) the size that it is upsampled to.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext

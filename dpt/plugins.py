@@ -4,8 +4,6 @@ The environment variable names them, ``DPT_PLUGINS=mine,other/parts.py``, for ev
 command. A checkpoint or a configuration file never chooses which code is imported.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

@@ -3,8 +3,6 @@
 Only the standard library is imported: signals are handled before anything slow is imported.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

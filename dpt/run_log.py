@@ -1,7 +1,5 @@
 """A run's log, progress, table of scores and metrics.json."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

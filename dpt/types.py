@@ -3,8 +3,6 @@
 Data flow: file -> sample -> batch -> tokens -> maps -> output -> loss, metric, picture.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict

@@ -1,7 +1,5 @@
 """Validation of plain data and its conversion to typed objects, by pydantic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches

@@ -4,8 +4,6 @@ Every picture is uint8 (H, W, 3) RGB. Black is reserved for invalid and ignored 
 colours; legends, which explain the colours; panels, which are captioned pictures in a row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from colorsys import hsv_to_rgb
 from functools import cache

@@ -1,7 +1,5 @@
 """``dpt calibrate``: predicted depth in metres, from known depths."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dpt.commands import command_parser

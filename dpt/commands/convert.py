@@ -1,7 +1,5 @@
 """``dpt convert``: a checkpoint in another project's format."""
 
-from __future__ import annotations
-
 import argparse
 
 

@@ -1,7 +1,5 @@
 """``dpt data download data=NAME``: fetches and unpacks a data set, as far as its terms allow."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """``dpt data pack data=NAME out=DIR``: writes a data set as shards that can be streamed."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from pathlib import Path

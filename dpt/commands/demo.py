@@ -1,7 +1,5 @@
 """``dpt demo``: a web page for one checkpoint."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

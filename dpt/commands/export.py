@@ -1,7 +1,5 @@
 """``dpt export``: a checkpoint as an ONNX or ``.pt2`` file, compared with the model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dpt.commands import command_parser

@@ -1,7 +1,5 @@
 """``dpt inspect``: attention, tokens and readout of a model as one picture."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dpt.commands import command_parser

@@ -1,7 +1,5 @@
 """``dpt predict``: predictions for images, folders and videos."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Data, objectives and loaders of a run, made from their parts of the configuration."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Only the standard library is imported at the top: ``dpt --help`` must start at once.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The model of a run: a named model, or one like the model in a file."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -5,8 +5,6 @@ declares the base class of its objects, and a base class declares where its subc
 defined (:data:`SLOTS`): a configuration from somebody else cannot call other code.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Lightning's Trainer from its part of the configuration."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import math

@@ -1,7 +1,5 @@
 """From samples to batches: collation and the data loader."""
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import signal

@@ -1,7 +1,5 @@
 """Resizing of images and of maps. OpenCV's (width, height) order stays in this file."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import PIL.Image

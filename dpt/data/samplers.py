@@ -1,7 +1,5 @@
 """Which samples come next: one sampler for training and evaluation, on any number of ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From a raw sample to a training or evaluation sample. The only user of albumentations."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

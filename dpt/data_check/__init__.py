@@ -5,8 +5,6 @@ measurements (``measure``, ``registration``); the functions in ``checks`` judge 
 writes the findings.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """The checks of a split's measurements; ``CHECKS`` lists them."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """The settings of ``data`` for a folder of unknown layout, from its names and its files."""
 
-from __future__ import annotations
-
 import csv
 import io as text_io
 import os

@@ -1,7 +1,5 @@
 """Measurements of one sample: small enough to send between processes and keep for a data set."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Settings of a folder that its configuration leaves out: proposed from what the files hold."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -8,8 +8,6 @@ At that place the edges of a map fit its own photo better than those of other sa
 (:func:`fit_table`). If they do not, labels and photos are not paired rightly.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The result of a data check: an HTML page, and text for the terminal."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

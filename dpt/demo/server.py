@@ -5,8 +5,6 @@ are kept in memory. Requests for other hosts and from other sites are refused, s
 minute.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """Scores of predictors that use no trained model. A model that is no better learned nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Callbacks of validation: pictures, and files that could not be read."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Evaluation of a checkpoint, or of predictions on disk, under a protocol."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Predictions on disk: the file of each image, and its values."""
 
-from __future__ import annotations
-
 import filecmp
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Files of an evaluation: tables of images and classes, and an HTML report."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

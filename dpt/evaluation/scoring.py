@@ -1,7 +1,5 @@
 """Scores of single images, and the scores, intervals and pictures of the data set."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from math import nan

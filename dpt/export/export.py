@@ -3,8 +3,6 @@
 The file holds the model for inference: BatchNorm is fused, auxiliary heads are removed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan

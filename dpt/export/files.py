@@ -1,7 +1,5 @@
 """Writing a traced graph to a file, and running the file."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

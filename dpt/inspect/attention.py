@@ -5,8 +5,6 @@ the grid of patches. ``blocks`` are zero-based; None takes all of them. The bloc
 process queries are not included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Everything that can be inspected of one image, as one picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import cv2

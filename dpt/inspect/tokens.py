@@ -4,8 +4,6 @@ Every function returns one array for each level, shallow to deep, on that level'
 encoders are supported.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A weighted sum of losses that take the same arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

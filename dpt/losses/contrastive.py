@@ -1,7 +1,5 @@
 """Losses between embeddings, or between views, of all images of a step, in all processes."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -8,8 +8,6 @@ Only element-wise operations, sums and sorts are used, which autocast leaves in 
 half-precision inputs are converted first.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -4,8 +4,6 @@ Shapes: B batch, Q queries, K classes, N segments of an image, P points, (h, w) 
 (H, W) the labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

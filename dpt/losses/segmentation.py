@@ -6,8 +6,6 @@ official DPT. Softmax and everything after it runs in float32 at least. Labels m
 255; the data set checks that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The base class of metrics, a torchmetrics ``Metric`` of sums over images; their intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 

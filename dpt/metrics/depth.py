@@ -1,7 +1,5 @@
 """Errors of depth maps, as in the literature and the BTS evaluation (Lee et al. 2019)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

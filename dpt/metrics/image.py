@@ -1,7 +1,5 @@
 """Metrics of one prediction an image: a class, a number, an embedding."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Average precision of instance masks, as COCO defines it (Lin et al. 2014)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

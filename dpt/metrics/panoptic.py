@@ -1,7 +1,5 @@
 """Panoptic quality, from sums over images (Kirillov et al. 2019, Panoptic Segmentation)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Evaluation protocols. Scores of one name differ between papers by these details."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Intersection over union and accuracies, from counts of pixels over the data set."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The interfaces of encoders and heads, and the tables of their configurations."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ tokens (T5's relative positions in two dimensions; Bao et al. 2022, section 2.4)
 grid, N = h·w patch tokens, T = 1 + N with CLS first. Parameter names are those of timm's ViTs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import cast

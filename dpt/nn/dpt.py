@@ -1,7 +1,5 @@
 """The Dense Prediction Transformer (Ranftl et al. 2021): encoder, decoder, heads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, MutableMapping
 from types import EllipsisType
 from typing import cast

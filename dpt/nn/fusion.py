@@ -1,7 +1,5 @@
 """Fusion (Ranftl et al. 2021, section 3.2 and figure 1, right) and the decoder built from it."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal
 

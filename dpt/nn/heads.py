@@ -3,8 +3,6 @@
 Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes, D embedding, P prefix tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal

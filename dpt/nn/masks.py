@@ -7,8 +7,6 @@ Cheng et al. 2022). :class:`EoMTHead` passes them through the encoder's last blo
 Shapes: B batch, Q queries, K classes, D width, (g, g') the grid of patch tokens, (h, w) a mask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 

@@ -1,7 +1,5 @@
 """Position codes: sinusoidal ones, and interpolation of learned ones to another grid."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

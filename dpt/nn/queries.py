@@ -3,8 +3,6 @@
 Shapes: B batch, Q queries, T tokens of the encoder (the memory), D width, M the memory's width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

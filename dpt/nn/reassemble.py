@@ -4,8 +4,6 @@ Four steps in the paper's order, Read, Assemble, Project, Resample. Shapes: B ba
 tokens, N = h·w patch tokens, D embedding, C channels of the map.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch.nn.functional as F

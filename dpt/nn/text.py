@@ -1,7 +1,5 @@
 """The head that compares images with sentences, and its encoder of text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -8,8 +8,6 @@ mean.
 Shapes: images float (B, 3, H, W), normalised; K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Training on images and their captions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any

@@ -1,7 +1,5 @@
 """Depth: metric (metres) or relative (inverse depth up to scale and shift)."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable, Mapping

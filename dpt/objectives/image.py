@@ -1,7 +1,5 @@
 """Image-level tasks, read from the CLS token: classification and regression."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Hidden patches have the mean colour; one linear layer predicts them. Unlike mask
 (He et al. 2022), which leave hidden tokens out, it works for every encoder.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Panoptic and instance segmentation by mask classification: a class and a mask for each query."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

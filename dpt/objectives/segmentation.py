@@ -1,7 +1,5 @@
 """Semantic segmentation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Literal
 

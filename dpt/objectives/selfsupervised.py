@@ -1,7 +1,5 @@
 """Pretraining by comparing random views of images without labels (``augment.views``)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -6,8 +6,6 @@ finished input after its files are written. A killed run may leave files without
 run writes them again.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

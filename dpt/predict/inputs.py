@@ -1,7 +1,5 @@
 """Inputs: files and folders to a list of named sources, and images of any kind to RGB."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ The table is in ``dpt predict --help``. The files of a second output of kind dep
 folders that begin with its head's name.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Many images, and videos: reading ahead, prediction in batches, writing behind."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

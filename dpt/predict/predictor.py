@@ -3,8 +3,6 @@
 Shapes: (H, W) the image, (h, w) the network's input, C channels or classes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

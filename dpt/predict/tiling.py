@@ -7,8 +7,6 @@ averaged with Hann weights at the network's resolution, so that logits are never
 of the image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Callbacks of a run: throughput, progress, frozen parts, and a clean stop on a signal."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Checkpoints: ``last.ckpt`` to resume from, ``best.ckpt`` by the monitored score."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -4,8 +4,6 @@ Lightning's ``LearningRateFinder`` gives every parameter group the same rate; he
 the ratios of the run, such as that of ``optim.encoder_lr``.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Gradient clipping, and optimiser steps skipped because a gradient is not finite."""
 
-from __future__ import annotations
-
 import csv
 import logging
 import math

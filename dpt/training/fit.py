@@ -1,7 +1,5 @@
 """A training run, from configuration to metrics.json."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Loggers: W&B without an account, and no failure of a logger ends a run."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

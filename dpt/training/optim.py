@@ -1,7 +1,5 @@
 """Optimisers, parameter groups and learning-rate schedules."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Resuming a run exactly where it stopped, also inside an epoch."""
 
-from __future__ import annotations
-
 import logging
 import random
 import warnings

@@ -1,7 +1,5 @@
 """The LightningModule: a model with an objective for each trained head."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping

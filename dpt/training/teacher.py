@@ -1,7 +1,5 @@
 """Teachers: models whose predictions are targets besides the labels, or in their place."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Lightning's Trainer from ``conf/trainer``, with unset values filled in; runs of a few steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

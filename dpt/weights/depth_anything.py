@@ -19,8 +19,6 @@ that lies beside it under its released name (``dinov2_vits14_pretrain.pth``); a 
 also clips at 10 m (NYU) or 80 m (KITTI); that number is in no file, and nothing is clipped here.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

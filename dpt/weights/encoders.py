@@ -3,8 +3,6 @@
 Tensors of a file are renamed, moved and resized to fit the encoder; a report lists what was done.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from contextlib import redirect_stdout

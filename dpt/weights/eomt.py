@@ -7,8 +7,6 @@ with 80 classes is of COCO's objects; one with 133 is of COCO's panoptic classes
 squares of ``image_size``; here position codes are resized for other sizes.
 """
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files and folders of tensors. Reading executes no code; writing is atomic."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

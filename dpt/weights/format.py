@@ -6,8 +6,6 @@ shifted: ``{n+1}``, ``{3-n}``. ``{query,key,value}`` stands for several tensors 
 tensor holds. The first row that matches a name applies.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from abc import ABC, abstractmethod

@@ -3,8 +3,6 @@
 This project's own is a folder written by ``save_pretrained``, or a run's ``.ckpt``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

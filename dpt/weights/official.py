@@ -12,8 +12,6 @@ released one that fits. MiDaS takes its Swins only at their own size; at other s
 transformers. Its resizing of BEiT's tables confuses rows and columns: equal on square grids.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Folders of segmentation_models.pytorch's DPT: timm's ViT, a unit on the deepest lateral too."""
 
-from __future__ import annotations
-
 import math
 
 from dpt.model_config import model_dict

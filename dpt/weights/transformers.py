@@ -8,8 +8,6 @@ image before the network, transformers pads maps inside of it: outputs are equal
 sides are multiples of the deepest stride, 32.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

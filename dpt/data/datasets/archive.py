@@ -1,7 +1,5 @@
 """Unpacks zip and tar archives from sources that need not be trusted."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """COCO's formats: panoptic (PNG files of segment ids) and instances (polygons and RLE) in JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

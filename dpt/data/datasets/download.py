@@ -3,8 +3,6 @@
 Own code, because pooch and ``torch.hub.download_url_to_file`` start again after an interruption.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import http.client

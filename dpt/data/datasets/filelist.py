@@ -1,7 +1,5 @@
 """Photos and depth maps paired by text files, as BTS and its successors list NYUv2 and KITTI."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """The base class of data sets on disk: a list of samples with their files."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

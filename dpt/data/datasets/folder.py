@@ -1,7 +1,5 @@
 """A folder of photos beside folders of label files and depth files, paired by name."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

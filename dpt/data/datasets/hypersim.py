@@ -1,7 +1,5 @@
 """Hypersim (Roberts et al. 2021): rendered rooms with exact depth and the NYU-40 classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

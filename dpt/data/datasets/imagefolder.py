@@ -1,7 +1,5 @@
 """Data sets with one label per image: a folder for each class, or a table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """NYU Depth v2, the 1449 labelled frames (Silberman et al. 2012): depth and 40 classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """SUN RGB-D (Song et al. 2015): 10335 frames of four depth cameras, 37 classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """TUM RGB-D sequences (Sturm et al. 2012): photos and depth maps paired by their time stamps."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence

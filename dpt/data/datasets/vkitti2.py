@@ -1,7 +1,5 @@
 """Virtual KITTI 2 (Cabon et al. 2020): five rendered drives in ten variations, with classes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """Conversion of the values of a depth file to metres."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

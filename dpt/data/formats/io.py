@@ -1,7 +1,5 @@
 """Reads data files: pictures, depth, labels, tables. No other module decodes them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

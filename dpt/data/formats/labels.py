@@ -1,7 +1,5 @@
 """Conversion of the values of a label file to class ids."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reading and writing videos, a frame at a time."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Every image is a function of (seed, split, index). Neither colour nor position alone gives a label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Colours hint at what a surface is (pale walls, white ceilings, bright objects) without deciding it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Colours are linear RGB in 0..1 until the last step. Legend: N pixels, arrays are
 float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

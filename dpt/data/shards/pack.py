@@ -3,8 +3,6 @@
 A shard appears under its name when it is complete, and the index when all shards are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import tarfile

@@ -4,8 +4,6 @@ The tar files have the layout of webdataset. They are read by index, because web
 cannot keep the guarantees of ``EpochSampler``: equal numbers on all ranks and resuming mid-epoch.
 """
 
-from __future__ import annotations
-
 import tarfile
 import tempfile
 from bisect import bisect_right

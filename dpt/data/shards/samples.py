@@ -4,8 +4,6 @@ The image keeps the bytes of its own file. Class ids become an 8-bit PNG, object
 depth a compressed float32 array with 0 where it is invalid. Scalars are stored as JSON.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
