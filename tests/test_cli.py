@@ -191,7 +191,10 @@ WRONG_VALUES = [
     (["data.batch_size=true"], ["data.batch_size=true: must be a number"]),
     (["data.image_size=192"], ["data.image_size=192", "such as [192, 192]"]),
     (["task.objectives.segmentation.loss.class_weights=[1]"],
-     ["task.objectives.segmentation.loss takes its value from another key: change class_weights"]),
+     ["task.objectives.segmentation.loss has no keys", "change class_weights where"]),
+    (["data.weights.rgbd=2", "data=mix"], ["write +data.weights.rgbd=VALUE to add it"]),
+    (["data=mix", "+data@data.sets.a=scenes", "data.sets.a.batch_size=1"],
+     ["data.sets.a.batch_size has no effect in a mix: set data.batch_size"]),
 ]  # fmt: skip
 MORE_WRONG_VALUES = [
     (["optim.lr=null"], ["optim.lr", "None", "number"]),
@@ -229,8 +232,10 @@ MORE_WRONG_VALUES = [
     (["trainer.check_val_every_n_epoch=0"], ["trainer.check_val_every_n_epoch=0"]),
     (["trainer.gradient_clip_val=-1"], ["trainer.gradient_clip_val=-1"]),
     (["trainer.gradient_clip_val=nan"], ["trainer.gradient_clip_val=nan", "finite"]),
-    (["trainer.gradient_clip_val=null", "trainer.gradient_clip_algorithm=value"],
-     ["trainer.gradient_clip_algorithm", "trainer.gradient_clip_val"]),
+    (
+        ["trainer.gradient_clip_val=null", "trainer.gradient_clip_algorithm=value"],
+        ["trainer.gradient_clip_algorithm", "trainer.gradient_clip_val"],
+    ),
     (["optim=adamw", "+optim.momentum=0.9"], ["optim.momentum", "adamw", "betas, fused"]),
     (["trainer.log_every_n_steps=0"], ["trainer.log_every_n_steps=0"]),
     (["trainer.limit_train_batches=0"], ["trainer.limit_train_batches=0"]),

@@ -23,7 +23,6 @@ from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
 from dpt.commands.fit import (
     ENCODER,
-    is_set,
     length_of,
     seconds_of,
     settings_of,
@@ -239,6 +238,21 @@ def test_coco(tmp_path):
     assert [len(read["train"]), len(read["val"])] == [3, 1]
 
 
+def test_objects_beside_masks_and_several_lists_of_objects(tmp_path):
+    root = tmp_path / "set"
+    write_coco(root / "a1.json", 4)
+    photos(root / "images", range(4))
+    for seed in range(4):
+        save(root / f"masks/{seed}.png", mask(seed))
+    with pytest.raises(DataError, match=r"set data.labels .* or data.annotations=a1.json"):
+        detect(root, {})
+    assert detect(root, {"labels": "masks"}).task == "segmentation"
+    assert detect(root, {"annotations": "a1.json"}).task == "instance"
+    write_coco(root / "a2.json", 4)
+    with pytest.raises(DataError, match=r"a1.json and a2.json both list objects"):
+        detect(root, {})
+
+
 def test_coco_in_a_folder_for_each_split(tmp_path):
     root = tmp_path / "set"
     for split, count in (("test", 5), ("train", 4), ("valid", 2)):
@@ -258,10 +272,12 @@ def test_names_of_classes(tmp_path):
     _, found = samples(root)
     assert any("if a value means unlabelled" in line for line in found.notes)
     (root / "classes.txt").write_text("sky\nroad\ntree\n")
-    with pytest.raises(DataError, match=r"data.label_map=1-3 .*data.num_classes=3 data.ignore_ind"):
+    with pytest.raises(DataError, match=r"data.label_map=1-3 .* or data.ignore_index=3"):
         detect(root, {})
-    for given in ({"label_map": "1-3"}, {"num_classes": 3, "ignore_index": 3}):
-        read, _ = samples(root, **given)
+    for given in ({"label_map": "1-3"}, {"ignore_index": 3}, {"num_classes": 3, "ignore_index": 3}):
+        read, found = samples(root, **given)
+        assert found.settings["class_names"] == ["sky", "road", "tree"]
+        assert len(found.weights) == 3
         assert set(np.unique(read["val"]["images/val/000.jpg"]["labels"])) == {0, 1, 2, 255}
     rows = [{"id": i, "name": f"c{i}", "color": PALETTE[i].tolist()} for i in range(3)]
     (root / "classes.txt").unlink()
@@ -296,7 +312,8 @@ def test_splits_in_the_names_of_photos(tmp_path):
     read, found = samples(tmp_path / "set")
     assert [*read["val"]] == [f"images/val_{i:02d}.jpg" for i in range(3)]
     assert len(read["train"]) == 8
-    assert "test 2" in found.notes[-1]
+    assert "splits: test 2, train 8, val 3" in found.notes
+    assert found.notes[-1].startswith("not used: 2 photos of the split test (images/test_00.jpg")
 
 
 def test_a_class_is_not_held_out(tmp_path):
@@ -334,8 +351,120 @@ def test_names_of_folders_and_files(tmp_path, photo, label, given):
     expected = [(photo.format(seed), label.format(seed)) for seed in range(10)]
     assert [(row["image"], row["labels"]) for row in found.rows] == expected
     assert len(samples(root, **given)[0]["val"]) == 1
-    for name in ("notes.csv", "settings.json"):
+    for name in ("notes.csv", "settings.json")[: 1 if "labels" in given else 2]:
         assert any(name in note for note in found.notes)
+
+
+def test_folders_of_splits_beside_one_folder(tmp_path):
+    for kind, other in (("images", "masks"), ("masks", "images")):
+        root = tmp_path / kind
+        own = {name: f"{name[:-3]}{name[0]}{name[-3:]}" for name in NAMES}  # train/t000
+        names = {kind: [*own.values()], other: [name.split("/")[1] for name in own.values()]}
+        photos(root / "images", names["images"])
+        for seed, name in enumerate(names["masks"]):
+            save(root / f"masks/{name}.png", mask(seed))
+        read, _ = samples(root)
+        assert [len(read["train"]), len(read["val"])] == [8, 3]
+
+
+@pytest.mark.parametrize(
+    ("separator", "header", "row"),
+    [
+        (";", "image;mask;split", "images/{0}.jpg;masks/{0}.png;{1}"),
+        (",", "image, mask, split", "images\\{0}.jpg, masks\\{0}.png, {1}"),
+        ("\t", "split\tmask\tfile", "{1}\tmasks/{0}.png\timages/{0}.jpg"),
+    ],
+)
+def test_forms_of_tables(tmp_path, separator, header, row):
+    root = folder(tmp_path / "set")
+    rows = [row.format(name, "dev" if k > 6 else "train") for k, name in enumerate(NAMES)]
+    (root / "list.csv").write_text("\n".join([header, *rows]))
+    read, _ = samples(root)
+    assert [len(read["train"]), len(read["val"])] == [7, 4]
+    (root / "list.csv").write_text("\n".join([header, row.format("gone", "train"), *rows]))
+    with pytest.raises(
+        DataError, match=r"list.csv: 2 of its files do not exist \((images|masks)/gone"
+    ):
+        detect(root, {})
+    (root / "list.csv").write_text("\n".join([header, *rows, row.format(NAMES[0], "holdout")]))
+    with pytest.raises(DataError, match="split is holdout: write train, "):
+        detect(root, {})
+    (root / "list.csv").write_text("name,split\n000,train\n001,val\n")
+    with pytest.raises(DataError, match=r"list.csv: names splits, but no photos and labels"):
+        detect(root, {})
+
+
+def test_several_tables(tmp_path):
+    root = folder(tmp_path / "set")
+    for split in ("train", "val"):
+        rows = [f"images/{n}.jpg,masks/{n}.png" for n in NAMES if n.startswith(split)]
+        (root / f"{split}.csv").write_text("\n".join(["image,mask", *rows]))
+    read, _ = samples(root)
+    assert [len(read["train"]), len(read["val"])] == [8, 3]
+    (root / "val.csv").rename(root / "more.csv")
+    with pytest.raises(DataError, match=r"more.csv, train.csv list photos and labels: keep one"):
+        detect(root, {})
+
+
+def test_what_is_not_used_is_named(tmp_path):
+    root = folder(tmp_path / "set")
+    (root / "images/train/a.HEIC").write_bytes(b"")
+    (root / "notes.csv").write_text("a,b\n1,2\n")
+    save(root / "masks/train/alone.png", mask(0))
+    photos(root / "images/extra", ["x"])
+    save(root / "masks/extra/x.png", mask(0))
+    notes = "\n".join(detect(root, {}).notes)
+    for part in ("1 of .heic: convert photos to JPEG", "notes.csv", "1 label file without a photo",
+                 "1 photo of no split (images/extra/x.jpg)"):  # fmt: skip
+        assert f"not used: {part}" in notes
+
+
+def test_lists_with_other_folders(tmp_path):
+    names = [f"{i:03d}" for i in range(12)]
+    photos(tmp_path / "images", names)
+    for seed, name in enumerate(names):
+        save(tmp_path / f"masks/{name}.png", mask(seed))
+    lines = [f"/SegNet/photos/{name}.png /SegNet/annot/{name}.png\n" for name in names]
+    (tmp_path / "train.txt").write_text("".join(lines[:9]))
+    assert any("not used: train.txt, which do" in line for line in detect(tmp_path, {}).notes)
+    (tmp_path / "val.txt").write_text("".join([*lines[9:], "gone\n"]))
+    read, found = samples(tmp_path)
+    assert [len(read["train"]), len(read["val"])] == [9, 3]
+    assert any("not used: 1 line of train.txt, val.txt" in line for line in found.notes)
+
+
+def test_parts_that_the_user_chooses(tmp_path):
+    root = tmp_path / "set"
+    photos(root / "images", [f"s{i:02d}" for i in range(20)])
+    for seed in range(20):
+        save(root / f"masks/s{seed:02d}.png", mask(seed))
+    read, found = samples(root, folds=4, fold=1)
+    assert [path[8:10] for path in read["val"]] == ["05", "06", "07", "08", "09"]
+    assert "splits: no val on disk; part 1 of 4" in found.notes[-1]
+    read, _ = samples(root, group_by="s([0-9])")
+    assert [len(read["train"]), len(read["val"])] == [10, 10]
+
+
+def test_colours_that_the_user_gives(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: PALETTE[mask(seed)])
+    (root / "classes.csv").write_text("name,r,g,b\nred,200,10,10\ngreen,10,200,10\n")
+    colors = PALETTE[[2, 0, 1]].tolist()
+    found = detect(root, {"label_colors": colors, "class_names": ["a", "b", "c"]})
+    assert (found.settings["num_classes"], found.settings["label_colors"]) == (3, colors)
+    assert "class_names" not in found.settings
+    found = detect(root, {"label_colors": colors, "ignore_index": [2]})
+    assert found.settings["num_classes"] == len(found.weights) == 2
+    with pytest.raises(DataError, match=r"which data.label_colors lacks"):
+        detect(root, {"label_colors": colors[:2]})
+    (root / "classes.csv").unlink()
+    with pytest.raises(DataError, match=r"data.class_names needs data.label_colors"):
+        detect(root, {"class_names": ["a", "b", "c"]})
+
+
+def test_two_classes_of_0_and_255(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: mask(seed, (0, 255)))
+    with pytest.raises(DataError, match=r"data.label_map=\[0,255\] if both are classes"):
+        detect(root, {"num_classes": 2})
 
 
 def test_linked_folders_are_read(tmp_path):
@@ -359,6 +488,10 @@ def test_linked_folders_are_read(tmp_path):
         ("labelmap.txt", "# label:color::\nsky:0,0,0::\na 4:1,1,1::\nb:2,2,2::\n", "sky, a 4, b"),
         ("classes.json", '{"0": "sky", "1": "lane", "2": "car"}', "sky, lane, car"),
         ("classes.json", '{"classes": {"0": "a", "1": "b", "2": "c"}}', "a, b, c"),
+        ("classes.json", '{"a": 0, "b": 1, "c": 2}', "a, b, c"),
+        ("classes.json", '{"names": ["a", "b", "c"]}', "a, b, c"),
+        ("classes.csv", "name\na\nb\nc\n", "a, b, c"),
+        ("classes.csv", "train\nbus\ncar\n", "train, bus, car"),
     ],
 )
 def test_files_of_class_names(tmp_path, file, text, names):
@@ -368,6 +501,10 @@ def test_files_of_class_names(tmp_path, file, text, names):
     (root / file).unlink()
     (root / "classes.txt").write_text("sky\ncar\ncar\n")
     with pytest.raises(DataError, match="two classes have one name"):
+        detect(root, {})
+    (root / "classes.txt").unlink()
+    (root / "classes.json").write_text('{"classes": 5}')
+    with pytest.raises(DataError, match=r"classes.json: no names of classes"):
         detect(root, {})
 
 
@@ -419,7 +556,9 @@ def test_folders_and_arguments_that_train_nothing(tmp_path, capsys, monkeypatch)
         (("good", "--time", "soon"), "--time soon: must be a number and its unit"),
         (("good", "--time", "0m"), "--time 0m: must be"),
         (("good", "data=camvid"), "leave out data="),
-        (("good", "data.split_files.train=train.txt"), "data.split_files needs python train.py"),
+        (("good", "data.split_files.train=train.txt"), "data.split_files.train needs python train"),
+        (("good", "data.fractions.train=0.5"), "data.fractions.train needs python train.py"),
+        (("good", "data.labels_name=%stem_L"), "data.labels_name needs python train.py"),
         (("good", "data.num_classes"), "KEY=VALUE"),
         (("good", "optim.rate=1", "model=dpt_tiny", f"run_dir={run}"), "optim.rate"),
     ):
@@ -460,8 +599,6 @@ def test_times_and_values():
     assert length_of(900, step=0.5, validation=9) == (int((900 - 108 - 30) / 0.5), 10)
     assert length_of(180, step=0.5, validation=2)[1] == 3
     assert length_of(1, step=0.5, validation=10) == (10, 1)
-    assert is_set("augment.zoom", {"augment": "none"})
-    assert not is_set("augment.zoom", {"augment.zoom_x": 1, "data.root": "."})
     assert as_text(["it's", 1, True, "a/b"]) == """["it's",1,true,"a/b"]"""
 
 
@@ -479,7 +616,12 @@ def test_a_run_from_the_folder_to_the_exported_model(tmp_path, capsys, monkeypat
     for name in ("data_check/report.html", "evaluation/report.html", "checkpoints/best.ckpt",
                  "metrics.json", "pairs.csv"):  # fmt: skip
         assert (run / name).is_file()
-    assert list(run.glob("model.*"))
+    (exported,) = run.glob("model.*")
+    exported.write_bytes(b"of the first run")
+    call("fit", str(root), *TINY_VIT, *TINY_DATA, *ON_CPU, "data.eval_size=null", f"run_dir={run}",
+         "overwrite=true", "steps=2", "task/segmentation_loss=cross_entropy_dice")  # fmt: skip
+    assert exported.read_bytes() != b"of the first run"
+    assert "dpt.losses.DiceLoss" in (run / "config.yaml").read_text()
 
 
 HUB_RUN = """

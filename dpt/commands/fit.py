@@ -42,6 +42,7 @@ PRETRAINED: dict[str, Any] = {
     "model.preprocessing.std": [0.229, 0.224, 0.225],
     "optim.encoder_lr": 0.0001,
 }
+_FIXED = r"data\.(split_files|split_names|fractions|missing|\w+_name|objects|things)\b"
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
 _CHECKED_PIXELS = 200_000_000  # largest number of pixels per split that the data check reads
 _CACHE_BYTES = 2 << 30  # largest cache of decoded samples
@@ -60,7 +61,8 @@ def run(arguments: list[str]) -> None:
     options = parser.parse_intermixed_args(arguments)
     from dpt.atomic import write_bytes
     from dpt.commands import export
-    from dpt.config.compose import as_text, run_configured, values_of
+    from dpt.config.compose import as_argument, as_text, run_configured, values_of
+    from dpt.config.objects import is_below, keys_of
     from dpt.data.formats.io import read_size
     from dpt.data_check.detect import detect
 
@@ -70,14 +72,19 @@ def run(arguments: list[str]) -> None:
         raise ValueError("data and task follow from DIR: leave out data=, data.root= and task=")
     if "resume" in given:
         raise ValueError("a run is continued by python train.py resume=RUN: leave out resume=")
-    if any(re.match(r"data\.split_files\b", key) for key in given):  # folds would divide them again
-        raise ValueError("data.split_files needs python train.py; DIR may hold train.txt, val.txt")
+    if fixed := [key for key in given if re.match(_FIXED, key)]:  # pairs.csv defines the samples
+        raise ValueError(f"{fixed[0]} needs python train.py: dpt fit finds the files and splits by "
+                         "their names, by a CSV table, or by train.txt and val.txt")  # fmt: skip
     root = options.folder.resolve()
     own = {key.removeprefix("data."): v for key, v in given.items() if key.startswith("data.")}
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(str(given.get("run_dir") or f"runs/fit/{root.name}_{now}")).absolute()
     if any(folder.glob("checkpoints/*.ckpt")) and not given.get("overwrite"):
-        raise ValueError(f"run_dir={folder} holds a run already: give another, or overwrite=true")
+        raise ValueError(
+            f"run_dir={folder} holds a run already: give another, or overwrite=true; python "
+            f"train.py {as_argument('resume', folder)} continues it, then dpt evaluate and dpt "
+            "export complete it"
+        )
     found = detect(root, own)
     print("\n".join(found.notes), flush=True)
     table, checked = folder / "pairs.csv", _CHECKED_PIXELS // (480 * 640)
@@ -86,12 +93,13 @@ def run(arguments: list[str]) -> None:
         height, width = read_size(root / found.rows[0]["image"])
         checked = max(32, _CHECKED_PIXELS // (height * width))
     size = given.get("data.image_size")
+    keys = keys_of(options.overrides)
     settings = {**settings_of(found, root, table, size), "logger": "csv", "run_dir": str(folder)}
     if "model.weights" in given:  # its decoder may have no batch norm
         settings.pop("model.decoder.batch_norm", None)
     if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in given):
         settings |= pretrained_settings()
-    training = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_set(k, given)]
+    training = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_below(keys, k)]
     training += options.overrides
 
     def step(command: str, job: str, name: str, base: Sequence[str]) -> Path:
@@ -117,6 +125,9 @@ def run(arguments: list[str]) -> None:
         if "trainer.val_check_interval" not in given:
             training.append(f"trainer.val_check_interval={math.ceil(steps / count) * batches}")
     command = shlex.join(o for o in training if not o.startswith("run_dir="))
+    for name in ("evaluation", "model.onnx", "model.pt2"):  # of a run that overwrite=true replaces
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     print(f"training: python train.py {command}")
     print(f"then: evaluation and export of {folder} (dpt evaluate, dpt export)", flush=True)
     run_configured("train", "dpt.training.fit:fit", training)
@@ -125,11 +136,6 @@ def run(arguments: list[str]) -> None:
          [f"checkpoint={as_text(str(folder))}", *of_device])  # fmt: skip
     has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
     export.run([str(folder), str(folder / ("model.onnx" if has_onnx else "model.pt2"))])
-
-
-def is_set(key: str, given: Mapping[str, Any]) -> bool:
-    """Whether ``given`` has the key, or a group that it belongs to."""
-    return any(key == each or key.startswith(f"{each}.") for each in given)
 
 
 def seconds_of(text: str) -> float:

@@ -1,7 +1,8 @@
 """Data, objectives and loaders of a run, made from their parts of the configuration."""
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -87,6 +88,14 @@ class RunKeys:
     find: Part = field(default_factory=dict)
 
 
+def refuse_unused(overrides: Iterable[str]) -> None:
+    """Raises ValueError for loader keys of the sets of a mix, which has its own."""
+    for key in sorted(keys_of(overrides)):
+        match = re.fullmatch(r"data\.sets\.[^.]+\.(\w+)", key)
+        if match and match[1] in LOADER_KEYS and match[1] not in ("train", "val"):
+            raise ValueError(f"{key} has no effect in a mix: set data.{match[1]}")
+
+
 def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
     values = {k: data[k] for k in LoaderSettings.__dataclass_fields__ if k in data}
     if values.get("eval_size") is None:
@@ -114,7 +123,7 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
         if node.get("missing") == "keep":  # photos without labels are in the other part
             node = {**node, "labelled": node.get("labelled") or "all"}
         # made here, since errors of a mix name data.sets
-        labelled, unlabelled = _make(node, where), _make(part, where)
+        labelled, unlabelled = make(node, where, Dataset), make(part, where, Dataset)
         return MixDataset(
             sets={"labelled": lambda _: labelled, "unlabelled": lambda _: unlabelled},
             split=split,
@@ -125,10 +134,6 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
             name: partial(make_dataset, part, where=f"{where}.sets.{name}")
             for name, part in node["sets"].items()
         }
-    return _make(node, where)
-
-
-def _make(node: Part, where: str, split: str = "train") -> Dataset:
     return make(node, where, Dataset)
 
 

@@ -328,7 +328,10 @@ def _allowed_keys(error: Any) -> str:
     node, parts = error.parent_node, str(error.key).split("/")
     if isinstance(node, DictConfig) and not node:
         copy = error.full_key.rpartition(".")[0]
-        return f"{copy} takes its value from another key: change {parts[0]} there (see --cfg job)"
+        add = f"write +{error.full_key}=VALUE to add it"
+        return (
+            f"{copy} has no keys: {add}, or change {parts[0]} where {copy} comes from (--cfg job)"
+        )
     while len(parts) > 1 and parts[0] in node:  # a group inside of a group
         node = node[parts.pop(0)]
     allowed = [str(k) for k in node if k != "hydra"] if isinstance(node, DictConfig) else []

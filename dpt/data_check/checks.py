@@ -288,13 +288,21 @@ def class_shift(scan: Scan) -> Iterator[Finding]:
 
 
 def empty_masks(scan: Scan) -> Iterator[Finding]:
-    """Masks without a labelled pixel; masks of one class only, if most are."""
+    """Masks without a labelled pixel."""
     if scan.dataset.info.has_only_things:
         return
-    held = [(record, labels.counts.keys() - {IGNORE_INDEX}) for record, labels in scan.masks]
+    flags = [(record, not labels.counts.keys() - {IGNORE_INDEX}) for record, labels in scan.masks]
     what, remedy = "masks without a labelled pixel", "check data.ignore_index, or remove them"
-    yield from scan.affected([(r, not ids) for r, ids in held], "labels_all_ignored", what, remedy)
-    single = [(record, len(ids) == 1) for record, ids in held]
+    yield from scan.affected(flags, "labels_all_ignored", what, remedy)
+
+
+def single_classes(scan: Scan) -> Iterator[Finding]:
+    """Masks of one class only, if most are."""
+    if scan.dataset.info.has_only_things:
+        return
+    single = [
+        (record, len(labels.counts.keys() - {IGNORE_INDEX}) == 1) for record, labels in scan.masks
+    ]
     names, counts = class_counts(scan)["pixels"]
     if len(names) > 1 and 2 * sum(flag for _, flag in single) > len(single):
         remedy = "check the masks"
@@ -446,7 +454,7 @@ def inverse_maps(scan: Scan) -> Iterator[Finding]:
 Check = Callable[[Scan], Iterable[Finding]]
 """Yields the findings of a split; none if it lacks the data to be checked."""
 QUICK_CHECKS: tuple[Check, ...] = (
-    *(ids_outside, too_many_classes, interpolated_masks, unit, unusual_maps),
+    *(ids_outside, too_many_classes, single_classes, interpolated_masks, unit, unusual_maps),
 )
 """Also run at the start of every training, on a few samples and without photos."""
 CHECKS: tuple[Check, ...] = (

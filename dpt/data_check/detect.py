@@ -15,20 +15,19 @@ import numpy as np
 from dpt.data import DataError
 from dpt.data.formats import io
 from dpt.data_check.checks import UNITS, likely_scale, plural
-from dpt.data_check.propose import Values, class_settings, class_weights
+from dpt.data_check.masks import CLASS_FILE, class_weights, mask_settings, read_class_file
 from dpt.files import few, files_below, parse_json, printable, read_bytes, read_text
-from dpt.types import IGNORE_INDEX
 
 MAX_FILES = 500_000
-_VALUES = 256  # largest number of ids or colours in masks
 _MAPS = 48  # number of depth maps from which the unit is derived
 _RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
 _ROOM = 10.0  # metres: the range of depth cameras
 _MOST_HELD = 0.4  # largest share of the photos that is used for validation
 _SPARSE = 0.3  # share of measured pixels: laser scanners measure fewer
+_NOT_READ = {".heic", ".heif", ".avif", ".gif", ".jp2", ".dng", ".cr2", ".nef", ".arw"}
 _SUFFIXES = {*io.IMAGE_SUFFIXES, *io.DEPTH_SUFFIXES}
 _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
-           "validation": "val", "test": "test", "testing": "test"}  # fmt: skip
+           "validation": "val", "dev": "val", "test": "test", "testing": "test"}  # fmt: skip
 _KINDS = {
     "depth": "depths?|depthmaps?",
     "labels": "masks?|msks?|labels?|annots?|annotations?|seg|segmentations?|segmentationclass|"
@@ -36,8 +35,6 @@ _KINDS = {
     "image": "rgb|colou?rs?|(?:jpe?g)?images?|imgs?|photos?|pictures?|frames?",
 }
 _OPTIONS = {"image": "images", "labels": "labels", "depth": "depth"}  # keys of data, by kind
-_Rows = list[tuple[Any, str, Any]]  # id or None, name, and colour or None of each class
-_Names = tuple[str, _Rows, Any]  # the file of class names, its rows, and the ids to ignore
 _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
 
 
@@ -71,19 +68,18 @@ def detect(root: Path, given: Mapping[str, Any]) -> Detected:
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root}: {fault}: give the folder that holds the photos")
     paths = _files(root)
-    jsons = [p for p in paths if p.endswith(".json") and _split_word(p)[0] in ("train", "")]
     unread: list[str] = []
-    for path in sorted(jsons, key=lambda p: _split_word(p)[0] != "train"):
-        try:
-            content = parse_json(read_bytes(root / path, limit=1 << 29), root / path)
-        except DataError as error:
-            unread.append(f"not used: {error}")
-            continue
-        if isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys():
-            return _coco(root, path, content, paths)
-    every = _from_table(root, paths, unread) or _by_names(root, paths, given, unread)
+    if not {"labels", "depth"} & given.keys() and (objects := _coco_file(root, paths, unread)):
+        path, content = objects
+        found = _coco(root, path, content, paths, given)
+        if found.task == "instance" and "annotations" not in given and _has_masks(root, paths):
+            raise DataError(f"{root}: holds masks and objects ({path}): set data.labels to the "
+                            f"folder of the masks, or data.annotations={path}")  # fmt: skip
+        found.notes += unread
+        return found
+    every = _from_tables(root, paths, unread) or _by_names(root, paths, given, unread)
     rows = [row for row in every if row.get("labels") or row.get("depth")]
-    lists, rows = _listed(root, paths, rows)
+    lists, rows = _listed(root, paths, rows, unread)
     kinds = [kind for kind in ("labels", "depth") if any(row.get(kind) for row in rows)]
     files = {kind: [root / row[kind] for row in rows if row.get(kind)] for kind in kinds}
     task = "joint" if len(kinds) == 2 else "segmentation" if "labels" in kinds else "depth"
@@ -95,20 +91,55 @@ def detect(root: Path, given: Mapping[str, Any]) -> Detected:
     if lists and (unlisted := len(every) - bare - len(rows)):
         found.notes.append(f"not used: {plural(unlisted, 'photo')} that {few(lists)} do not name")
     if "labels" in kinds:
-        counts = _masks(files["labels"], _names(root, paths), given, found)
-        found.weights = class_weights(counts) if counts else None
+        masks = mask_settings(files["labels"], read_class_file(root, paths), given)
+        found.settings |= masks.settings
+        found.notes += masks.notes
+        found.weights = class_weights(masks.counts) if masks.counts else None
     if "depth" in kinds:
         _depth(files["depth"], given, found)
     sizes = Counter(row["split"] for row in rows)
-    if sizes["val"] and sizes["train"]:
+    if not (sizes["val"] and sizes["train"]):
+        for row in rows:  # a folder named test may hold all of them
+            is_test = row["split"] == "test" and len(sizes) > 1
+            row["split"] = "test" if is_test else "train"
+        photos = [row["image"] for row in rows if row["split"] == "train"]
+        _hold_out(root, photos, found, given)
+    else:
         each = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
         found.notes.append(f"splits: {each}" + (f", by {few(lists)}" if lists else ""))
-        return found
-    for row in rows:  # a folder named test may hold all of them
-        is_test = row["split"] == "test" and len(sizes) > 1
-        row["split"] = "test" if is_test else "train"
-    _hold_out(root, [row["image"] for row in rows if row["split"] == "train"], found)
+    for split, what in {"test": "of the split test", "": "of no split"}.items():
+        if others := [row["image"] for row in rows if row["split"] == split]:
+            found.notes.append(f"not used: {plural(len(others), 'photo')} {what} ({few(others)})")
     return found
+
+
+def _coco_file(root: Path, paths: Sequence[str], unread: list[str]) -> tuple[str, Any] | None:
+    """The file in COCO's format, of train if there are several, and its content."""
+    jsons = [p for p in paths if p.endswith(".json") and _split_word(p)[0] in ("train", "")]
+    found: dict[str, Any] = {}
+    for path in sorted(jsons, key=lambda p: _split_word(p)[0] != "train"):
+        try:
+            content = parse_json(read_bytes(root / path, limit=1 << 29), root / path)
+        except DataError as error:
+            unread.append(f"not used: {error}")
+            continue
+        if isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys():
+            found = found or {path: content}
+            if path in found:
+                continue
+            if not _split_word(path)[0] and not _split_word(next(iter(found)))[0]:
+                raise DataError(f"{root}: {next(iter(found))} and {path} both list objects: merge "
+                                "them, or name their splits, such as train.json")  # fmt: skip
+            unread.append(f"not used: {path}")
+    return next(iter(found.items()), None)
+
+
+def _has_masks(root: Path, paths: Sequence[str]) -> bool:
+    """Whether photos pair with masks by their names."""
+    try:
+        return any(row.get("labels") for row in _by_names(root, paths, {}, []))
+    except DataError:
+        return False
 
 
 def _files(root: Path) -> list[str]:
@@ -161,7 +192,7 @@ def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, str]:
 
 
 def _by_names(
-    root: Path, paths: Sequence[str], given: Mapping[str, Any], unread: Sequence[str]
+    root: Path, paths: Sequence[str], given: Mapping[str, Any], unread: list[str]
 ) -> list[dict[str, str]]:
     """Rows of photos and the labels whose names differ in words for kinds alone."""
     files: dict[str, dict[str, str]] = {"image": {}, "labels": {}, "depth": {}}
@@ -169,13 +200,15 @@ def _by_names(
     pictures = [p for p in paths if os.path.splitext(p)[1].lower() in _SUFFIXES]
     folders = {part for path in pictures for part in path.split("/")[:-1]}
     folder_kinds = {_kind(re.split(r"[-_. ]+", part)) for part in folders}
-    chosen = {f"{given[option]}/": kind for kind, option in _OPTIONS.items() if given.get(option)}
+    chosen = {os.path.normpath(given[option]): kind
+              for kind, option in _OPTIONS.items() if given.get(option)}  # fmt: skip
+    chosen = {"" if name == "." else f"{name}/": kind for name, kind in chosen.items()}
     for path in pictures:
-        inside = max((f for f in chosen if path.startswith(f)), key=len, default="")
-        kind, split, key = _describe(path.removeprefix(inside), folder_kinds)
-        kind = chosen.get(inside) or kind or "image"
+        inside = max((f for f in chosen if path.startswith(f)), key=len, default=None)
+        kind, split, key = _describe(path.removeprefix(inside or ""), folder_kinds)
+        kind = (kind if inside is None else chosen[inside]) or "image"
         option = _OPTIONS[kind]
-        if not inside and (option in given):  # in another folder, or switched off by null
+        if inside is None and option in given:  # in another folder, or switched off by null
             continue
         if other := files[kind].get(key):
             pair = zip(Path(other).parts, Path(path).parts, strict=False)
@@ -188,6 +221,14 @@ def _by_names(
             fault = f"{other} and {path} are both {option} of one sample"
             raise DataError(f"{root}: {fault}: {remedy}")
         files[kind][key], splits[key] = path, split
+    if not any(key in files["image"] for kind in ("labels", "depth") for key in files[kind]):
+        # perhaps only photos, or only labels, are in folders of splits
+        bare = {k: {key.partition("/")[2]: path for key, path in own.items()}
+                for k, own in files.items()}  # fmt: skip
+        if all(len(own) == len(files[kind]) for kind, own in bare.items()):
+            by_split = sorted(splits.items(), key=lambda item: item[1])  # "" first
+            splits = {key.partition("/")[2]: split for key, split in by_split}
+            files = bare
     photos, maps = files["image"], {k: v for k, v in files.items() if v and k != "image"}
     held = [path for own in maps.values() for path in own.values()]
     others = Counter(os.path.splitext(path)[1].lower() for path in {*paths} - {*pictures})
@@ -197,43 +238,83 @@ def _by_names(
         what = f"labels ({few(held)}) but no photo" if held else "no photo"
         raise DataError(f"{root}: holds {what}: give the folder that holds photos and labels, or "
                         f"set data.images and data.labels to their folders{details}")  # fmt: skip
-    rows = [{"split": splits[key], "image": photo,
-             **{k: m[key] for k, m in maps.items() if key in m}}
-            for key, photo in photos.items()]  # fmt: skip
     if not any(key in m for key in photos for m in maps.values()):
         fault = f"no photo pairs with {few(held)}" if held else "photos, but no masks and no depth"
         raise DataError(f"{root}: {fault}: give a photo and its labels one name in folders such as "
                         "images, masks and depth, or set data.images, data.labels and data.depth "
                         "to theirs; if its folders are classes, use python train.py "
                         f"task=classification data=imagefolder data.root=DIR{details}")  # fmt: skip
-    return rows
+    if stray := [path for own in maps.values() for key, path in own.items() if key not in photos]:
+        count = plural(len(stray), "label file")
+        unread.append(f"not used: {count} without a photo ({few(stray)})")
+    if unknown := [f"{n} of {suffix}" for suffix, n in others.items() if suffix in _NOT_READ]:
+        unread.append(f"not used: {few(unknown)}: convert photos to JPEG or PNG")
+    return [{"split": splits[key], "image": photo,
+             **{k: m[key] for k, m in maps.items() if key in m}}
+            for key, photo in photos.items()]  # fmt: skip
 
 
-def _from_table(root: Path, paths: Sequence[str], unread: list[str]) -> list[dict[str, str]]:
-    """Rows of the first CSV file with columns of photos and of labels."""
+def _from_tables(root: Path, paths: Sequence[str], unread: list[str]) -> list[dict[str, str]]:
+    """Rows of the CSV file with columns of photos and of labels, or of one for each split."""
+    tables: dict[str, list[dict[str, str]]] = {}
     for path in (p for p in paths if p.lower().endswith(".csv")):
         try:
-            lines = list(csv.DictReader(text_io.StringIO(read_text(root / path), newline="")))
+            text = read_text(root / path)
         except DataError as error:
             unread.append(f"not used: {error}")
             continue
-        columns, base = {}, Path(path).parent
-        for name in lines[0] if lines else ():
-            value = next((v for line in lines if (v := line.get(name))), "")
-            if isinstance(value, str) and value.lower() in _SPLITS:
-                columns["split"] = name
-            elif isinstance(value, str) and value and (root / base / value).is_file():
-                columns.setdefault(_kind(re.split(r"[-_. ]+", name)) or "image", name)
-        if "image" in columns and {"labels", "depth"} & columns.keys():
-            split = columns.pop("split", "")
-            return [{"split": _SPLITS.get((line.get(split) or "").lower(), ""),
-                     **{k: (base / line[n]).as_posix() for k, n in columns.items() if line[n]}}
-                    for line in lines if line[columns["image"]]]  # fmt: skip
-    return []
+        if rows := _table(root, path, text):
+            tables[path] = rows
+        elif not re.fullmatch(CLASS_FILE, path):
+            unread.append(f"not used: {path}, without paths of photos and labels")
+    if len(tables) < 2:
+        return next(iter(tables.values()), [])
+    splits = {path: _split_word(path)[0] for path in tables}
+    if not all(splits.values()) or len({*splits.values()}) < len(splits):
+        raise DataError(f"{root}: {few(list(tables))} list photos and labels: keep one, or name "
+                        "them after their splits, such as train.csv and val.csv")  # fmt: skip
+    return [{**row, "split": splits[path]} for path, rows in tables.items() for row in rows]
+
+
+def _table(root: Path, path: str, text: str) -> list[dict[str, str]]:
+    """Rows of a CSV file; none if no column holds paths of photos, or none those of labels."""
+    head, base = text.partition("\n")[0], Path(path).parent
+    reader = csv.DictReader(
+        text_io.StringIO(text.replace("\\", "/"), newline=""),
+        delimiter=max(",;\t", key=head.count),
+        skipinitialspace=True,
+    )
+    lines = [{k: v.strip() for k, v in line.items() if k and isinstance(v, str)} for line in reader]
+    columns: dict[str, str] = {}
+    for name in lines[0] if lines else ():
+        values = [value for line in lines if (value := line.get(name))]
+        if 2 * sum(value.lower() in _SPLITS for value in values) > len(values):
+            columns["split"] = name
+        elif any((root / base / value).is_file() for value in values):
+            columns.setdefault(_kind(re.split(r"[-_. ]+", name)) or "image", name)
+    split = columns.pop("split", "")
+    if "image" not in columns or not {"labels", "depth"} & columns.keys():
+        if split:
+            raise DataError(f"{root / path}: names splits, but no photos and labels: add their "
+                            "paths from its folder, or move it elsewhere")  # fmt: skip
+        return []
+    rows = []
+    for line in lines:
+        word = line.get(split, "").lower()
+        if word and word not in _SPLITS:
+            raise DataError(f"{root / path}: {split} is {word}: write {', '.join(_SPLITS)}")
+        files = {k: (base / line[n]).as_posix() for k, n in columns.items() if line.get(n)}
+        if "image" in files:
+            rows.append({"split": _SPLITS.get(word, ""), **files})
+    used = [row[kind] for row in rows for kind in columns if kind in row]
+    if absent := [file for file in used if not (root / file).is_file()]:
+        raise DataError(f"{root / path}: {len(absent)} of its files do not exist ({few(absent)}): "
+                        "add them, or remove their rows")  # fmt: skip
+    return rows
 
 
 def _listed(
-    root: Path, paths: Sequence[str], rows: list[dict[str, str]]
+    root: Path, paths: Sequence[str], rows: list[dict[str, str]], unread: list[str]
 ) -> tuple[list[str], list[dict[str, str]]]:
     """Text files that list the photos of train and val, and the rows that they list, with splits.
 
@@ -247,28 +328,44 @@ def _listed(
         return [], by_name
     stems = {p: Path(p).stem.lower() for p in paths if p.endswith(".txt")}
     split_of = {p: _SPLITS[stem] for p, stem in stems.items() if stem in _SPLITS}
+    photos = {os.path.splitext(row["image"])[0]: row for row in rows}
+    names = Counter(map(os.path.basename, photos))
     readings = []
     for folder in sorted(set(map(os.path.dirname, split_of))):
         used = [p for p in split_of if os.path.dirname(p) == folder]
         splits: dict[str, str] = {}
+        lines = 0
         for path in used:
             for line in filter(None, map(str.strip, read_text(root / path).splitlines())):
+                lines += 1
                 for name in map(os.path.normpath, (line, re.split(r"[,\s]", line)[0])):
-                    splits |= dict.fromkeys((name, os.path.splitext(name)[0]), split_of[path])
+                    stem = os.path.splitext(name)[0]
+                    own = [stem, name]
+                    if names[os.path.basename(stem)] == 1:  # in whatever folder
+                        own.append(os.path.basename(stem))
+                    splits |= dict.fromkeys(own, split_of[path])
         named = []
-        for row in rows:
-            stem = os.path.splitext(row["image"])[0]
+        for stem, row in photos.items():
             if split := splits.get(stem) or splits.get(os.path.basename(stem)):
                 named.append({**row, "split": split})
         if {"train", "val"} <= {row["split"] for row in named}:
-            readings.append((used, named))
+            readings.append((used, named, lines - len(named)))
+        else:
+            unread.append(f"not used: {few(used)}, which do not name photos of train and of val")
     if len(readings) > 1:
-        each = " and ".join(few(used) for used, _ in readings)
+        each = " and ".join(few(used) for used, *_ in readings)
         raise DataError(f"{root}: {each} divide the photos: remove the lists that do not count")
-    return readings[0] if readings else ([], rows)
+    for used, named, strange in readings:
+        if strange > 0:
+            unread.append(f"not used: {plural(strange, 'line')} of {few(used)}, without a photo "
+                          "that has labels, or named twice")  # fmt: skip
+        return used, named
+    return [], rows
 
 
-def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Detected:
+def _coco(
+    root: Path, path: str, content: Any, paths: Sequence[str], given: Mapping[str, Any]
+) -> Detected:
     try:
         names = [str(row["file_name"]) for row in content["images"]]
         kind = "panoptic" if "segments_info" in content["annotations"][0] else "instance"
@@ -291,15 +388,23 @@ def _coco(root: Path, path: str, content: Any, paths: Sequence[str]) -> Detected
         found.settings = {k: re.sub(whole_word, "%split", v) for k, v in found.settings.items()}
         found.settings |= {"split_names.train": tag, "split_names.val": val}
     else:
-        _hold_out(root, [f"{images}/{name}" for name in names], found)
+        _hold_out(root, [f"{images}/{name}" for name in names], found, given)
     return found
 
 
-def _hold_out(root: Path, photos: Sequence[str], found: Detected) -> None:
-    """Settings that hold out a tenth of the photos, or about a tenth of the groups of names."""
+def _hold_out(root: Path, photos: Sequence[str], found: Detected, given: Mapping[str, Any]) -> None:
+    """Settings that hold out a tenth of the photos, or about a tenth of the groups of names, as far
+    as the user has not set them."""
     if len(photos) < 2:
         count = plural(len(photos), "photo")
         raise DataError(f"{root}: {count} with labels: add some, for training and for validation")
+    if {"folds", "fold", "group_by"} & given.keys():
+        folds = given.get("folds", min(10, _number_of_groups(photos, given.get("group_by"))))
+        fold = given.get("fold", folds - 1 if isinstance(folds, int) else 0)
+        found.settings |= {"folds": folds, "fold": fold}
+        found.notes.append(f"splits: no val on disk; part {fold} of {folds}, as data.folds, "
+                           "data.fold and data.group_by say")  # fmt: skip
+        return
     folds = min(10, len(photos))
     found.settings |= {"folds": folds, "fold": folds - 1, "gap": len(photos) // 50}
     note = "the last tenth by name"
@@ -319,130 +424,16 @@ def _hold_out(root: Path, photos: Sequence[str], found: Detected) -> None:
             found.settings |= {"folds": folds, "fold": fold, "gap": 0, "group_by": rule}
             note = f"{few(parts[fold])} of the {len(groups)} groups that the names show"
             break
-    found.notes.append(f"splits: none on disk; validation on {note}")
+    found.notes.append(f"splits: no val on disk; validation on {note}")
 
 
-def _names(root: Path, paths: Sequence[str]) -> _Names:
-    """The file of class names, its rows of id or None, name, colour or None, and ignored ids."""
-    pattern = r"(?i)(?:.*/)?_?(?:class(?:es|_names|_dict)?|names|palette|labelmap)\.(txt|csv|json)"
-    for path in (p for p in paths if re.fullmatch(pattern, p)):
-        text, rows = read_text(root / path, limit=1 << 20), []
-        if path.endswith(".json"):
-            content = parse_json(text, root / path)
-            is_table = isinstance(content, dict) and "classes" in content
-            table = content if is_table else {"classes": content}
-            classes = table["classes"]
-            if isinstance(classes, dict):  # names by id
-                classes = [{"id": int(k), "name": v} for k, v in classes.items() if k.isdecimal()]
-            for row in classes:
-                row = row if isinstance(row, dict) else {"name": row}
-                rows.append((row.get("id"), str(row.get("name")), row.get("color")))
-            return path, rows, table.get("ignore_index")
-        is_csv = path.endswith(".csv")
-        for line in (line for line in text.splitlines() if not line.startswith("#")):
-            parts = re.split(r"[,;\t]" if is_csv else r"[,;:\s]", line)
-            words = [word for word in map(str.strip, parts) if word]
-            if not words or (is_csv and not any(map(str.isdecimal, words))):  # a header
-                continue
-            color = None
-            if len(words) > 3 and all(map(str.isdecimal, words[-3:])):
-                words, color = words[:-3], [int(word) for word in words[-3:]]
-            first = words if is_csv else words[:1]  # names in texts may hold numbers
-            ids = [word for word in first if word.isdecimal()] if len(words) > 1 else []
-            kept = [w for w in words if w not in ids] if is_csv else words[len(ids) :]
-            rows.append((int(ids[0]) if ids else None, " ".join(kept), color))
-        return path, rows, None
-    return "", [], None
-
-
-def _masks(
-    paths: Sequence[Path], names: _Names, given: Mapping[str, Any], found: Detected
-) -> list[int]:
-    """Adds the settings of masks, from all their values; returns the pixels of each class."""
-    values, (file, rows, ignored) = Values(), names
-    for path in paths:
-        values.update(io.label_values(path))
-        if len(values) > _VALUES or len({len(key) for key in values}) > 1:
-            raise DataError(f"{path}: masks of more than {_VALUES} values, or of ids and of "
-                            "colours: save class ids as PNG without interpolation")  # fmt: skip
-    if len(values) < 2:
-        raise DataError(f"{paths[0].parent}: all masks hold one value: there is nothing to learn")
-    colored = len(next(iter(values))) == 3
-    rows = [row for row in rows if row[2]] if colored else rows
-    ignored = given.get("ignore_index", ignored)
-    ignored = [] if ignored is None else [ignored] if isinstance(ignored, int) else list(ignored)
-    kept = Values({k: n for k, n in values.items() if colored or k[0] not in ignored})
-    own, counts = class_settings(kept)
-    ids = [] if colored else sorted(i for (i,) in kept)
-    kind = f"{len(values)} colours" if colored else f"ids {few([str(i) for i in ids], 12)}"
-    found.notes.append(f"masks: {len(paths)} files of {kind}")
-    if ignored or (IGNORE_INDEX in ids and len(ids) > 2):
-        found.notes.append(f"unlabelled: {few([str(i) for i in (*ignored, IGNORE_INDEX)])}")
-    if {"num_classes", "label_map"} & given.keys():
-        found.settings |= {k: v for k, v in own.items() if k == "label_colors"}
-        return []
-    if rows:
-        own, keys = _named_colors(rows, values) if colored else _named_ids(file, rows, ids)
-        own["class_names"], counts = [row[1] for row in rows], [values[key] for key in keys]
-        found.notes += [f"unlabelled: the colour {tuple(c)}, without a name"
-                        for c in own.get("label_colors", [])[len(rows) :]]  # fmt: skip
-        found.notes.append(f"class names: {file}, {few(own['class_names'], 8)}")
-    else:
-        _refuse_doubtful(paths[0].parent, ids, values)
-        key = "data.label_map" if colored else "data.ignore_index"
-        found.notes.append(f"classes: {len(counts)}, one for each value, as no file names them; "
-                           f"if a value means unlabelled, set {key}")  # fmt: skip
-    found.settings |= {"ignore_index": [*ignored, IGNORE_INDEX]} | own
-    return counts
-
-
-def _named_colors(rows: _Rows, values: Values) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
-    """Settings for colours with names, and the colours; others are unlabelled."""
-    colors = [tuple(row[2]) for row in rows]
-    every = [*colors, *(key for key in values if key not in colors)]
-    unnamed = [*range(len(colors), len(every))]
-    settings = {"num_classes": len(rows), "label_colors": [list(c) for c in every]}
-    return settings | {"ignore_index": unnamed}, colors
-
-
-def _named_ids(
-    file: str, rows: _Rows, ids: Sequence[int]
-) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
-    """Settings for ids with names, and the ids. Without ids in the file, names count from 0, or
-    from 1 if the masks do."""
-    last, classes = len(rows), [i for i in ids if i != IGNORE_INDEX]
-    if len({row[1] for row in rows}) < last:
-        raise DataError(f"{file}: two classes have one name: give each its own")
-    if classes == [*range(last + 1)]:
-        raise DataError(
-            f"{file}: {last} names for the ids 0 to {last} of the masks: set "
-            f"data.label_map=1-{last} if 0 means unlabelled, or data.num_classes={last} "
-            f"data.ignore_index={last} if {last} does"
-        )
-    known = [k if row[0] is None else row[0] for k, row in enumerate(rows)]
-    if rows[0][0] is None and classes[:1] == [1]:
-        known = [k + 1 for k in known]
-    if strange := [str(i) for i in classes if i not in known]:
-        raise DataError(f"{file}: no name for the ids {few(strange)} of the masks: add them, "
-                        "or set data.label_map")  # fmt: skip
-    own = {"num_classes": last} if known == [*range(last)] else {"label_map": known}
-    return own, [(i,) for i in known]
-
-
-def _refuse_doubtful(folder: Path, ids: Sequence[int], values: Values) -> None:
-    """Raises DataError for ids without names that can be read in two ways."""
-    classes = [i for i in ids if i != IGNORE_INDEX]
-    if len(ids) > 8:
-        # two ids far apart have nearly all pixels
-        (first, pixels), (second, others) = values.most_common(2)
-        if abs(first[0] - second[0]) > 100 and pixels + others > 0.9 * values.total():
-            raise DataError(f"{folder}: nearly all pixels of the masks have two values, few have "
-                            "others, as after interpolation or JPEG: save two values as PNG, or "
-                            "set data.label_map")  # fmt: skip
-    if IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
-        both = [f"data.label_map={each}".replace(" ", "") for each in (ids, classes)]
-        raise DataError(f"{folder}: 255 may be a class or mean unlabelled: "
-                        f"set {both[0]} or {both[1]}")  # fmt: skip
+def _number_of_groups(photos: Sequence[str], rule: Any) -> int:
+    """Of ``data.group_by``; each photo is a group without it, or if it cannot be used."""
+    try:
+        matches = [re.search(rule, path) for path in photos]
+    except (re.error, TypeError):
+        return len(photos)
+    return len({match[min(1, match.re.groups)] for match in matches if match}) or len(photos)
 
 
 def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> None:

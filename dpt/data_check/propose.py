@@ -1,24 +1,18 @@
 """Settings of a folder that its configuration leaves out: proposed from what the files hold."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from dpt.config import build
 from dpt.data import DataError
 from dpt.data.formats import io
+from dpt.data_check.masks import MOST_VALUES, Values, class_settings, class_weights
 from dpt.data_check.scan import Finding
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX
 
-Values = Counter[tuple[int, ...]]
-"""Pixels of each id ``(i,)`` and of each colour ``(r, g, b)`` of mask files."""
-
 _CLASSES = ("num_classes", "label_map", "class_names")
-_MOST = 256  # values of masks: 255 classes, and one that means unlabelled
 _METRES = 100.0  # valid depth while data.max_depth is unknown
 
 
@@ -59,35 +53,11 @@ def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> Values:
         for path in tracked(paths, len(paths), title=f"reading masks of {split}"):
             with suppress(DataError):
                 values.update(io.label_values(path, colors=rule.colors))
-            if len(values) > _MOST:
+            if len(values) > MOST_VALUES:
                 raise DataError(
-                    f"{path}: the masks hold more than {_MOST} ids or colours: save class ids as "
-                    "PNG without interpolation, or choose some of them by data.label_map"
+                    f"{path}: the masks hold more than {MOST_VALUES} ids or colours: save class "
+                    "ids as PNG without interpolation, or choose some of them by data.label_map"
                 )
         for i in {*rule.ignore_index} - {IGNORE_INDEX}:
             values.pop((i,), None)
     return values
-
-
-def class_weights(counts: Sequence[int]) -> list[float]:
-    """(share of the pixels)^-0.25 divided by the mean; 1 for classes without a pixel."""
-    weights = np.array([count or np.nan for count in counts], float) ** -0.25
-    return np.nan_to_num(weights / np.nanmean(weights), nan=1.0).round(2).tolist()
-
-
-def class_settings(values: Values) -> tuple[dict[str, Any], list[int]]:
-    """The settings that make classes of the values in mask files, and the pixels of each class."""
-    ids = sorted(key[0] for key in values if len(key) == 1)
-    found = [i for i in ids if i != IGNORE_INDEX]
-    keys: list[tuple[int, ...]]
-    settings: dict[str, Any]
-    if len(ids) < len(values):
-        keys = [key for key, _ in values.most_common() if len(key) == 3]
-        settings = {"num_classes": len(keys), "label_colors": [list(key) for key in keys]}
-    elif len(found) > 1 and found[0] == 0 and found[-1] < 2 * len(found):
-        keys = [(i,) for i in range(found[-1] + 1)]
-        settings = {"num_classes": len(keys)}
-    else:  # a class for each id; 255 too where only one other id occurs
-        keys = [(i,) for i in (found if len(found) > 1 else ids)]
-        settings = {"label_map": [i for (i,) in keys]}
-    return settings, [values[key] for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -136,7 +137,8 @@ class Scan:
 
 def shorten(dataset: Dataset, text: str) -> str:
     """A name or message without the folder that all files share."""
-    return text.replace(f"{dataset.root}/", "") if dataset.root else text
+    start = rf"(?<![\w/.]){re.escape(str(dataset.root))}/"  # not amid another path
+    return re.sub(start, "", text) if dataset.root else text
 
 
 def read_records(

@@ -55,6 +55,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     L.seed_everything(keys.seed, verbose=False)
 
     # data, and what is trained on it
+    build.refuse_unused(keys.overrides)
     settings = build.loader_settings(cfg["data"])
     train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
     objectives = build.make_objectives(cfg["task"], train)

@@ -162,6 +162,12 @@ def test_fractions_faults(tmp_path):
         segmentation(tmp_path, split="test")
     with pytest.raises(DataError, match="sum to at most 1"):
         segmentation(tmp_path, fractions={"train": 0.9, "val": 0.2})
+    write(tmp_path / "images/b.png", photo())
+    write(tmp_path / "masks/b.png", ids())
+    (tmp_path / "list.txt").write_text("a\n")
+    for other in ({"folds": 2}, {"split_files": {"train": "list.txt"}}):
+        with pytest.raises(DataError, match=r"data.fractions has no effect"):
+            segmentation(tmp_path, fractions={"train": 0.5, "val": 0.5}, **other)
 
 
 def test_tiny_folder_still_has_a_validation_image(tmp_path):

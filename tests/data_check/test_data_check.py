@@ -15,11 +15,11 @@ from PIL import Image
 
 from dpt.config.build import make_dataset
 from dpt.config.compose import config_dir
-from dpt.data import DataError, Dataset, ScenesDataset
+from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS, UNITS, likely_scale
 from dpt.data_check.detect import detect
-from dpt.data_check.propose import class_settings
+from dpt.data_check.masks import class_settings
 from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.types import DatasetInfo, Sample
@@ -626,6 +626,10 @@ def test_masks_of_0_and_255(dense_folder, tmp_path):
     found = diagnose(tmp_path, *settings, "data.num_classes=2")
     assert "set data.label_map=[0,255]" in found["labels_constant"].remedy
     assert "labels_constant" not in diagnose(tmp_path, *settings, "data.label_map=[0,255]")
+    train = FolderDataset(
+        root=tmp_path, split="train", labels="masks", num_classes=2, missing="skip"
+    )
+    assert any("set data.label_map=[0,255]" in line for line in quick_findings(train, 4))
 
 
 @pytest.mark.parametrize(

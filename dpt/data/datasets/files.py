@@ -88,6 +88,7 @@ class FileDataset(Dataset):
 
     depth_format: ClassVar[DepthRule | None] = None
     """Scale and invalid values of the depth files."""
+    is_divided = False  # whether shares define the splits
 
     def __post_init__(self) -> None:
         if self.cache_size is not None and (len(self.cache_size) != 2 or min(self.cache_size) < 1):
@@ -201,6 +202,7 @@ class FileDataset(Dataset):
         """
         if self.folds is not None and self.split == "train":
             return list(keys)
+        self.is_divided = True
         groups: dict[str, list[str]] = {}
         for key, path in keys.items():
             groups.setdefault(key if self.group_by is None else self.group(path), []).append(key)
@@ -228,6 +230,14 @@ class FileDataset(Dataset):
             start = sum(counts[name] for name in names[: names.index(split)])
             chosen += [k for name in ranked[start : start + counts[split]] for k in groups[name]]
         return sorted(chosen)
+
+    def refuse_unused(self, fractions: Mapping[str, float] | None) -> None:
+        """Raises DataError for shares of splits that are defined otherwise."""
+        if fractions not in (None, FRACTIONS) and not self.is_divided:
+            raise DataError(
+                f"data.fractions has no effect: folders, lists, a table or data.folds define the "
+                f"splits of {self.folder}: leave it out, or name folders without splits"
+            )
 
     def make_depth_rule(self) -> DepthRule | None:
         """How depth files become metres; None if there are none."""

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list
+from dpt.data.datasets.files import FileDataset, existing, read_list
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
@@ -53,6 +53,10 @@ class FolderDataset(FileDataset):
     split_files: Mapping[str, str | None] | None = None
     fractions: Mapping[str, float] | None = None
     missing: Literal["raise", "skip", "keep"] = "raise"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse_unused(self.fractions)
 
     def make_depth_rule(self) -> DepthRule | None:
         if self.depth is None:
@@ -104,11 +108,6 @@ class FolderDataset(FileDataset):
         keys = list(photos)
         if self._lists:
             keys = self._select_listed(photos, folder)
-        elif own and self.fractions not in (None, FRACTIONS):
-            raise DataError(
-                f"data.fractions has no effect: {folder} is the split {self.split}: leave it "
-                "out, or set data.images, labels and depth to folders to divide"
-            )
         maps: dict[str, dict[str, Any]] = {}
         stray: list[Path] = []
         labelled, of_split = set[str](), set[str]()

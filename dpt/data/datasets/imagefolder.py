@@ -75,6 +75,10 @@ class ImageTableDataset(FileDataset):
     caption_column: str | None = None
     fractions: Mapping[str, float] | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse_unused(self.fractions)
+
     def list_files(self) -> list[Files]:
         path = self.folder / self.table.replace("%split", self.split)
         if not path.is_file():
