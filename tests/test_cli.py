@@ -205,7 +205,7 @@ MORE_WRONG_VALUES = [
     (["data.image_size=[32]"], ["data.image_size", "[32]"]),
     (["data.train.length=0"], ["length=0", "must be 1..10**8"]),
     (["data.train.length=x"], ["data.length", "'x'", "integer"]),
-    (["augment.hflip=2"], ["augment.hflip", "0..1"]),
+    (["augment.hflip=2"], ["augment.hflip=2: must be less than or equal to 1"]),
     (["augment.hflip=left"], ["augment.hflip", "'left'", "number"]),
     (["task=segmentation", "task.objectives.segmentation.num_classes=3"], ["num_classes=3", "10"]),
     (["model.encoder.num_blocks=four"], ["model.encoder.num_blocks", "'four'", "integer"]),
