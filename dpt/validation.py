@@ -71,6 +71,8 @@ def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str
         allowed = [f.name for f in fields(target)] if is_dataclass(target) else []
         return unknown_key(place.lstrip("."), str(error["loc"][-1]), allowed), ""
     message = message.replace("Input should", "must")
+    if error["type"] == "is_instance_of" and error["ctx"]["class"] == "Sequence":
+        message = f"must be a list, such as [{value}]"
     if error["type"] == "tuple_type" and isinstance(value, int | float):
         message += f", such as [{value}, {value}]"
     return f"{place}={error['input']!r}: ", f"{message[0].lower()}{message[1:]}"

@@ -192,7 +192,13 @@ WRONG_VALUES = [
     (["data.image_size=192"], ["data.image_size=192", "such as [192, 192]"]),
     (["task.objectives.segmentation.loss.class_weights=[1]"],
      ["task.objectives.segmentation.loss has no keys", "change class_weights where"]),
+]  # fmt: skip
+WRONG_DATA = [
     (["data.weights.rgbd=2", "data=mix"], ["write +data.weights.rgbd=VALUE to add it"]),
+    (["data=mix", "+data@data.sets.a=scenes", "+data.unlabelled=x"],
+     ["data.unlabelled: a mix has none; set it for a set of data.sets"]),
+    (["data=folder", "data.root=.", "data.invalid_depth=65535", "data.depth=a", "data.max_depth=1"],
+     ["data.invalid_depth=65535: must be a list, such as [65535]"]),
     (["data=mix", "+data@data.sets.a=scenes", "data.sets.a.batch_size=1"],
      ["data.sets.a.batch_size has no effect in a mix: set data.batch_size"]),
 ]  # fmt: skip
@@ -295,6 +301,13 @@ def test_misspelt_keys_and_choices(mistake, arguments, says):
 )
 def test_wrong_values(mistake, arguments, says):
     message = mistake("train", *SHORT, *arguments)
+    for text in says:
+        assert text in message
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG_DATA, ids=lambda v: str(v[-1]))
+def test_wrong_values_of_other_data(mistake, arguments, says):
+    message = mistake("train", "task=depth", "steps=1", "logger=none", *arguments)
     for text in says:
         assert text in message
 

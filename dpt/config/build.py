@@ -115,6 +115,8 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
     own = validate(Part | None, data.get(split), f"{where}.{split}")
     node |= {"split": split} | (own or {})
     others = validate(bool | str | None, node.pop("unlabelled", None), f"{where}.unlabelled")
+    if others and "sets" in node:
+        raise ValueError(f"{where}.unlabelled: a mix has none; set it for a set of {where}.sets")
     if isinstance(others, str) and not Path(others).expanduser().is_dir():
         raise missing_path(Path(others), what="folder", remedy="check data.unlabelled")
     if split == "train" and others:

@@ -37,6 +37,8 @@ def check_data(cfg: Mapping[str, Any]) -> None:
     started = time.monotonic()
     folder, data = Path(cfg["run_dir"]), cfg["data"]
     splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
+    if not splits:
+        raise ValueError("split=[]: name one or several, as in split=[train,val]")
     limit = validate(Count | None, cfg["limit"], "limit")
     findings, scans = examine(data, splits=validate(list[str], splits, "split"), limit=limit)
     entries = [asdict(finding) for finding in findings]
