@@ -486,7 +486,7 @@ def test_settings_of_the_folders_of_splits(mistake, folder):
     assert "set data.split_names.val=val" in message
     message = mistake(*masks(folder, "data.fractions.train=0.5"))
     assert "data.fractions has no effect" in message
-    assert "is the split train" in message
+    assert "define the splits" in message
 
 
 def test_size_mismatch(mistake, folder):
