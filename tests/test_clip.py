@@ -121,6 +121,25 @@ def test_evaluation_scores_as_the_run_did(clip_run, evaluate, scores, tmp_path):
     assert '<div class="card">image_to_text_r1' in (tmp_path / "report.html").read_text()
 
 
+def test_class_folders_are_named_without_captions(clip_run, evaluate, scores, tmp_path):
+    for kind, colour in (("park", (20, 160, 40)), ("room", (180, 170, 150))):
+        for k, split in enumerate(("val", "val", "train")):
+            path = tmp_path / f"photos/{split}/{kind}/{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (64 + k, 48), colour).save(path)
+    checkpoint = clip_run / "checkpoints/last.ckpt"
+    folder = ("data=imagefolder", f"data.root={tmp_path / 'photos'}", "data.image_size=[48,64]")
+    found = scores(evaluate(tmp_path / "scored", checkpoint, *folder))
+    model = dpt.DPT.from_pretrained(checkpoint)
+    texts = model.heads["clip"].embed_classes(["park", "room"])
+    images = [
+        dpt.Predictor(model)(path) for path in sorted((tmp_path / "photos/val").rglob("*.png"))
+    ]
+    guesses = [(texts @ torch.from_numpy(i.arrays["clip"])).argmax().item() for i in images]
+    right = sum(a == b for a, b in zip(guesses, (0, 0, 1, 1), strict=True))
+    assert found["val/zero_shot_accuracy"] == right / 4
+
+
 @pytest.mark.slow
 def test_evaluation_scores_the_other_heads_too(evaluate, scores, tmp_path):
     heads = {"clip": {}, "depth": {"kind": "relative"}}

@@ -78,7 +78,7 @@ def objectives_of(
                 f"no objective for the head {name}: choose from {', '.join(OBJECTIVES)}, or name "
                 "the module of your own in DPT_PLUGINS"
             )
-        if (cls.scored_by or cls.target) in data.info.targets:
+        if {cls.target, cls.scored_by} & {*data.info.targets}:
             objectives[name] = cls.from_output(output, data, protocol)
             objectives[name].resize = protocol.resize
     if not objectives:

@@ -38,7 +38,7 @@ class Objective(nn.Module, ABC):
     Attributes:
         head: name of the head and of its output.
         target: the label that the head needs; None if it is trained on images alone.
-        scored_by: the label that ``dpt evaluate`` needs; None: ``target``.
+        scored_by: a label that ``dpt evaluate`` can score by, besides ``target``.
         dense: whether there is a prediction for each pixel, or one for each image.
         views: smallest number of views (``augment.views``) that the loss compares; 0 if the head is
             trained on the images themselves.

@@ -27,6 +27,7 @@ class ClipObjective(Objective):
 
     head = "clip"
     target = "caption"
+    scored_by = "class_id"
     dense = False
     metrics: RetrievalMetrics
 
