@@ -229,8 +229,10 @@ MORE_WRONG_VALUES = [
     (["trainer.check_val_every_n_epoch=0"], ["trainer.check_val_every_n_epoch=0"]),
     (["trainer.gradient_clip_val=-1"], ["trainer.gradient_clip_val=-1"]),
     (["trainer.gradient_clip_val=nan"], ["trainer.gradient_clip_val=nan", "finite"]),
-    (["trainer.gradient_clip_val=null", "trainer.gradient_clip_algorithm=value"],
-     ["trainer.gradient_clip_algorithm", "trainer.gradient_clip_val"]),
+    (
+        ["trainer.gradient_clip_val=null", "trainer.gradient_clip_algorithm=value"],
+        ["trainer.gradient_clip_algorithm", "trainer.gradient_clip_val"],
+    ),
     (["optim=adamw", "+optim.momentum=0.9"], ["optim.momentum", "adamw", "betas, fused"]),
     (["trainer.log_every_n_steps=0"], ["trainer.log_every_n_steps=0"]),
     (["trainer.limit_train_batches=0"], ["trainer.limit_train_batches=0"]),

@@ -366,6 +366,30 @@ def test_the_manifest_of_dpt_predict_says_the_scale(
     assert found["val/abs_rel"] == pytest.approx(expected["val/abs_rel"], rel=1e-3)
 
 
+def test_files_that_the_manifest_does_not_name_are_not_scored(
+    score_files, mistake, files, metrics, tmp_path
+):
+    """Such as exact values of an earlier model; of each image the last record counts."""
+    root, lines = tmp_path / "out", []
+    shutil.copytree(files / "depth", root / "depth")
+    shutil.copytree(files / "labels", root / "labels")
+    shutil.copytree(files / "depth", root / "depth_npy")
+    for path in sorted((root / "depth_npy").iterdir()):
+        np.save(path, np.ones_like(np.load(path)))  # the earlier model's
+        for folder in ("depth_npy", "depth"):
+            record = {"name": path.stem, "source": "x", "files": [f"{folder}/{path.name}"]}
+            lines.append(json.dumps(record))
+    journal = root / "predictions.jsonl"
+    journal.write_text("\n".join(lines))
+    found = metrics(score_files(tmp_path / "found", root))
+    expected = metrics(score_files(tmp_path / "expected", files))
+    assert found["val/abs_rel"] == expected["val/abs_rel"]
+    assert "val/miou" not in found
+    journal.write_text(json.dumps({"name": "1", "source": "x", "files": ["depth_color/1.png"]}))
+    says = r"predictions\.jsonl: names no file in depth_npy, depth, labels_npy, labels: predict"
+    assert re.search(says, mistake(root))
+
+
 def prediction_folder(root, names, samples):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -174,6 +174,7 @@ def test_another_format_can_be_added(run, checkpoints, photos, tmp_path):
     assert (
         "6 were done" in run(checkpoints["metric"], photos, "--out", out, "--format", "png,npy")[1]
     )
+    assert records_of(out)["a/0"]["files"] == ["depth_npy/a/0.npy", "depth/a/0.png"]
 
 
 def start(checkpoint, photos, out):
@@ -262,6 +263,26 @@ def test_a_replaced_image_is_predicted_again(run, checkpoints, tmp_path):
     save_photo(photo, 30, 20)
     assert "1 images in" in run(*command)[1]
     assert np.load(out / "depth_npy/1.npy").shape == (30, 20)
+
+
+def test_files_of_an_earlier_image_or_model_are_removed(run, checkpoints, tmp_path):
+    photo, other = (save_photo(tmp_path / f"photos/{k}.png") for k in (1, 2))
+    command = (checkpoints["metric"], photo.parent, "--out", tmp_path / "out", "--format")
+    written = {"predictions.json", "predictions.jsonl", "depth/1.png", "depth/2.png"}
+    run(*command, "png,npy")
+    save_photo(photo, 30, 20)
+    run(*command, "png")
+    assert files_of(tmp_path / "out") == written | {"depth_npy/2.npy"}
+    other.unlink()
+    (tmp_path / "out/depth_npy/1.npy").touch()  # as a stopped run may leave it: not finished
+    assert "1 images in" in run(*command, "png,npy")[1]
+    journal = tmp_path / "out/predictions.jsonl"
+    record = records_of(tmp_path / "out")["1"]
+    files = [*record["files"], "../photos/1.png", "depth/../../photos/1.png", str(photo)]
+    journal.write_text(json.dumps(record | {"files": files}))  # not all of dpt predict
+    run(checkpoints["joint"], *command[1:], "png", "--overwrite")
+    assert files_of(tmp_path / "out") == written | {"labels/1.png", "depth_npy/2.npy"}
+    assert photo.is_file()
 
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
