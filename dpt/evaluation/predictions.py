@@ -214,6 +214,12 @@ class Pairs:
         path, truth = self.folders[target][sample["index"]], sample[target]
         image = Path(sample["name"])
         source = (self.manifest.sources or {}).get(path, image)
+        photo = image if image.is_file() else source
+        if self.manifest.sources and (turn := io.exif_orientation(photo)) in range(2, 9):
+            raise DataError(
+                f"{photo}: has the EXIF orientation {turn}, by which dpt predict turned it, but "
+                "data sets do not: save the photo upright and predict it again"
+            )
         differ = source != image and source.is_file() and image.is_file()
         if differ and not filecmp.cmp(source, image, shallow=False):
             raise DataError(f"{path}: was predicted from {source}, which is not {image}")

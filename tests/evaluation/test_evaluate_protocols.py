@@ -455,6 +455,26 @@ def test_files_of_other_images_are_refused_by_the_manifest(mistake, files, dense
     assert re.search(r"was predicted from \S+train/0\.png, which is not \S+val/", mistake(root))
 
 
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_photos_that_dpt_predict_turned_are_refused(
+    mistake, files, dense_folder, tmp_path, orientation
+):
+    """Data sets do not turn them: sideways ones differ in size, those upside down in nothing."""
+    data, root = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(dense_folder, data)
+    shutil.copytree(files, root)
+    photo, exif = data / "images/val/0.png", Image.Exif()
+    exif[0x0112] = orientation
+    Image.open(photo).save(photo, exif=exif)
+    lines = [json.dumps({"name": f"{k}", "source": f"{data}/images/val/{k}.png",
+                         "files": [f"depth/{k}.npy"]}) for k in range(5)]  # fmt: skip
+    (root / "predictions.jsonl").write_text("\n".join(lines))
+    depth = ("data=folder", f"data.root={data}", "data.depth=depth", "data.max_depth=10",
+             "data.missing=skip")  # fmt: skip
+    says = rf"val/0\.png: has the EXIF orientation {orientation}, .*: save the photo upright"
+    assert re.search(says, mistake(root, data=depth))
+
+
 @pytest.fixture
 def mistake(score_files, tmp_path, capsys):
     """mistake(predictions, *overrides): the one line that is printed."""
