@@ -13,7 +13,7 @@ from dpt.process import Stopped
 DETAILS = """\
 Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
 npy for other maps)
-  png       depth/NAME.png, 16 bits: metres in millimetres (in 1/256 m for models that predict more
+  png       depth/NAME.png, 16 bits: metres in millimetres (coarser for models that predict more
             than 65 m), 0 is invalid; relative depth from the smallest to the largest value of each
             image. labels/NAME.png: class ids with a palette. panoptic/NAME.png, instance/NAME.png:
             ids of segments as RGB (R + 256 G), with json. HEAD/NAME.png: a picture of another map:

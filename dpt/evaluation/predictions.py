@@ -250,4 +250,7 @@ class Pairs:
                 f"{path}: whole numbers without a unit: set predictions_scale=0.001 for "
                 "millimetres or 0.00390625 for KITTI's 1/256 m"
             )
-        return raw.astype(np.float32) * np.float32(scale or 1.0) + np.float32(offset)
+        values = raw.astype(np.float32) * np.float32(scale or 1.0) + np.float32(offset)
+        if path in self.manifest.coding and self.manifest.kind == "metric":
+            values[raw == 0] = np.nan  # metres that did not fit into 16 bits
+        return values

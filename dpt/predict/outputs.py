@@ -177,14 +177,16 @@ def _array(name: str, prediction: Prediction, *_: object) -> np.ndarray:
 def depth_coding(prediction: Prediction, name: str) -> tuple[float, float]:
     """(scale, offset) of a 16-bit PNG: depth = value × scale + offset.
 
-    Metres have one scale for all images: millimetres, or 1/256 m (KITTI's, up to 256 m) for models
-    whose depth exceeds 65.5 m. Relative depth is stretched from the smallest to the largest value.
+    Metres have one scale for all images: millimetres, 1/256 m (KITTI's) for models whose depth
+    exceeds 65.5 m, or a coarser one for those beyond 256 m. Relative depth is stretched from the
+    smallest to the largest value.
     """
     depth, spec = prediction.arrays[name], prediction.outputs[name]
     if not spec.is_inverse_depth:
         largest = spec.value_range[1] if spec.value_range else np.inf
-        is_far = _LARGEST * MILLIMETRE < largest < np.inf
-        return KITTI_SCALE if is_far else MILLIMETRE, 0.0
+        if largest <= _LARGEST * MILLIMETRE or largest == np.inf:
+            return MILLIMETRE, 0.0
+        return max(KITTI_SCALE, largest / _LARGEST), 0.0
     known = depth[np.isfinite(depth)]
     if not known.size:
         return 1.0, 0.0

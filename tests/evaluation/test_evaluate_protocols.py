@@ -390,6 +390,35 @@ def test_files_that_the_manifest_does_not_name_are_not_scored(
     assert re.search(says, mistake(root))
 
 
+@pytest.fixture
+def metres(files, dense_folder, tmp_path):
+    """A folder of metric depth as dpt predict writes it: depth/*.png in millimetres."""
+    root, lines = tmp_path / "metres", []
+    (root / "depth").mkdir(parents=True)
+    for path in sorted((files / "depth").iterdir()):
+        value = np.rint(np.load(path) * 1000).astype(np.uint16)
+        Image.fromarray(value).save(root / f"depth/{path.stem}.png")
+        lines.append(json.dumps({
+            "name": path.stem, "source": f"{dense_folder}/images/val/{path.stem}.png",
+            "depth": {"scale": 0.001, "offset": 0.0, "unit": "metres"},
+            "files": [f"depth/{path.stem}.png"],
+        }))  # fmt: skip
+    (root / "predictions.jsonl").write_text("\n".join(lines))
+    return root
+
+
+def test_zeros_of_metric_files_are_no_depth(score_files, metres, metrics, tmp_path, capsys):
+    """dpt predict writes 0 for metres that do not fit into 16 bits."""
+    path = metres / "depth/0.png"
+    value = np.array(Image.open(path))
+    value[0] = 0
+    Image.fromarray(value).save(path)
+    with pytest.raises(SystemExit):
+        score_files(tmp_path / "run", metres)
+    assert metrics(tmp_path / "run")["nonfinite_predictions"] == 1
+    assert "val/0.png" in capsys.readouterr().err
+
+
 def prediction_folder(root, names, samples):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -117,6 +117,11 @@ def test_metres_beyond_16_bits_are_invalid_and_far_models_have_a_coarser_scale()
     far = depth_of(depth, value_range=(0.0, 80.0))
     assert depth_coding(far, "depth") == (1 / 256, 0.0)
     assert encode_depth("depth", far, None, None)[0, :3].tolist() == [256, 16777, 16777]
+    edge = depth_of(depth, value_range=(0.0, 65535 / 256))
+    assert depth_coding(edge, "depth") == (1 / 256, 0.0)
+    farther = depth_of(np.array([[1e-9, 50.0, 1000.0]], np.float32), value_range=(0.0, 1000.0))
+    assert depth_coding(farther, "depth") == (1000 / 65535, 0.0)
+    assert encode_depth("depth", farther, None, None).tolist() == [[0, 3277, 65535]]
     flat = depth_of(np.ones((2, 2), np.float32), unit="relative inverse depth")
     assert depth_coding(flat, "depth") == (1.0, 1.0)
     assert (encode_depth("depth", flat, None, None) == 0).all()
