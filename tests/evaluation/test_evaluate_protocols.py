@@ -419,6 +419,15 @@ def test_zeros_of_metric_files_are_no_depth(score_files, metres, metrics, tmp_pa
     assert "val/0.png" in capsys.readouterr().err
 
 
+def test_keys_that_contradict_the_manifest_are_refused(mistake, score_files, metres, tmp_path):
+    says = "metres/predictions.jsonl says metres: leave it out"
+    assert f"predictions_kind=relative: {tmp_path}/{says}" in mistake(
+        metres, "predictions_kind=relative"
+    )
+    assert f"predictions_scale=0.01: {tmp_path}/{says}" in mistake(metres, "predictions_scale=0.01")
+    score_files(tmp_path / "same", metres, "predictions_kind=metric", "predictions_scale=0.001")
+
+
 def prediction_folder(root, names, samples):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
