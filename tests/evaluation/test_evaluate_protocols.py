@@ -569,6 +569,7 @@ def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, 
         "protocol.flip=true",
         "protocol=slide",
         "protocol.scales=[2]",
+        "trainer.limit_val_batches=1",
     ):
         assert "no effect on predictions=DIR" in mistake(files, key)
 
