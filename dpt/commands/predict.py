@@ -72,7 +72,7 @@ def _predict(options: argparse.Namespace) -> bool:
     from dpt.model import DPT
     from dpt.predict.folder import OutputFolder
     from dpt.predict.inputs import Source, find_sources
-    from dpt.predict.outputs import Style, all_products, products_of, videos_of
+    from dpt.predict.outputs import Style, all_products, classes_of, products_of, videos_of
     from dpt.predict.pipeline import predict_images, predict_video
     from dpt.predict.predictor import Prediction, Predictor
     from dpt.run_log import start_log, tracked
@@ -92,6 +92,7 @@ def _predict(options: argparse.Namespace) -> bool:
         "colormap": options.colormap,
         **made,
         "unit": Prediction({}, outputs).unit,
+        "classes": classes_of(outputs),
     }
     del model
     products = products_of([n.strip() for n in options.format.split(",") if n.strip()], outputs)

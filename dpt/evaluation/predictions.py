@@ -17,6 +17,7 @@ from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below
 from dpt.metrics.protocols import PredictionKind
 from dpt.predict.folder import RECORDS_FILE, read_records
+from dpt.predict.inputs import read_settings
 from dpt.segments import OBJECT_IDS
 from dpt.types import Batch, OutputSpec, Target
 
@@ -42,6 +43,7 @@ class Manifest:
     kind: PredictionKind | None  # of the depth
     sources: dict[Path, Path] | None
     """The image from which each file was predicted; None without records: any file counts."""
+    classes: dict[str, tuple[str, ...]]  # names, by the folder of the PNG files; empty if unknown
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -62,7 +64,12 @@ def read_manifest(folder: Path) -> Manifest:
     kind: PredictionKind | None = None
     if units:
         kind = "metric" if units <= {"m", "metres"} else "relative"
-    return Manifest(coding, kind, sources if (folder / RECORDS_FILE).is_file() else None)
+    classes: dict[str, tuple[str, ...]] = {}
+    with suppress(ValueError, TypeError):  # none, or damaged
+        named = dict(read_settings(folder).get("classes", {}))
+        classes = {k: tuple(map(str, v)) for k, v in named.items() if isinstance(v, list)}
+    has_records = (folder / RECORDS_FILE).is_file()
+    return Manifest(coding, kind, sources if has_records else None, classes)
 
 
 class PredictionFolder:
@@ -191,10 +198,21 @@ class Pairs:
         self._check_depth_keys(folder, scale, kind)
         self.kind: PredictionKind = kind or self.manifest.kind or "metric"
         unit = "m" if self.kind == "metric" else "relative inverse depth"
+        classes = self.manifest.classes.get("labels", ())
         declared: dict[Target, OutputSpec] = {
             "depth": OutputSpec("depth", "depth", unit=unit),
-            "labels": OutputSpec("segmentation", "logits", channels=dataset.info.num_classes),
-            "objects": OutputSpec("panoptic", "masks", things=dataset.info.things),
+            "labels": OutputSpec(
+                "segmentation",
+                "logits",
+                channels=len(classes) or dataset.info.num_classes,
+                class_names=classes,
+            ),
+            "objects": OutputSpec(
+                "panoptic",
+                "masks",
+                things=dataset.info.things,
+                class_names=self.manifest.classes.get("panoptic", ()),
+            ),
         }
         self.heads = {target: declared[target].name for target in self.folders}
         self.outputs = {name: declared[target] for target, name in self.heads.items()}

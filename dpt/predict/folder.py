@@ -17,10 +17,9 @@ from typing import Any
 
 from dpt.atomic import replacing, write_bytes
 from dpt.files import parse_json, read_bytes
-from dpt.predict.inputs import Source
+from dpt.predict.inputs import SETTINGS_FILE, Source, read_settings
 from dpt.predict.outputs import Product
 
-SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
 
 
@@ -144,12 +143,11 @@ def _modified(source: Source) -> list[int]:
 
 def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -> list[str]:
     """The names of what ``dpt predict`` has written in the folder."""
-    try:
-        found = dict(parse_json(read_bytes(path), path))
-        own = list(map(str, found["written"]))
-    except (ValueError, TypeError, KeyError):
-        raise ValueError(f"{path}: was not written by dpt predict: choose another --out") from None
-    changed = [k for k in wanted if k != "checkpoint" and found.get(k) != wanted[k]]
+    found = read_settings(path.parent)
+    if not found:
+        raise ValueError(f"{path}: was not written by dpt predict: choose another --out")
+    told = "checkpoint", "classes"  # which ``weights`` determine
+    changed = [k for k in wanted if k not in told and found.get(k) != wanted[k]]
     if changed and not overwrite:
         what = f"with {changed[0]}={found.get(changed[0])}, and now it is {wanted[changed[0]]}"
         if changed[0] == "weights":
@@ -158,7 +156,7 @@ def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -
             f"{path.parent}: was written {what}: choose another --out, or give --overwrite to "
             "predict everything again"
         )
-    return own
+    return list(found["written"])
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from dpt.data.formats.io import IMAGE_SUFFIXES, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
-from dpt.files import DataError, missing_path
+from dpt.files import DataError, missing_path, parse_json, read_bytes
 
 Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
 SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+SETTINGS_FILE = "predictions.json"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,18 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
         twice = Counter(names.values()).most_common(1)[0][0]
         raise DataError(f"two inputs have the same output name, {twice}: predict them separately")
     return [Source(path, name.as_posix()) for path, name in names.items()]
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """What ``dpt predict`` wrote into ``predictions.json``; empty for other folders."""
+    path = folder / SETTINGS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        found = dict(parse_json(read_bytes(path), path))
+        return {**found, "written": [str(name) for name in found["written"]]}
+    except (ValueError, TypeError, KeyError):
+        return {}
 
 
 def _absolute(path: str | Path) -> Path:

@@ -95,6 +95,13 @@ def folder_names(outputs: Mapping[str, OutputSpec]) -> dict[str, str]:
     return {name: usual.pop(spec.kind, name) for name, spec in outputs.items() if spec.dense}
 
 
+def classes_of(outputs: Mapping[str, OutputSpec]) -> dict[str, list[str]]:
+    """By the folder of its files, the class names of each dense output with classes."""
+    folders = folder_names(outputs)
+    named = (name for name in folders if outputs[name].kind in ("logits", "masks"))
+    return {folders[name]: list(outputs[name].class_names) for name in named}
+
+
 def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
     """By format, the files that can be made of these outputs."""
     found: dict[str, list[Product]] = {name: [] for name in FORMATS}

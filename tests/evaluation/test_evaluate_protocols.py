@@ -407,6 +407,18 @@ def metres(files, dense_folder, tmp_path):
     return root
 
 
+def test_class_names_of_the_manifest_are_compared(score_files, mistake, files, tmp_path):
+    root = tmp_path / "out"
+    shutil.copytree(files, root)
+    settings, classes = {"written": ["labels"]}, ["class_0", "lawn", "class_2"]
+    (root / "predictions.json").write_text(json.dumps({**settings, "classes": {"labels": classes}}))
+    run = score_files(tmp_path / "named", root)
+    assert "(and of the data): lawn (class_1)" in (run / "log.txt").read_text()
+    many = {"labels": [*classes, "d"], "overlay": 5}
+    (root / "predictions.json").write_text(json.dumps({**settings, "classes": many}))
+    assert "segmentation head has 4 classes, but the data has 3" in mistake(root)
+
+
 def test_zeros_of_metric_files_are_no_depth(score_files, metres, metrics, tmp_path, capsys):
     """dpt predict writes 0 for metres that do not fit into 16 bits."""
     path = metres / "depth/0.png"

@@ -59,6 +59,7 @@ def test_a_folder_of_photos(run, checkpoints, photos, tmp_path):
     assert set(records_of(out)) == set(names)
     about = json.loads((out / "predictions.json").read_text())
     assert about["unit"] == "relative inverse depth"
+    assert about["classes"] == {"labels": []}
     for name in names:
         size = Image.open(photos / f"{name}.png").size
         maps, pictures = (
