@@ -27,8 +27,9 @@ Videos become MP4 files of the formats that are pictures; their colour range cha
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
 input with the scale and offset of its 16-bit PNG: depth = value * scale + offset; and outputs for
-the whole image). Sub-folders are kept. The same command again skips finished inputs. Exit codes:
-0 success, 1 some inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
+the whole image). Sub-folders are kept; what dpt predict wrote earlier inside an input folder is
+left out. The same command again skips finished inputs. Exit codes: 0 success, 1 some inputs failed
+(listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 

@@ -37,7 +37,8 @@ class Source:
 def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     """The images and videos that the inputs name, sorted within each folder, without repetition.
 
-    Folders are searched recursively, without hidden files and without ``out``. Names are paths
+    Folders are searched recursively, without hidden files, ``out``, and what ``dpt predict`` wrote
+    earlier. Names are paths
     relative to the deepest folder that contains all input folders, so that sub-folders are kept; an
     input file elsewhere has its own name. If two files then have one name, all are relative to the
     deepest folder that contains all inputs. Files that differ only in their suffix keep it.
@@ -53,8 +54,9 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
         elif not os.path.lexists(path):
             raise missing_path(path, what="input", remedy="check the path")
         if not files:
+            but = ", except what dpt predict wrote" if read_settings(path) else ""
             raise DataError(
-                f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
+                f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)}){but}"
             )
         found.update(dict.fromkeys(files))
     folders = [path for path in paths if path.is_dir()]
@@ -91,7 +93,8 @@ def _absolute(path: str | Path) -> Path:
 
 def _walk(folder: Path, out: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(n for n in folders if not n.startswith(".") and Path(parent, n) != out)
+        kept = {name for name in folders if not name.startswith(".") and Path(parent, name) != out}
+        folders[:] = sorted(kept.difference(read_settings(Path(parent)).get("written", ())))
         for name in sorted(files):
             if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES:
                 yield Path(parent) / name

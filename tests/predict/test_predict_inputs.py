@@ -63,6 +63,20 @@ def test_what_was_written_is_no_input(root):
         names([root / "b"], root / "b")
 
 
+def test_what_was_written_earlier_is_no_input(root):
+    save_photo(root / "b/old/depth_color/1.png")
+    save_photo(root / "depth/3.png")
+    for folder in (root, root / "b/old"):
+        (folder / "predictions.json").write_text('{"written": ["depth", "depth_color"]}')
+    assert names([root / "b"]) == ["1"]
+    assert names([root]) == ["a/1", "a/2", "a/clip", "a/deep/1", "b/1"]
+    assert names([root / "b/old/depth_color"]) == ["1"]  # asked for
+    with pytest.raises(ValueError, match=r"no image or video in .*, except what dpt predict"):
+        names([root / "b/old"])
+    (root / "b/old/predictions.json").write_text("[1]")  # of another program
+    assert names([root / "b"]) == ["1", "old/depth_color/1"]
+
+
 def test_paths_lead_nowhere_else(root, tmp_path, monkeypatch):
     monkeypatch.chdir(root / "a")
     assert names(["../b/1.png", "../../in/a/deep"]) == ["b/1", "a/deep/1"]
