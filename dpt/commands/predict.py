@@ -80,9 +80,9 @@ def _predict(options: argparse.Namespace) -> bool:
     from dpt.weights.formats import fingerprint
 
     style = Style(options.colormap)
+    start_log(None)
     sources = find_sources(options.inputs, out=options.out)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
-    start_log(None)
     model = DPT.from_pretrained(options.checkpoint)
     made = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **made)

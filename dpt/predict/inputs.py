@@ -1,8 +1,9 @@
 """Inputs: files and folders to a list of named sources, and images of any kind to RGB."""
 
+import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,13 @@ from dpt.data.formats.io import IMAGE_SUFFIXES, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.files import DataError, missing_path, parse_json, read_bytes
 
+log = logging.getLogger("dpt")
+
 Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
 SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+NOT_READ = (".heic", ".heif", ".avif", ".gif", ".jxl", ".arw", ".cr2", ".cr3", ".dng", ".nef",
+            ".orf", ".raf", ".rw2")  # fmt: skip
+"""Suffixes of pictures, also raw ones of cameras, in formats that are not read."""
 SETTINGS_FILE = "predictions.json"
 
 
@@ -44,21 +50,27 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     deepest folder that contains all inputs. Files that differ only in their suffix keep it.
     """
     found: dict[Path, None] = {}
+    others: set[Path] = set()  # pictures that are left out
     paths, out = list(map(_absolute, inputs)), _absolute(out)
     for path in paths:
         files = [path]
         if path == out and path.is_dir():
             raise DataError(f"{path}: is an input and --out: choose another --out")
         if path.is_dir():
-            files = list(_walk(path, out))
+            inside = list(_walk(path, out))
+            files = [file for file in inside if file.suffix.lower() in SUFFIXES]
+            others.update(set(inside).difference(files))
         elif not os.path.lexists(path):
             raise missing_path(path, what="input", remedy="check the path")
         if not files:
             but = ", except what dpt predict wrote" if read_settings(path) else ""
             raise DataError(
                 f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)}){but}"
+                f"{f'; {_left_out(others)}' if others else ''}"
             )
         found.update(dict.fromkeys(files))
+    if others:
+        log.warning(_left_out(others))
     folders = [path for path in paths if path.is_dir()]
     root = Path(os.path.commonpath(folders) if folders else "")
     relative = {p: p.relative_to(root) if p.is_relative_to(root) else Path(p.name) for p in found}
@@ -91,12 +103,22 @@ def _absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(Path(path).expanduser()))
 
 
+def _left_out(files: Iterable[Path]) -> str:
+    """Says which pictures are left out, and the remedy."""
+    kinds = Counter(file.suffix.lower() for file in files)
+    return (
+        f"left out: {kinds.total()} pictures in formats that are not read "
+        f"({', '.join(sorted(kinds))}): convert them to JPEG or PNG"
+    )
+
+
 def _walk(folder: Path, out: Path) -> Iterator[Path]:
+    """Images and videos, and pictures in formats that are not read."""
     for parent, folders, files in os.walk(folder):
         kept = {name for name in folders if not name.startswith(".") and Path(parent, name) != out}
         folders[:] = sorted(kept.difference(read_settings(Path(parent)).get("written", ())))
         for name in sorted(files):
-            if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES:
+            if not name.startswith(".") and Path(name).suffix.lower() in (*SUFFIXES, *NOT_READ):
                 yield Path(parent) / name
 
 
