@@ -93,6 +93,9 @@ def main(command: str | None = None) -> None:
                 load_plugins()
                 import_module(f"dpt.commands.{command}").run(arguments)
                 return
+            given = [a for a in arguments if a.lstrip("+").startswith("checkpoint=")]
+            if command == "evaluate" and len(given) > 1:
+                raise ValueError(f"two checkpoints, {' and '.join(given)}: leave one out")
             if is_first_rank() and not any(a[:1] == "-" for a in arguments):
                 print(f"dpt {command}: loading libraries", flush=True)
             run_configured(command, COMMANDS[command], arguments)

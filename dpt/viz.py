@@ -7,6 +7,7 @@ colours; legends, which explain the colours; panels, which are captioned picture
 from collections.abc import Sequence
 from colorsys import hsv_to_rgb
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -297,11 +298,21 @@ def color_bar(
     """The colours from ``low`` to ``high`` above their values, or if ``inverse`` above 1/value."""
     bar = np.full((36, width, 3), _PAPER, np.uint8)
     bar[5:17] = color_table(colormap)[np.linspace(0, 255, width).astype(int)]
-    for share in np.linspace(0, 1, 5 if width > 4 * (_text_width(unit) + 60) else 2):
-        value = low + share * (high - low)
-        text = f"{1 / max(value, 1e-6) if inverse else value:.3g} {unit if share == 1 else ''}"
-        _write(bar, text.strip(), (int(share * (width - _GAP - _text_width(text.strip()))), 30))
+    shares = np.linspace(0, 1, 5 if width > 4 * (_text_width(unit) + 60) else 2)
+    values = [low + share * (high - low) for share in shares]
+    texts = _tick_texts([1 / max(value, 1e-6) if inverse else value for value in values])
+    for share, text in zip(shares, [*texts[:-1], f"{texts[-1]} {unit}".strip()], strict=True):
+        _write(bar, text, (int(share * (width - _GAP - _text_width(text))), 30))
     return bar
+
+
+def _tick_texts(values: Sequence[float]) -> list[str]:
+    """The values with the fewest digits, 3 to 6, by which neighbouring ones differ."""
+    for digits in range(3, 7):
+        texts = [f"{value:.{digits}g}" for value in values]
+        if all(a != b for a, b in pairwise(texts)):
+            break
+    return texts
 
 
 # --- panels -------------------------------------------------------------------------------------

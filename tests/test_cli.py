@@ -561,6 +561,9 @@ def scored(checkpoint, *overrides):
 def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
     assert "checkpoint=FILE, or predictions=DIR" in mistake("evaluate")
     assert "nowhere.ckpt: no such file" in mistake(*scored("nowhere.ckpt"))
+    for other in ("checkpoint=other.ckpt", "++checkpoint=other.ckpt"):
+        says = f"two checkpoints, checkpoint='{tmp_path}' and {other}: leave one out"
+        assert says in mistake("evaluate", str(tmp_path), other)
     message = mistake(*scored(checkpoint))
     assert "segmentation head has 5 classes, but the data has 10" in message
     image_data = ("data=folder", f"data.root={folder}", "data.depth=depth", "data.max_depth=10")

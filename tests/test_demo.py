@@ -345,6 +345,12 @@ SIZES = """
 """
 
 
+WIDTHS = """
+[...document.querySelectorAll('#output_depth .pair > *')]
+    .map(e => Math.round(e.getBoundingClientRect().width)).join(' ')
+"""
+
+
 @pytest.mark.slow
 def test_an_image_uploaded_in_a_browser(server, tmp_path):
     photo = save_photo(tmp_path / "photo.png", 240, 320)
@@ -358,6 +364,7 @@ def test_an_image_uploaded_in_a_browser(server, tmp_path):
         for name in ("depth", "segmentation"):
             script = SIZES.replace("NAME", name)
             browser.wait(f"{script} == '320,240 320,240'")
+        assert browser.run(WIDTHS) == "320 320 320"  # image, output, slider
         assert "16-bit" in browser.run("document.querySelector('#note').innerText")
         names = browser.run(
             "[...document.querySelectorAll('#files a')].map(a => a.download).join()"

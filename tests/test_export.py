@@ -351,6 +351,10 @@ def test_mistakes_are_told_in_one_line(tmp_path, run, monkeypatch):
         assert code == 1, part
         assert part in said
         assert said.count("\n") == 1
+    (tmp_path / "old.onnx").write_text("an earlier file")
+    _, said, _ = run(here, tmp_path / "old.onnx", "--task", "normals")
+    assert said == f"{tmp_path}/old.onnx: exists; the new file replaces it after the comparison\n"
+    assert (tmp_path / "old.onnx").read_text() == "an earlier file"
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     code, _, said = run(here, tmp_path / "a.onnx")
     assert code == 1

@@ -220,6 +220,9 @@ def test_a_colour_bar_says_range_and_unit(image, monkeypatch):
     metric = OutputSpec("x", "depth", unit="m")
     bar = viz.legend(RAMP, metric, width=400, limits=(0.1, 0.5))  # inverse_depth: 10 m to 2 m
     assert written == ["10", "5", "3.33", "2.5", "2 m"]
+    written.clear()
+    viz.legend(RAMP, metric, width=400, limits=(1 / 2.02, 1 / 2))  # a flat wall
+    assert written == ["2.02", "2.015", "2.01", "2.005", "2 m"]
     first, last = viz.color_table("inferno")[[0, 255]]
     row = bar[10].tolist()
     assert row.index(first.tolist()) < row.index(last.tolist())

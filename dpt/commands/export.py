@@ -30,6 +30,8 @@ def run(arguments: list[str]) -> None:
     from dpt.model import DPT
 
     check_target(options.out, opset=options.opset)  # before a large model is read
+    if options.out.exists():
+        print(f"{options.out}: exists; the new file replaces it after the comparison", flush=True)
     report = export(
         DPT.from_pretrained(options.checkpoint),
         options.out,

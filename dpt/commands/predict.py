@@ -13,7 +13,7 @@ from dpt.process import Stopped
 DETAILS = """\
 Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
 npy for other maps)
-  png       depth/NAME.png, 16 bits: metres in millimetres (in 1/256 m for models that predict more
+  png       depth/NAME.png, 16 bits: metres in millimetres (coarser for models that predict more
             than 65 m), 0 is invalid; relative depth from the smallest to the largest value of each
             image. labels/NAME.png: class ids with a palette. panoptic/NAME.png, instance/NAME.png:
             ids of segments as RGB (R + 256 G), with json. HEAD/NAME.png: a picture of another map:
@@ -27,8 +27,9 @@ Videos become MP4 files of the formats that are pictures; their colour range cha
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
 input with the scale and offset of its 16-bit PNG: depth = value * scale + offset; and outputs for
-the whole image). Sub-folders are kept. The same command again skips finished inputs. Exit codes:
-0 success, 1 some inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
+the whole image). Sub-folders are kept; what dpt predict wrote earlier inside an input folder is
+left out. The same command again skips finished inputs. Exit codes: 0 success, 1 some inputs failed
+(listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 
@@ -72,16 +73,16 @@ def _predict(options: argparse.Namespace) -> bool:
     from dpt.model import DPT
     from dpt.predict.folder import OutputFolder
     from dpt.predict.inputs import Source, find_sources
-    from dpt.predict.outputs import Style, all_products, products_of, videos_of
+    from dpt.predict.outputs import Style, all_products, classes_of, products_of, videos_of
     from dpt.predict.pipeline import predict_images, predict_video
     from dpt.predict.predictor import Prediction, Predictor
     from dpt.run_log import start_log, tracked
     from dpt.weights.formats import fingerprint
 
     style = Style(options.colormap)
+    start_log(None)
     sources = find_sources(options.inputs, out=options.out)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
-    start_log(None)
     model = DPT.from_pretrained(options.checkpoint)
     made = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **made)
@@ -92,6 +93,7 @@ def _predict(options: argparse.Namespace) -> bool:
         "colormap": options.colormap,
         **made,
         "unit": Prediction({}, outputs).unit,
+        "classes": classes_of(outputs),
     }
     del model
     products = products_of([n.strip() for n in options.format.split(",") if n.strip()], outputs)

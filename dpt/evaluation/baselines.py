@@ -29,6 +29,7 @@ def trivial_scores(
     val: Any,
     size: tuple[int, int],
     *,
+    indices: Sequence[int] | None = None,
     num_workers: int = 0,
 ) -> dict[str, dict[str, float]]:
     """Scores on ``val`` of predictors made from up to 500 samples of ``train``.
@@ -41,6 +42,7 @@ def trivial_scores(
     Args:
         objectives: they are not changed.
         size: (H, W) of the positions.
+        indices: of the samples of ``val`` that count; None for all.
 
     Returns:
         Scores (``val/<name>``) by the kind of predictor.
@@ -63,7 +65,7 @@ def trivial_scores(
         for objective in labelled
         if (known := [photo for photo in photos if objective.target in photo])
     ]
-    for photo in read("val", val, range(len(val))):
+    for photo in read("val", val, range(len(val)) if indices is None else indices):
         for each in predictors:
             each.update(photo)
     scores: dict[str, dict[str, float]] = {}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dpt.config import build
 from dpt.config.compose import save_config
-from dpt.config.objects import check_arguments
+from dpt.config.objects import check_arguments, keys_of
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.data import read_in_order
 from dpt.evaluation.baselines import named, trivial_scores
@@ -182,7 +182,9 @@ def _score_checkpoint(cfg: Mapping[str, Any], dataset: Any, protocol: Protocol) 
 def _score_files(cfg: Mapping[str, Any], dataset: Any, protocol: Protocol) -> Scored:
     plain, views = Protocol(), ("flip", "scales", "window", "stride")
     unused = [f"protocol.{key}" for key in views if getattr(protocol, key) != getattr(plain, key)]
-    if unused := [*unused, *(["image_size"] if cfg["image_size"] is not None else [])]:
+    unused += ["image_size"] if cfg["image_size"] is not None else []
+    unused += sorted(k for k in keys_of(cfg["overrides"]) if k.partition(".")[0] == "trainer")
+    if unused:
         raise ValueError(
             f"{', '.join(unused)}: no effect on predictions=DIR, which are scored as they are: "
             "leave it out, or choose another protocol, such as whole"
@@ -243,7 +245,10 @@ def _baselines(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any) -> dict[str
     size, workers = settings.image_size, settings.num_workers
     try:
         train = build.make_dataset(cfg["data"], "train")
-        return trivial_scores(scorer.objectives, train, dataset, size, num_workers=workers)
+        scored = sorted(scorer.rows)
+        return trivial_scores(
+            scorer.objectives, train, dataset, size, indices=scored, num_workers=workers
+        )
     except (ValueError, OSError) as error:
         log.warning("no baselines, which need the train split: %s", error)
         return {}

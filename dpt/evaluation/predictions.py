@@ -2,8 +2,9 @@
 
 import filecmp
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -15,7 +16,8 @@ from dpt.data.formats import io
 from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below
 from dpt.metrics.protocols import PredictionKind
-from dpt.predict.folder import read_records
+from dpt.predict.folder import RECORDS_FILE, read_records
+from dpt.predict.inputs import read_settings
 from dpt.segments import OBJECT_IDS
 from dpt.types import Batch, OutputSpec, Target
 
@@ -32,18 +34,24 @@ SUFFIXES: dict[Target, tuple[str, ...]] = {
 }
 
 
-def read_manifest(
-    folder: Path,
-) -> tuple[dict[Path, tuple[float, float]], PredictionKind | None, dict[Path, Path]]:
-    """The records of ``dpt predict`` about the files it wrote; empty for other folders.
+@dataclass(frozen=True)
+class Manifest:
+    """What ``dpt predict`` wrote down about its files; empty for other folders."""
 
-    Returns scale and offset of PNG files (depth = value · scale + offset), the kind of the depth,
-    and the image from which each file was predicted.
-    """
+    coding: dict[Path, tuple[float, float]]
+    """Scale and offset of PNG files: depth = value · scale + offset."""
+    kind: PredictionKind | None  # of the depth
+    sources: dict[Path, Path] | None
+    """The image from which each file was predicted; None without records: any file counts."""
+    classes: dict[str, tuple[str, ...]]  # names, by the folder of the PNG files; empty if unknown
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The records of ``dpt predict`` about the files that it wrote last for each image."""
     coding: dict[Path, tuple[float, float]] = {}
     sources: dict[Path, Path] = {}
     units: set[str] = set()
-    for record in read_records(folder):
+    for record in {record["name"]: record for record in read_records(folder)}.values():
         files = [folder / name for name in record["files"]]
         sources |= dict.fromkeys(files, Path(record["source"]))
         with suppress(ValueError, KeyError, TypeError, OverflowError):  # no depth, or damaged
@@ -53,9 +61,15 @@ def read_manifest(
                 raise ValueError(f"scale and offset {code}")
             units.add(str(depth["unit"]))
             coding |= {file: code for file in files if file.suffix == ".png"}
-    if not units:
-        return coding, None, sources
-    return coding, "metric" if units <= {"m", "metres"} else "relative", sources
+    kind: PredictionKind | None = None
+    if units:
+        kind = "metric" if units <= {"m", "metres"} else "relative"
+    classes: dict[str, tuple[str, ...]] = {}
+    with suppress(ValueError, TypeError):  # none, or damaged
+        named = dict(read_settings(folder).get("classes", {}))
+        classes = {k: tuple(map(str, v)) for k, v in named.items() if isinstance(v, list)}
+    has_records = (folder / RECORDS_FILE).is_file()
+    return Manifest(coding, kind, sources if has_records else None, classes)
 
 
 class PredictionFolder:
@@ -66,14 +80,23 @@ class PredictionFolder:
     called ``7``, their folders are needed too. A sample inside a larger file, ``nyu.mat#12``, has a
     file of that number: ``12.png``, ``0012.png``.
 
-    ``names`` are those of the samples, usually the paths of their images.
+    ``names`` are those of the samples, usually the paths of their images; ``listed`` are the files
+    that count, None for all.
     """
 
-    def __init__(self, folder: Path, *, target: Target, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        target: Target,
+        names: Sequence[str],
+        listed: Collection[Path] | None = None,
+    ) -> None:
         self.folder, self.names = folder, names
         files: dict[tuple[str, ...], list[Path]] = {}
         for path in files_below(folder, SUFFIXES[target]):
-            files.setdefault(_parts(path.relative_to(folder)), []).append(path)
+            if listed is None or path in listed:
+                files.setdefault(_parts(path.relative_to(folder)), []).append(path)
         if not files:
             raise DataError(
                 f"predictions={folder}: no file with a suffix of {' '.join(SUFFIXES[target])}"
@@ -116,21 +139,31 @@ def _parts(path: PurePath) -> tuple[str, ...]:
 
 
 def find_folders(
-    folder: Path, targets: Sequence[Target], names: Sequence[str]
+    folder: Path,
+    targets: Sequence[Target],
+    names: Sequence[str],
+    listed: Collection[Path] | None = None,
 ) -> dict[Target, PredictionFolder]:
     """The folder of each target: sub-folders as ``dpt predict`` names them, or, for a data set with
-    either depth or labels, the folder itself."""
+    either depth or labels, the folder itself. ``listed`` are the files that count, None for all."""
     if not folder.is_dir():
         raise DataError(f"predictions={folder}: no such folder")
     dense = [t for t in FOLDERS if t in targets]
     if not dense:
         raise DataError("predictions=DIR scores depth maps and class masks: this data has neither")
     found = {}
+    used = {parent for file in listed or () for parent in file.parents}
     for target in dense:
-        if inside := [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]:
-            found[target] = PredictionFolder(inside[0], target=target, names=names)
+        inside = [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]
+        if inside := [place for place in inside if listed is None or place in used]:
+            found[target] = PredictionFolder(inside[0], target=target, names=names, listed=listed)
     if not found and (folder / "instance_npy").is_dir():
         raise DataError(f"predictions={folder}: instances are scored with checkpoint= alone")
+    if not found and listed is not None:
+        places = ", ".join(name for target in dense for name in FOLDERS[target])
+        raise DataError(
+            f"{folder / RECORDS_FILE}: names no file in {places}: predict again with --format npy"
+        )
     dense = [target for target in dense if target != "objects"]
     if not found and len(dense) > 1:
         raise DataError(
@@ -159,18 +192,51 @@ class Pairs:
         kind: PredictionKind | None = None,
     ) -> None:
         self.dataset, self.scale = dataset, scale
-        self.coding, found, self.sources = read_manifest(folder)
+        self.manifest = read_manifest(folder)
         names = [dataset.name(index) for index in range(len(dataset))]
-        self.folders = find_folders(folder, dataset.info.targets, names)
-        self.kind: PredictionKind = kind or found or "metric"
+        self.folders = find_folders(folder, dataset.info.targets, names, self.manifest.sources)
+        self._check_depth_keys(folder, scale, kind)
+        self.kind: PredictionKind = kind or self.manifest.kind or "metric"
         unit = "m" if self.kind == "metric" else "relative inverse depth"
+        classes = self.manifest.classes.get("labels", ())
         declared: dict[Target, OutputSpec] = {
             "depth": OutputSpec("depth", "depth", unit=unit),
-            "labels": OutputSpec("segmentation", "logits", channels=dataset.info.num_classes),
-            "objects": OutputSpec("panoptic", "masks", things=dataset.info.things),
+            "labels": OutputSpec(
+                "segmentation",
+                "logits",
+                channels=len(classes) or dataset.info.num_classes,
+                class_names=classes,
+            ),
+            "objects": OutputSpec(
+                "panoptic",
+                "masks",
+                things=dataset.info.things,
+                class_names=self.manifest.classes.get("panoptic", ()),
+            ),
         }
         self.heads = {target: declared[target].name for target in self.folders}
         self.outputs = {name: declared[target] for target, name in self.heads.items()}
+
+    def _check_depth_keys(
+        self, folder: Path, scale: float | None, kind: PredictionKind | None
+    ) -> None:
+        """Raises ValueError if a key contradicts what ``dpt predict`` wrote about the files."""
+        known, given = self.manifest.kind, {"predictions_kind": kind, "predictions_scale": scale}
+        if known is None or "depth" not in self.folders:
+            return
+        place = self.folders["depth"].folder
+        files = [f for f in self.manifest.sources or () if f.is_relative_to(place)]
+        codes = {self.manifest.coding.get(file, (1.0, 0.0)) for file in files}
+        wrong = {
+            "predictions_kind": kind not in (None, known),
+            "predictions_scale": scale is not None and codes != {(scale, 0.0)},
+        }
+        for key, is_wrong in wrong.items():
+            if is_wrong:
+                unit = "metres" if known == "metric" else "relative inverse depth"
+                raise ValueError(
+                    f"{key}={given[key]}: {folder / RECORDS_FILE} says {unit}: leave it out"
+                )
 
     def read(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
         """Predictions (1, H, W) by head, and labels as an evaluation batch."""
@@ -187,7 +253,13 @@ class Pairs:
             return np.zeros(sample["image"].shape[:2], dtype)
         path, truth = self.folders[target][sample["index"]], sample[target]
         image = Path(sample["name"])
-        source = self.sources.get(path, image)
+        source = (self.manifest.sources or {}).get(path, image)
+        photo = image if image.is_file() else source
+        if self.manifest.sources and (turn := io.exif_orientation(photo)) in range(2, 9):
+            raise DataError(
+                f"{photo}: has the EXIF orientation {turn}, by which dpt predict turned it, but "
+                "data sets do not: save the photo upright and predict it again"
+            )
         differ = source != image and source.is_file() and image.is_file()
         if differ and not filecmp.cmp(source, image, shallow=False):
             raise DataError(f"{path}: was predicted from {source}, which is not {image}")
@@ -211,10 +283,14 @@ class Pairs:
 
     def _read_depth(self, path: Path) -> np.ndarray:
         raw = io.read_raw_depth(path)
-        scale, offset = (self.scale, 0.0) if self.scale else self.coding.get(path, (None, 0.0))
+        coded = self.manifest.coding.get(path, (None, 0.0))
+        scale, offset = (self.scale, 0.0) if self.scale else coded
         if scale is None and raw.dtype.kind != "f" and self.kind == "metric":
             raise DataError(
                 f"{path}: whole numbers without a unit: set predictions_scale=0.001 for "
                 "millimetres or 0.00390625 for KITTI's 1/256 m"
             )
-        return raw.astype(np.float32) * np.float32(scale or 1.0) + np.float32(offset)
+        values = raw.astype(np.float32) * np.float32(scale or 1.0) + np.float32(offset)
+        if path in self.manifest.coding and self.manifest.kind == "metric":
+            values[raw == 0] = np.nan  # metres that did not fit into 16 bits
+        return values

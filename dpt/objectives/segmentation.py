@@ -136,7 +136,7 @@ class SegmentationObjective(PixelClassObjective):
         ids = self.predict(outputs["segmentation"], truth.shape[-2:])
         ids = torch.where(ids < self.num_classes, ids, IGNORE_INDEX)  # files hold any number
         maps = truth[0].numpy(force=True), ids[0].numpy(force=True).astype(np.uint8)
-        names = output.class_names or self.metrics.class_names  # the model's own; files have none
+        names = output.class_names or self.metrics.class_names  # the model's own, if known
         return segmentation_panel(photo, *maps, output.palette or self.palette, names)
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:

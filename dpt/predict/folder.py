@@ -17,10 +17,9 @@ from typing import Any
 
 from dpt.atomic import replacing, write_bytes
 from dpt.files import parse_json, read_bytes
-from dpt.predict.inputs import Source
+from dpt.predict.inputs import SETTINGS_FILE, Source, read_settings
 from dpt.predict.outputs import Product
 
-SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
 
 
@@ -47,11 +46,11 @@ class OutputFolder:
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
         self._settings = json.loads(json.dumps(settings))  # as it will be read back
-        own, self._records = list[str](), dict[str, dict[str, Any]]()
+        own, self._earlier = list[str](), dict[str, dict[str, Any]]()
         if os.path.lexists(known := path / SETTINGS_FILE):
             own = _check_settings(known, self._settings, overwrite=overwrite)
-            found = [] if overwrite else read_records(path)
-            self._records = {record["name"]: record for record in found}
+            self._earlier = {record["name"]: record for record in read_records(path)}
+        self._records = {} if overwrite else self._earlier  # of the inputs that are finished
         names = (*folders, RECORDS_FILE)
         for taken in (path / name for name in names if name not in own):  # e.g. a data set's labels
             if any(taken.iterdir()) if taken.is_dir() else os.path.lexists(taken):
@@ -70,7 +69,7 @@ class OutputFolder:
         write_bytes(self._journal, records.encode())
 
     def is_done(self, source: Source, products: Sequence[Product]) -> bool:
-        """Whether all files of an input exist, which has not changed since they were written."""
+        """Whether all files of an input were written since it changed, and exist."""
         places = [self._file(source, p) for p in products]
         for place in places if self._inputs else ():
             if place.resolve() in self._inputs:
@@ -83,13 +82,17 @@ class OutputFolder:
                 f"{self.path}: {source.name} was predicted from {earlier['source']}, not from "
                 f"{source.path}: choose another --out, or give --overwrite"
             )
-        return earlier.get("modified") == _modified(source)
+        is_listed = {self._name(place) for place in places} <= {*earlier["files"]}
+        return is_listed and earlier.get("modified") == _modified(source)
 
     @contextmanager
     def files(
         self, source: Source, products: Sequence[Product], facts: Mapping[str, Any]
     ) -> Iterator[dict[Product, Path]]:
         """Temporary paths for an input's files, which get their names at the end of the block.
+
+        Its earlier files of other products stay where they show the same image and were made with
+        the same settings; else they are removed.
 
         ``facts`` is plain data for the record; the block may add to it.
         """
@@ -102,14 +105,34 @@ class OutputFolder:
                     raise
                 raise ValueError(f"{source.path}: its name is too long: shorten it") from None
             yield paths
-        names = [file.relative_to(self.path).as_posix() for file in places.values()]
+        names = [self._name(file) for file in places.values()]
         record = {"name": source.name, "source": str(source.path), "modified": _modified(source)}
+        earlier = self._earlier.get(source.name, {"files": []})
+        others = [name for name in earlier["files"] if name not in names]
+        is_finished = earlier is self._records.get(source.name)
+        if is_finished and earlier.get("modified") == record["modified"]:
+            names += others
+        else:
+            self._remove(others)
         record |= {**facts, "files": names}
         with self._lock, self._journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def _file(self, source: Source, product: Product) -> Path:
         return self.path / product.folder / f"{source.name}{product.suffix}"
+
+    def _name(self, file: Path) -> str:
+        """What records call a file."""
+        return file.relative_to(self.path).as_posix()
+
+    def _remove(self, names: Iterable[str]) -> None:
+        """Removes files that a record names, in the folders that ``dpt predict`` wrote."""
+        for name in names:
+            folder, *inside = name.split("/")
+            if folder in self._settings["written"] and inside and ".." not in inside:
+                file = self.path / name
+                if file.is_file() and file.resolve() not in self._inputs:
+                    file.unlink()
 
 
 def _modified(source: Source) -> list[int]:
@@ -120,12 +143,11 @@ def _modified(source: Source) -> list[int]:
 
 def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -> list[str]:
     """The names of what ``dpt predict`` has written in the folder."""
-    try:
-        found = dict(parse_json(read_bytes(path), path))
-        own = list(map(str, found["written"]))
-    except (ValueError, TypeError, KeyError):
-        raise ValueError(f"{path}: was not written by dpt predict: choose another --out") from None
-    changed = [k for k in wanted if k != "checkpoint" and found.get(k) != wanted[k]]
+    found = read_settings(path.parent)
+    if not found:
+        raise ValueError(f"{path}: was not written by dpt predict: choose another --out")
+    told = "checkpoint", "classes"  # which ``weights`` determine
+    changed = [k for k in wanted if k not in told and found.get(k) != wanted[k]]
     if changed and not overwrite:
         what = f"with {changed[0]}={found.get(changed[0])}, and now it is {wanted[changed[0]]}"
         if changed[0] == "weights":
@@ -134,7 +156,7 @@ def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -
             f"{path.parent}: was written {what}: choose another --out, or give --overwrite to "
             "predict everything again"
         )
-    return own
+    return list(found["written"])
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

@@ -1,10 +1,12 @@
 """Inputs: files and folders to a list of named sources, and images of any kind to RGB."""
 
+import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -14,10 +16,16 @@ from torch import Tensor
 
 from dpt.data.formats.io import IMAGE_SUFFIXES, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
-from dpt.files import DataError, missing_path
+from dpt.files import DataError, missing_path, parse_json, read_bytes
+
+log = logging.getLogger("dpt")
 
 Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
 SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+NOT_READ = (".heic", ".heif", ".avif", ".gif", ".jxl", ".arw", ".cr2", ".cr3", ".dng", ".nef",
+            ".orf", ".raf", ".rw2")  # fmt: skip
+"""Suffixes of pictures, also raw ones of cameras, in formats that are not read."""
+SETTINGS_FILE = "predictions.json"
 
 
 @dataclass(frozen=True)
@@ -35,26 +43,34 @@ class Source:
 def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     """The images and videos that the inputs name, sorted within each folder, without repetition.
 
-    Folders are searched recursively, without hidden files and without ``out``. Names are paths
+    Folders are searched recursively, without hidden files, ``out``, and what ``dpt predict`` wrote
+    earlier. Names are paths
     relative to the deepest folder that contains all input folders, so that sub-folders are kept; an
     input file elsewhere has its own name. If two files then have one name, all are relative to the
     deepest folder that contains all inputs. Files that differ only in their suffix keep it.
     """
     found: dict[Path, None] = {}
+    others: set[Path] = set()  # pictures that are left out
     paths, out = list(map(_absolute, inputs)), _absolute(out)
     for path in paths:
         files = [path]
         if path == out and path.is_dir():
             raise DataError(f"{path}: is an input and --out: choose another --out")
         if path.is_dir():
-            files = list(_walk(path, out))
+            inside = list(_walk(path, out))
+            files = [file for file in inside if file.suffix.lower() in SUFFIXES]
+            others.update(set(inside).difference(files))
         elif not os.path.lexists(path):
             raise missing_path(path, what="input", remedy="check the path")
         if not files:
+            but = ", except what dpt predict wrote" if read_settings(path) else ""
             raise DataError(
-                f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
+                f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)}){but}"
+                f"{f'; {_left_out(others)}' if others else ''}"
             )
         found.update(dict.fromkeys(files))
+    if others:
+        log.warning(_left_out(others))
     folders = [path for path in paths if path.is_dir()]
     root = Path(os.path.commonpath(folders) if folders else "")
     relative = {p: p.relative_to(root) if p.is_relative_to(root) else Path(p.name) for p in found}
@@ -70,16 +86,39 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     return [Source(path, name.as_posix()) for path, name in names.items()]
 
 
+def read_settings(folder: Path) -> dict[str, Any]:
+    """What ``dpt predict`` wrote into ``predictions.json``; empty for other folders."""
+    path = folder / SETTINGS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        found = dict(parse_json(read_bytes(path), path))
+        return {**found, "written": [str(name) for name in found["written"]]}
+    except (ValueError, TypeError, KeyError):
+        return {}
+
+
 def _absolute(path: str | Path) -> Path:
     """Without ``..``; links are not followed."""
     return Path(os.path.abspath(Path(path).expanduser()))
 
 
+def _left_out(files: Iterable[Path]) -> str:
+    """Says which pictures are left out, and the remedy."""
+    kinds = Counter(file.suffix.lower() for file in files)
+    return (
+        f"left out: {kinds.total()} pictures in formats that are not read "
+        f"({', '.join(sorted(kinds))}): convert them to JPEG or PNG"
+    )
+
+
 def _walk(folder: Path, out: Path) -> Iterator[Path]:
+    """Images and videos, and pictures in formats that are not read."""
     for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(n for n in folders if not n.startswith(".") and Path(parent, n) != out)
+        kept = {name for name in folders if not name.startswith(".") and Path(parent, name) != out}
+        folders[:] = sorted(kept.difference(read_settings(Path(parent)).get("written", ())))
         for name in sorted(files):
-            if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES:
+            if not name.startswith(".") and Path(name).suffix.lower() in (*SUFFIXES, *NOT_READ):
                 yield Path(parent) / name
 
 

@@ -95,6 +95,13 @@ def folder_names(outputs: Mapping[str, OutputSpec]) -> dict[str, str]:
     return {name: usual.pop(spec.kind, name) for name, spec in outputs.items() if spec.dense}
 
 
+def classes_of(outputs: Mapping[str, OutputSpec]) -> dict[str, list[str]]:
+    """By the folder of its files, the class names of each dense output with classes."""
+    folders = folder_names(outputs)
+    named = (name for name in folders if outputs[name].kind in ("logits", "masks"))
+    return {folders[name]: list(outputs[name].class_names) for name in named}
+
+
 def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:
     """By format, the files that can be made of these outputs."""
     found: dict[str, list[Product]] = {name: [] for name in FORMATS}
@@ -177,14 +184,16 @@ def _array(name: str, prediction: Prediction, *_: object) -> np.ndarray:
 def depth_coding(prediction: Prediction, name: str) -> tuple[float, float]:
     """(scale, offset) of a 16-bit PNG: depth = value × scale + offset.
 
-    Metres have one scale for all images: millimetres, or 1/256 m (KITTI's, up to 256 m) for models
-    whose depth exceeds 65.5 m. Relative depth is stretched from the smallest to the largest value.
+    Metres have one scale for all images: millimetres, 1/256 m (KITTI's) for models whose depth
+    exceeds 65.5 m, or a coarser one for those beyond 256 m. Relative depth is stretched from the
+    smallest to the largest value.
     """
     depth, spec = prediction.arrays[name], prediction.outputs[name]
     if not spec.is_inverse_depth:
         largest = spec.value_range[1] if spec.value_range else np.inf
-        is_far = _LARGEST * MILLIMETRE < largest < np.inf
-        return KITTI_SCALE if is_far else MILLIMETRE, 0.0
+        if largest <= _LARGEST * MILLIMETRE or largest == np.inf:
+            return MILLIMETRE, 0.0
+        return max(KITTI_SCALE, largest / _LARGEST), 0.0
     known = depth[np.isfinite(depth)]
     if not known.size:
         return 1.0, 0.0

@@ -121,7 +121,9 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         rows: dict[str, dict[str, float]] = {}
         if stop.received is None:
             size, workers = settings.image_size, settings.num_workers
-            rows = trivial_scores(objectives, train, val, size, num_workers=workers)
+            count = trainer.num_val_batches[0] * settings.batch_size * trainer.world_size
+            scored = range(len(val))[: int(count)]  # fewer by trainer.limit_val_batches
+            rows = trivial_scores(objectives, train, val, size, indices=scored, num_workers=workers)
             write_json(folder / "metrics.json", {**scores, **named(rows), **notes})
             for logger in trainer.loggers:
                 logger.log_metrics(named(rows), step=trainer.global_step)

@@ -366,6 +366,80 @@ def test_the_manifest_of_dpt_predict_says_the_scale(
     assert found["val/abs_rel"] == pytest.approx(expected["val/abs_rel"], rel=1e-3)
 
 
+def test_files_that_the_manifest_does_not_name_are_not_scored(
+    score_files, mistake, files, metrics, tmp_path
+):
+    """Such as exact values of an earlier model; of each image the last record counts."""
+    root, lines = tmp_path / "out", []
+    shutil.copytree(files / "depth", root / "depth")
+    shutil.copytree(files / "labels", root / "labels")
+    shutil.copytree(files / "depth", root / "depth_npy")
+    for path in sorted((root / "depth_npy").iterdir()):
+        np.save(path, np.ones_like(np.load(path)))  # the earlier model's
+        for folder in ("depth_npy", "depth"):
+            record = {"name": path.stem, "source": "x", "files": [f"{folder}/{path.name}"]}
+            lines.append(json.dumps(record))
+    journal = root / "predictions.jsonl"
+    journal.write_text("\n".join(lines))
+    found = metrics(score_files(tmp_path / "found", root))
+    expected = metrics(score_files(tmp_path / "expected", files))
+    assert found["val/abs_rel"] == expected["val/abs_rel"]
+    assert "val/miou" not in found
+    journal.write_text(json.dumps({"name": "1", "source": "x", "files": ["depth_color/1.png"]}))
+    says = r"predictions\.jsonl: names no file in depth_npy, depth, labels_npy, labels: predict"
+    assert re.search(says, mistake(root))
+
+
+@pytest.fixture
+def metres(files, dense_folder, tmp_path):
+    """A folder of metric depth as dpt predict writes it: depth/*.png in millimetres."""
+    root, lines = tmp_path / "metres", []
+    (root / "depth").mkdir(parents=True)
+    for path in sorted((files / "depth").iterdir()):
+        value = np.rint(np.load(path) * 1000).astype(np.uint16)
+        Image.fromarray(value).save(root / f"depth/{path.stem}.png")
+        lines.append(json.dumps({
+            "name": path.stem, "source": f"{dense_folder}/images/val/{path.stem}.png",
+            "depth": {"scale": 0.001, "offset": 0.0, "unit": "metres"},
+            "files": [f"depth/{path.stem}.png"],
+        }))  # fmt: skip
+    (root / "predictions.jsonl").write_text("\n".join(lines))
+    return root
+
+
+def test_class_names_of_the_manifest_are_compared(score_files, mistake, files, tmp_path):
+    root = tmp_path / "out"
+    shutil.copytree(files, root)
+    settings, classes = {"written": ["labels"]}, ["class_0", "lawn", "class_2"]
+    (root / "predictions.json").write_text(json.dumps({**settings, "classes": {"labels": classes}}))
+    run = score_files(tmp_path / "named", root)
+    assert "(and of the data): lawn (class_1)" in (run / "log.txt").read_text()
+    many = {"labels": [*classes, "d"], "overlay": 5}
+    (root / "predictions.json").write_text(json.dumps({**settings, "classes": many}))
+    assert "segmentation head has 4 classes, but the data has 3" in mistake(root)
+
+
+def test_zeros_of_metric_files_are_no_depth(score_files, metres, metrics, tmp_path, capsys):
+    """dpt predict writes 0 for metres that do not fit into 16 bits."""
+    path = metres / "depth/0.png"
+    value = np.array(Image.open(path))
+    value[0] = 0
+    Image.fromarray(value).save(path)
+    with pytest.raises(SystemExit):
+        score_files(tmp_path / "run", metres)
+    assert metrics(tmp_path / "run")["nonfinite_predictions"] == 1
+    assert "val/0.png" in capsys.readouterr().err
+
+
+def test_keys_that_contradict_the_manifest_are_refused(mistake, score_files, metres, tmp_path):
+    says = "metres/predictions.jsonl says metres: leave it out"
+    assert f"predictions_kind=relative: {tmp_path}/{says}" in mistake(
+        metres, "predictions_kind=relative"
+    )
+    assert f"predictions_scale=0.01: {tmp_path}/{says}" in mistake(metres, "predictions_scale=0.01")
+    score_files(tmp_path / "same", metres, "predictions_kind=metric", "predictions_scale=0.001")
+
+
 def prediction_folder(root, names, samples):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -431,6 +505,26 @@ def test_files_of_other_images_are_refused_by_the_manifest(mistake, files, dense
     assert re.search(r"was predicted from \S+train/0\.png, which is not \S+val/", mistake(root))
 
 
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_photos_that_dpt_predict_turned_are_refused(
+    mistake, files, dense_folder, tmp_path, orientation
+):
+    """Data sets do not turn them: sideways ones differ in size, those upside down in nothing."""
+    data, root = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(dense_folder, data)
+    shutil.copytree(files, root)
+    photo, exif = data / "images/val/0.png", Image.Exif()
+    exif[0x0112] = orientation
+    Image.open(photo).save(photo, exif=exif)
+    lines = [json.dumps({"name": f"{k}", "source": f"{data}/images/val/{k}.png",
+                         "files": [f"depth/{k}.npy"]}) for k in range(5)]  # fmt: skip
+    (root / "predictions.jsonl").write_text("\n".join(lines))
+    depth = ("data=folder", f"data.root={data}", "data.depth=depth", "data.max_depth=10",
+             "data.missing=skip")  # fmt: skip
+    says = rf"val/0\.png: has the EXIF orientation {orientation}, .*: save the photo upright"
+    assert re.search(says, mistake(root, data=depth))
+
+
 @pytest.fixture
 def mistake(score_files, tmp_path, capsys):
     """mistake(predictions, *overrides): the one line that is printed."""
@@ -487,6 +581,7 @@ def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, 
         "protocol.flip=true",
         "protocol=slide",
         "protocol.scales=[2]",
+        "trainer.limit_val_batches=1",
     ):
         assert "no effect on predictions=DIR" in mistake(files, key)
 

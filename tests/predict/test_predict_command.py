@@ -59,6 +59,7 @@ def test_a_folder_of_photos(run, checkpoints, photos, tmp_path):
     assert set(records_of(out)) == set(names)
     about = json.loads((out / "predictions.json").read_text())
     assert about["unit"] == "relative inverse depth"
+    assert about["classes"] == {"labels": []}
     for name in names:
         size = Image.open(photos / f"{name}.png").size
         maps, pictures = (
@@ -117,6 +118,11 @@ def test_metres_beyond_16_bits_are_invalid_and_far_models_have_a_coarser_scale()
     far = depth_of(depth, value_range=(0.0, 80.0))
     assert depth_coding(far, "depth") == (1 / 256, 0.0)
     assert encode_depth("depth", far, None, None)[0, :3].tolist() == [256, 16777, 16777]
+    edge = depth_of(depth, value_range=(0.0, 65535 / 256))
+    assert depth_coding(edge, "depth") == (1 / 256, 0.0)
+    farther = depth_of(np.array([[1e-9, 50.0, 1000.0]], np.float32), value_range=(0.0, 1000.0))
+    assert depth_coding(farther, "depth") == (1000 / 65535, 0.0)
+    assert encode_depth("depth", farther, None, None).tolist() == [[0, 3277, 65535]]
     flat = depth_of(np.ones((2, 2), np.float32), unit="relative inverse depth")
     assert depth_coding(flat, "depth") == (1.0, 1.0)
     assert (encode_depth("depth", flat, None, None) == 0).all()
@@ -174,6 +180,7 @@ def test_another_format_can_be_added(run, checkpoints, photos, tmp_path):
     assert (
         "6 were done" in run(checkpoints["metric"], photos, "--out", out, "--format", "png,npy")[1]
     )
+    assert records_of(out)["a/0"]["files"] == ["depth_npy/a/0.npy", "depth/a/0.png"]
 
 
 def start(checkpoint, photos, out):
@@ -262,6 +269,26 @@ def test_a_replaced_image_is_predicted_again(run, checkpoints, tmp_path):
     save_photo(photo, 30, 20)
     assert "1 images in" in run(*command)[1]
     assert np.load(out / "depth_npy/1.npy").shape == (30, 20)
+
+
+def test_files_of_an_earlier_image_or_model_are_removed(run, checkpoints, tmp_path):
+    photo, other = (save_photo(tmp_path / f"photos/{k}.png") for k in (1, 2))
+    command = (checkpoints["metric"], photo.parent, "--out", tmp_path / "out", "--format")
+    written = {"predictions.json", "predictions.jsonl", "depth/1.png", "depth/2.png"}
+    run(*command, "png,npy")
+    save_photo(photo, 30, 20)
+    run(*command, "png")
+    assert files_of(tmp_path / "out") == written | {"depth_npy/2.npy"}
+    other.unlink()
+    (tmp_path / "out/depth_npy/1.npy").touch()  # as a stopped run may leave it: not finished
+    assert "1 images in" in run(*command, "png,npy")[1]
+    journal = tmp_path / "out/predictions.jsonl"
+    record = records_of(tmp_path / "out")["1"]
+    files = [*record["files"], "../photos/1.png", "depth/../../photos/1.png", str(photo)]
+    journal.write_text(json.dumps(record | {"files": files}))  # not all of dpt predict
+    run(checkpoints["joint"], *command[1:], "png", "--overwrite")
+    assert files_of(tmp_path / "out") == written | {"labels/1.png", "depth_npy/2.npy"}
+    assert photo.is_file()
 
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])

@@ -1,5 +1,6 @@
 """Which files are predicted, and under what names."""
 
+import logging
 import os
 
 import pytest
@@ -61,6 +62,40 @@ def test_what_was_written_is_no_input(root):
     assert names([root / "b"], root / "b/out") == ["1"]
     with pytest.raises(ValueError, match="choose another --out"):
         names([root / "b"], root / "b")
+
+
+def test_what_was_written_earlier_is_no_input(root):
+    save_photo(root / "b/old/depth_color/1.png")
+    save_photo(root / "depth/3.png")
+    for folder in (root, root / "b/old"):
+        (folder / "predictions.json").write_text('{"written": ["depth", "depth_color"]}')
+    assert names([root / "b"]) == ["1"]
+    assert names([root]) == ["a/1", "a/2", "a/clip", "a/deep/1", "b/1"]
+    assert names([root / "b/old/depth_color"]) == ["1"]  # asked for
+    with pytest.raises(ValueError, match=r"no image or video in .*, except what dpt predict"):
+        names([root / "b/old"])
+    (root / "b/old/predictions.json").write_text("[1]")  # of another program
+    assert names([root / "b"]) == ["1", "old/depth_color/1"]
+
+
+def test_photos_in_formats_that_are_not_read_are_counted(root, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("dpt"), "propagate", True)
+    for name in ("a/1.HEIC", "a/deep/2.heic", "b/3.gif", "b/.4.gif"):
+        (root / name).touch()
+    assert names([root / "a", root / "b"]) == ["a/1", "a/2", "a/clip", "a/deep/1", "b/1"]
+    (message,) = (r.getMessage() for r in caplog.records)
+    assert message == (
+        "left out: 3 pictures in formats that are not read (.gif, .heic): convert them to JPEG or "
+        "PNG"
+    )
+    names([root / "b/1.png"])
+    assert len(caplog.records) == 1
+    (root / "only").mkdir()
+    (root / "only/1.avif").touch()
+    with pytest.raises(
+        ValueError, match=r"no image or video .*; left out: 1 pictures .*\(\.avif\): convert"
+    ):
+        names([root / "only"])
 
 
 def test_paths_lead_nowhere_else(root, tmp_path, monkeypatch):
