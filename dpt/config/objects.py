@@ -269,9 +269,10 @@ def _outside(node: Any, folder: Path, key: str = "") -> Iterator[tuple[str, str]
 
 
 def keys_of(overrides: Iterable[str]) -> set[str]:
-    """The keys that ``overrides``, of a command line, set."""
+    """The keys that ``overrides``, of a command line, set; without those of Hydra itself, which
+    Lightning passes to the other processes of a run."""
     keys = {o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides}
-    return {key.replace("/", ".") for key in keys}
+    return {key.replace("/", ".") for key in keys if key.partition(".")[0] != "hydra"}
 
 
 def with_values(base: DictConfig, other: Any, keys: Iterable[str]) -> DictConfig:
