@@ -71,11 +71,13 @@ def main(command: str | None = None) -> None:
         command, *arguments = arguments
     if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words, as in dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
+    others: list[str] = []
     if command == "evaluate" and arguments:
         path = arguments[0]
         if path[:1] != "-" and ("=" not in path or os.path.exists(path)):
             quoted = path.replace("'", "\\'")
             arguments[0] = f"checkpoint='{quoted}'"
+            others = [a for a in arguments[1:] if a.lstrip("+").startswith("checkpoint=")]
         if not any(a.startswith("data=") for a in arguments):  # the run's data may have other keys
             arguments = [f"++{a}" if a.startswith("data.") else a for a in arguments]
     if command not in (*COMMANDS, *FILE_COMMANDS):
@@ -93,9 +95,8 @@ def main(command: str | None = None) -> None:
                 load_plugins()
                 import_module(f"dpt.commands.{command}").run(arguments)
                 return
-            given = [a for a in arguments if a.lstrip("+").startswith("checkpoint=")]
-            if command == "evaluate" and len(given) > 1:
-                raise ValueError(f"two checkpoints, {' and '.join(given)}: leave one out")
+            if others:
+                raise ValueError(f"two checkpoints, {path} and {others[0]}: leave one out")
             if is_first_rank() and not any(a[:1] == "-" for a in arguments):
                 print(f"dpt {command}: loading libraries", flush=True)
             run_configured(command, COMMANDS[command], arguments)

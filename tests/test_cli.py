@@ -562,7 +562,7 @@ def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
     assert "checkpoint=FILE, or predictions=DIR" in mistake("evaluate")
     assert "nowhere.ckpt: no such file" in mistake(*scored("nowhere.ckpt"))
     for other in ("checkpoint=other.ckpt", "++checkpoint=other.ckpt"):
-        says = f"two checkpoints, checkpoint='{tmp_path}' and {other}: leave one out"
+        says = f"two checkpoints, {tmp_path} and {other}: leave one out"
         assert says in mistake("evaluate", str(tmp_path), other)
     message = mistake(*scored(checkpoint))
     assert "segmentation head has 5 classes, but the data has 10" in message
