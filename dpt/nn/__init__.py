@@ -17,10 +17,9 @@ from dpt.nn.base import (
 from dpt.nn.beit import Beit, BeitConfig
 from dpt.nn.dpt import DPT
 from dpt.nn.encoders import (
+    CnnVisionTransformer,
     HybridConfig,
-    HybridVisionTransformer,
     StemConfig,
-    StemVisionTransformer,
     TimmConfig,
     TimmEncoder,
 )

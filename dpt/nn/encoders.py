@@ -106,7 +106,7 @@ class HybridEmbed(nn.Module):
 @register_encoder("hybrid")
 @dataclass(kw_only=True)
 class HybridConfig(ViTConfig):
-    """Settings of :class:`HybridVisionTransformer`: those of a ViT of patch size 16.
+    """A ViT over the CNN of official DPT-Hybrid: settings of a ViT of patch size 16, and the CNN's.
 
     ``weight_standardization`` of the CNN: ``sqrt`` divides by sqrt(var + 1e-8), as timm today and
     transformers; ``official`` by std + 1e-5, as the timm version that official DPT pins.
@@ -122,14 +122,17 @@ class HybridConfig(ViTConfig):
             raise ValueError("the hybrid's CNN features have stride 16: patch_size must be 16")
 
     def build(self) -> Encoder:
-        return HybridVisionTransformer(self)
+        return CnnVisionTransformer(self)
+
+    def make_patch_embed(self, dim: int) -> nn.Module:
+        return HybridEmbed(self, dim)
 
 
 class CnnVisionTransformer(VisionTransformer):
     """ViT over CNN features; levels are two stages of the CNN, at strides 4 and 8, then two blocks.
 
-    The module of :meth:`make_patch_embed` has ``stage_channels``, and returns the maps of the two
-    stages and the embedding at stride 16.
+    The module that the configuration's ``make_patch_embed`` returns has ``stage_channels``, and
+    computes the maps of the two stages and the embedding at stride 16.
     """
 
     patch_embed: Any
@@ -147,15 +150,6 @@ class CnnVisionTransformer(VisionTransformer):
         return Tokens(
             [*levels, *self.encode(embedding)], [*grids, *[grid] * len(self.config.out_indices)]
         )
-
-
-class HybridVisionTransformer(CnnVisionTransformer):
-    """Official DPT-Hybrid."""
-
-    config: HybridConfig
-
-    def make_patch_embed(self, dim: int) -> nn.Module:
-        return HybridEmbed(self.config, dim)
 
 
 class ResidualBlock(nn.Module):
@@ -213,7 +207,7 @@ class StemEmbed(nn.Module):
 @register_encoder("stem")
 @dataclass(kw_only=True)
 class StemConfig(ViTConfig):
-    """Settings of :class:`StemVisionTransformer`: those of a ViT of patch size 16.
+    """A ViT over a small convolutional stem, which learns from few images; the patch size is 16.
 
     Attributes:
         stem_channels: of the stem's maps at strides 2, 4 and 8.
@@ -234,16 +228,10 @@ class StemConfig(ViTConfig):
             )
 
     def build(self) -> Encoder:
-        return StemVisionTransformer(self)
-
-
-class StemVisionTransformer(CnnVisionTransformer):
-    """ViT over a small convolutional stem, which learns from few images."""
-
-    config: StemConfig
+        return CnnVisionTransformer(self)
 
     def make_patch_embed(self, dim: int) -> nn.Module:
-        return StemEmbed(self.config, dim)
+        return StemEmbed(self, dim)
 
 
 def maps_to_tokens(maps: Sequence[Tensor]) -> Tokens:

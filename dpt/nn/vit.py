@@ -210,6 +210,10 @@ class ViTConfig(EncoderConfig):
     def build(self) -> Encoder:
         return VisionTransformer(self)
 
+    def make_patch_embed(self, dim: int) -> nn.Module:
+        """Images (B, 3, H, W) to a map (B, dim, H/p, W/p)."""
+        return PatchEmbed(patch_size=self.patch_size, in_channels=self.in_channels, dim=dim)
+
 
 def check_out_indices(indices: Sequence[int], num_blocks: int, later: int = 0) -> None:
     """Raises a ValueError unless ``indices`` ascend below ``num_blocks - later``."""
@@ -241,7 +245,7 @@ class VisionTransformer(Encoder):
         self.grid = (config.image_size[0] // patch, config.image_size[1] // patch)
         concat = config.position == "concat"
         code_dim = config.position_dim if concat else dim
-        self.patch_embed = self.make_patch_embed(dim - code_dim if concat else dim)
+        self.patch_embed = config.make_patch_embed(dim - code_dim if concat else dim)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         registers = config.num_register_tokens
         self.reg_token = nn.Parameter(torch.zeros(1, registers, dim)) if registers else None
@@ -256,10 +260,6 @@ class VisionTransformer(Encoder):
         has_norm = config.final_norm or config.num_later_blocks
         self.norm = nn.LayerNorm(dim, eps=config.norm_eps) if has_norm else nn.Identity()
         self.init_weights()
-
-    def make_patch_embed(self, dim: int) -> nn.Module:
-        config = self.config
-        return PatchEmbed(patch_size=config.patch_size, in_channels=config.in_channels, dim=dim)
 
     def make_block(self, index: int) -> Block:
         config = self.config

@@ -6,10 +6,9 @@ import torch
 
 import dpt
 from dpt.nn import (
+    CnnVisionTransformer,
     HybridConfig,
-    HybridVisionTransformer,
     StemConfig,
-    StemVisionTransformer,
     TimmConfig,
     TimmEncoder,
     ViTConfig,
@@ -189,7 +188,7 @@ def test_hybrid_has_no_reassembly_on_its_cnn_levels():
 
 def test_hybrid_patch_size_is_fixed():
     with pytest.raises(ValueError, match="patch_size must be 16"):
-        HybridVisionTransformer(HybridConfig(patch_size=8))
+        CnnVisionTransformer(HybridConfig(patch_size=8))
 
 
 def stem(**options):
@@ -197,7 +196,7 @@ def stem(**options):
         embed_dim=32, num_heads=2, num_blocks=4, image_size=(64, 96), out_indices=(1, 3),
         stem_channels=(4, 8, 16), **options,
     )  # fmt: skip
-    return StemVisionTransformer(config)
+    return CnnVisionTransformer(config)
 
 
 def test_stem_levels_and_gradients():

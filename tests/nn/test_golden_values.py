@@ -12,8 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpt.nn import (
+    CnnVisionTransformer,
     HybridConfig,
-    HybridVisionTransformer,
     VisionTransformer,
     ViTConfig,
     sincos_1d,
@@ -264,7 +264,7 @@ def test_residual_forms(order):
 
 def test_hybrid_tokens_are_a_linear_map_of_cnn_features():
     """Lectures 000 and 004: z = f W_F + b at each place of the feature map."""
-    vit = HybridVisionTransformer(
+    vit = CnnVisionTransformer(
         HybridConfig(image_size=(32, 32), embed_dim=4, num_blocks=1, num_heads=1, out_indices=(0,))
     ).eval()
     embed = vit.patch_embed

@@ -10,7 +10,7 @@ from peers_official import CASES, Official, OfficialDPT
 
 import dpt
 from dpt.model_config import model_dict
-from dpt.nn.encoders import HybridVisionTransformer
+from dpt.nn.encoders import CnnVisionTransformer
 from dpt.weights import official
 from dpt.weights.files import open_source
 from dpt.weights.format import quarter_ends, resolve
@@ -121,7 +121,7 @@ def test_weight_standardisation_is_carried_over(tmp_path):
     overrides = {"out_indices": [5, 7], "reassemble_channels": [None, None, 16, 24]}
     arguments = {**SMALL, **overrides}
     model = dpt.create_model("dpt_hybrid", heads={"depth": {}}, **arguments).eval().double()
-    assert isinstance(model.encoder, HybridVisionTransformer)
+    assert isinstance(model.encoder, CnnVisionTransformer)
     official.Official().write(model.config.to_dict(), model.state_dict(), tmp_path / "a.pt")
     theirs = OfficialDPT(hybrid=True).eval().double()
     theirs.load_state_dict(torch.load(tmp_path / "a.pt", weights_only=True))
