@@ -137,7 +137,7 @@ class CocoDataset(FileDataset):
         things = tuple(thing for _, _, thing in self.categories)
         return replace(info, targets=(*info.targets, "objects"), things=things)
 
-    def _maps(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def read_raw_maps(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Class ids and object ids of a sample, int32 (H, W)."""
         row = self._files[index]
         path, (size, segments) = row.objects, row.own
@@ -197,13 +197,6 @@ class CocoDataset(FileDataset):
                 once |= mask
         faults = [f"no pixel in the mask of annotation {few(empty)}"] if empty else []
         return faults + ([f"{twice.sum()} pixels are in several masks"] if twice.any() else [])
-
-    def read_raw_labels(self, index: int) -> np.ndarray:
-        labels, self._objects = self._maps(index)  # read once for classes and objects
-        return labels
-
-    def read_raw_objects(self, index: int) -> np.ndarray:
-        return self._objects
 
 
 def encode_mask(found: Any, size: tuple[int, int]) -> Any:

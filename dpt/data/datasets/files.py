@@ -52,7 +52,7 @@ class FileDataset(Dataset):
     A subclass is a dataclass whose fields are its options. It writes :meth:`list_files`, sets
     ``depth_format`` if it has depth, and writes :meth:`make_label_rule` if it has labels. Where
     several samples share a file, it overrides :meth:`read_image`, :meth:`read_raw_depth` or
-    :meth:`read_raw_labels`.
+    :meth:`read_raw_labels`; where classes and objects do, :meth:`read_raw_maps`.
 
     Args:
         min_depth, max_depth: limits of valid depth, in metres.
@@ -296,13 +296,11 @@ class FileDataset(Dataset):
         name = printable(self.name(index))
         sample = Sample(image=self.read_image(index), index=index, name=name)
         if self.label_rule is not None:
-            raw = self.read_raw_labels(index)
-            if raw is not None:
-                sample["labels"] = self.label_rule(raw, source=files.labels or self.name(index))
-        if self.info.things and "labels" in sample:
-            raw = self.read_raw_objects(index)
-            if raw is not None:
-                sample["objects"] = numbered(raw, files.objects or self.name(index))
+            labels, objects = self.read_raw_maps(index)
+            if labels is not None:
+                sample["labels"] = self.label_rule(labels, source=files.labels or self.name(index))
+            if objects is not None:
+                sample["objects"] = numbered(objects, files.objects or self.name(index))
         if self.depth_rule is not None:
             raw = self.read_raw_depth(index)
             if raw is not None:
@@ -319,6 +317,12 @@ class FileDataset(Dataset):
     def read_image(self, index: int) -> np.ndarray:
         """uint8 (H, W, 3), RGB."""
         return io.read_image(self._files[index].image)
+
+    def read_raw_maps(self, index: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """:meth:`read_raw_labels` and, for a sample that has labels, :meth:`read_raw_objects`."""
+        labels = self.read_raw_labels(index)
+        has_objects = labels is not None and self.info.things
+        return labels, self.read_raw_objects(index) if has_objects else None
 
     def read_raw_labels(self, index: int) -> np.ndarray | None:
         """Ids as stored, integers (H, W); None if the sample has no labels."""
