@@ -61,6 +61,13 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     return DataError(f"{what} {path} does not exist; {parent} holds {found}: {remedy}")
 
 
+def required_file(path: Path, *, what: str = "file", remedy: str) -> Path:
+    """``path``; DataError if it is no file."""
+    if not path.is_file():
+        raise missing_path(path, what=what, remedy=remedy)
+    return path
+
+
 def require(name: str, purpose: str, *, extra: str) -> Any:
     """The optional package ``name``; DataError names the extra that installs it."""
     try:

@@ -13,7 +13,7 @@ from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule
-from dpt.files import DataError, few, missing_path, parse_as, read_bytes
+from dpt.files import DataError, few, parse_as, read_bytes, required_file
 from dpt.types import IGNORE_INDEX, DatasetInfo
 
 _Side = Annotated[StrictInt, Field(gt=0)]
@@ -84,9 +84,8 @@ class CocoDataset(FileDataset):
     split_names: Mapping[str, str] | None = None
 
     def list_files(self) -> list[Files]:
-        path = self._path(self.annotations)
-        if not path.exists():
-            raise missing_path(path, what="file", remedy="check data.root and data.annotations")
+        remedy = "check data.root and data.annotations"
+        path = required_file(self._path(self.annotations), remedy=remedy)
         content = parse_as(
             _CONTENT, read_bytes(path), path, what="in COCO's format", remedy="correct it"
         )

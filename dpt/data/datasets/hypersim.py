@@ -10,7 +10,7 @@ from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.files import DataError, missing_path
+from dpt.files import DataError, required_file
 
 _TABLE = "metadata_images_split_scene_v1.csv"
 _COLUMNS = ("scene_name", "camera_name", "frame_id", "included_in_public_release",
@@ -54,10 +54,8 @@ class HypersimDataset(FileDataset):
         return LabelRule(class_names=self.class_names, label_map="1-40") if self.labels else None
 
     def list_files(self) -> list[Files]:
-        table = self.folder / _TABLE
-        if not table.is_file():
-            remedy = "copy it from evermotion_dataset/analysis of github.com/apple/ml-hypersim"
-            raise missing_path(table, what="table", remedy=remedy)
+        remedy = "copy it from evermotion_dataset/analysis of github.com/apple/ml-hypersim"
+        table = required_file(self.folder / _TABLE, what="table", remedy=remedy)
         on_disk = {path.parent.name for path in self.folder.glob("*/images")}
         files: list[Files] = []
         rows = io.read_table(table, _COLUMNS, remedy="download it again")

@@ -10,7 +10,7 @@ from typing import Any
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
-from dpt.files import DataError, few, files_below, missing_path
+from dpt.files import DataError, few, files_below, missing_path, required_file
 from dpt.types import DatasetInfo
 
 
@@ -81,8 +81,7 @@ class ImageTableDataset(FileDataset):
 
     def list_files(self) -> list[Files]:
         path = self.folder / self.table.replace("%split", self.split)
-        if not path.is_file():
-            raise missing_path(path, what="table", remedy="check data.root and data.table")
+        required_file(path, what="table", remedy="check data.root and data.table")
         target = "caption" if self.caption_column else "value"
         columns = (self.image_column, self.caption_column or self.value_column)
         remedy = f"set data.image_column and data.{target}_column"

@@ -12,7 +12,7 @@ from dpt.data.datasets.files import FileDataset
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.files import DataError, missing_path
+from dpt.files import DataError, required_file
 
 _MAT = "nyu_depth_v2_labeled.mat"
 _MAPPING = "classMapping40.mat"
@@ -50,10 +50,10 @@ class NYUv2Dataset(FileDataset):
         return LabelRule(class_names=self.class_names, label_map=ids)
 
     def list_files(self) -> list[Files]:
-        self._mat, splits = self.folder / _MAT, self.folder / "splits.mat"
-        for path in (self._mat, splits):
-            if not path.is_file():
-                raise missing_path(path, what="file", remedy=f"download it from {_SOURCE}")
+        self._mat, splits = (
+            required_file(self.folder / name, remedy=f"download it from {_SOURCE}")
+            for name in (_MAT, "splits.mat")
+        )
         on_disk = {"train": "train", "val": "test", "test": "test"}.get(self.split)
         if on_disk is None:
             raise DataError(f"split {self.split}: NYUv2 has train and test (also called val)")

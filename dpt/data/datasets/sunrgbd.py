@@ -11,7 +11,7 @@ from dpt.data.datasets.files import FileDataset
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.files import DataError, few, missing_path
+from dpt.files import DataError, few, required_file
 
 _LISTS = "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat"
 _MASKS = "SUNRGBDtoolbox/Metadata/SUNRGBD2Dseg.mat"
@@ -52,9 +52,8 @@ class SunRgbdDataset(FileDataset):
         return None
 
     def list_files(self) -> list[Files]:
-        lists = self.folder / _LISTS
-        if not lists.is_file():
-            raise missing_path(lists, what="file", remedy="unpack SUNRGBDtoolbox.zip in data.root")
+        remedy = "unpack SUNRGBDtoolbox.zip in data.root"
+        lists = required_file(self.folder / _LISTS, remedy=remedy)
         part = {"train": "alltrain", "val": "alltest", "test": "alltest"}.get(self.split)
         if part is None:
             raise DataError(f"split {self.split}: SUN RGB-D has train and test (also called val)")

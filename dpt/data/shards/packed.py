@@ -21,7 +21,7 @@ from dpt.data.base import Dataset
 from dpt.data.datasets.download import fetch, verify
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
-from dpt.files import MAX_BYTES, DataError, data_root, missing_path, parse_as, read_bytes
+from dpt.files import MAX_BYTES, DataError, data_root, parse_as, read_bytes, required_file
 from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 MAX_SAMPLES = 10**8
@@ -132,9 +132,9 @@ class PackedDataset(Dataset):
             if self.is_remote:
                 path = Path(folder) / path.name
                 fetch(source, path, limit=_MAX_INDEX, remedy=_REMEDY, quiet=True)
-            elif not path.is_file():
+            else:
                 remedy = f"check data.root, or pack the split: dpt data pack data=... split={split}"
-                raise missing_path(path, what="index", remedy=remedy)
+                required_file(path, what="index", remedy=remedy)
             text = read_bytes(path, limit=_MAX_INDEX)
         what = "an index that dpt data pack wrote"
         return parse_as(INDEX, text, source, what=what, remedy="pack the data again")
