@@ -151,7 +151,7 @@ VARIANTS = {
     ),
     "official": (
         {"depth": {"kind": "metric", "activation": "inverse", "scale": 3e-4, "shift": 0.14}},
-        {"decoder": {**DECODER, "align": "double"}},
+        {},
     ),
     "sincos": ({"depth": {}}, {"encoder": {**TINY, "position": "sincos_2d", "swiglu": True}}),
     "beit": ({"depth": {}}, {"encoder": {**TINY, "kind": "beit"}}),

@@ -75,7 +75,7 @@ def export(
     if size:
         traced, compared = (2, *size), ((1, *size), (3, *size), (4, *size))
     else:  # on and off the grid, portrait and landscape
-        step, trained = model.pad_multiple, model.preprocessing.image_size
+        step, trained = model.encoder.pad_multiple, model.preprocessing.image_size
         if path.suffix == ".pt2":  # torch.export guards sides of more than two patches
             trained = max(trained[0], 2 * step + 1), max(trained[1], 2 * step + 1)
         traced = (2, 5 * step - 3, 4 * step - 1)

@@ -44,19 +44,13 @@ class DPT(nn.Module):
         """What each head predicts, by its name."""
         return {name: head.output for name, head in self.heads.items()}
 
-    @property
-    def pad_multiple(self) -> int:
-        """Images are padded to sides that are multiples of this many pixels."""
-        even = self.decoder is not None and self.decoder.config.align == "double"
-        return self.encoder.pad_multiple * (2 if even else 1)
-
     def pad(self, images: Tensor) -> tuple[Tensor, Window]:
-        """Images (B, 3, H, W) padded to multiples of ``pad_multiple``, as the encoder declares.
+        """Images (B, 3, H, W) padded to multiples of the encoder's ``pad_multiple``.
 
-        Also returns the index of the original pixels.
+        ``encoder.padding`` says at which sides. Also returns the index of the original pixels.
         """
         height, width = images.shape[-2:]
-        multiple, top, left = self.pad_multiple, 0, 0
+        multiple, top, left = self.encoder.pad_multiple, 0, 0
         # written so that the symbols of torch.export cancel in the sum
         rows = (height + multiple - 1) // multiple * multiple - height
         columns = (width + multiple - 1) // multiple * multiple - width

@@ -32,8 +32,7 @@ class DecoderConfig:
             (official DPT); MiDaS and Depth Anything always have one, DINOv2's heads never.
         align: how a fused map is matched to the next level's map (the lateral) on odd grids:
             ``to_lateral`` resizes the fused map to the lateral's size; ``resize_lateral`` doubles
-            the fused map and resizes the lateral to it (DINOv2's heads, transformers); ``double``
-            doubles the fused map, and :class:`dpt.nn.DPT` pads images so that all grids are even.
+            the fused map and resizes the lateral to it (DINOv2's heads, transformers).
         output_project: a 3×3 convolution and ReLU after the last fusion (DINOv2's heads).
         deepest_unit: a residual unit on the deepest lateral too (segmentation_models.pytorch);
             official DPT has none.
@@ -45,7 +44,7 @@ class DecoderConfig:
     scales: tuple[float, ...] | Literal["auto"] = "auto"
     batch_norm: bool | Literal["auto"] = "auto"
     unit_bias: bool | Literal["auto"] = "auto"
-    align: Literal["to_lateral", "double", "resize_lateral"] = "to_lateral"
+    align: Literal["to_lateral", "resize_lateral"] = "to_lateral"
     output_project: bool = False
     deepest_unit: bool = False
 

@@ -301,7 +301,7 @@ def test_what_is_no_hub_name_is_a_missing_file(path, monkeypatch):
     ("align", "padding", "patch_size", "upsample"),
     [
         ("to_lateral", "bottom_right", 14, "image"),
-        ("double", "center", 14, "double"),
+        ("to_lateral", "center", 14, "double"),
         ("resize_lateral", "center", 16, "image"),
     ],
 )
