@@ -8,6 +8,7 @@ import torch
 
 from dpt import functional
 from dpt.config.build import LoaderSettings
+from dpt.config.objects import keys_of
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
 from dpt.objectives import Objective
@@ -68,7 +69,7 @@ def _from_weights(
     path = validate(str, model["weights"], "model.weights")
     plain, state = read(path)
     other = ModelConfig.from_dict(plain, where=str(path)).to_dict()
-    if model["name"] != other["name"] and any(o.startswith("model=") for o in overrides):
+    if model["name"] != other["name"] and "model" in keys_of(overrides):
         raise ValueError(
             f"model={model['name']}: the sizes are those of model.weights={path}, a "
             f"{other['name']}: leave one of the two out"
@@ -76,12 +77,12 @@ def _from_weights(
     wanted = _set_by_user(model, parts, heads, overrides)
     kind = other["encoder"]["kind"]
     if parts["encoder"]["kind"] != kind:
-        if any(o.startswith("model/encoder=") for o in overrides):
+        typed = keys_of(overrides)
+        if "model.encoder" in typed:
             raise ValueError(
                 f"model.weights={path} has an encoder of kind {kind}: leave model/encoder out"
             )
-        typed = {o.lstrip("+").partition("=")[0] for o in overrides}  # others are of that kind
-        wanted["encoder"] = {
+        wanted["encoder"] = {  # other settings are of the configured kind
             k: v for k, v in wanted["encoder"].items() if f"model.encoder.{k}" in typed
         }
     if "image_size" in other["encoder"]:
@@ -104,7 +105,7 @@ def _set_by_user(
     model: Mapping[str, Any], parts: Mapping[str, Plain], heads: Heads, overrides: Sequence[str]
 ) -> dict[str, Plain]:
     """The settings of each part that differ from the named model or are on the command line."""
-    keys = {o.lstrip("+").partition("=")[0] for o in overrides}
+    keys = keys_of(overrides)
     encoder = {"kind": parts["encoder"]["kind"]}
     named = ModelConfig.from_dict(model_dict(model["name"], heads=heads)).to_dict()
     if named["encoder"]["kind"] != encoder["kind"]:
