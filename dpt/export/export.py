@@ -16,6 +16,8 @@ from dpt.files import reason
 from dpt.model import DPT
 from dpt.weights.files import writing
 
+TOLERANCE = 1e-4  # the largest error that is accepted, as a share of an output's largest value
+
 
 @dataclass(frozen=True)
 class Export:
@@ -45,7 +47,6 @@ def export(
     tasks: Sequence[str] = (),
     with_preprocessing: bool = False,
     opset: int | None = None,
-    tolerance: float = 1e-4,
 ) -> Export:
     """Writes ``model`` to ``path`` and compares the file with it.
 
@@ -59,7 +60,6 @@ def export(
         tasks: names of the heads to export; empty for all.
         with_preprocessing: the input is uint8 RGB (B, H, W, 3), normalised in the file.
         opset: of ONNX; None uses the exporter's default.
-        tolerance: largest error that is accepted, as a share of an output's largest value.
 
     Raises:
         ValueError: the model cannot be exported, the file cannot be written, or it differs from
@@ -88,18 +88,16 @@ def export(
             write(program, file, axes=graph.axes, outputs=outputs, metadata=metadata, opset=opset)
         run = run_of(file)
         try:
-            errors = compare(graph, run, compared, tolerance=tolerance)
+            errors = compare(graph, run, compared)
         except ValueError as error:
             remedy = "" if size else "; a fixed size may work: --size H W"
             raise ValueError(f"{path} was not written: {error}{remedy}") from error
     return Export(path, errors, metadata, compared)
 
 
-def compare(
-    graph: Graph, run: Run, shapes: Iterable[Shape], *, tolerance: float
-) -> dict[str, float]:
+def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]:
     """The largest difference of each output, as a share of its largest value in the model;
-    ValueError if one exceeds ``tolerance``."""
+    ValueError if one exceeds :data:`TOLERANCE`."""
     errors: dict[str, float] = {}
     for shape in shapes:
         images = graph.example(shape)
@@ -116,10 +114,10 @@ def compare(
                 off = float((found[name] - value).abs().max() / scale)
             errors[name] = max(errors.get(name, 0.0), inf if isnan(off) else off)
     worst = max(errors, key=lambda name: errors[name])
-    if errors[worst] > tolerance:
+    if errors[worst] > TOLERANCE:
         raise ValueError(
             f"its {worst} is off by {errors[worst]:.1e} of the largest value, more than "
-            f"{tolerance:.0e}"
+            f"{TOLERANCE:.0e}"
         )
     return errors
 
