@@ -69,8 +69,9 @@ def test_keys_of_the_runs_own_groups_and_those_that_follow_them(train, tmp_path)
         tmp_path, "task=segmentation", "callbacks=ema", "++optim.fused=false", f"{loss}=0.1"
     )
     before = yaml.safe_load((run / "config.yaml").read_text())
+    of_launcher = ("hydra.job.name=train_ddp_process_1", "hydra.output_subdir=null")
     resume_it(f"resume={run}", "trainer.max_steps=3", f"{loss}=0.0", "callbacks.ema.decay=0.5",
-              "optim.fused=true")  # fmt: skip
+              "optim.fused=true", *of_launcher)  # fmt: skip
     after = yaml.safe_load((run / "config.yaml").read_text())
     assert after["task"]["objectives"]["segmentation"]["loss"]["label_smoothing"] == 0.0
     expected = deepcopy(before)
