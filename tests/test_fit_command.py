@@ -410,11 +410,13 @@ def test_what_is_not_used_is_named(tmp_path):
     root = folder(tmp_path / "set")
     (root / "images/train/a.HEIC").write_bytes(b"")
     (root / "notes.csv").write_text("a,b\n1,2\n")
+    (root / "long.csv").write_text(f"a,b\n{'x' * 200_000},2\n")
     save(root / "masks/train/alone.png", mask(0))
     photos(root / "images/extra", ["x"])
     save(root / "masks/extra/x.png", mask(0))
     notes = "\n".join(detect(root, {}).notes)
-    for part in ("1 of .heic: convert photos to JPEG", "notes.csv", "1 label file without a photo",
+    for part in ("1 of .heic: convert photos to JPEG", "notes.csv", "long.csv: not a CSV table",
+                 "1 label file without a photo",
                  "1 photo of no split (images/extra/x.jpg)"):  # fmt: skip
         assert f"not used: {part}" in notes
 

@@ -263,7 +263,12 @@ def _from_tables(root: Path, paths: Sequence[str], unread: list[str]) -> list[di
         except DataError as error:
             unread.append(f"not used: {error}")
             continue
-        if rows := _table(root, path, text):
+        try:
+            rows = _table(root, path, text)
+        except csv.Error as error:
+            unread.append(f"not used: {path}: not a CSV table ({error})")
+            continue
+        if rows:
             tables[path] = rows
         elif not re.fullmatch(CLASS_FILE, path):
             unread.append(f"not used: {path}, without paths of photos and labels")
