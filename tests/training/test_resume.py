@@ -113,7 +113,7 @@ def assert_same_run(found, expected, steps=20):
 def killed_and_resumed(folder, step, *overrides):
     """A run killed after ``step`` and resumed to its end."""
     start_and_kill(folder, step, *overrides)
-    again = [o for o in overrides if o.startswith(("task", "optim."))]  # RUN names others
+    again = [o for o in overrides if o.startswith(("task", "optim.", "~"))]  # RUN names others
     out = finish(start(f"resume={folder}", *again))
     assert f"resume: from {folder}/checkpoints/last.ckpt" in out
     return folder
@@ -125,7 +125,7 @@ CASES = {
     "two ranks": ("trainer.devices=2", "trainer.strategy=ddp"),
     "two ranks, two workers": ("trainer.devices=2", "trainer.strategy=ddp", "data.num_workers=2"),
     "average": ("callbacks=ema", "callbacks.checkpoint.every_n_train_steps=1"),
-    "muon": ("optim.kind=muon",),
+    "muon": ("optim.kind=muon", "~optim.fused"),
     "accumulated": ("trainer.accumulate_grad_batches=3",),
     "queries": ("task=panoptic",),
     "average of the model as teacher": ("task=dino", "task.objectives.dino.num_prototypes=64"),
