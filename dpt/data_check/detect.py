@@ -200,7 +200,7 @@ def _by_names(
     pictures = [p for p in paths if os.path.splitext(p)[1].lower() in _SUFFIXES]
     folders = {part for path in pictures for part in path.split("/")[:-1]}
     folder_kinds = {_kind(re.split(r"[-_. ]+", part)) for part in folders}
-    chosen = {os.path.normpath(given[option]): kind
+    chosen = {os.path.normpath(str(given[option])): kind
               for kind, option in _OPTIONS.items() if given.get(option)}  # fmt: skip
     chosen = {"" if name == "." else f"{name}/": kind for name, kind in chosen.items()}
     for path in pictures:
