@@ -44,10 +44,10 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     """The images and videos that the inputs name, sorted within each folder, without repetition.
 
     Folders are searched recursively, without hidden files, ``out``, and what ``dpt predict`` wrote
-    earlier. Names are paths
-    relative to the deepest folder that contains all input folders, so that sub-folders are kept; an
-    input file elsewhere has its own name. If two files then have one name, all are relative to the
-    deepest folder that contains all inputs. Files that differ only in their suffix keep it.
+    earlier. Names are paths relative to the deepest folder that contains all input folders, so that
+    sub-folders are kept; an input file elsewhere has its own name. If two files then have one name,
+    all are relative to the deepest folder that contains all inputs. Files that differ only in their
+    suffix keep it.
     """
     found: dict[Path, None] = {}
     others: set[Path] = set()  # pictures that are left out
@@ -107,8 +107,8 @@ def _left_out(files: Iterable[Path]) -> str:
     """Says which pictures are left out, and the remedy."""
     kinds = Counter(file.suffix.lower() for file in files)
     return (
-        f"left out: {kinds.total()} pictures in formats that are not read "
-        f"({', '.join(sorted(kinds))}): convert them to JPEG or PNG"
+        f"left out, because such formats are not read: "
+        f"{', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))}: convert to JPEG or PNG"
     )
 
 
