@@ -80,7 +80,7 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
 
     Args:
         file: names of the classes.
-        given: keys of ``data`` that the user has set, which the settings go with.
+        given: keys of ``data`` that the user has set; they decide before the file and the values.
 
     Raises:
         DataError: the masks have no classes, or can be read in two ways.
@@ -106,6 +106,8 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
             unlabelled = few([str(i) for i in (*ignored, IGNORE_INDEX)])
             found.notes.insert(0, f"unlabelled: {unlabelled}")
     found.notes.insert(0, f"masks: {len(paths)} files of {kind}")
+    if "class_names" in given:
+        found.settings.pop("class_names", None)
     if names := found.settings.get("class_names"):
         found.notes.append(f"class names: {file.path}, {few(names, 8)}")
     elif not {"class_names", "num_classes", "label_map", "label_colors"} & given.keys():
@@ -202,7 +204,7 @@ def _of_given_ids(
         found = ordered if len(ordered) == len(rows) else []
     else:
         found = [names[own[0]] for own in rows if own[0] in names]
-    complete = len(set(found)) == len(rows) and "class_names" not in given
+    complete = len(set(found)) == len(rows)
     return MaskSettings({"class_names": found} if complete else {}, counts=counts)
 
 
