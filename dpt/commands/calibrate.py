@@ -12,8 +12,8 @@ def run(arguments: list[str]) -> None:
         "and saves the model with them. Relative models then predict metres, as long as camera and "
         "surroundings are like those of the points.",
         epilog="points.csv has one line for each point, below the header image,x,y,depth_m (x and "
-        "y in pixels from the upper left, from 0). A handful of points at different distances "
-        "suffices; of 12 points or more, outliers are rejected.",
+        "y in pixels from the upper left, from 0). At least four points at different distances "
+        "are needed. From 12 points on, outliers are rejected.",
     )
     add = parser.add_argument
     add("--out", required=True, type=Path, metavar="FOLDER", help="a new folder to save to")

@@ -2,6 +2,8 @@
 
 import argparse
 
+from dpt.commands import CHECKPOINT
+
 
 def run(arguments: list[str]) -> None:
     from dpt.weights.formats import WRITABLE, convert
@@ -10,8 +12,8 @@ def run(arguments: list[str]) -> None:
         prog="dpt convert",
         description="Writes a checkpoint in another format; fails if the format cannot hold it.",
     )
-    parser.add_argument("src", help="a file, folder or hub id in any known format")
-    parser.add_argument("dst", help="the folder or file to write")
+    parser.add_argument("src", metavar="SRC", help=CHECKPOINT)
+    parser.add_argument("dst", metavar="DST", help="the new folder or file to write")
     parser.add_argument("--to", required=True, choices=WRITABLE, help="the format to write")
     options = parser.parse_args(arguments)
     print(convert(options.src, options.dst, to=options.to))

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 DETAILS = """Prints its assumptions and the train.py command. If the files can be interpreted in
 two ways, it lists the settings that decide and does not train. run_dir (runs/fit/DIR_DATE) holds
-the run, pairs.csv, data_check/, evaluation/ and model.onnx (without the extra onnx: model.pt2)."""
+the run, pairs.csv, data_check/, evaluation/ and model.onnx (model.pt2 if the extra onnx is not
+installed)."""
 _HEAD = "task.objectives.segmentation."
 _SEGMENTATION = {"augment": "strong", f"{_HEAD}dropout": 0.0, f"{_HEAD}auxiliary_weight": 0.0}
 RECIPES: dict[str, dict[str, Any]] = {  # as experiment=camvid and experiment=rgbd
@@ -55,7 +56,7 @@ def run(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="dpt fit", description="Trains a model on a folder of photos with labels.",
         epilog=DETAILS)  # fmt: skip
-    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("folder", metavar="DIR", type=Path, help="photos, and masks or depth maps")
     parser.add_argument("--time", default="15m", help="for everything: 90s, 15m, 2h (default: 15m)")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as for train.py")
     options = parser.parse_intermixed_args(arguments)

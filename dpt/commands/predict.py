@@ -12,31 +12,32 @@ from dpt.process import Stopped
 
 DETAILS = """\
 Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
-npy for other maps)
-  png       depth/NAME.png, 16 bits: metres in millimetres (coarser for models that predict more
-            than 65 m), 0 is invalid; relative depth from the smallest to the largest value of each
-            image. labels/NAME.png: class ids with a palette. panoptic/NAME.png, instance/NAME.png:
-            ids of segments as RGB (R + 256 G), with json. HEAD/NAME.png: a picture of another map:
-            three channels as RGB, of others the first channel in colours
-  npy       depth_npy/, labels_npy/, HEAD_npy/: the arrays as they are
-  color     depth_color/NAME.png: near is bright; below the picture a colour bar
-  overlay   overlay/NAME.png, HEAD_overlay/NAME.png: classes or segments over the image; below
-            the picture their names
+segments, json for segments and npy for other maps)
+  png       depth/NAME.png, 16 bits: metric depth in millimetres (coarser for models that predict
+            more than 65 m), 0 is invalid; relative depth from the smallest to the largest value of
+            each image. labels/NAME.png: class ids with a palette. panoptic/NAME.png and
+            instance/NAME.png: ids of segments as RGB (R + 256 G + 65536 B). HEAD/NAME.png: a
+            picture of another map: three channels as RGB, else the first channel in colours
+  npy       depth_npy/, labels_npy/, HEAD_npy/: the arrays
+  color     depth_color/NAME.png: near is bright, with a colour bar below the picture
+  overlay   overlay/NAME.png, HEAD_overlay/NAME.png: classes or segments over the image, with their
+            names below the picture
   json      HEAD_json/NAME.json: the segments with class, score, box, area and mask (COCO's RLE)
-Videos become MP4 files of the formats that are pictures; their colour range changes slowly.
+Videos are written as MP4 files in the formats that are pictures (color, overlay and pictures of
+other maps). Their colour range changes slowly.
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
-input with the scale and offset of its 16-bit PNG: depth = value * scale + offset; and outputs for
-the whole image). Sub-folders are kept; what dpt predict wrote earlier inside an input folder is
-left out. The same command again skips finished inputs. Exit codes: 0 success, 1 some inputs failed
-(listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
+input, with the scale and offset of its 16-bit PNG, depth = value * scale + offset, and with outputs
+for the whole image). Sub-folders are kept. Files that dpt predict wrote earlier inside an input
+folder are left out. The same command again skips finished inputs. Exit codes: 0 success, 1 some
+inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 
 def run(arguments: list[str]) -> None:
     parser = command_parser(
         "predict",
-        "Predicts for images, folders and videos, at their own size.",
+        "Predicts for images and videos, at their own size.",
         epilog=DETAILS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,8 +46,9 @@ def run(arguments: list[str]) -> None:
     add("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
     add("--format", default="", metavar="A,B", help="formats to write, see below")
     add("--batch-size", default=1, type=int, metavar="N",
-        help="images in one pass, if they follow one another and have one size")  # fmt: skip
-    add("--colormap", default="inferno", metavar="NAME", help="inferno, turbo, spectral, ...")
+        help="images in one pass (only consecutive images of one size; default: 1)")  # fmt: skip
+    add("--colormap", default="inferno", metavar="NAME",
+        help="inferno (default), turbo, spectral, ...")  # fmt: skip
     add("--tile", type=int, metavar="N", help="predict larger images by tiles of N x N pixels")
     add("--flip", action="store_true", help="average with the mirrored image")
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))

@@ -98,7 +98,7 @@ def write(
         rank = len(value.shape)
         dense = {rank - 2: "height", rank - 1: "width"} if is_dense else {}
         _name_axes(value, {0: "batch", **dense})
-    made.save(path)  # weights beyond 2 GB, the limit of one file, go to NAME.onnx.data
+    made.save(path)  # weights beyond 1.5 GB go to NAME.onnx.data
 
 
 def run_of(path: Path) -> Run:
