@@ -117,7 +117,7 @@ def shared_groups(scan: Scan) -> Iterator[Finding]:
         shared = sorted(set(scan.dataset.groups) & set(other.dataset.groups))
         if shared:
             message = f"{plural(len(shared), 'group')} of photos also in {other.split}"
-            remedy = "scores will not hold elsewhere: set data.folds, or divide by data.group_by"
+            remedy = "scores do not hold for new places: set data.folds, or divide by data.group_by"
             yield scan.finding("warning", "groups_across_splits", message, remedy, examples=shared)
 
 
@@ -130,7 +130,7 @@ def unusual_photos(scan: Scan) -> Iterator[Finding]:
     """Photos that are empty, need rotation for display or, in train, are smaller than the crop."""
     empty = [(record, photo.is_empty) for record, photo in scan.photos]
     what = "photos nearly black, white or of one colour"
-    remedy = "view them, and remove those of no use"
+    remedy = "view them, and remove those that are useless"
     yield from scan.affected(empty, "photo_empty", what, remedy, "warning")
     rotated = [(record, p.orientation != 1) for record, p in scan.photos]
     what = "photos with an EXIF orientation; training ignores it and uses the pixels as stored"

@@ -301,7 +301,7 @@ class TimmEncoder(Encoder):
         later = self.num_later_blocks = config.num_later_blocks
         if later and not (self.plain and hasattr(model, "blocks")):
             raise ValueError(
-                f"num_later_blocks={later}: {name} is no plain transformer with blocks"
+                f"num_later_blocks={later}: {name} is not a plain transformer with blocks"
             )
         if later:
             auto = [n - 1 - later]

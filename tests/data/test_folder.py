@@ -458,7 +458,7 @@ def test_objects_are_numbered(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"things": ["tram", 3]}, "data.things: tram, 3 are no classes: choose from road"),
+        ({"things": ["tram", 3]}, "data.things: tram, 3 are not classes: choose from road"),
         ({"labels": None, "num_classes": None}, "data.objects needs data.labels"),
         ({"size": (3, 4)}, r"8x6 but its map of objects is 4x3 \(.*ids/train/a\.png\)"),
     ],

@@ -168,7 +168,7 @@ def test_over_timm(name):
 def test_mistakes():
     with pytest.raises(ValueError, match="num_later_blocks=3: only 2 come after the block 3"):
         eomt(num_later_blocks=3)
-    with pytest.raises(ValueError, match="no plain transformer"):
+    with pytest.raises(ValueError, match="not a plain transformer"):
         dpt.create_model(
             "eomt_small",
             heads=PANOPTIC,

@@ -91,7 +91,8 @@ class FolderDataset(FileDataset):
         things = range(len(names)) if self.things is None else self.things
         unknown = [str(t) for t in things if t not in names and t not in range(len(names))]
         if unknown:
-            raise DataError(f"data.things: {few(unknown)} are no classes: choose from {few(names)}")
+            known = few(names)
+            raise DataError(f"data.things: {few(unknown)} are not classes: choose from {known}")
         flags = tuple(k in things or name in things for k, name in enumerate(names))
         return replace(info, targets=(*info.targets, "objects"), things=flags)
 
