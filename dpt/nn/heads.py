@@ -76,7 +76,9 @@ class DepthHead(Head):
         super().__init__()
         self.config = config
         unit = "m" if config.kind == "metric" else "relative inverse depth"
-        bound = config.max_depth if config.activation == "sigmoid" else None
+        bound = config.max_depth
+        if config.activation == "inverse" and config.shift > 0:
+            bound = 1 / config.shift
         value_range = None if bound is None else (0.0, bound)
         self.output = OutputSpec("depth", "depth", unit=unit, value_range=value_range)
         hidden = config.hidden_channels

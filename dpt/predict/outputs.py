@@ -184,14 +184,14 @@ def _array(name: str, prediction: Prediction, *_: object) -> np.ndarray:
 def depth_coding(prediction: Prediction, name: str) -> tuple[float, float]:
     """(scale, offset) of a 16-bit PNG: depth = value × scale + offset.
 
-    Metres have one scale for all images: millimetres, 1/256 m (KITTI's) for models whose depth
-    exceeds 65.5 m, or a coarser one for those beyond 256 m. Relative depth is stretched from the
-    smallest to the largest value.
+    Metres have one scale for all images: millimetres if the model's depth is at most 65.5 m, 1/256
+    m (KITTI's) if it is larger or unbounded, a coarser one beyond 256 m. Relative depth is
+    stretched from the smallest to the largest value.
     """
     depth, spec = prediction.arrays[name], prediction.outputs[name]
     if not spec.is_inverse_depth:
-        largest = spec.value_range[1] if spec.value_range else np.inf
-        if largest <= _LARGEST * MILLIMETRE or largest == np.inf:
+        largest = spec.value_range[1] if spec.value_range else _LARGEST * KITTI_SCALE
+        if largest <= _LARGEST * MILLIMETRE:
             return MILLIMETRE, 0.0
         return max(KITTI_SCALE, largest / _LARGEST), 0.0
     known = depth[np.isfinite(depth)]

@@ -101,8 +101,8 @@ def test_depth_lies_in_the_declared_range(kind):
     found = head(x, (12, 20))
     assert (found >= 0).all()
     assert found.isfinite().all()
-    assert head.output.value_range == ((0.0, 10.0) if kind == "sigmoid" else None)
-    assert (kind != "sigmoid") or found.max() <= 10
+    assert head.output.value_range == ((0.0, 10.0) if kind in ("sigmoid", "inverse") else None)
+    assert (kind not in ("sigmoid", "inverse")) or found.max() <= 10
     assert head.output.unit == ("relative inverse depth" if kind == "relative" else "m")
     assert head.output.is_inverse_depth == (kind == "relative")
 

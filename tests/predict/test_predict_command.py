@@ -113,11 +113,12 @@ def depth_of(array, *, unit="m", value_range=None):
 
 def test_metres_beyond_16_bits_are_invalid_and_far_models_have_a_coarser_scale():
     depth = np.array([[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004]], np.float32)
-    near = depth_of(depth)
+    near = depth_of(depth, value_range=(0.0, 10.0))
     assert encode_depth("depth", near, None, None).tolist() == [[1000, 65535, 0, 0, 0, 0, 0]]
-    far = depth_of(depth, value_range=(0.0, 80.0))
-    assert depth_coding(far, "depth") == (1 / 256, 0.0)
-    assert encode_depth("depth", far, None, None)[0, :3].tolist() == [256, 16777, 16777]
+    for value_range in ((0.0, 80.0), None):
+        far = depth_of(depth, value_range=value_range)
+        assert depth_coding(far, "depth") == (1 / 256, 0.0)
+        assert encode_depth("depth", far, None, None)[0, :3].tolist() == [256, 16777, 16777]
     edge = depth_of(depth, value_range=(0.0, 65535 / 256))
     assert depth_coding(edge, "depth") == (1 / 256, 0.0)
     farther = depth_of(np.array([[1e-9, 50.0, 1000.0]], np.float32), value_range=(0.0, 1000.0))
