@@ -107,6 +107,10 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Faults of the objects of a sample, which can be used nevertheless."""
         return ()
 
+    def damaged_files(self) -> Sequence[str]:
+        """A line for each file that differs from its checksum, if the data set has checksums."""
+        return ()
+
     def explain_invalid_depth(self, index: int) -> str:
         """Why the depth of a sample has no valid pixel."""
         return f"every depth pixel of {self.name(index)} is invalid"

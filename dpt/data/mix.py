@@ -138,6 +138,9 @@ class MixDataset(Dataset):
         number, _, own_index = self.locate(0, index)
         return self.sets[number].object_faults(own_index)
 
+    def damaged_files(self) -> Sequence[str]:
+        return [line for dataset in self.sets for line in dataset.damaged_files()]
+
     def preload(self) -> None:
         for dataset in self.sets:
             dataset.preload()

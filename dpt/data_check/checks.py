@@ -76,6 +76,14 @@ def refused_samples(scan: Scan) -> Iterator[Finding]:
             yield scan.finding("error", code, message, remedy, records, examples)
 
 
+def damaged_files(scan: Scan) -> Iterator[Finding]:
+    """Files that differ from their checksums, if the whole split was read."""
+    complete = len(scan.records) == len(scan.dataset)
+    if complete and (lines := scan.dataset.damaged_files()):
+        message = f"{plural(len(lines), 'file')} with a wrong checksum"
+        yield scan.finding("error", "damaged", message, "copy them again", examples=lines)
+
+
 def files_without_partner(scan: Scan) -> Iterator[Finding]:
     """Photos without labels, and label files without a photo."""
     images, maps = scan.dataset.unpaired
@@ -458,7 +466,7 @@ QUICK_CHECKS: tuple[Check, ...] = (
 )
 """Also run at the start of every training, on a few samples and without photos."""
 CHECKS: tuple[Check, ...] = (
-    *(refused_samples, files_without_partner, duplicates, shared_groups),
+    *(refused_samples, damaged_files, files_without_partner, duplicates, shared_groups),
     *(unusual_photos, registration),
     *(absent_classes, class_shift, empty_masks, objects),
     *(empty_maps, deviating_maps, inverse_maps),

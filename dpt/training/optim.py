@@ -39,7 +39,7 @@ def make_optimizer(
     """``torch.optim.AdamW`` or ``SGD``, or :class:`Muon`, over every trainable parameter.
 
     Each parameter is in one group: encoder or rest, with decay or without. Weight matrices and
-    kernels are decayed; norms, biases, tokens, position embeddings and layer scales are not.
+    kernels are decayed; norms, biases, tokens, embeddings and layer scales are not.
     (timm's ``param_groups_layer_decay`` knows neither a second rate nor FSDP.)
 
     Args:
@@ -65,6 +65,8 @@ def make_optimizer(
     layers = {} if layer_decay is None else encoder.layer_ids()
     top = max(layers.values(), default=0) + 1
     no_weight_decay = {f"encoder.{name}" for name in encoder.no_weight_decay()}
+    tables = (n for n, m in model.named_modules() if isinstance(m, nn.Embedding))
+    no_weight_decay |= {f"{name}.weight" for name in tables}
     linear = {n for n, m in model.named_modules() if isinstance(m, (nn.Linear, _ConvNd))}
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():

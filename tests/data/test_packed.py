@@ -24,6 +24,8 @@ from dpt.data import (
 )
 from dpt.data.shards.pack import pack_split
 from dpt.data.shards.samples import decode_sample, encode_sample
+from dpt.data_check.checks import damaged_files
+from dpt.data_check.scan import Scan, record_of
 from dpt.types import DatasetInfo
 
 RNG = np.random.default_rng(0)
@@ -386,6 +388,27 @@ def test_shards_that_differ_from_the_index(tmp_path, shards):
         packed(folder)[0]
     with pytest.raises(DataError, match=r"index .*test\.json does not exist; .*dpt data pack"):
         PackedDataset(root=str(folder), split="test")
+
+
+def test_a_changed_byte_is_found_by_the_data_check(tmp_path, shards):
+    folder = changed(tmp_path / "x", shards, lambda v: None)
+    sets = {"own": lambda split: packed(folder)}
+    for dataset in (packed(folder), MixDataset(sets=sets, split="val")):
+        assert not [*damaged_files(Scan("val", dataset, records_of(dataset)))]
+    shard = folder / "val-000001.tar"
+    content = bytearray(shard.read_bytes())
+    place = content.find(b"\xff\xda") + 20  # of the first photo's compressed pixels
+    content[place] ^= 1
+    shard.write_bytes(content)
+    for dataset in (packed(folder), MixDataset(sets=sets, split="val")):
+        (found,) = damaged_files(Scan("val", dataset, records_of(dataset)))
+        assert found.severity == "error"
+        assert "val-000001.tar: its sha256 is" in found.examples[0]
+        assert not [*damaged_files(Scan("val", dataset, records_of(dataset)[:1]))]  # with a limit
+
+
+def records_of(dataset):
+    return [record_of(dataset, i, complete=False) for i in range(len(dataset))]
 
 
 def npz(array):

@@ -82,7 +82,8 @@ def test_frozen_parameters_are_left_out():
 
 UNDECAYED = (".bias", "decoder.queries", "decoder.codes", "cls_token", "reg_token", "dist_token",
              "pos_embed", ".gamma", "gamma_1", "gamma_2", "position_bias_table", "q_bias", "v_bias",
-             "logit_scale", "clip.positions", "clip.log_scale", "in_proj_bias")  # fmt: skip
+             "logit_scale", "clip.positions", "clip.log_scale", "in_proj_bias",
+             "bytes.weight")  # fmt: skip
 
 
 @pytest.mark.parametrize("encoder", [*ENCODERS, *TIMM])

@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -119,6 +120,17 @@ class PackedDataset(Dataset):
     def available_indices(self) -> range:
         """Indices that can be read without fetching much: the first shard of a remote address."""
         return range(self.shards[0].samples if self.is_remote else len(self))
+
+    def damaged_files(self) -> Sequence[str]:
+        """Those of a local folder; a remote shard is verified when it is fetched."""
+        found = []
+        for shard in () if self.is_remote else self.shards:
+            try:
+                checksum = f"sha256:{shard.sha256}"
+                verify(self.folder / shard.name, checksum=checksum, remedy="copy it again")
+            except DataError as error:
+                found.append(str(error))
+        return found
 
     def epoch_order(self, random: np.random.Generator) -> np.ndarray:
         """A random order that reads from ``window`` shards at a time."""
