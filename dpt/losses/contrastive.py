@@ -86,7 +86,7 @@ def dino_loss(
         own, everything = gather_rows(scores)
         if len(everything) == teacher.shape[1]:
             raise ValueError(ALONE)
-        targets = sinkhorn_knopp(everything)[own].unflatten(0, teacher.shape[:2])
+        targets = sinkhorn_knopp(everything)[own].unflatten(0, teacher.shape[:2]).to(logs)
         entropies = -torch.einsum("bnk,bvk->nv", targets, logs) / len(student)
     same = torch.eye(*entropies.shape, dtype=torch.bool, device=entropies.device)
     return entropies[~same].mean()

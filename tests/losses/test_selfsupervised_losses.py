@@ -92,6 +92,18 @@ def test_dino_loss_equals_its_algorithm(views):
     assert float(found) == pytest.approx(sum(terms) / len(terms), rel=1e-12)
 
 
+def test_a_student_in_double_precision_has_a_teacher_in_single():
+    """The average of the weights stays float32 with ``trainer.precision=64-true``."""
+    torch.manual_seed(0)
+    student, teacher = torch.randn(3, 4, 7, dtype=torch.float64), torch.randn(3, 2, 7)
+    found, expected = (
+        dino_loss(student, values, temperature=0.1, teacher_temperature=0.5)
+        for values in (teacher, teacher.double())
+    )
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+
+
 def test_what_all_views_share_is_no_target():
     torch.manual_seed(0)
     scores, shared = torch.randn(64, 8), 10 * torch.randn(8)
