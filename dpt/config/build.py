@@ -117,9 +117,9 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
     others = validate(bool | str | None, node.pop("unlabelled", None), f"{where}.unlabelled")
     if others and "sets" in node:
         raise ValueError(f"{where}.unlabelled: a mix has none; set it for a set of {where}.sets")
-    if isinstance(others, str) and not Path(others).expanduser().is_dir():
-        raise missing_path(Path(others), what="folder", remedy="check data.unlabelled")
     if split == "train" and others:
+        if isinstance(others, str) and not Path(others).expanduser().is_dir():
+            raise missing_path(Path(others), what="folder", remedy="check data.unlabelled")
         photos = {"_target_": "dpt.data.PhotoDataset", "root": others}
         part = {**node, "unlabelled": True} if others is True else {**photos, "split": split}
         if node.get("missing") == "keep":  # photos without labels are in the other part

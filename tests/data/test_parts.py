@@ -151,6 +151,15 @@ def test_a_mix_with_unlabelled_images(drives, others, tmp_path):
     assert len(make_dataset(data, "val")) == 2
 
 
+def test_val_does_not_need_the_photos_without_labels(drives, tmp_path):
+    """A run can be evaluated where only the images of val are."""
+    data = {"_target_": "dpt.data.FolderDataset", "root": str(drives), "labels": "masks",
+            "num_classes": 2, "unlabelled": str(tmp_path / "photos")}  # fmt: skip
+    assert len(make_dataset(data, "val")) == 2
+    with pytest.raises(DataError, match=r"does not exist.*check data\.unlabelled"):
+        make_dataset(data, "train")
+
+
 def test_few_labels_in_one_folder(drives, tmp_path):
     """Every split gets its share of them, and half of the drawn images have labels."""
     for i in range(40):
