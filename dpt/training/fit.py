@@ -156,12 +156,14 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], cfg: Mapping
         if objective.target and objective.target not in val.info.targets:
             lacks = build.LABEL_NAMES[objective.target]
             log.warning("%s is trained but not scored: the val split has no %s", name, lacks)
-    for dataset in (d for d in (train, val) if d.reads_files):
+    has_average = cfg["task"].get("teacher") == "ema"
+    for dataset in (train, val):
         try:
             remarks = dataset.validate(limit=CHECKED_FILES)
-            remarks = [*remarks, *quick_findings(dataset, CHECKED_FILES)]
-            if dataset is train:
-                remarks += missing_labels(train, objectives, cfg["task"].get("teacher") == "ema")
+            if dataset.reads_files:
+                remarks = [*remarks, *quick_findings(dataset, CHECKED_FILES)]
+            if dataset is train and (dataset.reads_files or has_average):
+                remarks += missing_labels(train, objectives, has_average)
         except DataError as error:
             if cfg["data"].get("on_error") != "skip":
                 raise

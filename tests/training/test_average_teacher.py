@@ -175,6 +175,14 @@ def test_a_teacher_that_could_do_nothing_is_refused(train, tmp_path, capsys, arg
     assert f"error: {says}" in capsys.readouterr().err
 
 
+def test_an_average_without_images_to_label_is_told(train, tmp_path):
+    run = train(tmp_path, "task=segmentation", "task.teacher=ema", "augment.strong=1")
+    assert (
+        "task.teacher=ema: all of the 8 training images that were read have labels; the teacher "
+        "labels only images without them"
+    ) in (run / "log.txt").read_text()
+
+
 def content(folder):
     return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
 
