@@ -71,7 +71,8 @@ def examine(
     """
     settings = build.loader_settings(data)
     # unpaired files are findings, and must not stop the others from being read
-    lenient = {"missing": "skip", "cache": False}
+    missing = data.get("missing", "raise")
+    lenient = {"missing": "skip" if missing == "raise" else missing, "cache": False}
     lenient_data = {**data, **{key: value for key, value in lenient.items() if key in data}}
     proposed, findings = propose(lenient_data, splits)
     scans: list[Scan] = []
@@ -81,11 +82,10 @@ def examine(
         except DataError as error:
             findings.append(Finding("error", "no_split", split, str(error)))
             continue
-        size, missing = settings.image_size, data.get("missing", "raise")
         records = read_records(
             dataset, title=f"reading {split}", num_workers=settings.num_workers, limit=limit
         )
-        done = Scan(split, dataset, records, size, missing, tuple(scans))
+        done = Scan(split, dataset, records, settings.image_size, missing, tuple(scans))
         found = [finding for function in CHECKS for finding in function(done)]
         if not has_errors(found):
             try:  # stops at the first fault, so it is of use only where no check has found one

@@ -201,6 +201,17 @@ def test_few_labels_in_folds(tmp_path, fold):
     assert all("labels" in train.sets[0][i] for i in range(len(train.sets[0])))
 
 
+def test_the_data_check_reads_what_training_reads(tmp_path):
+    save_pictures(tmp_path, "images", names=range(20))
+    save_pictures(tmp_path, "masks", names=range(0, 20, 2))
+    data = {"_target_": "dpt.data.FolderDataset", "root": str(tmp_path), "labels": "masks",
+            "num_classes": 2, "missing": "keep", "unlabelled": True, "image_size": [16, 16],
+            "batch_size": 2, "num_workers": 0}  # fmt: skip
+    found, scans = examine(data, splits=("train", "val"))
+    assert "no_split" not in {finding.code for finding in found}
+    assert [len(scan.records) for scan in scans] == [18, 2]
+
+
 def test_every_kind_of_labels_has_its_share(tmp_path):
     save_pictures(tmp_path, "images", names=range(12))
     save_pictures(tmp_path, "masks", names=range(0, 12, 2))
