@@ -100,7 +100,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
 
     @property
     def groups(self) -> Sequence[str]:
-        """The group of each sample (``data.group_by``); empty if there are none."""
+        """The group of each sample (``data.group_by``), with the folder of its data set, so that
+        groups of a mix stay apart; empty if there are none."""
         return ()
 
     def object_faults(self, index: int) -> Sequence[str]:

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class MixDataset(Dataset):
                 raise DataError(f"data.sets.{name}: {error}") from None
             if len(by_name[name]) == 0:
                 raise DataError(f"data.sets.{name}: the data set is empty")
-        self.sets, self._names = list(by_name.values()), list(by_name)
+        self.sets = list(by_name.values())
         self._sizes = self._counts = [len(dataset) for dataset in self.sets]
         if self.is_training:
             shares = {name: float(weights.get(name, 1.0)) for name in sets}
@@ -73,6 +73,8 @@ class MixDataset(Dataset):
         self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})
         with_ids = {n: d for n, d in by_name.items() if "class_id" in d.info.targets}
         self.class_id_names = _agreed({n: d.class_id_names for n, d in with_ids.items()})
+        photos, maps = zip(*(dataset.unpaired for dataset in self.sets), strict=True)
+        self.unpaired = [*dict.fromkeys(chain(*photos))], [*dict.fromkeys(chain(*maps))]
         self.is_sharded = any(dataset.is_sharded for dataset in self.sets)
         self.reads_files = any(dataset.reads_files for dataset in self.sets)
         self._orders: dict[tuple[int, int, int], np.ndarray] = {}
@@ -127,8 +129,7 @@ class MixDataset(Dataset):
 
     @property
     def groups(self) -> Sequence[str]:
-        own = zip(self._names, self.sets, strict=True)
-        return [f"{name}: {group}" for name, dataset in own for group in dataset.groups]
+        return [group for dataset in self.sets for group in dataset.groups]
 
     def files(self, index: int) -> Files | None:
         number, _, own_index = self.locate(0, index)

@@ -86,6 +86,8 @@ def test_the_data_check_warns_of_shared_groups(drives):
     found, _ = examine(data, splits=("train", "val"))
     (finding,) = [f for f in found if f.code == "groups_across_splits"]
     assert "1 group of photos also in train" in finding.message
+    mixed, _ = examine({**data, "labelled": 4, "unlabelled": True}, splits=("train", "val"))
+    assert finding in mixed
     found, _ = examine({**data, "folds": 3}, splits=("train", "val"))
     assert "groups_across_splits" not in {f.code for f in found}
 
@@ -202,14 +204,17 @@ def test_few_labels_in_folds(tmp_path, fold):
 
 
 def test_the_data_check_reads_what_training_reads(tmp_path):
+    """And it tells of a mask without a photo in every split, a mix or not."""
     save_pictures(tmp_path, "images", names=range(20))
-    save_pictures(tmp_path, "masks", names=range(0, 20, 2))
+    save_pictures(tmp_path, "masks", names=range(0, 22, 2))
     data = {"_target_": "dpt.data.FolderDataset", "root": str(tmp_path), "labels": "masks",
             "num_classes": 2, "missing": "keep", "unlabelled": True, "image_size": [16, 16],
             "batch_size": 2, "num_workers": 0}  # fmt: skip
     found, scans = examine(data, splits=("train", "val"))
     assert "no_split" not in {finding.code for finding in found}
     assert [len(scan.records) for scan in scans] == [18, 2]
+    stray = [f for f in found if f.code == "label_without_photo"]
+    assert [(f.split, len(f.examples)) for f in stray] == [("train", 1), ("val", 1)]
 
 
 def test_every_kind_of_labels_has_its_share(tmp_path):

@@ -185,7 +185,8 @@ class FileDataset(Dataset):
         if self.group_by is None:
             return ()
         try:
-            return [self.group(self._files[i].image) for i in range(len(self))]
+            images = (self._files[i].image for i in range(len(self)))
+            return [f"{self.folder}: {self.group(image)}" for image in images]
         except DataError:  # names that do not match are refused where groups divide the images
             return ()
 
