@@ -138,9 +138,11 @@ class Freeze(Callback):
         count = sum(p.numel() for module in self.modules for p in module.parameters())
         log.info("frozen: %s (%.1f M parameters)", ", ".join(self.parts), count / 1e6)
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         for module in self.modules:
             module.eval()
+        for head in pl_module.model.heads.values():
+            head.training = True  # of the head alone: it gives the outputs that the loss needs
 
 
 class StopOnSignal(StepCallback):

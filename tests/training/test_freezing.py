@@ -73,6 +73,18 @@ def test_several_processes(tmp_path):
     assert "encoder" not in used
 
 
+@pytest.mark.parametrize(
+    "task",
+    ["contrastive", *(pytest.param(t, marks=pytest.mark.slow) for t in ("dino", "panoptic"))],
+)
+def test_a_frozen_head_gives_the_outputs_of_its_loss(train, tmp_path, task):
+    arguments = (f"task={task}", f"callbacks.freeze.parts=[heads.{task}]")
+    start, run = (train(tmp_path / str(n), *arguments, f"trainer.max_steps={n}") for n in (1, 3))
+    names = changed(run, tensors(start))
+    assert names
+    assert not [n for n in names if n.startswith("heads.")]
+
+
 def test_a_part_that_the_model_has_not(train, tmp_path, capsys):
     with pytest.raises(SystemExit):
         train(tmp_path / "run", "task=depth", "callbacks.freeze.parts=[encodr]")
