@@ -203,6 +203,13 @@ def test_few_labels_in_folds(tmp_path, fold):
     assert all("labels" in train.sets[0][i] for i in range(len(train.sets[0])))
 
 
+def test_no_image_with_labels(drives):
+    data = {"_target_": "dpt.data.FolderDataset", "root": str(drives), "missing": "keep",
+            "unlabelled": True}  # fmt: skip
+    with pytest.raises(DataError, match=r"^none of the 12 training images has labels: add some"):
+        make_dataset(data, "train")
+
+
 def test_the_data_check_reads_what_training_reads(tmp_path):
     """And it tells of a mask without a photo in every split, a mix or not."""
     save_pictures(tmp_path, "images", names=range(20))

@@ -151,6 +151,9 @@ class FileDataset(Dataset):
         count = self.labelled if isinstance(self.labelled, int) else len(known)
         if count > len(known):
             raise DataError(f"data.labelled={count}: only {len(known)} training images have labels")
+        if not (known or self.unlabelled):  # labelled is "all", maybe by data.missing=keep
+            fault = f"none of the {len(files)} training images has labels"
+            raise DataError(f"{fault}: add some, or leave data.labelled and data.unlabelled out")
         chosen = {known[k * len(known) // count] for k in range(count)}
         if not self.unlabelled:
             return [files[i] for i in sorted(chosen)]
