@@ -224,15 +224,14 @@ class ClassObjective(Objective):
                 f"the checkpoint's {output.name} head has {output.num_classes} classes, but the "
                 f"data has {len(names)}: evaluate on the data it was trained for"
             )
-        pairs = zip(output.class_names, names, strict=False)
-        if other := [f"{a} ({b})" for a, b in pairs if a != b]:
-            log.warning("classes of the checkpoint (and of the data): %s", few(other))
+        warn_of_other_names(output, names, "the checkpoint")
         return super().from_output(output, data, protocol)
 
     def teacher_mismatch(self, output: OutputSpec) -> str | None:
-        if output.num_classes == self.num_classes:
-            return None
-        return f"it has {output.num_classes} classes, not {self.num_classes}"
+        if output.num_classes != self.num_classes:
+            return f"it has {output.num_classes} classes, not {self.num_classes}"
+        warn_of_other_names(output, self.head_options.get("class_names", ()), "task.teacher")
+        return None
 
 
 class PixelClassObjective(ClassObjective):
@@ -255,6 +254,13 @@ class PixelClassObjective(ClassObjective):
         pixels = outputs.get(f"{self.head}_auxiliary")
         terms = loss(masks, classes, truth, pixels=pixels, labels=labels)
         return {f"loss_{name}": self.weight * value for name, value in terms.items()}
+
+
+def warn_of_other_names(output: OutputSpec, names: Sequence[str], source: str) -> None:
+    """Logs the classes of ``output``, a head of ``source``, that have other names in the data."""
+    pairs = zip(output.class_names, names, strict=False)
+    if other := [f"{a} ({b})" for a, b in pairs if a != b]:
+        log.warning("classes of %s (and of the data): %s", source, few(other))
 
 
 def mean_predictions(targets: Iterable[Tensor], *, dense: bool) -> dict[str, Tensor]:

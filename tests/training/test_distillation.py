@@ -111,6 +111,18 @@ def test_classes_must_agree():
         FrozenTeacher(model=model_of(objectives_of("segmentation")), objectives=objectives)
 
 
+def test_classes_of_other_names_are_told(caplog):
+    taught, own = (
+        {"segmentation": SegmentationObjective(num_classes=3, class_names=names)}
+        for names in (("sky", "road", "car"), ("road", "sky", "car"))
+    )
+    FrozenTeacher(model=model_of(taught), objectives=own)
+    assert "classes of task.teacher (and of the data): sky (road), road (sky)" in caplog.text
+    caplog.clear()
+    FrozenTeacher(model=model_of(taught), objectives=taught)
+    assert not caplog.text
+
+
 def test_a_head_without_distillation_of_its_own_takes_the_absolute_difference():
     objective = RegressionObjective(weight=2.0)
     student, teacher = ({"regression": torch.tensor(v)} for v in ([1.0, 2.0], [2.0, 5.0]))
