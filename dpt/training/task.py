@@ -255,7 +255,7 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
         check_average(cfg, objectives)
     learns_labels = any(objective.target for objective in objectives.values())
     parts = (cfg["data"], *(cfg["data"].get("sets") or {}).values())
-    has_unlabelled = any(part.get("unlabelled") for part in parts)
+    has_unlabelled = any({**part, **(part.get("train") or {})}.get("unlabelled") for part in parts)
     if has_unlabelled and learns_labels and cfg["task"].get("teacher") is None:
         raise ValueError(
             "data.unlabelled: images without labels have no effect without a teacher: set "
@@ -288,7 +288,8 @@ def check_average(cfg: Mapping[str, Any], objectives: Mapping[str, Objective]) -
     if not cfg["augment"].get("strong"):
         raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
     # data sets without this key, such as packed ones and mixes, may hold images without labels
-    if not cfg["data"].get("unlabelled", True) and cfg["data"].get("missing") != "keep":
+    data = {**cfg["data"], **(cfg["data"].get("train") or {})}
+    if not data.get("unlabelled", True) and data.get("missing") != "keep":
         raise ValueError(
             "task.teacher=ema needs images without labels: set data.unlabelled=FOLDER, or "
             "data.labelled=NUMBER and data.unlabelled=true"

@@ -183,6 +183,15 @@ def test_an_average_without_images_to_label_is_told(train, tmp_path):
     ) in (run / "log.txt").read_text()
 
 
+def test_images_without_labels_may_be_a_setting_of_the_train_split(train, photos, tmp_path, capsys):
+    arguments = ("task=segmentation", *photos, "data.labelled=null", "data.unlabelled=null",
+                 "+data.train.labelled=2", "+data.train.unlabelled=true")  # fmt: skip
+    train(tmp_path / "run", *arguments)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "alone", *arguments, "task.teacher=null")
+    assert "data.unlabelled: images without labels have no effect" in capsys.readouterr().err
+
+
 def content(folder):
     return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
 
