@@ -153,8 +153,8 @@ def _normalize(values: Tensor, valid: Tensor) -> Tensor:
 
 def _sqrt(values: Tensor) -> Tensor:
     """Square root whose gradient at 0 is 0 instead of infinity."""
-    positive = values > torch.finfo(values.dtype).tiny
-    return torch.where(positive, torch.where(positive, values, 1.0).sqrt(), 0.0)
+    zero = values <= torch.finfo(values.dtype).tiny  # not NaN, which stays NaN
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, values).sqrt())
 
 
 def _check_shapes(prediction: Tensor, target: Tensor, valid: Tensor) -> None:

@@ -179,6 +179,11 @@ def test_values_of_invalid_pixels_have_no_effect(loss):
     torch.testing.assert_close(loss(prediction, clean, valid), value, rtol=0, atol=0)
 
 
+def test_nan_in_a_valid_pixel_is_not_hidden(loss):
+    prediction, target, valid = example()
+    assert loss(torch.where(valid, torch.nan, prediction), target, valid).isnan()
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_no_or_one_valid_pixel(loss, count):
     prediction, target, valid = example(batch=1)
