@@ -54,7 +54,7 @@ class DepthMetrics(SumMetric):
         protocol: how depth is scored.
         prediction_kind: ``metric``: depth in metres. ``relative``: inverse depth up to an unknown
             scale and shift.
-        **settings: of a :class:`Protocol`, in place of ``protocol``.
+        **settings: of a :class:`Protocol`, in place of those of ``protocol``.
     """
 
     lower_is_better = frozenset(
@@ -74,7 +74,7 @@ class DepthMetrics(SumMetric):
         **settings: Any,
     ) -> None:
         super().__init__()
-        protocol = protocol or validate(Protocol, settings, "protocol")
+        protocol = validate(Protocol, {**vars(protocol or Protocol()), **settings}, "protocol")
         if prediction_kind == "relative" and protocol.alignment == "none":
             raise ValueError(
                 "relative predictions have no unit: set alignment to 'median' or 'scale_shift'"

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from dpt.functional import OutputResize
 
@@ -44,6 +44,8 @@ class Protocol:
             official DPT code.
         flip, scales, window, stride: test-time augmentation, see :func:`dpt.nn.tta.augmented`.
     """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     name: str = ""
     min_depth: float = 1e-3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpt.metrics import DEPTH_ERRORS, DepthMetrics, depth_errors
+from dpt.metrics import DEPTH_ERRORS, DepthMetrics, Protocol, depth_errors
 
 
 def example(batch=6, height=8, width=9, seed=0):
@@ -197,6 +197,11 @@ def test_sums_keep_their_precision_when_the_model_changes_its_own():
     assert module.metric.images.item() == 0
 
 
+def test_settings_replace_those_of_the_protocol():
+    metric = DepthMetrics(Protocol(min_depth=0.5, max_depth=80.0), max_depth=10.0)
+    assert (metric.protocol.min_depth, metric.protocol.max_depth) == (0.5, 10.0)
+
+
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="min_depth < max_depth"):
         DepthMetrics(max_depth=0.0)
@@ -204,5 +209,7 @@ def test_mistakes_are_named():
         DepthMetrics(max_depth=10.0, prediction_kind="relative", alignment="none")
     with pytest.raises(ValueError, match="'scale_shift'"):
         DepthMetrics(max_depth=10.0, alignment="lstsq")
+    with pytest.raises(ValueError, match=r"no protocol\.max_dept\. Did you mean max_depth"):
+        DepthMetrics(max_dept=10.0)
     with pytest.raises(ValueError, match="must have one shape"):
         DepthMetrics(max_depth=10.0).update(torch.ones(1, 2, 3), torch.ones(2, 3), torch.ones(2, 3))
