@@ -75,6 +75,7 @@ class DepthMetrics(SumMetric):
     ) -> None:
         super().__init__()
         protocol = validate(Protocol, {**vars(protocol or Protocol()), **settings}, "protocol")
+        validate(PredictionKind, prediction_kind, "prediction_kind")
         if prediction_kind == "relative" and protocol.alignment == "none":
             raise ValueError(
                 "relative predictions have no unit: set alignment to 'median' or 'scale_shift'"

@@ -209,6 +209,8 @@ def test_mistakes_are_named():
         DepthMetrics(max_depth=10.0, prediction_kind="relative", alignment="none")
     with pytest.raises(ValueError, match="'scale_shift'"):
         DepthMetrics(max_depth=10.0, alignment="lstsq")
+    with pytest.raises(ValueError, match="prediction_kind='relativ': must be 'metric' or"):
+        DepthMetrics(max_depth=10.0, prediction_kind="relativ")
     with pytest.raises(ValueError, match=r"no protocol\.max_dept\. Did you mean max_depth"):
         DepthMetrics(max_dept=10.0)
     with pytest.raises(ValueError, match="must have one shape"):
