@@ -88,7 +88,7 @@ class DPT(parts.DPT):
         """Writes ``config.json`` and ``model.safetensors`` into ``folder``.
 
         Raises:
-            ValueError: this is an optimised copy.
+            ValueError: this is an optimised copy, or it no longer fits its configuration.
         """
         if self.predicts_only:
             raise ValueError("an optimised copy only predicts: save the model it was made of")

@@ -96,8 +96,10 @@ def test_every_option_is_saved_with_the_weights(tmp_path, overrides):
 
 def test_a_loaded_timm_encoder_fetches_nothing(tmp_path):
     model = dpt.create_model("dpt_tiny", heads=HEADS, encoder={"kind": "timm", "name": "resnet18"})
-    model.config.encoder.pretrained = True
     model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["encoder"]["pretrained"] = True
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"resnet18 refused .*pretrained"):
         dpt.DPT.from_pretrained(tmp_path)
 
@@ -108,6 +110,18 @@ def test_save_leaves_the_model_as_it_was(saved):
     model.to(memory_format=torch.channels_last).save_pretrained(folder)
     assert_equal(model.state_dict(), before)
     assert_equal(load_file(folder / "model.safetensors"), before)
+
+
+def test_a_model_that_could_not_be_loaded_again_is_not_saved(saved):
+    model, folder = saved
+    before = snapshot(model)
+    del model.heads["segmentation"]
+    with pytest.raises(ValueError, match=r"model\.config: missing heads\.segmentation"):
+        model.save_pretrained(folder)
+    assert_equal(dpt.DPT.from_pretrained(folder).state_dict(), before)
+    del model.config.heads["segmentation"]
+    model.save_pretrained(folder)
+    assert list(dpt.DPT.from_pretrained(folder).heads) == ["depth", "classification", "regression"]
 
 
 def test_a_runs_checkpoint_is_read(saved, tmp_path):

@@ -45,6 +45,8 @@ class Native(Format):
         return Checkpoint(source.content[CONFIG_KEY], tensors)
 
     def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
+        if faults := list_faults(resolve(config)[1], tensors):
+            raise ValueError(f"could not be loaded again: does not fit model.config: {faults}")
         Source(Path(path), config, {}, dict(tensors)).save()
         return []
 
