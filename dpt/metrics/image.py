@@ -179,11 +179,13 @@ class EmbeddingMetrics(SumMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars in 0..1; NaN if fewer than two images have a class."""
+        scores = dict.fromkeys(("knn_accuracy", "linear_accuracy"), torch.tensor(torch.nan))
+        if not len(self.indices):
+            return scores
         states = (self.embeddings, self.class_ids, self.indices)
         embeddings, class_ids, indices = (dim_zero_cat(state) for state in states)
         kept = indices % self.every == 0  # of all processes
         embeddings, class_ids, indices = embeddings[kept], class_ids[kept], indices[kept]
-        scores = dict.fromkeys(("knn_accuracy", "linear_accuracy"), torch.tensor(torch.nan))
         if len(indices) < 2:
             return scores
         places = torch.linspace(0, len(indices) - 1, min(len(indices), _MAX_SCORED)).round()

@@ -143,6 +143,8 @@ def test_images_without_a_class_do_not_count():
     assert embedding_scores(x, torch.where(known, y, -1), index) == expected
     nothing = embedding_scores(x, torch.full_like(y, -1), index)
     assert all(math.isnan(value) for value in nothing.values())
+    with pytest.warns(UserWarning, match="before the ``update``"):
+        assert all(math.isnan(value) for value in EmbeddingMetrics().compute().values())
 
 
 def test_equal_and_infinite_embeddings_have_scores():
