@@ -151,6 +151,12 @@ class ModelConfig:
             self.multiple_from_encoder = False
         width = self.decoder.fusion_channels
         heads = {name: head.build(encoder, width) for name, head in self.heads.items()}
+        for name, head in heads.items():
+            if head.output.name != name:
+                raise ValueError(
+                    f"model.heads.{name}: its OutputSpec has the name {head.output.name!r}, where "
+                    f"register_head has {name!r}: use the same one"
+                )
         if not any(head.uses_decoder for head in heads.values()):
             return encoder, None, heads
         return encoder, Decoder(self.decoder, encoder), heads

@@ -27,6 +27,12 @@ def test_its_map_has_the_images_size(model, options):
     assert found.labels is None
 
 
+def test_another_name_than_that_of_its_output_is_refused(monkeypatch):
+    monkeypatch.setitem(HEADS, "surface", NormalsConfig)
+    with pytest.raises(ValueError, match=r"heads\.surface: its OutputSpec has the name 'normals'"):
+        tiny({"surface": {}})
+
+
 def test_mirroring_changes_the_sign_that_it_declares(model):
     photo = photo_of(48, 64)
     predictor = dpt.Predictor(model, flip=True)
