@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpt.data.formats.io import IMAGE_SUFFIXES, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
-from dpt.files import DataError, missing_path, parse_json, read_bytes
+from dpt.files import DataError, missing_path, parse_json, read_bytes, reason
 
 log = logging.getLogger("dpt")
 
@@ -139,7 +139,10 @@ def as_rgb(image: Image) -> np.ndarray:
             raise ValueError(
                 f"a PIL image of mode {image.mode} is not a photo: give one of 8 bits per channel"
             )
-        array = np.asarray(PIL.ImageOps.exif_transpose(image).convert("RGB"))
+        try:
+            array = np.asarray(PIL.ImageOps.exif_transpose(image).convert("RGB"))
+        except OSError as error:  # of the file, which is read only now
+            raise ValueError(f"a PIL image cannot be read ({reason(error)})") from error
     elif isinstance(image, Tensor):
         is_float = image.is_floating_point()
         if image.ndim != 3 or image.shape[0] != 3 or not (is_float or image.dtype == torch.uint8):

@@ -215,6 +215,13 @@ def test_what_is_no_picture(joint, picture, says):
     assert "\n" not in str(error.value)
 
 
+def test_a_truncated_file_that_pil_opened(joint, tmp_path):
+    whole = save_photo(tmp_path / "photo.png").read_bytes()
+    (tmp_path / "half.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"PIL image cannot be read.*truncated"):
+        dpt.Predictor(joint)(Image.open(tmp_path / "half.png"))
+
+
 @pytest.mark.parametrize(
     ("option", "says"),
     [
