@@ -14,7 +14,7 @@ import torch.utils.data
 
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.files import DataError
+from dpt.files import DataError, few
 from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
 
 
@@ -122,6 +122,25 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         places = np.linspace(0, len(indices) - 1, min(limit, len(indices)))
         return [indices[place] for place in places.astype(int)]
 
+    def check(self, sample: Sample) -> None:
+        """Raises DataError if a sample is not as ``info`` and :class:`dpt.types.Sample` say."""
+        name, count = sample.get("name", "a sample"), self.info.num_classes
+        if "image" not in sample or ("depth" in sample) != ("valid" in sample):
+            raise DataError(
+                f"{name}: the sample has {', '.join(sample)}: it must have an image, and depth and "
+                "valid or neither"
+            )
+        check_sample(sample)
+        if count and "labels" in self.info.targets and "labels" in sample:
+            labels = sample["labels"]
+            outside = labels[(labels >= count) & (labels != IGNORE_INDEX)]
+            if outside.size:
+                found = few([str(value) for value in np.unique(outside)], 8)
+                raise DataError(
+                    f"{name}: class ids {found} are outside 0..{count - 1}: use {IGNORE_INDEX} for "
+                    "unlabelled pixels, and name every class in info.class_names"
+                )
+
     def validate(self, *, limit: int = 16) -> list[str]:
         """Reads and checks ``limit`` samples (:meth:`some_indices`) before training starts.
 
@@ -137,7 +156,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         found: dict[str, list[str]] = {"depth": [], "labels": []}  # a remark, or "" for each map
         for index in self.some_indices(limit) if self.reads_files else ():
             sample = self[index]
-            check_sample(sample)
+            self.check(sample)
             if "valid" in sample:
                 usable = bool(sample["valid"].any())
                 found["depth"].append("" if usable else self.explain_invalid_depth(index))
@@ -200,7 +219,7 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         for offset in range(min(MAX_REPLACEMENTS, len(self.dataset))):
             try:
                 sample = self.dataset.draw(epoch, (index + offset) % len(self.dataset))
-                check_sample(sample)
+                self.dataset.check(sample)
                 out = transform(sample)
             except DataError as error:
                 if self.on_error == "raise":

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from dpt.data.base import Dataset, Files, check_sample
+from dpt.data.base import Dataset, Files
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
@@ -209,7 +209,7 @@ def read(dataset: Dataset, index: int) -> Reading:
     files, rule = dataset.files(index), dataset.depth_rule
     try:
         sample = dataset[index]
-        check_sample(sample)
+        dataset.check(sample)
     except Exception as error:
         if files is None:
             return Reading(Sample(index=index, name=f"sample {index}"), [_unreadable(error)])

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpt.data.base import check_sample
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below
@@ -241,7 +240,7 @@ class Pairs:
     def read(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
         """Predictions (1, H, W) by head, and labels as an evaluation batch."""
         sample = self.dataset[index]
-        check_sample(sample)
+        self.dataset.check(sample)
         sample["index"] = index
         arrays = {head: self._read(target, sample) for target, head in self.heads.items()}
         outputs = {head: torch.from_numpy(values)[None] for head, values in arrays.items()}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dpt.data import DataError, Dataset, EvalTransform, TrainTransform, make_loader
+from dpt.data_check.scan import record_of
 from dpt.types import DatasetInfo, Preprocessing
 
 
@@ -85,3 +86,24 @@ def test_it_stops_the_run_unless_asked_otherwise():
 def test_a_set_without_any_readable_photo_stops_the_run():
     with pytest.raises(DataError, match=r"4 samples in a row cannot be read: .*truncated"):
         next(iter(loader(Photos(0, 1, 2, 3), training=True)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"labels": np.full((32, 48), 2, np.uint8)}, r"0\.png: class ids 2 are outside 0\.\.1"),
+        ({"depth": np.ones((32, 48), np.float32)}, r"0\.png: .* depth and valid or neither"),
+        ({"image": None}, r"0\.png: the sample has name, labels: it must have an image"),
+    ],
+)
+def test_a_sample_that_is_not_what_its_data_set_says_is_refused(changed, says):
+    class Own(Photos):
+        def __getitem__(self, index):
+            sample = {**super().__getitem__(index), **changed}
+            return {key: value for key, value in sample.items() if value is not None}
+
+    with pytest.raises(DataError, match=says):
+        Own().validate()
+    with pytest.raises(DataError, match=r"\.png: .*(class ids|depth|image)"):
+        next(iter(loader(Own(), training=True, skip=False)))
+    assert "png" in record_of(Own(), 0).faults[0][1]

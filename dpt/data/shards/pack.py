@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dpt import atomic
-from dpt.data.base import Dataset, check_sample
+from dpt.data.base import Dataset
 from dpt.data.loading import read_in_order
 from dpt.data.shards.packed import INDEX, Shard, ShardIndex
 from dpt.data.shards.samples import encode_sample
@@ -96,7 +96,7 @@ def _encode(dataset: Dataset, skip_broken: bool, index: int) -> Encoded:
     key = f"{index:09}"
     try:
         sample = dataset[index]
-        check_sample(sample)
+        dataset.check(sample)
     except DataError as error:
         if not skip_broken:
             raise
