@@ -253,7 +253,7 @@ class PixelClassObjective(ClassObjective):
         masks, classes = outputs[f"{self.head}_masks"], outputs[f"{self.head}_classes"]
         pixels = outputs.get(f"{self.head}_auxiliary")
         terms = loss(masks, classes, truth, pixels=pixels, labels=labels)
-        return {f"loss_{name}": self.weight * value for name, value in terms.items()}
+        return {f"loss_{self.head}_{k}": self.weight * value for k, value in terms.items()}
 
 
 def warn_of_other_names(output: OutputSpec, names: Sequence[str], source: str) -> None:

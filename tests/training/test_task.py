@@ -14,6 +14,8 @@ from dpt.config.objects import make
 from dpt.objectives import (
     ClassificationObjective,
     DepthObjective,
+    InstanceObjective,
+    PanopticObjective,
     RegressionObjective,
     SegmentationObjective,
 )
@@ -35,6 +37,8 @@ TASKS = {
     "joint": lambda: [DepthObjective(max_depth=10.0), SegmentationObjective(num_classes=3)],
     "everything": lambda: [DepthObjective(max_depth=10.0), SegmentationObjective(num_classes=3),
                            ClassificationObjective(num_classes=4), RegressionObjective()],
+    "two of masks": lambda: [objective(num_classes=3, things=[True] * 3, num_queries=12)
+                             for objective in (PanopticObjective, InstanceObjective)],
 }  # fmt: skip
 VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_size": SIZE,
        "num_register_tokens": 1}  # fmt: skip
@@ -77,6 +81,7 @@ def batch_of(count, *, labelled=True, seed=0):
             "depth": torch.zeros(count, *SIZE),
             "valid": torch.zeros(count, *SIZE, dtype=torch.bool),
             "labels": torch.full((count, *SIZE), IGNORE_INDEX, dtype=torch.uint8),
+            "objects": torch.full((count, *SIZE), -1, dtype=torch.int32),
             "class_id": torch.full((count,), NO_CLASS),
             "value": torch.full((count,), float("nan")),
         }
@@ -86,6 +91,7 @@ def batch_of(count, *, labelled=True, seed=0):
         "depth": depth,
         "valid": depth > 2,
         "labels": torch.randint(3, (count, *SIZE), generator=random, dtype=torch.uint8),
+        "objects": torch.ones(count, *SIZE, dtype=torch.int32),
         "class_id": torch.randint(4, (count,), generator=random),
         "value": torch.rand(count, generator=random) * 5,
     }
