@@ -109,7 +109,15 @@ class Task(L.LightningModule):
             outputs = objective.add_outputs(self.model.heads, outputs, batch)
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
-            terms |= objective.losses(outputs, batch)
+            found = objective.losses(outputs, batch)
+            for name, term in found.items():
+                if name in terms or term.ndim > 0:
+                    fault = f"shape {tuple(term.shape)}" if term.ndim else "another loss's name"
+                    raise ValueError(
+                        f"{type(objective).__name__}: its {name} has {fault}: each loss is one "
+                        "number under its own name"
+                    )
+            terms |= found
         terms |= self.teacher.losses(outputs, batch["image"])
         loss = torch.stack(list(terms.values())).sum()
         loss = self.guard.checked(loss, outputs, batch.get("name", []))

@@ -198,6 +198,20 @@ def test_a_step_lowers_the_loss():
         assert step(task, batch)[0] < first, name
 
 
+@pytest.mark.parametrize(
+    ("name", "loss", "says"),
+    [
+        ("loss_depth", lambda _: torch.zeros(()), "its loss_depth has another loss's name"),
+        ("loss_more", lambda depth: depth.abs(), r"its loss_more has shape \(2, 32, 48\)"),
+    ],
+)
+def test_losses_that_would_be_dropped_or_summed_are_refused(name, loss, says):
+    task = task_of("joint")
+    task.objectives["segmentation"].losses = lambda outputs, batch: {name: loss(outputs["depth"])}
+    with pytest.raises(ValueError, match=says):
+        step(task, batch_of(2))
+
+
 def test_images_are_normalised_as_the_model_says():
     task = task_of("depth").eval()
     images = batch_of(2)["image"]
