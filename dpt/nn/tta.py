@@ -42,6 +42,8 @@ def augmented(
     mmsegmentation. Arguments are those of the functions below; ``specs`` is ``dpt.DPT.outputs``,
     ``stride=None`` two thirds of the window.
     """
+    if stride is not None and window is None:
+        raise ValueError(f"stride={list(stride)}: is that of windows: give window too, or neither")
     if flip or window is not None or tuple(scales) != (1.0,):
         refuse_masks(specs)
     if window is not None:
