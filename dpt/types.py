@@ -42,6 +42,7 @@ class Sample(TypedDict, total=False):
     index: int  # position in the data set
     name: str  # what to call it in messages, usually the file's path
     failed: list[str]  # why files could not be read, see data.on_error
+    is_blank: bool  # whether the image stands for one that could not be read; absent otherwise
 
 
 class Batch(TypedDict, total=False):
@@ -70,6 +71,7 @@ class Batch(TypedDict, total=False):
     hidden: Tensor  # bool (B, H, W), pixels that the task masks before the model sees them
     name: list[str]
     failed: list[str]  # why files could not be read; absent where all could
+    blank: list[int]  # positions of images that could not be read, which are not scored
 
 
 @dataclass(frozen=True)

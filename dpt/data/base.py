@@ -227,7 +227,7 @@ class Augmented(torch.utils.data.Dataset[Sample]):
                 failed.append(str(error))
                 if self.on_error == "blank":
                     blank = Sample(image=np.zeros((64, 64, 3), np.uint8))
-                    return {**transform(blank), "failed": failed}
+                    return {**transform(blank), "failed": failed, "is_blank": True}
             else:
                 return {**out, "failed": failed} if failed else out
         raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")

@@ -85,7 +85,7 @@ def _collate(samples: Sequence[Sample], targets: Any) -> dict[str, Any]:
         "name": [s.get("name", "") for s in values],
     }
     if failed := [message for s in values for message in s.get("failed", ())]:
-        batch["failed"] = failed
+        batch |= {"failed": failed, "blank": [i for i, s in enumerate(values) if "is_blank" in s]}
     images = [s["image"] for s in values]
     if len({i.shape for i in images}) == 1:
         batch["image"] = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)  # channels-last

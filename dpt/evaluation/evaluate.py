@@ -206,6 +206,8 @@ def _score_files(cfg: Mapping[str, Any], dataset: Any, protocol: Protocol) -> Sc
 def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[str, Any]) -> None:
     """Writes the files of an evaluation; then a ValueError if a prediction is not finite."""
     folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
+    if not scorer.rows:
+        raise ValueError("none of the images could be read, see the lines above")
     blocks = blocks_of([name for _, (name, _) in sorted(scorer.rows.items())], cfg["blocks"])
     scores, intervals = scorer.scores(), scorer.intervals(blocks)
     objectives = [*scorer.objectives.values(), *scorer.whole.values()]

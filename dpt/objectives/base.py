@@ -300,14 +300,16 @@ def nonfinite_summary(names: Sequence[str]) -> str:
 
 
 def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
-    """The images of an evaluation batch stacked by size, with their positions in the batch."""
-    images = batch["image"]
-    if isinstance(images, Tensor):
+    """The images of an evaluation batch stacked by size, with their positions in the batch;
+    without those that could not be read."""
+    images, blank = batch["image"], batch.get("blank", [])
+    if isinstance(images, Tensor) and not blank:
         yield images, list(range(len(images)))
         return
     groups: dict[torch.Size, list[int]] = {}
     for i, image in enumerate(images):
-        groups.setdefault(image.shape, []).append(i)
+        if i not in blank:
+            groups.setdefault(image.shape, []).append(i)
     for positions in groups.values():
         yield torch.stack([images[i] for i in positions]), positions
 
@@ -318,5 +320,5 @@ def take(batch: Batch, positions: list[int]) -> Batch:
     def pick(values: Any) -> Any:
         return values[positions] if isinstance(values, Tensor) else [values[i] for i in positions]
 
-    skipped = ("image", "failed")  # "failed" is one list for the batch
+    skipped = ("image", "failed", "blank")  # the last two are of the whole batch
     return cast(Batch, {k: pick(values) for k, values in batch.items() if k not in skipped})
