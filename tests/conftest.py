@@ -105,6 +105,42 @@ def joint_run(train, tmp_path_factory) -> Path:
     return train(tmp_path_factory.mktemp("joint") / "run", "task=joint")
 
 
+@pytest.fixture
+def dpt_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """dpt_command(*arguments): (exit code, stdout, stderr) of ``dpt ARGUMENTS``."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.delenv("DPT_DEBUG", raising=False)
+        try:
+            call(*arguments)
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys) -> Callable[..., str]:
+    """refused(function, *arguments): the one line with which a command ends, by exit code 1."""
+
+    def run(function, *arguments, **options) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            function(*arguments, **options)
+        assert stop.value.code == 1
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out
+        assert err.startswith("error: "), err
+        assert len(err.splitlines()) == 1, err
+        return err
+
+    return run
+
+
 def metrics_of(folder: Path) -> dict[str, float]:
     return json.loads((folder / "metrics.json").read_text())
 

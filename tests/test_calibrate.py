@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from PIL import Image
 
 import dpt
 from dpt.calibrate import Report, Residuals, calibrate, fit, read_maps, read_points
-from dpt.cli import main
 from dpt.config.compose import config_dir
 from dpt.types import Calibration
 
@@ -289,19 +289,9 @@ def test_sparse_maps_of_another_size_in_millimetres(scene):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(dpt_command):
     """run(*arguments): (exit code, stdout, stderr) of ``dpt calibrate ARGUMENTS``."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dpt", "calibrate", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return code, *capsys.readouterr()
-
-    return call
+    return partial(dpt_command, "calibrate")
 
 
 def test_the_command_reports_and_saves(scene, run):

@@ -1,6 +1,5 @@
 """A user's mistake: exit code 1 and one line that names the file or key and the remedy."""
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -9,91 +8,43 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
 import dpt
-from dpt.cli import HELP, main
+from dpt.cli import HELP
 from dpt.config.compose import config_dir
 
-TINY = (
-    "model=dpt_tiny",
-    "model.encoder.num_blocks=4",
-    "model.encoder.out_indices=[0,1,2,3]",
-    "model.encoder.embed_dim=48",
-    "model.decoder.reassemble_channels=[8,8,16,16]",
-    "model.decoder.fusion_channels=16",
-    "data.image_size=[32,48]",
-    "data.batch_size=4",
-    "data.num_workers=0",
-    "trainer.accelerator=cpu",
-    "trainer.max_steps=1",
-    "logger=none",
-)
+TINY = (*TINY_VIT, *TINY_DATA, *ON_CPU, "trainer.max_steps=1", "logger=none")
 SCENES = ("data.train.length=4", "data.val.length=2")
 SHORT = ("steps=1", "logger=none", "data.train.length=16", "data.val.length=1")
 
 
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch):
-    """Leaves the log, the environment and the number of threads as they were."""
+def _environment(monkeypatch):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.delenv("DPT_DEBUG", raising=False)
-    log, threads = logging.getLogger("dpt"), torch.get_num_threads()
-    before = log.level, log.propagate, log.handlers[:]
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    for handler in log.handlers:
-        handler.close()
-    log.setLevel(before[0])
-    log.propagate, log.handlers[:] = before[1:]
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """run(*arguments): (exit code, stdout, stderr) of ``dpt ARGUMENTS``."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dpt", *(str(a) for a in arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return code, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
-def mistake(run, tmp_path):
-    """mistake(*arguments): the message, once it is known to be one line without a stack trace."""
-
-    def call(*arguments):
-        code, out, err = run(*arguments, f"run_dir={tmp_path / 'run'}")
-        assert code == 1, (out, err)
-        assert "Traceback" not in out + err
-        lines = [line for line in err.splitlines() if line.strip()]
-        assert len(lines) == 1, err
-        assert lines[0].startswith("error: ")
-        return lines[0]
-
-    return call
+def mistake(refused, tmp_path):
+    """mistake(*arguments): the one line with which ``dpt ARGUMENTS`` ends."""
+    return lambda *arguments: refused(call, *arguments, f"run_dir={tmp_path / 'run'}")
 
 
 # -------------------------------------------------------------------------- help and commands
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
-def test_help_of_the_command_line(run, arguments):
-    assert run(*arguments) == (0, HELP, "")
+def test_help_of_the_command_line(dpt_command, arguments):
+    assert dpt_command(*arguments) == (0, HELP, "")
 
 
-def test_version(run):
-    assert run("--version") == (0, f"dpt {dpt.__version__}\n", "")
+def test_version(dpt_command):
+    assert dpt_command("--version") == (0, f"dpt {dpt.__version__}\n", "")
 
 
-def test_unknown_command(run):
-    code, _, err = run("trian")
+def test_unknown_command(dpt_command):
+    code, _, err = dpt_command("trian")
     assert code == 2
     assert "trian" in err
     assert "train" in err.replace("trian", "")
@@ -106,8 +57,8 @@ def test_unknown_command(run):
         ("evaluate", ["Usage", "checkpoint=FILE", "scenes"]),
     ],
 )
-def test_help_of_a_command(run, command, says):
-    code, out, err = run(command, "--help")
+def test_help_of_a_command(dpt_command, command, says):
+    code, out, err = dpt_command(command, "--help")
     assert (code, err) == (0, "")
     for text in says:
         assert text in out
@@ -115,8 +66,8 @@ def test_help_of_a_command(run, command, says):
         assert text not in out
 
 
-def test_the_configuration_can_be_printed_without_a_run(run, tmp_path):
-    code, out, err = run("train", "--cfg", "job", "task=depth", "optim.lr=0.125",
+def test_the_configuration_can_be_printed_without_a_run(dpt_command, tmp_path):
+    code, out, err = dpt_command("train", "--cfg", "job", "task=depth", "optim.lr=0.125",
                          f"run_dir={tmp_path / 'run'}")  # fmt: skip
     assert (code, err) == (0, "")
     assert "lr: 0.125" in out
@@ -124,17 +75,18 @@ def test_the_configuration_can_be_printed_without_a_run(run, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_tab_completion(run, monkeypatch):
+def test_tab_completion(dpt_command, monkeypatch):
     line = "python train.py model=dpt_b"
     monkeypatch.setenv("COMP_LINE", line)
     monkeypatch.setenv("COMP_POINT", str(len(line)))
-    assert run("train", "-sc", "query=bash")[1].split() == ["model=dpt_base"]
+    assert dpt_command("train", "-sc", "query=bash")[1].split() == ["model=dpt_base"]
 
 
-def test_a_users_own_configuration_files(run, tmp_path):
+def test_a_users_own_configuration_files(dpt_command, tmp_path):
     (tmp_path / "mine/optim").mkdir(parents=True)
     (tmp_path / "mine/optim/slow.yaml").write_text("_target_: dpt.training.optim.sgd\nlr: 0.25\n")
-    code, out, _ = run("train", "--config-dir", tmp_path / "mine", "optim=slow", "--cfg", "job")
+    own = ("--config-dir", tmp_path / "mine", "optim=slow")
+    code, out, _ = dpt_command("train", *own, "--cfg", "job")
     assert code == 0
     assert "lr: 0.25" in out
 
@@ -399,8 +351,8 @@ def depths(root, *overrides):
     return dense(root, "task=depth", "data.depth=depth", "data.max_depth=10", *overrides)
 
 
-def test_the_healthy_folder_trains(run, folder):
-    code, _, err = run(*masks(folder), f"run_dir={folder / 'run'}")
+def test_the_healthy_folder_trains(dpt_command, folder):
+    code, _, err = dpt_command(*masks(folder), f"run_dir={folder / 'run'}")
     assert (code, err) == (0, "")
 
 

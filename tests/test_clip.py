@@ -148,10 +148,9 @@ def test_evaluation_scores_the_other_heads_too(evaluate, scores, tmp_path):
     assert {"val/abs_rel", "val/image_to_text_r5"} <= set(found)
 
 
-def test_data_without_captions_are_refused(train, dense_folder, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        train(tmp_path / "run", "task=clip", "data=folder", f"data.root={dense_folder}")
-    assert "a caption for each image" in capsys.readouterr().err
+def test_data_without_captions_are_refused(train, dense_folder, tmp_path, refused):
+    data = ("data=folder", f"data.root={dense_folder}")
+    assert "a caption for each image" in refused(train, tmp_path / "run", "task=clip", *data)
 
 
 @pytest.mark.slow

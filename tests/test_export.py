@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import torch
 from own_head import NormalsConfig
 
 import dpt
-from dpt.cli import main
 from dpt.export import export
 from dpt.export.graph import Graph, describe
 from dpt.nn import HEADS, DepthHead
@@ -304,19 +304,9 @@ def test_a_disk_that_takes_no_more(tmp_path, suffix):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(dpt_command):
     """run(*arguments): (exit code, stdout, stderr) of ``dpt export ARGUMENTS``."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dpt", "export", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return code, *capsys.readouterr()
-
-    return call
+    return partial(dpt_command, "export")
 
 
 @pytest.mark.slow

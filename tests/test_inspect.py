@@ -1,16 +1,14 @@
 """Attention, tokens and read-out as arrays, and the sheet made of them."""
 
-import sys
-
 import cv2
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny import call
 from torch import nn
 
 import dpt
-from dpt.cli import main
 from dpt.inspect import (
     attention_maps,
     cls_attention,
@@ -268,14 +266,6 @@ def test_every_kind_of_head_has_a_place_on_the_sheet():
     assert both.shape[0] > alone.shape[0]  # the readout of the decoder
 
 
-def run(*arguments):
-    typed, sys.argv = sys.argv, ["dpt", "inspect", *map(str, arguments)]
-    try:
-        main()
-    finally:
-        sys.argv = typed
-
-
 @pytest.fixture(scope="module")
 def files(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("inspect")
@@ -292,7 +282,7 @@ def test_the_sheet_is_made_where_the_model_is(model, monkeypatch):
 
 def test_the_command_writes_a_sheet_and_marks_the_patch(files, tmp_path, capsys):
     def sheet(*flags):
-        run(*files, "--out", tmp_path / "sheet.png", *flags)
+        call("inspect", *files, "--out", tmp_path / "sheet.png", *flags)
         return cv2.imread(str(tmp_path / "sheet.png"))
 
     whole = sheet()
@@ -308,18 +298,13 @@ def test_the_command_writes_a_sheet_and_marks_the_patch(files, tmp_path, capsys)
         (("--out", "sheet.jpg"), "the sheet is a PNG, so name it sheet.png"),
     ],
 )
-def test_mistakes_are_one_line(files, tmp_path, flags, message, monkeypatch, capsys):
+def test_mistakes_are_one_line(files, tmp_path, flags, message, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        run(*files, *flags)
-    assert stop.value.code == 1
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert message in refused(call, "inspect", *files, *flags)
     assert not list(tmp_path.iterdir())
 
 
-def test_mistakes_are_one_line_and_the_photo_is_not_replaced(files, tmp_path, capsys):
+def test_mistakes_are_one_line_and_the_photo_is_not_replaced(files, tmp_path, refused):
     photo = tmp_path / "photo.png"
     photo.write_bytes(files[1].read_bytes())
     (tmp_path / "link.png").symlink_to(photo)
@@ -331,15 +316,11 @@ def test_mistakes_are_one_line_and_the_photo_is_not_replaced(files, tmp_path, ca
         (tmp_path / "line.png", sheet, "1x50000 pixels are too elongated"),
         (photo, sheet, "device='warp' cannot be used", "--device", "warp"),
     ):
-        with pytest.raises(SystemExit):
-            run(files[0], image, "--out", out, *more)
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        assert message in refused(call, "inspect", files[0], image, "--out", out, *more)
     assert photo.read_bytes() == files[1].read_bytes()
 
 
 def test_a_sheet_of_a_real_photo(shared_data, files, tmp_path):
     photo = sorted((shared_data / "rgbd/images/val").iterdir())[0]
-    run(files[0], photo, "--out", tmp_path / "sheet.png")
+    call("inspect", files[0], photo, "--out", tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").stat().st_size > 10_000

@@ -19,11 +19,11 @@ ON_CPU = ("trainer.accelerator=cpu",)
 TINY_RUN = (*TINY_MODEL, *TINY_DATA, *ON_CPU, "logger=none", "trainer.max_steps=2")
 
 
-def call(*arguments: str) -> None:
+def call(*arguments: object) -> None:
     """What ``dpt ARGUMENTS`` does; the log and the process are as before afterwards."""
     log, typed = logging.getLogger("dpt"), sys.argv
     before = log.level, log.propagate, log.handlers[:]
-    sys.argv = ["dpt", *arguments]
+    sys.argv = ["dpt", *map(str, arguments)]
     try:
         main()
     finally:

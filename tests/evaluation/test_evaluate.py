@@ -89,7 +89,7 @@ def test_a_run_is_evaluated_on_its_own_data(form, train, dense_data, scores, tmp
     assert (data.root, data.batch_size) == (root, 1)
 
 
-def test_mistakes_in_what_is_evaluated(joint_run, checkpoint, tmp_path, capsys, monkeypatch):
+def test_mistakes_in_what_is_evaluated(joint_run, checkpoint, tmp_path, refused, monkeypatch):
     saved = tmp_path / "saved"
     dpt.DPT.from_pretrained(checkpoint).save_pretrained(saved)
     monkeypatch.chdir(joint_run)  # of which the predictions are not
@@ -101,10 +101,7 @@ def test_mistakes_in_what_is_evaluated(joint_run, checkpoint, tmp_path, capsys, 
         "checkpoint=5": "error: checkpoint=5: must be a valid string",
         f"checkpoint={checkpoint} seed=-1": "error: seed=-1: must be greater",
     }.items():
-        with pytest.raises(SystemExit) as stop:
-            call("evaluate", *source.split(), f"run_dir={tmp_path / 'run'}")
-        assert stop.value.code == 1
-        assert says in capsys.readouterr().err
+        assert says in refused(call, "evaluate", *source.split(), f"run_dir={tmp_path / 'run'}")
 
 
 def test_baselines_stand_beside_the_scores(evaluate, checkpoint, metrics, tmp_path):
@@ -144,18 +141,16 @@ def test_without_a_train_split_there_are_no_baselines(evaluate, checkpoint, dens
 
 
 def test_predictions_that_are_not_finite_are_counted_and_named(
-    evaluate, checkpoint, metrics, tmp_path, capsys
+    evaluate, checkpoint, metrics, tmp_path, refused
 ):
     """As the smallest depth they would score an abs_rel of 0.9997."""
     content = torch.load(checkpoint, weights_only=True)
     name = next(k for k in content["state_dict"] if ".heads.depth." in k)
     content["state_dict"][name].fill_(3e38)  # whose sums are infinite
     torch.save(content, tmp_path / "large.ckpt")
-    with pytest.raises(SystemExit) as end:
-        evaluate(tmp_path / "run", tmp_path / "large.ckpt")
-    assert end.value.code == 1
+    message = refused(evaluate, tmp_path / "run", tmp_path / "large.ckpt")
+    assert re.search(r"error: .*not finite.*: 5, such as \S+", message)
     assert metrics(tmp_path / "run")["nonfinite_predictions"] == 5
-    assert re.search(r"error: .*not finite.*: 5, such as \S+", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -166,24 +161,20 @@ def test_predictions_that_are_not_finite_are_counted_and_named(
         (["checkpoint=null", "predictions={a:1}"], "predictions={'a': 1}: must be a valid string"),
     ],
 )
-def test_wrong_keys_are_named(evaluate, checkpoint, tmp_path, capsys, overrides, says):
-    with pytest.raises(SystemExit):
-        evaluate(tmp_path / "run", checkpoint, *overrides)
-    assert says in capsys.readouterr().err
+def test_wrong_keys_are_named(evaluate, checkpoint, tmp_path, refused, overrides, says):
+    assert says in refused(evaluate, tmp_path / "run", checkpoint, *overrides)
 
 
 @pytest.mark.parametrize("text", ["5", "data: [1]", "data: null", "task: {}"])
-def test_a_damaged_configuration_of_a_run_is_named(tmp_path, capsys, text):
+def test_a_damaged_configuration_of_a_run_is_named(tmp_path, refused, text):
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(SystemExit):
-        call("evaluate", str(tmp_path), f"run_dir={tmp_path / 'scores'}")
-    assert f"{tmp_path}/config.yaml: not the configuration of a run" in capsys.readouterr().err
+    message = refused(call, "evaluate", tmp_path, f"run_dir={tmp_path / 'scores'}")
+    assert f"{tmp_path}/config.yaml: not the configuration of a run" in message
 
 
 @pytest.mark.parametrize("name", ["it's", "lr=0.1"])
-def test_a_run_of_any_name_is_found(tmp_path, capsys, name):
+def test_a_run_of_any_name_is_found(tmp_path, refused, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "config.yaml").write_text("task: {}")
-    with pytest.raises(SystemExit):
-        call("evaluate", str(tmp_path / name), f"run_dir={tmp_path / 'scores'}")
-    assert f"{name}/config.yaml: not the configuration" in capsys.readouterr().err
+    message = refused(call, "evaluate", tmp_path / name, f"run_dir={tmp_path / 'scores'}")
+    assert f"{name}/config.yaml: not the configuration" in message

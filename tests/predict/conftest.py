@@ -1,12 +1,10 @@
-"""Tiny models and photos, and the command line called in this process."""
+"""Tiny models and photos, and ``dpt predict`` called in this process."""
 
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from photos import save_photo, tiny
-
-from dpt.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -38,19 +36,6 @@ def photos(tmp_path) -> Path:
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(dpt_command):
     """run(*arguments): (exit code, stdout, stderr) of ``dpt predict ARGUMENTS``."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dpt", "predict", *(str(a) for a in arguments)])
-        monkeypatch.delenv("DPT_DEBUG", raising=False)
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
+    return partial(dpt_command, "predict")

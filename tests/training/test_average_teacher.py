@@ -169,10 +169,9 @@ def test_a_teacher_cannot_be_added_to_a_run():
         (("task=classification", "task.teacher=self"), "task.teacher=self is for task=dino"),
     ],
 )
-def test_a_teacher_that_could_do_nothing_is_refused(train, tmp_path, capsys, arguments, says):
-    with pytest.raises(SystemExit):
-        train(tmp_path / "run", "task.teacher=ema", "augment.strong=1", *arguments)
-    assert f"error: {says}" in capsys.readouterr().err
+def test_a_teacher_that_could_do_nothing_is_refused(train, tmp_path, refused, arguments, says):
+    run = ("task.teacher=ema", "augment.strong=1", *arguments)
+    assert f"error: {says}" in refused(train, tmp_path / "run", *run)
 
 
 def test_an_average_without_images_to_label_is_told(train, tmp_path):
@@ -218,7 +217,5 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
         ("task.teacher=null", "data.unlabelled: images without labels have no effect"),
     ],
 )
-def test_mistakes(train, photos, tmp_path, capsys, argument, says):
-    with pytest.raises(SystemExit):
-        train(tmp_path / "run", "task=segmentation", *photos, argument)
-    assert says in capsys.readouterr().err
+def test_mistakes(train, photos, tmp_path, refused, argument, says):
+    assert says in refused(train, tmp_path / "run", "task=segmentation", *photos, argument)

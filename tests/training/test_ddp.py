@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import TINY_VIT
 
 ROOT = Path(__file__).parents[2]
 TWO_RANKS = ("trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp")
-MODEL = ("model=dpt_tiny", "model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
-         "model.encoder.embed_dim=48", "model.decoder.reassemble_channels=[8,8,16,16]",
-         "model.decoder.fusion_channels=16")  # fmt: skip
 DATA = ("data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0")
 SCENES = ("data.train.length=8", "data.val.length=5")
 
@@ -43,7 +41,7 @@ def finish(process, code=0, timeout=240):
 
 def train(runs, *overrides, code=0):
     """A run of two ranks in the one folder below ``runs``."""
-    process = start("train.py", *MODEL, *DATA, *TWO_RANKS, "logger=none", "trainer.max_steps=2",
+    process = start("train.py", *TINY_VIT, *DATA, *TWO_RANKS, "logger=none", "trainer.max_steps=2",
                     f"paths.runs={runs}", *overrides)  # fmt: skip
     out = finish(process, code)
     (folder,) = list(runs.glob("*/*"))  # one, though every rank reads the clock
@@ -137,7 +135,7 @@ def test_more_ranks_than_validation_images_are_refused(tmp_path):
 @pytest.mark.parametrize("told", [0, 1])
 def test_sigterm_to_one_ends_both_ranks(tmp_path, metrics, told):
     folder = tmp_path / "run"
-    process = start("train.py", *MODEL, *DATA, *TWO_RANKS, *SCENES, "task=regression",
+    process = start("train.py", *TINY_VIT, *DATA, *TWO_RANKS, *SCENES, "task=regression",
                     "logger=none", "trainer.max_steps=1000000", "data.train.length=64",
                     "callbacks.checkpoint.every_n_train_steps=20",
                     "trainer.val_check_interval=500000", f"run_dir={folder}")  # fmt: skip
@@ -157,7 +155,7 @@ def test_sigterm_to_one_ends_both_ranks(tmp_path, metrics, told):
 
 @pytest.mark.slow
 def test_a_mistake_on_two_ranks_is_told_once(tmp_path):
-    process = start("train.py", *MODEL, *DATA, *TWO_RANKS, "logger=none", "task=segmentation",
+    process = start("train.py", *TINY_VIT, *DATA, *TWO_RANKS, "logger=none", "task=segmentation",
                     "data=folder", f"data.root={tmp_path}/nowhere", "data.labels=masks",
                     "data.num_classes=3", f"run_dir={tmp_path / 'run'}")  # fmt: skip
     out = finish(process, code=1)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_ddp import DATA, MODEL, SCENES, TWO_RANKS, assert_close, finish, start
+from test_ddp import DATA, SCENES, TWO_RANKS, assert_close, finish, start
+from tiny import TINY_VIT
 
 from dpt.data.samplers import EpochSampler
 
@@ -59,7 +60,7 @@ def assert_same_lesson(train, tmp_path):
         """Returns the folder of the run of two ranks."""
         one, two = tmp_path / "one", tmp_path / "two"
         train(one, *ONE_STEP, "data.batch_size=4", *overrides)
-        finish(start("train.py", *MODEL, *DATA, *TWO_RANKS, *ONE_STEP, "logger=none",
+        finish(start("train.py", *TINY_VIT, *DATA, *TWO_RANKS, *ONE_STEP, "logger=none",
                      "data.batch_size=2", f"run_dir={two}", *overrides))  # fmt: skip
         alone, shared = gradients(one), gradients(two)
         assert len(alone) == len(shared) > 40

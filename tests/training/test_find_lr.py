@@ -118,7 +118,5 @@ def test_a_loss_that_only_rises():
         ),
     ],
 )
-def test_wrong_settings(tmp_path, capsys, override, says):
-    with pytest.raises(SystemExit):
-        sweep(tmp_path, override)
-    assert says in capsys.readouterr().err
+def test_wrong_settings(tmp_path, refused, override, says):
+    assert says in refused(sweep, tmp_path, override)

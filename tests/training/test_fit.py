@@ -437,10 +437,9 @@ def test_double_precision_is_double_throughout(train, metrics, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
-def test_precisions_that_would_round_labels_are_refused(train, tmp_path, capsys, precision):
-    with pytest.raises(SystemExit):
-        train(tmp_path / "run", "task=joint", f"trainer.precision={precision}")
-    assert re.search(f"error: trainer.precision={precision} .*16-mixed", capsys.readouterr().err)
+def test_precisions_that_would_round_labels_are_refused(train, tmp_path, refused, precision):
+    message = refused(train, tmp_path / "run", "task=joint", f"trainer.precision={precision}")
+    assert re.search(f"error: trainer.precision={precision} .*16-mixed", message)
 
 
 @pytest.mark.slow
@@ -489,12 +488,10 @@ def test_labels_that_no_image_has_are_missed():
     assert lines == ["depth: none of the 16 training images that were read has depth maps"]
 
 
-def test_a_run_that_diverges_fails(train, metrics, tmp_path, capsys, monkeypatch):
+def test_a_run_that_diverges_fails(train, metrics, tmp_path, refused, monkeypatch):
     monkeypatch.setattr(task, "nonfinite_names", lambda outputs, labels: labels["name"])
-    with pytest.raises(SystemExit) as end:
-        train(tmp_path / "run", "task=depth")
-    assert end.value.code == 1
-    assert "error: the run has diverged: predictions that are not" in capsys.readouterr().err
+    message = refused(train, tmp_path / "run", "task=depth")
+    assert "error: the run has diverged: predictions that are not" in message
     assert metrics(tmp_path / "run")["nonfinite_predictions"] == 5
     assert not (tmp_path / "run/checkpoints/best.ckpt").exists()
     assert "best.ckpt is not replaced" in log_of(tmp_path / "run")

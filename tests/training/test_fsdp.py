@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from test_ddp import DATA, MODEL, SCENES, finish, start
+from test_ddp import DATA, SCENES, finish, start
+from tiny import TINY_VIT
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ accelerator_connector.CUDAAccelerator = object
 FSDPStrategy.root_device = property(lambda self: torch.device("cpu"))
 FullyShardedDataParallel.__init__ = build_on_cpu
 '''
-RUN = ("train.py", "task=joint", *MODEL, *DATA, *SCENES, "logger=none",
+RUN = ("train.py", "task=joint", *TINY_VIT, *DATA, *SCENES, "logger=none",
        "optim=adamw", "trainer.accelerator=cpu",
        "trainer.devices=2", "schedule=constant", "optim.weight_decay=0.5",
        "trainer.gradient_clip_val=0.5")  # fmt: skip

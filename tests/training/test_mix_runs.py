@@ -58,10 +58,8 @@ def test_a_file_of_ones_own(train, dense_folder, tmp_path):
             in (run / "log.txt").read_text())  # fmt: skip
 
 
-def test_a_set_described_wrongly_is_named(train, dense_folder, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        train(tmp_path / "run", "task=depth", "data=mix", "+data@data.sets.near=folder",
-              *[o.format(dense_folder / "no") for o in DEPTH])  # fmt: skip
-    err = capsys.readouterr().err
-    assert err.startswith("error: data.sets.near: folder ")
-    assert len(err.splitlines()) == 1
+def test_a_set_described_wrongly_is_named(train, dense_folder, tmp_path, refused):
+    message = refused(train, tmp_path / "run", "task=depth", "data=mix",
+                      "+data@data.sets.near=folder",
+                      *[o.format(dense_folder / "no") for o in DEPTH])  # fmt: skip
+    assert message.startswith("error: data.sets.near: folder ")

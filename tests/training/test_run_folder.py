@@ -32,22 +32,6 @@ def run(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
 
 
-@pytest.fixture
-def refused(capsys):
-    """refused(function, *arguments): the one line with which the command ends."""
-
-    def call_it(function, *arguments):
-        with pytest.raises(SystemExit) as stop:
-            function(*arguments)
-        assert stop.value.code == 1
-        err = capsys.readouterr().err
-        assert err.startswith("error: ")
-        assert len(err.splitlines()) == 1, err
-        return err
-
-    return call_it
-
-
 def content(folder):
     files = (p for p in folder.rglob("*") if p.is_file() and p.name not in ("log.txt", ".lock"))
     return {path.relative_to(folder): path.read_bytes() for path in files}
