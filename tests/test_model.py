@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import dpt
-from dpt.weights.formats import CONFIG_KEY
+from dpt.weights.formats import CONFIG_KEY, convert
 
 HEADS = {
     "depth": {"kind": "metric", "max_depth": 10.0},
@@ -75,6 +75,7 @@ def test_saved_model_comes_back_bit_for_bit(saved):
         {"position": "concat", "position_dim": 8, "norm_order": "post"},
         {"heads": {"classification": {"num_classes": 3}}},
         {"position_resize": "dinov2", "cls_position": False, "batch_norm": False, "patch_size": 14},
+        {"align": "resize_lateral", "padding": "center", "output_project": True, "unit_bias": True},
         {"preprocessing": {"mean": (0.1, 0.2, 0.3), "resize": "minimal", "multiple_of": 32}},
         {"encoder": {"kind": "timm", "name": "resnet18"}},
     ],
@@ -270,16 +271,21 @@ class Malicious:
         return os.mkdir, (str(self.marker),)
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".pth", ".ckpt", ".bin"])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_file_that_asks_to_run_code_is_refused(tmp_path, suffix, zipped):
-    path, marker = tmp_path / f"bad{suffix}", tmp_path / "ran"
-    content = {CONFIG_KEY: {}, "state_dict": {"x": Malicious(marker)}}
+@pytest.mark.parametrize("place", ["bad.pt", "bad.ckpt", "folder/pytorch_model.bin"])
+def test_a_file_that_asks_to_run_code_is_refused(tmp_path, place, zipped):
+    path, marker = tmp_path / place, tmp_path / "ran"
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "config.json").write_text('{"model_type": "dpt"}')
+    key = "pretrained.model.cls_token"  # as in an official file
+    content = {CONFIG_KEY: {}, "state_dict": {key: Malicious(marker)}}
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ValueError, match=rf"bad\{suffix}: .*was not loaded") as caught:
-        dpt.DPT.from_pretrained(path)
-    assert "\n" not in str(caught.value)
-    assert not marker.exists()
+    given = path.parent if "folder" in place else path
+    for read in (dpt.DPT.from_pretrained, lambda p: convert(p, tmp_path / "out", to="dpt")):
+        with pytest.raises(ValueError, match=rf"{path.name}: .*was not loaded") as caught:
+            read(given)
+        assert "\n" not in str(caught.value)
+        assert not marker.exists()
     torch.load(path, weights_only=False)  # the file is armed
     assert marker.exists()
 

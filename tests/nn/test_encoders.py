@@ -57,8 +57,6 @@ def test_timm_backbone(name):
 
 def test_timm_tokens_are_the_backbones_features():
     """The tokens of a pyramid are timm's own feature maps, and strides tell their sizes."""
-    import timm
-
     encoder = TimmEncoder(TimmConfig(name="resnet18")).eval()
     plain = timm.create_model("resnet18", features_only=True, out_indices=(1, 2, 3, 4)).eval()
     plain.load_state_dict(encoder.model.state_dict(), strict=False)

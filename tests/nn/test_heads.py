@@ -66,6 +66,10 @@ ACTIVATIONS = {
         {"kind": "metric", "activation": "inverse", "scale": 0.5, "shift": 0.1},
         lambda x: 1 / (0.5 * torch.relu(x) + 0.1),
     ),
+    "inverse without a shift": (
+        {"kind": "metric", "activation": "inverse"},
+        lambda x: 1 / torch.relu(x).clamp_min(1e-8),
+    ),
     "relu": (
         {"kind": "metric", "activation": "relu", "min_depth": 0.2},
         lambda x: torch.relu(x) + 0.2,

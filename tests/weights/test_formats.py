@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pickle
-import re
 
 import pytest
 import safetensors.torch
@@ -182,30 +181,6 @@ def test_matching_never_fails_on_odd_content(tmp_path):
             assert not any(f.recognises(source) for f in formats.FORMATS), (config, content)
 
 
-class Malicious:
-    """Runs a command when unpickled by anything that trusts its input."""
-
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.marker),)
-
-
-@pytest.mark.parametrize("where", ["a.pt", "folder/pytorch_model.bin"])
-def test_no_code_of_a_file_is_run(where, tmp_path):
-    path, marker = tmp_path / where, tmp_path / "ran"
-    path.parent.mkdir(exist_ok=True)
-    (path.parent / "config.json").write_text('{"model_type": "dpt"}')
-    torch.save({"model": {"pretrained.model.cls_token": Malicious(marker)}}, path)
-    given = path if where == "a.pt" else path.parent
-    for work in (dpt.DPT.from_pretrained, lambda p: convert(p, tmp_path / "out", to="dpt")):
-        with pytest.raises(ValueError, match=rf"{re.escape(path.name)}: .*was not loaded") as error:
-            work(given)
-        assert "\n" not in str(error.value)
-    assert not marker.exists()
-
-
 def test_conversions_that_cannot_be(saved, tmp_path):
     _, folder = saved
     with pytest.raises(ValueError, match=r"cannot write the format 'onnx'; choose from .*official"):
@@ -292,63 +267,6 @@ def test_what_is_no_hub_name_is_a_missing_file(path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: 1 / 0)
     with pytest.raises(ValueError, match="no such file"):
         dpt.DPT.from_pretrained(path)
-
-
-# Options that other families need
-
-
-@pytest.mark.parametrize(
-    ("align", "padding", "patch_size", "upsample"),
-    [
-        ("to_lateral", "bottom_right", 14, "image"),
-        ("to_lateral", "center", 14, "double"),
-        ("resize_lateral", "center", 16, "image"),
-    ],
-)
-def test_every_option_takes_any_size_and_travels(align, padding, patch_size, upsample, tmp_path):
-    torch.manual_seed(0)
-    options = {"align": align, "padding": padding, "patch_size": patch_size}
-    heads = {"depth": {"upsample": upsample}, "segmentation": {"num_classes": 3}}
-    model = dpt.create_model(
-        "dpt_tiny", heads=heads, **{**SMALL, **options, "output_project": True, "unit_bias": True}
-    ).eval()
-    model.save_pretrained(tmp_path)
-    again = dpt.DPT.from_pretrained(tmp_path)
-    for size in ((64, 64), (65, 33), (17, 90), (14, 16)):
-        images = torch.randn(1, 3, *size)
-        with torch.no_grad():
-            found, other = model(images), again(images)
-        assert found["depth"].shape == (1, *size)
-        assert found["segmentation"].shape == (1, 3, *size)
-        assert all(v.isfinite().all() for v in found.values())
-        assert torch.equal(other["depth"], found["depth"])
-
-
-def test_centre_padding_is_zeros_on_all_sides():
-    torch.manual_seed(0)
-    model = small(padding="center")
-    images = torch.randn(1, 3, 59, 70)
-    padded = torch.nn.functional.pad(images, (5, 5, 2, 3))
-    with torch.no_grad():
-        found, whole = model(images)["depth"], model(padded)["depth"]
-    assert torch.equal(found, whole[:, 2:61, 5:75])
-
-
-def test_metric_heads_by_formula():
-    torch.manual_seed(0)
-    base, images = small(), torch.randn(2, 3, 64, 64)
-    torch.nn.init.constant_(base.heads["depth"].conv3.bias, 2.0)
-    for options, formula in (
-        ({"activation": "relu", "min_depth": 0.001}, lambda x: x + 0.001),
-        ({"activation": "inverse", "scale": 0.25, "shift": 0.5}, lambda x: 1 / (0.25 * x + 0.5)),
-        ({"activation": "inverse"}, lambda x: 1 / x.clamp_min(1e-8)),
-    ):
-        heads = {"depth": {"kind": "metric", **options}}
-        model = dpt.create_model("dpt_tiny", heads=heads, **SMALL).eval()
-        model.load_state_dict(base.state_dict())
-        with torch.no_grad():
-            found, wanted = model(images)["depth"], formula(base(images)["depth"])
-        torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("name", ["dpt", "official", "transformers"])

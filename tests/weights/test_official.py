@@ -195,16 +195,6 @@ def test_files_that_do_not_fit(fault, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_truncated(share, tmp_path):
-    torch.save({"model": OfficialDPT().state_dict()}, tmp_path / "a.pt")
-    content = (tmp_path / "a.pt").read_bytes()
-    (tmp_path / "a.pt").write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(ValueError, match=r"a\.pt: ") as caught:
-        dpt.DPT.from_pretrained(tmp_path / "a.pt")
-    assert "\n" not in str(caught.value)
-
-
 def test_unused_tensors_are_listed(tmp_path):
     torch.save(OfficialDPT().state_dict(), tmp_path / "a.pt")
     names = official.Official().read(open_source(tmp_path / "a.pt")).unused

@@ -35,16 +35,6 @@ def test_what_a_folder_tells(tmp_path):
     assert len(model.state_dict()) + len(unused) == len(theirs.state_dict())
 
 
-def test_it_survives_our_own_format(tmp_path):
-    _, model = CASES[0].build(tmp_path)
-    model.save_pretrained(tmp_path / "ours")
-    images = torch.randn(1, 3, 70, 50)
-    with torch.no_grad():
-        found = dpt.DPT.from_pretrained(tmp_path / "ours")(images)["segmentation"]
-        assert torch.equal(found, model(images)["segmentation"])
-    assert found.shape == (1, 5, 70, 50)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
