@@ -105,6 +105,12 @@ def joint_run(train, tmp_path_factory) -> Path:
     return train(tmp_path_factory.mktemp("joint") / "run", "task=joint")
 
 
+@pytest.fixture(scope="session")
+def joint_scores(evaluate, joint_run, tmp_path_factory) -> Path:
+    """The evaluation of ``joint_run`` by the protocol that is used if none is named."""
+    return evaluate(tmp_path_factory.mktemp("scores"), joint_run / "checkpoints/last.ckpt")
+
+
 @pytest.fixture
 def dpt_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """dpt_command(*arguments): (exit code, stdout, stderr) of ``dpt ARGUMENTS``."""

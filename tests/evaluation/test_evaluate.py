@@ -1,6 +1,5 @@
 """Scores of a checkpoint."""
 
-import json
 import re
 import shutil
 
@@ -25,13 +24,11 @@ def close(found, expected):
     )
 
 
-def test_scores_and_pictures_are_written(evaluate, checkpoint, scores, joint_run, tmp_path):
-    run = evaluate(tmp_path, checkpoint)
-    assert close(scores(run), scores(joint_run))
-    assert len(list((run / "panels").glob("*.png"))) == 5
-    assert "5 images" in (run / "log.txt").read_text()
-    assert not (run / "checkpoints").exists()
-    assert json.loads((run / "metrics.json").read_text()).keys() >= scores(run).keys()
+def test_scores_and_pictures_are_written(joint_scores, scores, joint_run):
+    assert close(scores(joint_scores), scores(joint_run))
+    assert len(list((joint_scores / "panels").glob("*.png"))) == 5
+    assert "5 images" in (joint_scores / "log.txt").read_text()
+    assert not (joint_scores / "checkpoints").exists()
 
 
 def test_a_saved_folder_is_as_good_as_a_run(evaluate, checkpoint, scores, joint_run, tmp_path):
@@ -65,28 +62,23 @@ def test_another_split(evaluate, checkpoint, scores, joint_run, tmp_path):
     assert "8 images" in (run / "log.txt").read_text()
 
 
-def test_heads_without_labels_are_left_out(evaluate, checkpoint, metrics, dense_folder, tmp_path):
-    run = evaluate(tmp_path, checkpoint, "data=folder", f"data.root={dense_folder}",
-                   "data.depth=depth", "data.max_depth=10", "data.missing=skip")  # fmt: skip
-    assert "val/abs_rel" in metrics(run)
-    assert "val/miou" not in metrics(run)
-
-
 # ------------------------------------------------------------------------ a run's own data
 
 
-@pytest.mark.parametrize("form", ["{run}", "checkpoint={run}/checkpoints/last.ckpt"])
-def test_a_run_is_evaluated_on_its_own_data(form, train, dense_data, scores, tmp_path):
+def test_a_run_is_evaluated_on_its_own_data(train, dense_data, scores, tmp_path):
     run = train(tmp_path / "run", "task=segmentation", *dense_data, "trainer.max_steps=1")
     root = OmegaConf.load(run / "config.yaml").data.root
-    found, keys = tmp_path / "found", ["data.batch_size=1"]  # these change the run's
-    if form != "{run}":
-        root = str(shutil.copytree(root, tmp_path / "moved"))
-        keys.append(f"data.root={root}")
-    call("evaluate", form.format(run=run), f"run_dir={found}", *ON_CPU, *keys)
-    assert close(scores(found), scores(run))
-    data = OmegaConf.load(found / "config.yaml").data
-    assert (data.root, data.batch_size) == (root, 1)
+    moved = str(shutil.copytree(root, tmp_path / "moved"))
+    for source, place, keys in (
+        (run, root, ()),
+        (f"checkpoint={run}/checkpoints/last.ckpt", moved, (f"data.root={moved}",)),
+    ):
+        found = tmp_path / f"found{len(keys)}"
+        keys = ("data.batch_size=1", *keys)  # these change the run's
+        call("evaluate", source, f"run_dir={found}", *ON_CPU, *keys)
+        assert close(scores(found), scores(run))
+        data = OmegaConf.load(found / "config.yaml").data
+        assert (data.root, data.batch_size) == (place, 1)
 
 
 def test_mistakes_in_what_is_evaluated(joint_run, checkpoint, tmp_path, refused, monkeypatch):
@@ -104,13 +96,13 @@ def test_mistakes_in_what_is_evaluated(joint_run, checkpoint, tmp_path, refused,
         assert says in refused(call, "evaluate", *source.split(), f"run_dir={tmp_path / 'run'}")
 
 
-def test_baselines_stand_beside_the_scores(evaluate, checkpoint, metrics, tmp_path):
-    found = metrics(evaluate(tmp_path, checkpoint))
+def test_baselines_stand_beside_the_scores(joint_scores, metrics):
+    found = metrics(joint_scores)
     for kind in ("constant", "per_position", "nearest_photo"):
         assert 0 <= found[f"{kind}/val/miou"] <= 1
         assert found[f"{kind}/val/abs_rel"] > 0
-    assert "constant" in (tmp_path / "log.txt").read_text()
-    page = (tmp_path / "report.html").read_text()
+    assert "constant" in (joint_scores / "log.txt").read_text()
+    page = (joint_scores / "report.html").read_text()
     assert '<th class="number">nearest photo</th>' in page
     assert "<td>protocol/min_depth</td><td>0.001</td>" in page  # exact, in line with the others
 
@@ -127,8 +119,9 @@ def test_baselines_are_scored_on_the_images_of_the_model(
     assert "baselines, val: 2 of 2" in (run / "log.txt").read_text()
 
 
-def test_without_a_train_split_there_are_no_baselines(evaluate, checkpoint, dense_folder, metrics,
-                                                      tmp_path):  # fmt: skip
+def test_heads_without_labels_and_baselines_without_a_train_split_are_left_out(
+    evaluate, checkpoint, dense_folder, metrics, tmp_path
+):
     (tmp_path / "data").mkdir()
     for name in ("images", "depth"):
         (tmp_path / "data" / name).mkdir()
@@ -136,7 +129,7 @@ def test_without_a_train_split_there_are_no_baselines(evaluate, checkpoint, dens
     run = evaluate(tmp_path / "run", checkpoint, "data=folder", f"data.root={tmp_path / 'data'}",
                    "data.depth=depth", "data.max_depth=10", "data.missing=skip")  # fmt: skip
     assert "val/abs_rel" in metrics(run)
-    assert "constant/val/abs_rel" not in metrics(run)
+    assert not {"val/miou", "constant/val/abs_rel"} & set(metrics(run))
     assert "no baselines" in (run / "log.txt").read_text()
 
 
@@ -165,7 +158,7 @@ def test_wrong_keys_are_named(evaluate, checkpoint, tmp_path, refused, overrides
     assert says in refused(evaluate, tmp_path / "run", checkpoint, *overrides)
 
 
-@pytest.mark.parametrize("text", ["5", "data: [1]", "data: null", "task: {}"])
+@pytest.mark.parametrize("text", ["5", "data: [1]"])
 def test_a_damaged_configuration_of_a_run_is_named(tmp_path, refused, text):
     (tmp_path / "config.yaml").write_text(text)
     message = refused(call, "evaluate", tmp_path, f"run_dir={tmp_path / 'scores'}")
