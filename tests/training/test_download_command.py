@@ -1,16 +1,14 @@
 """dpt data download, from a local server to a data set that can be trained on."""
 
 import hashlib
-import http.server
 import io
-import threading
 import zipfile
-from functools import partial
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
+from servers import served
 from tiny import call
 
 from dpt.commands.data_download import Source
@@ -57,18 +55,8 @@ def source(tmp_path):
     splits = ("training", "validation")
     archive(folder / "photos.zip", {f"images/{s}/a.png": png(photo) for s in splits})
     archive(folder / "masks.zip", {f"annotations/{s}/a.png": png(mask) for s in splits})
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    handler = partial(Handler, directory=folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield folder, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(folder) as address:
+        yield folder, address
 
 
 def test_fetches_what_is_free_and_lists_the_rest(source, tmp_path, capsys):
@@ -104,18 +92,15 @@ def test_fetches_what_is_free_and_lists_the_rest(source, tmp_path, capsys):
     assert f"no longer needed in {root}: masks.zip" in out
 
 
-def test_data_without_a_source(tmp_path, capsys):
+def test_data_without_a_source(tmp_path, refused):
     for arguments, says in {
         (): "data=NAME must be a data set with a source: ade20k, camvid",
         ("data=scenes",): "data=NAME must be a data set with a source",
         ("data=folder",): "data.root must be given",
         ("data=nothing",): "choose from",
     }.items():
-        with pytest.raises(SystemExit):
-            call("data", "download", *arguments, f"run_dir={tmp_path / 'run'}")
-        err = capsys.readouterr().err
-        assert err.startswith("error: ")
-        assert says in err
+        message = refused(call, "data", "download", *arguments, f"run_dir={tmp_path / 'run'}")
+        assert says in message
 
 
 def test_every_source_is_valid():

@@ -1,12 +1,10 @@
 """dpt data pack, and runs on its shards: in a folder, from a server, resumed."""
 
-import http.server
 import json
-import threading
-from functools import partial
 
 import pytest
 import torch
+from servers import served
 from tiny import call
 
 from dpt.training import resume
@@ -48,17 +46,8 @@ def whole(train, packed, tmp_path_factory):
 
 @pytest.fixture
 def url(packed):
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    handler = partial(Handler, directory=packed)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(packed) as address:
+        yield address
 
 
 @pytest.mark.slow
@@ -93,8 +82,6 @@ def test_data_check_reads_packed_data(data_check, packed, tmp_path):
     [
         (("out=x",), "data must be given"),
         (("data=camvid",), "out must be given"),
-        (("data=camvid", "out=x", "data.root=/nowhere"), "/nowhere does not exist"),
-        (("data=scenes", "out=x", "shard_mb=0"), "shard_mb=0: must be above 0"),
         (("data=scenes", "out=x", "shard_mb=1e303"), "shard_mb=1e+303: must be above 0"),
     ],
 )
