@@ -463,19 +463,19 @@ def test_mistakes(run, checkpoints, photos, tmp_path, options, says):
     assert not files_of(tmp_path).difference(f"photos/{f}" for f in files_of(photos))
 
 
-def test_a_full_disk_stops_the_run_with_a_line(checkpoints, tmp_path):
+def test_a_full_disk_stops_the_run_with_a_line(run, checkpoints, tmp_path):
     """A limit on the size of files stands for it: the photo's depth is larger than that."""
     photos, out = tmp_path / "photos", tmp_path / "out"
     save_photo(photos / "a.png", 20, 30)
     save_photo(photos / "b.png", 200, 300)
-    done = subprocess.run(
-        [sys.executable, "-m", "dpt", "predict", checkpoints["metric"], photos, "--out", out,
-         "--format", "npy"],
-        cwd=ROOT, capture_output=True, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "make room" in error_line(done.stderr)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        code, _, err = run(checkpoints["metric"], photos, "--out", out, "--format", "npy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1
+    assert "make room" in error_line(err)
     assert files_of(out) == {"predictions.json", "predictions.jsonl", "depth_npy/a.npy"}
     assert np.load(out / "depth_npy/a.npy").shape == (20, 30)
 
