@@ -4,8 +4,10 @@ import csv
 import inspect
 import json
 import re
+import shutil
 import subprocess
 import sys
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -219,12 +221,12 @@ def test_other_formats_do_not_drop_it_silently(tmp_path):
 # ------------------------------------------------------------------------------ from files
 
 
-@pytest.fixture
-def scene(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """Two pictures, and the model's own prediction for each at their size."""
-    model, random = tiny(), np.random.default_rng(0)
-    (tmp_path / "images").mkdir()
-    paths = {name: tmp_path / "images" / f"{name}.png" for name in ("a", "b")}
+    folder, model, random = tmp_path_factory.mktemp("scene"), tiny(), np.random.default_rng(0)
+    (folder / "images").mkdir()
+    paths = {name: folder / "images" / f"{name}.png" for name in ("a", "b")}
     for path in paths.values():
         low = random.integers(0, 256, (4, 5, 3), dtype=np.uint8)
         Image.fromarray(low).resize((100, 80), Image.Resampling.BICUBIC).save(path)
@@ -233,8 +235,15 @@ def scene(tmp_path):
         last.weight.abs_().mul_(30)
         last.bias.sub_(0.98 * min(p.depth.min() for p in dpt.Predictor(model)([*paths.values()])))
     maps = {name: dpt.Predictor(model)(path).depth for name, path in paths.items()}
-    model.save_pretrained(tmp_path / "model")
-    return tmp_path, model, maps
+    model.save_pretrained(folder / "model")
+    return folder, model, maps
+
+
+@pytest.fixture
+def scene(made, tmp_path):
+    """A copy, to be changed."""
+    folder, model, maps = made
+    return shutil.copytree(folder, tmp_path, dirs_exist_ok=True), deepcopy(model), maps
 
 
 def metres(prediction):
