@@ -153,15 +153,6 @@ def test_data_without_captions_are_refused(train, dense_folder, tmp_path, refuse
     assert "a caption for each image" in refused(train, tmp_path / "run", "task=clip", *data)
 
 
-@pytest.mark.slow
-def test_its_encoder_starts_a_dense_run(clip_run, train, tmp_path):
-    source = clip_run / "checkpoints/last.ckpt"
-    run = train(tmp_path, "task=depth", f"model.encoder.weights={source}", "optim.lr=0")
-    expected = dpt.DPT.from_pretrained(source).encoder.state_dict()
-    found = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").encoder.state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [("a.png,", "line 2 has image 'a.png' and caption ''"), ("b.png,a dog", "b.png")],

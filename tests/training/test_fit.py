@@ -1,12 +1,7 @@
 """Training runs from the command line to what lies in the run's folder."""
 
 import csv
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,6 +145,8 @@ def test_pictures_show_what_was_predicted(kind, run):
     assert rows >= 32 * len(RUNS[kind][2])
 
 
+# that of the joint run: tests/evaluation/test_evaluate.py
+@pytest.mark.parametrize("kind", [KINDS[k] for k in RUNS if k != "joint"], indirect=True)
 def test_evaluating_the_checkpoint_gives_the_same_numbers(run, evaluate, scores, tmp_path):
     found = scores(evaluate(tmp_path, run / "checkpoints/last.ckpt"))
     expected = scores(run)
@@ -178,19 +175,6 @@ def test_the_same_seed_gives_the_same_numbers_with_and_without_workers(
 
 def steps_of(folder):
     return checkpoint_of(folder)["global_step"]
-
-
-@pytest.mark.slow
-def test_epochs(train, tmp_path):
-    run = train(tmp_path, "task=regression", "trainer.max_steps=-1", "trainer.max_epochs=3")
-    assert steps_of(run) == 6
-    assert (run / "checkpoints/best.ckpt").is_file()
-
-
-@pytest.mark.slow
-def test_the_default_length(train, tmp_path):
-    run = train(tmp_path, "task=regression", "trainer.max_steps=-1", "steps=3")
-    assert steps_of(run) == 3
 
 
 def test_time_ends_a_run_in_order(train, tmp_path, metrics):
@@ -228,9 +212,8 @@ def test_validation_as_a_share_of_an_epoch(train, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("debug", ["tiny", pytest.param("overfit", marks=pytest.mark.slow)])
-def test_debugging_runs(train, tmp_path, debug):
-    run = train(tmp_path, "task=joint", f"debug={debug}")
+def test_a_debugging_run(train, tmp_path):
+    run = train(tmp_path, "task=joint", "debug=tiny")
     assert (run / "metrics.json").is_file()
 
 
@@ -304,6 +287,7 @@ def test_fewer_images_than_a_batch(train, image_folder, tmp_path):
 # ------------------------------------------------------------------------------ first weights
 
 
+@pytest.mark.slow
 def test_an_encoder_starts_from_a_classification_run(train, tmp_path):
     source = train(tmp_path / "classes", "task=classification")
     weights = source / "checkpoints/last.ckpt"
@@ -383,48 +367,6 @@ def test_wandb_without_an_account(train, tmp_path, monkeypatch):
     pictures = list((run / "wandb").rglob("*.jpg"))
     assert len(pictures) == 10  # five at each of two validations
     assert (run / "metrics.json").is_file()
-
-
-# ------------------------------------------------------------------------------ an early end
-
-
-@pytest.mark.slow
-def test_sigterm_saves_and_scores(tmp_path):
-    arguments = ["task=regression", "logger=none", "data.image_size=[32,32]", "data.batch_size=2",
-                 "data.num_workers=1", "data.val.length=3", "model=dpt_tiny",
-                 "model.encoder.num_blocks=4",
-                 "model.encoder.out_indices=[0,1,2,3]", "trainer.accelerator=cpu",
-                 "trainer.max_steps=2000000", "trainer.val_check_interval=1000000",
-                 "data.train.length=64", f"run_dir={tmp_path}"]  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "train.py", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        log, deadline = tmp_path / "log.txt", time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            if log.is_file() and "regression on" in log.read_text():
-                break
-            time.sleep(0.2)
-        time.sleep(1.5)  # the handler is set when the first step begins
-        assert process.poll() is None
-        os.killpg(process.pid, signal.SIGTERM)  # its loaders' workers, too, as SLURM does
-        _, err = process.communicate(timeout=120)
-    finally:
-        if process.poll() is None:
-            process.kill()
-    assert process.returncode == 128 + signal.SIGTERM, err
-    assert b"Traceback" not in err
-    text = log_of(tmp_path)
-    assert "stopped by SIGTERM" in text
-    assert (tmp_path / "metrics.json").is_file()
-    assert 0 < steps_of(tmp_path) < 2000000
-    assert (tmp_path / "checkpoints/best.ckpt").is_file()
-    dpt.DPT.from_pretrained(tmp_path / "checkpoints/last.ckpt")
 
 
 @pytest.mark.slow

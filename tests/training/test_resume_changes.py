@@ -111,9 +111,7 @@ def test_what_is_configured_anew_counts(train, tmp_path, schedule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "second"), [("poly", "cosine"), pytest.param("cosine", "constant", marks=SLOW)]
-)
+@pytest.mark.parametrize(("first", "second"), [("poly", "cosine"), ("cosine", "constant")])
 def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, second):
     common = ("task=regression", "logger=csv", "trainer.log_every_n_steps=1",
               "trainer.val_check_interval=100")  # fmt: skip
@@ -135,7 +133,7 @@ def test_a_data_set_that_grew_is_remarked(train, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [3, pytest.param(4, marks=SLOW)])
+@pytest.mark.parametrize("batch", [3, 4])
 def test_a_stop_waits_for_accumulated_gradients(train, tmp_path, monkeypatch, batch):
     """Lightning's timer wishes so after any batch; of three a step, those before would be lost."""
     run = ("task=regression", "data.train.length=20", "data.batch_size=2", "trainer.max_steps=4",
@@ -166,9 +164,7 @@ def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "key", ["model.weights", pytest.param("model.encoder.weights", marks=SLOW)]
-)
+@pytest.mark.parametrize("key", ["model.weights", "model.encoder.weights"])
 def test_a_resumed_run_does_without_the_weights_it_began_with(train, tmp_path, key):
     """Which are of other sizes than the table's, where they are a whole model's."""
     encoder = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3],

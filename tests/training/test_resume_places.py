@@ -95,8 +95,8 @@ def whole(train, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [4, pytest.param(7, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize("batch", [4, 7])
+@pytest.mark.parametrize("case", CASES)
 def test_cut_off(train, whole, metrics, at_batch, tmp_path, case, batch):
     """Behind a validation, and behind the first batch of an epoch."""
     expected = whole(case)

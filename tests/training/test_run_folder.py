@@ -113,17 +113,14 @@ EPOCHS = (*RUN, "trainer.max_steps=-1")
 
 def test_a_run_extended_by_epochs_stays_finished(train, tmp_path, metrics):
     run = train(tmp_path / "run", *EPOCHS, "trainer.max_epochs=1")
-    for epochs in (2, 3):
-        resume_it(f"resume={run}", f"trainer.max_epochs={epochs}")
-        assert resume.step_of(run / "checkpoints/last.ckpt") == 2 * epochs
+    resume_it(f"resume={run}", "trainer.max_epochs=2")
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 4
     state, scores = state_of(run), metrics(run)
     resume_it(f"resume={run}")
     assert_same(state_of(run), state)
     assert metrics(run) == scores
     assert "this run is finished" in (run / "log.txt").read_text()
     assert yaml.safe_load((run / "config.yaml").read_text())["trainer"]["max_steps"] == -1
-    whole = train(tmp_path / "whole", *EPOCHS, "trainer.max_epochs=3", "schedule=constant")
-    assert resume.step_of(whole / "checkpoints/last.ckpt") == 6
 
 
 @SLOW
@@ -172,8 +169,11 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize(
-    "case", [*CONFIGS, "truncated", "half a line", "without a group", "other folder"]
-)
+    "case",
+    ["truncated", "other folder", "not UTF-8", "nested", "tag",
+     *(pytest.param(case, marks=SLOW) for case in ("half a line", "without a group", "empty",
+       "text", "no mapping", "interpolation", "a key twice", "bomb"))],
+)  # fmt: skip
 def test_a_damaged_config_yaml_is_named(run, refused, case):
     path, text = run / "config.yaml", (run / "config.yaml").read_bytes()
     if case in ("without a group", "other folder"):
