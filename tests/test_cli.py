@@ -124,23 +124,14 @@ MORE_WRONG_KEYS = [
 ]
 WRONG_VALUES = [
     (["optim.lr=fast"], ["optim.lr", "'fast'", "number"]),
-    (["data.batch_size=many"], ["data.batch_size", "'many'", "integer"]),
-    (["task=depth", "task.kind=absolute"], ["kind", "'absolute'", "metric", "relative"]),
-    (["model.encoder.out_indices=[0,1,2,99]"], ["out_indices", "99", "0..7"]),
     (["model=_base"], ["model.name", "must be given"]),
     (["trainer.accelerator=abacus"], ["accelerator", "abacus", "cpu"]),
     (["trainer.precision=8"], ["trainer.precision", "bf16-mixed"]),
-    (["callbacks.panels.count=few"], ["callbacks.panels.count", "'few'", "integer"]),
-    (["optim._target_=os.system"], ["optim._target_", "os.system", "dpt."]),
     (["optim"], ["optim"]),
-    (["trainer.accumulate_grad_batches=0"], ["trainer.accumulate_grad_batches=0", "1.."]),
-    (["trainer.precision=transformer-engine"], ["trainer: ", "transformer"]),
     (["~steps"], ["steps must be given"]),
     (["+stps=5"], ["there is no stps. Did you mean steps?"]),
     (["--steps", "10"], ["no flag --steps", "steps=VALUE"]),
-    (["optim.lr=nan"], ["optim.lr=nan", "finite"]),
     (["trainer.max_steps=2", "trainer.max_time=0"], ["trainer: max_time must be above 0"]),
-    (["data.batch_size=true"], ["data.batch_size=true: must be a number"]),
     (["data.image_size=192"], ["data.image_size=192", "such as [192, 192]"]),
     (["task.objectives.segmentation.loss.class_weights=[1]"],
      ["task.objectives.segmentation.loss has no keys", "change class_weights where"]),
@@ -155,22 +146,19 @@ WRONG_DATA = [
      ["data.sets.a.batch_size has no effect in a mix: set data.batch_size"]),
 ]  # fmt: skip
 MORE_WRONG_VALUES = [
+    (["task=depth", "task.kind=absolute"], ["kind", "'absolute'", "metric", "relative"]),
+    (["model.encoder.out_indices=[0,1,2,99]"], ["out_indices", "99", "0..7"]),
+    (["callbacks.panels.count=few"], ["callbacks.panels.count", "'few'", "integer"]),
+    (["optim._target_=os.system"], ["optim._target_", "os.system", "dpt."]),
+    (["trainer.accumulate_grad_batches=0"], ["trainer.accumulate_grad_batches=0", "1.."]),
+    (["trainer.precision=transformer-engine"], ["trainer: ", "transformer"]),
     (["optim.lr=null"], ["optim.lr", "None", "number"]),
     (["schedule.decay=linear"], ["schedule.decay", "'linear'", "cosine"]),
-    (["schedule.warmup=-1"], ["schedule", "warmup=-1"]),
-    (["data.batch_size=0"], ["batch_size=0", "greater than or equal to 1"]),
     (["data.image_size=big"], ["data.image_size", "'big'"]),
-    (["data.image_size=[32]"], ["data.image_size", "[32]"]),
     (["data.train.length=0"], ["length=0", "must be 1..10**8"]),
     (["data.train.length=x"], ["data.length", "'x'", "integer"]),
     (["augment.hflip=2"], ["augment.hflip=2: must be less than or equal to 1"]),
-    (["augment.hflip=left"], ["augment.hflip", "'left'", "number"]),
     (["task=segmentation", "task.objectives.segmentation.num_classes=3"], ["num_classes=3", "10"]),
-    (["model.encoder.num_blocks=four"], ["model.encoder.num_blocks", "'four'", "integer"]),
-    (["model.encoder.position=spiral"], ["position", "spiral", "sincos_2d"]),
-    (["model.encoder.kind=cnn"], ["cnn", "vit"]),
-    (["model.decoder.readout=half"], ["readout", "half", "project"]),
-    (["model.decoder.fusion_channels=x"], ["model.decoder.fusion_channels", "'x'", "integer"]),
     (["model.encoder.weights=nowhere.ckpt"], ["nowhere.ckpt", "no such file"]),
     (["trainer.max_steps=long"], ["trainer.max_steps", "'long'", "integer"]),
     (["trainer.strategy=guess"], ["strategy", "guess"]),
@@ -180,16 +168,13 @@ MORE_WRONG_VALUES = [
     (["trainer.max_steps=-1", "trainer.max_time=00:00:01:00"], ["max_time", "trainer.max_steps"]),
     (["trainer.max_steps=-1", "steps=long"], ["steps", "'long'", "integer"]),
     (["seed=lucky"], ["seed", "lucky", "integer"]),
-    (["optim._target_=dpt.training.optim.adam"], ["dpt.training.optim.adam", "not found"]),
     (["task==depth"], ["task"]),
     (["trainer.min_steps=x"], ["trainer.min_steps", "'x'"]),
     (["trainer.val_check_interval=often"], ["val_check_interval", "'often'"]),
     (["trainer.accumulate_grad_batches=-1"], ["trainer.accumulate_grad_batches=-1"]),
     (["trainer.val_check_interval=0"], ["trainer.val_check_interval=0: must be above 0"]),
-    (["trainer.val_check_interval=0.0"], ["trainer.val_check_interval=0.0: must be above 0"]),
     (["trainer.check_val_every_n_epoch=0"], ["trainer.check_val_every_n_epoch=0"]),
     (["trainer.gradient_clip_val=-1"], ["trainer.gradient_clip_val=-1"]),
-    (["trainer.gradient_clip_val=nan"], ["trainer.gradient_clip_val=nan", "finite"]),
     (
         ["trainer.gradient_clip_val=null", "trainer.gradient_clip_algorithm=value"],
         ["trainer.gradient_clip_algorithm", "trainer.gradient_clip_val"],
@@ -200,8 +185,6 @@ MORE_WRONG_VALUES = [
     (["trainer.devices=true"], ["trainer.devices=true: must be a number"]),
     (["steps=12345678901234567890123"], ["steps=12345678901234567890123", "1000000000"]),
     (["trainer.max_steps=12345678901234567890123"], ["trainer.max_steps=1234567890123"]),
-    (["trainer.max_epochs=12345678901234567890123"], ["trainer.max_epochs=1234567890123"]),
-    (["seed=-1"], ["seed=-1", "greater than or equal to 0"]),
     (["seed=true"], ["error: seed=true: must be a number"]),
     (["steps=${foo}"], ["Interpolation key 'foo' not found"]),
     (["data.train=5"], ["data.train=5", "dictionary"]),
@@ -215,19 +198,14 @@ MORE_WRONG_VALUES = [
     (["~data.batch_size"], ["data needs batch_size"]),
     (["task.objectives=null"], ["task.objectives=None", "dictionary"]),
     (["callbacks.panels=5"], ["callbacks.panels=5"]),
-    (["optim.lr=inf"], ["optim.lr=inf", "finite"]),
     (["optim.lr=1e300"], ["optim.lr=1e+300: must be less than or equal to 1000"]),
     (["optim.lr=-1"], ["optim.lr=-1"]),
     (["max_skipped_steps=0"], ["max_skipped_steps=0"]),
     (["optim.encoder_lr=nan"], ["optim.encoder_lr=nan", "finite"]),
-    (["optim.weight_decay=-1"], ["optim.weight_decay=-1"]),
-    (["optim.weight_decay=nan"], ["optim.weight_decay=nan", "finite"]),
     (["optim.betas=[2,0.9]"], ["optim.betas.0=2"]),
-    (["schedule.final=-1"], ["final=-1"]),
     (["schedule=poly", "schedule.power=-1"], ["power=-1"]),
     (["task=depth", "task.objectives.depth.weight=nan"], ["depth.weight=nan", "finite"]),
     (["task=depth", "task.objectives.depth.weight=-1"], ["weight=-1.0 of the depth loss"]),
-    (["model.encoder.num_heads=true"], ["model.encoder.num_heads=true"]),
     (
         ["callbacks.learning_rate.logging_interval=x", "logger=csv"],
         ["callbacks.learning_rate.logging_interval='x': must be"],
@@ -328,7 +306,10 @@ def save(path: Path, array: np.ndarray) -> Path:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A healthy folder of photos with masks and depth, to be spoilt."""
+    """A healthy folder of photos with masks and depth, to be spoilt.
+
+    What is said of other faults of a folder, tests/data/test_folder.py holds.
+    """
     random = np.random.default_rng(0)
     for split in ("train", "val"):
         for i in range(3):
@@ -378,14 +359,6 @@ def test_missing_folders(mistake, folder):
     assert "data.table" in message
 
 
-def test_empty_folder(mistake, folder):
-    for path in (folder / "images/val").iterdir():
-        path.unlink()
-    message = mistake(*masks(folder))
-    assert "images/val" in message
-    assert "empty" in message
-
-
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_truncated_image(mistake, folder, workers):
     path = folder / "images/train/1.jpg"
@@ -424,68 +397,14 @@ def test_truncated_image_that_is_first_met_by_a_worker(mistake, folder):
     assert "truncated" in message
 
 
-def test_mask_value_outside_the_classes(mistake, folder):
-    mask = np.zeros((36, 50), np.uint8)
-    mask[4, 5] = 77
-    path = save(folder / "masks/val/2.png", mask)
-    message = mistake(*masks(folder))
-    for text in (str(path), "77", "0..2", "data.ignore_index"):
-        assert text in message
-
-
-def test_settings_of_the_folders_of_splits(mistake, folder):
-    message = mistake(*masks(folder, "data.split_names.val=valid"))
-    assert "set data.split_names.val=val" in message
-    message = mistake(*masks(folder, "data.fractions.train=0.5"))
-    assert "data.fractions has no effect" in message
-    assert "define the splits" in message
-
-
-def test_size_mismatch(mistake, folder):
-    path = save(folder / "masks/train/0.png", np.zeros((20, 50), np.uint8))
-    message = mistake(*masks(folder))
-    assert str(path) in message
-    assert "50x36" in message
-    assert "50x20" in message
-
-
-def test_depth_maps_without_a_valid_pixel(mistake, folder):
-    for path in (folder / "depth").rglob("*.png"):
-        save(path, np.zeros((36, 50), np.uint16))
-    message = mistake(*depths(folder))
-    assert "depth/train/0.png is invalid" in message
-    assert "data.invalid_depth" in message
-
-
-@pytest.mark.slow
-def test_depth_without_its_range(mistake, folder):
-    message = mistake(*dense(folder, "task=depth", "data.depth=depth"))
-    assert "data.max_depth" in message
-
-
-def test_images_without_labels(mistake, folder):
-    (folder / "masks/train/1.png").unlink()
-    message = mistake(*masks(folder))
-    assert "1 of 3 images" in message
-    assert "data.missing=skip" in message
-
-
 def test_task_that_needs_labels_the_data_lacks(mistake, folder):
     message = mistake(*depths(folder, "task=segmentation"))
     assert "task=segmentation needs class masks" in message
     assert "data.labels" in message
     message = mistake(*masks(folder, "task=depth"))
     assert "task=depth needs depth maps" in message
-    message = mistake(*masks(folder, "task=joint"))
-    assert "task=joint needs depth maps" in message
     message = mistake(*masks(folder, "task=classification"))
     assert "task=classification needs a class for each image" in message
-
-
-@pytest.mark.slow
-def test_class_counts_that_disagree(mistake, folder):
-    message = mistake(*masks(folder, "data.class_names=[a,b]"))
-    assert "data.class_names has 2 rows for 3 classes" in message
 
 
 # ------------------------------------------------------------------------------------ evaluate
@@ -526,8 +445,8 @@ def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
     assert "everything" in message
     assert "val" in message
     assert "image_size" in mistake(*scored(checkpoint, "image_size=big"))
-    for key in ("predictions_scale=0.001", "predictions_kind=relative"):
-        assert "has no effect on checkpoint=FILE" in mistake(*scored(checkpoint, key))
+    message = mistake(*scored(checkpoint, "predictions_scale=0.001"))
+    assert "has no effect on checkpoint=FILE" in message
     labels = ("data=folder", f"data.root={folder}", "data.labels=masks", "data.num_classes=5")
     message = mistake(*scored(checkpoint, *labels, "protocol=kitti_garg"))
     assert "protocol=kitti_garg says how depth is scored, but only segmentation is" in message

@@ -59,6 +59,8 @@ def test_sub_folder_named_after_the_split(tmp_path):
     assert sample["name"].endswith("images/train/2.png")
     assert dataset.info.targets == ("labels",)
     assert dataset.info.class_names == ("class_0", "class_1", "class_2")
+    with pytest.raises(DataError, match=r"data\.fractions has no effect.*define the splits"):
+        segmentation(tmp_path, fractions={"train": 0.5})
 
 
 def test_split_in_a_template_and_sub_folders(tmp_path):

@@ -240,7 +240,9 @@ PAIRINGS = {  # the code without the kind, its severity, what the finding says
 }
 
 
-@pytest.mark.parametrize("fault", PAIRINGS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(f, marks=pytest.mark.slow) if f == "next" else f for f in PAIRINGS]
+)
 @pytest.mark.parametrize(
     ("name", "labels", "kind"),
     [
@@ -449,6 +451,7 @@ def test_one_unit_is_proposed_for_all_splits(rgbd):
     assert hints == dict.fromkeys(("train", "val"), "set data.depth_scale=0.001")
 
 
+@pytest.mark.slow
 def test_many_faults_at_once(camvid):
     for plant in (ids_outside, truncated_photos, masks_of_another_size, missing_masks):
         plant(camvid)
@@ -780,7 +783,10 @@ def test_no_unit_is_guessed_where_none_fits():
 # --------------------------------------------------------------------------- at a run's start
 
 
-@pytest.mark.parametrize("kept", [(), ("data.cache=true", "data.cache_size=[96,128]")])
+@pytest.mark.parametrize(
+    "kept",
+    [(), pytest.param(("data.cache=true", "data.cache_size=[96,128]"), marks=pytest.mark.slow)],
+)
 def test_quick_findings_of_healthy_sets(camvid, rgbd, kept):
     for root, name in ((camvid, "camvid"), (rgbd, "rgbd")):
         dataset = make_dataset(configured(f"data={name}", f"data.root={root}", *kept), "train")
