@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny import losses_of
 
 import dpt
 from dpt.objectives import InpaintingObjective
@@ -131,12 +132,5 @@ def test_images_off_the_grid_are_padded_and_cropped_back():
 def test_one_batch_is_learned():
     task, batch = task_of(mask_ratio=0.3), batch_of()
     batch["image"] = torch.nn.functional.interpolate(batch["image"][:, :, :4, :6], SIZE)
-    optimizer = torch.optim.AdamW(task.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = task.training_step(batch, 0)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
+    losses = losses_of(task, batch, steps=60, lr=3e-3)
     assert losses[-1] < 0.3 * losses[0]

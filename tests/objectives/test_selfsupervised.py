@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from tiny import losses_of
 
 import dpt
 from dpt.losses import dino_loss, nt_xent
@@ -147,11 +148,5 @@ def test_learns_to_tell_images_apart():
     task, batch = task_of(contrastive()), batch_of(6)
     patches = torch.nn.functional.interpolate(batch["image"][:, :, :2, :3], SIZE)
     batch["views"] = torch.stack([patches, patches // 2 + 64], dim=1)  # the second of less contrast
-    optimizer, losses = torch.optim.AdamW(task.parameters(), lr=1e-3), []
-    for _ in range(40):
-        optimizer.zero_grad()
-        loss = task.training_step(batch, 0)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
+    losses = losses_of(task, batch, steps=40, lr=1e-3)
     assert losses[-1] < 0.3 * losses[0]

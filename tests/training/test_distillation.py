@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny import losses_of
 
 import dpt
 from dpt.losses.segmentation import softened_divergence
@@ -159,15 +160,7 @@ def test_the_teacher_is_no_part_of_the_task():
 )  # fmt: skip
 def test_training_towards_a_teacher_lowers_the_disagreement(name):
     task = task_of(name, teacher_seed=1)
-    batch = unlabelled(4)
-    optimizer = torch.optim.AdamW(task.parameters(), lr=2e-3)
-    losses = []
-    for _ in range(30):
-        optimizer.zero_grad()
-        loss = task.training_step(batch, 0)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
+    losses = losses_of(task, unlabelled(4), steps=30, lr=2e-3)
     assert losses[-1] < 0.7 * losses[0]
 
 
