@@ -197,7 +197,9 @@ def test_mistakes_are_answered_in_one_line(arguments, message):
 
 def test_a_head_with_another_name_than_that_of_its_output_is_refused(monkeypatch):
     monkeypatch.setitem(HEADS, "number", HEADS["regression"])
-    with pytest.raises(ValueError, match=r"heads\.number: its OutputSpec has the name 'regression'"):
+    with pytest.raises(
+        ValueError, match=r"heads\.number: its OutputSpec has the name 'regression'"
+    ):
         dpt.create_model("dpt_tiny", heads={"number": {}})
 
 
