@@ -43,7 +43,7 @@ def augmented(
     ``stride=None`` two thirds of the window.
     """
     if stride is not None and window is None:
-        raise ValueError(f"stride={list(stride)}: is that of windows: give window too, or neither")
+        raise ValueError(f"stride={list(stride)} has no effect without window: give both")
     if flip or window is not None or tuple(scales) != (1.0,):
         refuse_masks(specs)
     if window is not None:

@@ -182,7 +182,7 @@ def test_a_model_with_every_head():
 def test_mistakes_are_named(images):
     with pytest.raises(ValueError, match="stride at most the window"):
         slide(uneven, SPECS, images, window=(4, 4), stride=(5, 4))
-    with pytest.raises(ValueError, match=r"stride=\[4, 4\]: .* give window too"):
+    with pytest.raises(ValueError, match=r"stride=\[4, 4\] has no effect without window"):
         augmented(uneven, SPECS, stride=(4, 4))
     with pytest.raises(ValueError, match="factors above 0"):
         multi_scale(uneven, SPECS, images, scales=[])
