@@ -12,6 +12,7 @@ from _thread import start_new_thread  # takes no lock, unlike threading.Thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 10.0  # seconds that a stopped command has to remove its temporary files
@@ -34,6 +35,7 @@ def is_first_rank() -> bool:
 def stoppable() -> Iterator[None]:
     """Ctrl-C and SIGTERM raise :class:`Stopped` in the block, and then end the process."""
     before = [signal.getsignal(number) for number in SIGNALS]
+    hook, sys.unraisablehook = sys.unraisablehook, _end_if_dropped
     handle_signals()
     try:
         yield
@@ -42,6 +44,7 @@ def stoppable() -> Iterator[None]:
     finally:
         for number, handler in zip(SIGNALS, before, strict=True):
             signal.signal(number, handler)
+        sys.unraisablehook = hook
 
 
 def handle_signals() -> None:
@@ -59,6 +62,13 @@ def _stop(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGINT, lambda *_: end_now(Stopped(number)))
     start_new_thread(_limit_time, (number,))
     raise Stopped(number)
+
+
+def _end_if_dropped(error: Any) -> None:
+    """Ends the process if Python drops :class:`Stopped`, as it does in ``__del__``."""
+    if isinstance(error.exc_value, Stopped):
+        end_now(error.exc_value)
+    sys.__unraisablehook__(error)
 
 
 def _limit_time(number: int) -> None:

@@ -44,6 +44,18 @@ def test_a_dropped_exception_does_not_keep_the_process():
     assert stopped(body) == (143, "stopped by SIGTERM\n")
 
 
+def test_a_signal_in_a_finaliser_ends_the_process_without_a_traceback():
+    body = """
+    class Dying:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+    Dying()
+    time.sleep(100)
+    """
+    assert stopped(body) == (143, "stopped by SIGTERM\n")
+
+
 def test_the_handlers_from_before_the_block_are_restored():
     before = [signal.getsignal(number) for number in process.SIGNALS]
     with process.stoppable():
