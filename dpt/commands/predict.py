@@ -13,9 +13,9 @@ from dpt.process import Stopped
 DETAILS = """\
 Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
 segments, json for segments and npy for other maps)
-  png       depth/NAME.png, 16 bits: metric depth in millimetres (coarser for models that predict
-            more than 65 m), 0 is invalid; relative depth from the smallest to the largest value of
-            each image. labels/NAME.png: class ids with a palette. panoptic/NAME.png and
+  png       depth/NAME.png, 16 bits: metric depth in millimetres (coarser for models whose
+            depth can exceed 65 m), 0 is invalid; relative depth from the smallest to the largest
+            value of each image. labels/NAME.png: class ids with a palette. panoptic/NAME.png and
             instance/NAME.png: ids of segments as RGB (R + 256 G + 65536 B). HEAD/NAME.png: a
             picture of another map: three channels as RGB, else the first channel in colours
   npy       depth_npy/, labels_npy/, HEAD_npy/: the arrays

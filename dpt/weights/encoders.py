@@ -162,7 +162,8 @@ def _read(name: str) -> tuple[State, Grid | None]:
         try:
             model = timm.create_model(name.removeprefix(TIMM), pretrained=True, num_classes=0)
         except Exception as error:  # no such model or tag, no released weights, no network
-            raise ValueError(f"{name}: cannot be fetched from timm ({reason(error)})") from error
+            fault = f"{name}: cannot be fetched from timm ({reason(error)})"
+            raise ValueError(f"{fault}: check the name and the network, or give a file") from error
         return dict(model.state_dict()), None
     source = open_source(from_hub(name.removeprefix(HUB)) if name.startswith(HUB) else locate(name))
     tensors = source.tensors

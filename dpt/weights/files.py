@@ -130,7 +130,7 @@ def from_hub(name: str, revision: str | None = None) -> Path:
     except Exception as error:  # of many libraries
         raise ValueError(
             f"{name}: no such file or folder here, and it cannot be fetched from the hub "
-            f"({reason(error)})"
+            f"({reason(error)}): check the name and the network, or give a local folder or file"
         ) from error
     return folder
 
