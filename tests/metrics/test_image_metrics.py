@@ -121,9 +121,17 @@ def test_embeddings_are_scored_as_in_plain_numpy(noise):
     found = embedding_scores(x, y, index)
     x, y = x.double().numpy(), y.numpy()
     assert found["knn_accuracy"] == pytest.approx((naive_votes(x, y) == y).mean())
+    by_class = y.argsort(kind="stable")
+    x, y = x[by_class], y[by_class]
     hits = [naive_ridge(x[::2], y[::2], x[1::2]) == y[1::2],
             naive_ridge(x[1::2], y[1::2], x[::2]) == y[::2]]  # fmt: skip
     assert found["linear_accuracy"] == pytest.approx(np.concatenate(hits).mean())
+
+
+def test_both_halves_of_the_linear_accuracy_have_every_class():
+    y = torch.arange(40) % 2  # every second image has the other class
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)) / 9 + y[:, None]
+    assert embedding_scores(x, y, torch.arange(40))["linear_accuracy"] == 1
 
 
 def test_embeddings_may_come_in_any_order_and_parts():
