@@ -66,7 +66,8 @@ class FileDataset(Dataset):
         group_by: regular expression, searched in a photo's path below ``root``. Photos with the
             same match (of its first group, if it has one) are in the same part; a part consists of
             whole groups. None: each photo is a group.
-        gap: number of groups on either side of val that are in neither part.
+        gap: number of groups, of all classes together, on either side of val that are in neither
+            part.
         labelled: number of training images that are used with their labels, evenly spaced among
             those with the same kinds of labels; ``all`` are those that have any. None: no image is
             left out.
