@@ -287,6 +287,17 @@ def test_names_of_classes(tmp_path):
     assert set(np.unique(read["val"]["images/val/000.jpg"]["labels"])) == {0, 1, 2, 255}
 
 
+def test_names_of_ids_from_0_or_from_1(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: mask(seed, (1, 2)))
+    (root / "classes.txt").write_text("void\nsky\nroad\n")
+    with pytest.raises(DataError, match=r"data.num_classes=3 .* or data.label_map=1-3"):
+        detect(root, {})
+    names = samples(root, num_classes=3)[1].settings["class_names"]
+    assert names == ["void", "sky", "road"]
+    (root / "classes.txt").write_text("sky\nroad\n")
+    assert samples(root)[1].settings["label_map"] == [1, 2]
+
+
 def test_ambiguous_folders_are_refused(tmp_path):
     root = folder(tmp_path / "trimap", make=lambda seed: mask(seed, (0, 128, 255)))
     with pytest.raises(DataError, match=r"label_map=\[0,128,255\] or data.label_map=\[0,128\]"):

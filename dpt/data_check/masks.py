@@ -174,7 +174,13 @@ def _of_ids(
             "does"
         )
     known = [k if row.id is None else row.id for k, row in enumerate(rows)]
-    if rows[0].id is None and classes[:1] == [1]:
+    if rows[0].id is None and classes and 0 not in classes:
+        if classes[-1] < last:
+            raise DataError(
+                f"{file.path}: {last} names, and the masks hold neither 0 nor {last}: set "
+                f"data.num_classes={last} if the first name is that of 0, or "
+                f"data.label_map=1-{last} if it is that of 1"
+            )
         known = [k + 1 for k in known]
     if strange := [str(i) for i in classes if i not in known]:
         raise DataError(f"{file.path}: no name for the ids {few(strange)} of the masks: add them, "
