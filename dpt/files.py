@@ -47,14 +47,14 @@ def data_root(root: str | Path) -> Path:
 
 
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
-    """The error for a path that does not exist; it lists similar names that do."""
+    """The error for a path that does not exist, or not as ``what``; it lists similar names."""
+    if path.exists():
+        return DataError(f"{what} {path} is a {'folder' if path.is_dir() else 'file'}: {remedy}")
     if path.is_symlink():
         return DataError(f"{what} {path} is a link to {path.readlink()}, which is not there")
     parent = path
     while not parent.is_dir() and parent != parent.parent:
         wanted, parent = parent.name, parent.parent
-    if parent == path:
-        return DataError(f"{what} {path} is a folder: {remedy}")
     names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
     close = difflib.get_close_matches(wanted, names, n=5, cutoff=0.5)
     found = few([*close, *(name for name in names if name not in close)], 10) or "nothing"

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from dpt.files import open_file, parse_json, printable, read_bytes, read_yaml, run_folder
+from dpt.files import (
+    data_root,
+    open_file,
+    parse_json,
+    printable,
+    read_bytes,
+    read_yaml,
+    run_folder,
+)
 
 
 def test_only_regular_files_are_read(tmp_path):
@@ -20,6 +28,14 @@ def test_only_regular_files_are_read(tmp_path):
     (tmp_path / "file").write_bytes(b"text")
     (tmp_path / "good").symlink_to("file")
     assert read_bytes(tmp_path / "good") == b"text"
+
+
+def test_a_file_in_place_of_a_folder(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "link"):
+        with pytest.raises(ValueError, match=rf"{name} is a file: check data.root"):
+            data_root(tmp_path / name)
 
 
 def test_the_size_is_checked_before_reading(tmp_path):
