@@ -185,7 +185,8 @@ def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, str]:
         kind = _kind(tokens) or kind
         kept += [t for t in tokens if t.lower() not in _SPLITS and not _kind([t])]
     tokens = re.split(r"[-_. ]+", stem)
-    own = _kind([tokens[0], tokens[-1]])
+    last = next((t for t in reversed(tokens) if not t.isdecimal()), "")  # a number may follow
+    own = _kind([tokens[0], last])
     kept += [t for t in tokens if not _kind([t])]
     own_first = own in ("labels", "depth") and not (kind and own in folder_kinds)
     return own if own_first else kind or own, split, "/".join([split, *kept])
