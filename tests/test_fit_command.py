@@ -343,6 +343,7 @@ def test_a_class_is_not_held_out(tmp_path):
         ("images/{}.jpg", "annotations/trimaps/{}.png", {}),
         ("images/man_{}_with_mask.jpg", "masks/man_{}_with_mask.png", {}),
         ("test/images/{}.jpg", "test/masks/{}.png", {}),
+        ("img_dir/{}.jpg", "ann_dir/{}.png", {}),
         ("scene_rgb_{}.jpg", "scene_mask_{}.png", {}),
         ("a/{}.jpg", "b/{}.png", {"images": "a", "labels": "b"}),
         ("images/{}.jpg", "x/mask/{}.png", {"labels": "x/mask"}),

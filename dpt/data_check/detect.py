@@ -30,7 +30,7 @@ _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
            "validation": "val", "dev": "val", "test": "test", "testing": "test"}  # fmt: skip
 _KINDS = {
     "depth": "depths?|depthmaps?",
-    "labels": "masks?|msks?|labels?|annots?|annotations?|seg|segmentations?|segmentationclass|"
+    "labels": "masks?|msks?|labels?|ann(?:ot|otation)?s?|seg|segmentations?|segmentationclass|"
     "trimaps?|gt|groundtruth|ids|classes",
     "image": "rgb|colou?rs?|(?:jpe?g)?images?|imgs?|photos?|pictures?|frames?",
 }
