@@ -30,7 +30,8 @@ def test_grey_becomes_rgb_and_alpha_is_dropped(tmp_path):
     grey = io.read_image(save(tmp_path / "grey.png", NOISE[..., 0]))
     assert np.array_equal(grey, np.repeat(NOISE[..., :1], 3, axis=2))
     rgba = np.dstack([NOISE, np.full(NOISE.shape[:2], 7, np.uint8)])
-    assert np.array_equal(io.read_image(save(tmp_path / "rgba.png", rgba)), NOISE)
+    for name in ("rgba.png", "rgba.tif"):
+        assert np.array_equal(io.read_image(save(tmp_path / name, rgba)), NOISE)
 
 
 def test_exif_orientation_only_on_request(tmp_path):

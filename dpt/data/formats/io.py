@@ -14,7 +14,12 @@ from typing import Any, BinaryIO
 import cv2
 import numpy as np
 from PIL import Image
-from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, ImageFileDirectory_v2
+from PIL.TiffImagePlugin import (
+    EXTRASAMPLES,
+    IMAGELENGTH,
+    IMAGEWIDTH,
+    ImageFileDirectory_v2,
+)
 
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.files import (
@@ -48,6 +53,8 @@ _HDF5_START = b"\x89HDF\r\n\x1a\n"
 _HEADER_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 """Pillow's names; some of its other formats start external programs."""
 _TIFF_STARTS, _ORIENTATION = (b"II", b"MM"), 0x0112
+_ALPHA = (2,)
+"""Of EXTRASAMPLES: an alpha by which OpenCV multiplies colours of 8 bits; Pillow does not."""
 _AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     2: lambda upright: upright[:, ::-1],
     3: lambda upright: upright[::-1, ::-1],
@@ -313,8 +320,15 @@ def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if image is None:
         raise _undecodable(path)
-    if data[:2] in _TIFF_STARTS and flags & cv2.IMREAD_IGNORE_ORIENTATION:
-        orientation = _tiff_tags(io.BytesIO(data)).get(_ORIENTATION, 1)
+    if data[:2] not in _TIFF_STARTS:
+        return image
+    tags = _tiff_tags(io.BytesIO(data))
+    if image.dtype == np.uint8 and tags.get(EXTRASAMPLES) == _ALPHA and image.ndim == 3:
+        with _decoding(path, "a picture"):
+            upright = Image.open(io.BytesIO(data), formats=("TIFF",)).convert("RGBA")
+            image = np.asarray(upright)[..., [2, 1, 0, 3][: image.shape[2]]]
+    if flags & cv2.IMREAD_IGNORE_ORIENTATION:
+        orientation = tags.get(_ORIENTATION, 1)
         image = np.ascontiguousarray(_AS_STORED.get(orientation, np.asarray)(image))
     return image
 
