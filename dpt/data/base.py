@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
@@ -172,6 +173,17 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
                 others = f" (so are {len(empty)} of {len(remarks)} {key} files read)"
                 raise DataError(empty[0] + (others if len(remarks) > 1 else ""))
         return [remark for remarks in found.values() for remark in remarks if remark]
+
+
+def require_same_classes(first: Dataset, other: Dataset) -> None:
+    """Raises DataError if two splits of one data set have different classes."""
+    lists = first.info.class_names, other.info.class_names
+    for k, (name, found) in enumerate(zip_longest(*lists, fillvalue="none") if all(lists) else ()):
+        if name != found:
+            raise DataError(
+                f"{other.root or 'data'}: class {k} is {name} in one split and {found} in "
+                "another: give the files of all splits the same list of classes"
+            )
 
 
 class Transform(Protocol):

@@ -16,7 +16,7 @@ from typing import Any, cast
 from dpt.atomic import write_bytes
 from dpt.config import build
 from dpt.data import DataError
-from dpt.data.base import Dataset
+from dpt.data.base import Dataset, require_same_classes
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.propose import propose
@@ -89,6 +89,7 @@ def examine(
         found = [finding for function in CHECKS for finding in function(done)]
         if not has_errors(found):
             try:  # stops at the first fault, so it is of use only where no check has found one
+                require_same_classes(done.first.dataset, dataset)
                 dataset.validate()
             except DataError as error:
                 found.append(done.finding("error", "refused", str(error)))

@@ -20,6 +20,7 @@ from dpt.config.model import complete, make_model
 from dpt.config.objects import map_strings
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
+from dpt.data.base import require_same_classes
 from dpt.data_check import quick_findings
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
@@ -156,6 +157,7 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], cfg: Mapping
         if objective.target and objective.target not in val.info.targets:
             lacks = build.LABEL_NAMES[objective.target]
             log.warning("%s is trained but not scored: the val split has no %s", name, lacks)
+    require_same_classes(train, val)
     has_average = cfg["task"].get("teacher") == "ema"
     for dataset in (train, val):
         try:

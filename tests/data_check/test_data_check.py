@@ -22,6 +22,7 @@ from dpt.data_check.detect import detect
 from dpt.data_check.masks import class_settings
 from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Finding, Scan, read_records
+from dpt.training.fit import check_data
 from dpt.types import DatasetInfo, Sample
 
 COUNTS = {"train": 8, "val": 6}
@@ -469,6 +470,27 @@ def test_photos_without_labels_in_a_table_are_found(dense_folder, tmp_path):
                      splits=["train"])  # fmt: skip
     assert found["photo_without_label"].severity == "error"
     assert len(found["photo_without_label"].examples) == 2
+
+
+def test_splits_with_other_lists_of_classes_are_found(tmp_path):
+    for split, names in (("train", "abc"), ("val", "ac")):
+        (tmp_path / split).mkdir()
+        save(tmp_path / f"{split}/1.png", np.zeros((8, 8, 3), np.uint8))
+        content = {
+            "images": [{"id": 1, "file_name": "1.png", "height": 8, "width": 8}],
+            "categories": [{"id": k, "name": name} for k, name in enumerate(names)],
+            "annotations": [
+                {"id": 1, "image_id": 1, "category_id": 1, "segmentation": [[1, 1, 5, 1, 5, 5]]}
+            ],
+        }
+        (tmp_path / f"{split}.json").write_text(json.dumps(content))
+    data = configured("data=coco", f"data.root={tmp_path}", "data.annotations=%split.json",
+                      "data.split_names.train=train", "data.split_names.val=val")  # fmt: skip
+    (error,) = [f for f in examine(data, splits=["train", "val"])[0] if f.severity == "error"]
+    assert "class 1 is b in one split and c in another" in error.message
+    train, val = (make_dataset(data, split) for split in ("train", "val"))
+    with pytest.raises(DataError, match="class 1 is b in one split and c in another"):
+        check_data(train, val, {}, {"task": {}, "data": {}})
 
 
 def test_a_split_that_is_not_there_does_not_hide_the_others(camvid):
