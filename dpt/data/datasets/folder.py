@@ -182,8 +182,16 @@ class FolderDataset(FileDataset):
         kinds = [column for column, kind in columns.items() if getattr(self, kind)]
         names = (self.split, (self.split_names or {}).get(self.split))
         files: list[Files] = []
-        rows = io.read_table(path, ["split", "image", *kinds], remedy="name the columns so")
-        for _, (split, image, *texts) in rows:
+        table = io.read_table(path, ["split", "image", *kinds], remedy="name the columns so")
+        rows = [row for _, row in table]
+        splits = dict.fromkeys(row[0] for row in rows)
+        if not splits.keys() & names:
+            held = few([*splits], 6) or "nothing"
+            raise DataError(
+                f"{path}: no image found: the column split holds {held}, not {self.split}: "
+                f"correct it, or set data.split_names.{self.split}"
+            )
+        for split, image, *texts in rows:
             if split in names:
                 pairs = zip(kinds, texts, strict=True)
                 maps: dict[str, Any] = {columns[k]: self.folder / text for k, text in pairs if text}
