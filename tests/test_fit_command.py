@@ -360,6 +360,9 @@ def test_names_of_folders_and_files(tmp_path, photo, label, given):
     (root / "settings.json").write_text("{} // a comment")
     (root / "old/checkpoints").mkdir()
     (root / "old/config.yaml").write_text("")
+    (root / "runs/fit/x/data_check").mkdir(parents=True)  # a run that its data check ended
+    (root / "runs/fit/x/data_check/config.yaml").write_text("")
+    (root / "runs/fit/x/pairs.csv").write_text("split,image\ntrain,1.jpg\n")
     found = detect(root, given)
     expected = [(photo.format(seed), label.format(seed)) for seed in range(10)]
     assert [(row["image"], row["labels"]) for row in found.rows] == expected

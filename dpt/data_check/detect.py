@@ -149,6 +149,9 @@ def _files(root: Path) -> list[str]:
         raise DataError(f"{root}: more than {MAX_FILES} files: give the folder of one data set")
     configured = [path.parent for path in every if path.name == "config.yaml"]
     runs = {folder for folder in configured if (folder / "checkpoints").is_dir()}
+    # a run of dpt fit that ended before training
+    checked = [folder.parent for folder in configured if folder.name == "data_check"]
+    runs |= {folder for folder in checked if (folder / "pairs.csv").is_file()}
     paths = [p.relative_to(root).as_posix() for p in every if runs.isdisjoint(p.parents)]
     if strange := [p for p in paths if printable(p) != p]:
         raise DataError(f"{root}: {printable(strange[0])}: the name is not UTF-8: rename the file")
