@@ -298,6 +298,15 @@ def test_names_of_ids_from_0_or_from_1(tmp_path):
     assert samples(root)[1].settings["label_map"] == [1, 2]
 
 
+def test_ids_below_0_are_unlabelled(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: mask(seed).astype(int) - 1, suffix=".npy")
+    for names in ("", "sky\nroad\n"):
+        (root / "classes.txt").write_text(names)
+        read, found = samples(root)
+        assert "unlabelled: -1, 255" in found.notes
+        assert set(np.unique(read["val"]["images/val/000.jpg"]["labels"])) == {0, 1, 255}
+
+
 def test_ambiguous_folders_are_refused(tmp_path):
     root = folder(tmp_path / "trimap", make=lambda seed: mask(seed, (0, 128, 255)))
     with pytest.raises(DataError, match=r"label_map=\[0,128,255\] or data.label_map=\[0,128\]"):

@@ -59,14 +59,15 @@ def class_weights(counts: Sequence[int]) -> list[float]:
 
 def class_settings(values: Values) -> tuple[dict[str, Any], list[int]]:
     """The settings that make classes of the values in mask files, and the pixels of each class."""
-    ids = sorted(key[0] for key in values if len(key) == 1)
+    stored = sorted(key[0] for key in values if len(key) == 1)
+    ids = [i for i in stored if i >= 0]  # below 0: unlabelled
     found = [i for i in ids if i != IGNORE_INDEX]
     keys: list[tuple[int, ...]]
     settings: dict[str, Any]
-    if len(ids) < len(values):
+    if len(stored) < len(values):
         keys = [key for key, _ in values.most_common() if len(key) == 3]
         settings = {"num_classes": len(keys), "label_colors": [list(key) for key in keys]}
-    elif len(found) > 1 and found[0] == 0 and found[-1] < 2 * len(found):
+    elif len(found) > 1 and stored[0] == found[0] == 0 and found[-1] < 2 * len(found):
         keys = [(i,) for i in range(found[-1] + 1)]
         settings = {"num_classes": len(keys)}
     else:  # a class for each id; 255 too where only one other id occurs
@@ -99,6 +100,7 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
         found = _of_colors(folder, values, file, given, ignored)
         kind = f"{len(values)} colours"
     else:
+        ignored += [i for (i,) in values if i < 0]
         ids = sorted(i for (i,) in values if i not in ignored)
         found = _of_ids(folder, values, ids, file, given)
         kind = f"ids {few([str(i) for i in ids], 12)}"

@@ -595,6 +595,7 @@ def test_colours_and_range_of_an_unknown_folder_are_proposed(camvid, rgbd, tmp_p
         ((0, 1, 3), {"num_classes": 4}),
         ((1, 2, 3, 255), {"label_map": [1, 2, 3]}),
         ((0, 255), {"label_map": [0, 255]}),
+        ((-1, 0, 1), {"label_map": [0, 1]}),
         ((7, 8, 11, 26), {"label_map": [7, 8, 11, 26]}),
     ],
 )
