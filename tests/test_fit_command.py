@@ -107,7 +107,10 @@ def test_masks_with_a_palette(tmp_path):
 
 def test_masks_of_colours_and_a_table_of_them(tmp_path):
     root = folder(tmp_path / "set", make=lambda seed: PALETTE[mask(seed)])
+    (root / "classes.txt").write_text("black\nred\ngreen\n")
     read, found = samples(root)
+    assert any("as classes.txt has no colours" in line for line in found.notes)
+    (root / "classes.txt").unlink()
     order = [found.settings["label_colors"].index(c) for c in PALETTE[:3].tolist()]
     sample = read["val"]["images/val/001.jpg"]
     np.testing.assert_array_equal(sample["labels"], np.array(order)[mask(9)])
@@ -530,6 +533,9 @@ def test_files_of_class_names(tmp_path, file, text, names):
     with pytest.raises(DataError, match="two classes have one name"):
         detect(root, {})
     (root / "classes.txt").unlink()
+    (root / "classes.json").write_text('[{"name": "a", "color": "#ff0000"}]')
+    with pytest.raises(ValueError, match=r"classes.json: color of a class='#ff0000': must be"):
+        detect(root, {})
     (root / "classes.json").write_text('{"classes": 5}')
     with pytest.raises(DataError, match=r"classes.json: no names of classes"):
         detect(root, {})

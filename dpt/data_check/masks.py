@@ -19,6 +19,7 @@ from dpt.validation import validate
 Values = Counter[tuple[int, ...]]
 """Pixels of each id ``(i,)`` and of each colour ``(r, g, b)`` of mask files."""
 
+_Color = tuple[int, int, int]
 MOST_VALUES = 256  # of masks: 255 classes, and one that means unlabelled
 _HEADERS = ("name", "names", "class", "classes", "label", "labels")  # of a CSV with names alone
 CLASS_FILE = r"(?i)(?:.*/)?_?(?:class(?:es|_names|_dict)?|names|palette|labelmap)\.(txt|csv|json)"
@@ -113,9 +114,11 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
     if names := found.settings.get("class_names"):
         found.notes.append(f"class names: {file.path}, {few(names, 8)}")
     elif not {"class_names", "num_classes", "label_map", "label_colors"} & given.keys():
-        key = "data.label_map" if kind.endswith("colours") else "data.ignore_index"
-        found.notes.append(f"classes: {len(found.counts)}, one for each value, as no file names "
-                           f"them; if a value means unlabelled, set {key}")  # fmt: skip
+        of_colors = kind.endswith("colours")
+        why = f"{file.path} has no colours" if of_colors and file.rows else "no file names them"
+        key = "data.label_map" if of_colors else "data.ignore_index"
+        found.notes.append(f"classes: {len(found.counts)}, one for each value, as {why}; if a "
+                           f"value means unlabelled, set {key}")  # fmt: skip
     found.settings = {"ignore_index": [*ignored, IGNORE_INDEX]} | found.settings
     return found
 
@@ -125,8 +128,7 @@ def _of_colors(
 ) -> MaskSettings:
     """Classes of colours: those of the user, of a file, or all that occur."""
     rows = [row for row in file.rows if row.color is not None]
-    kind = list[tuple[int, int, int]]
-    own = validate(kind, given.get("label_colors", []), "data.label_colors")
+    own = validate(list[_Color], given.get("label_colors", []), "data.label_colors")
     colors = own or [row.color for row in rows if row.color is not None]
     others = [color for color in values if color not in colors]
     if not colors:
@@ -251,7 +253,14 @@ def read_class_file(root: Path, paths: Sequence[str]) -> ClassFile:
         raise DataError(f"{root / path}: no names of classes: write a list of names, or {{id: "
                         "name}")  # fmt: skip
     rows = [row if isinstance(row, dict) else {"name": row} for row in classes]
-    found = [ClassRow(str(r.get("name")), _id(r.get("id")), _color(r.get("color"))) for r in rows]
+    found = [
+        ClassRow(
+            str(r.get("name")),
+            validate(int | None, r.get("id"), f"{root / path}: id of a class"),
+            validate(_Color | None, r.get("color"), f"{root / path}: color of a class"),
+        )
+        for r in rows
+    ]
     return ClassFile(path, found, table.get("ignore_index"))
 
 
@@ -268,17 +277,9 @@ def _rows_of_text(text: str, *, is_csv: bool) -> list[ClassRow]:
             continue
         color = None
         if len(words) > 3 and all(map(str.isdecimal, words[-3:])):
-            words, color = words[:-3], [int(word) for word in words[-3:]]
+            words, color = words[:-3], tuple(map(int, words[-3:]))
         first = words if is_csv else words[:1]  # names in texts may hold numbers
         ids = [word for word in first if word.isdecimal()] if len(words) > 1 else []
         kept = [w for w in words if w not in ids] if is_csv else words[len(ids) :]
-        rows.append(ClassRow(" ".join(kept), int(ids[0]) if ids else None, _color(color)))
+        rows.append(ClassRow(" ".join(kept), int(ids[0]) if ids else None, color))
     return rows
-
-
-def _id(value: Any) -> int | None:
-    return validate(int | None, value, "id of a class")
-
-
-def _color(value: Any) -> tuple[int, ...] | None:
-    return None if value is None else validate(tuple[int, int, int], value, "color of a class")
