@@ -522,6 +522,7 @@ def test_linked_folders_are_read(tmp_path):
         ("classes.json", '{"names": ["a", "b", "c"]}', "a, b, c"),
         ("classes.csv", "name\na\nb\nc\n", "a, b, c"),
         ("classes.csv", "train\nbus\ncar\n", "train, bus, car"),
+        ("classes.csv", '"name","id"\n"a, b",0\n"c",1\n"d",2\n', "a, b, c, d"),
     ],
 )
 def test_files_of_class_names(tmp_path, file, text, names):

@@ -1,5 +1,6 @@
 """Settings for masks of unknown values: classes, their names, and what means unlabelled."""
 
+import csv
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -238,7 +239,7 @@ def read_class_file(root: Path, paths: Sequence[str]) -> ClassFile:
     path = next((p for p in paths if re.fullmatch(CLASS_FILE, p)), None)
     if path is None:
         return ClassFile()
-    text = read_text(root / path, limit=1 << 20)
+    text = read_text(root / path, limit=1 << 17)  # also the limit of csv.reader
     if not path.endswith(".json"):
         return ClassFile(path, _rows_of_text(text, is_csv=path.endswith(".csv")))
     table = parse_json(text, root / path)
@@ -270,7 +271,9 @@ def _rows_of_text(text: str, *, is_csv: bool) -> list[ClassRow]:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     has_numbers = any(re.search(r"(^|[,;\t])\s*\d+\s*($|[,;\t])", line) for line in lines)
     for number, line in enumerate(lines):
-        parts = re.split(r"[,;\t]" if is_csv else r"[,;:\s]", line)
+        parts = re.split(r"[,;:\s]", line)
+        if is_csv:
+            (parts,) = csv.reader([re.sub(r"[;\t]", ",", line)], skipinitialspace=True)
         words = [word for word in map(str.strip, parts) if word]
         is_header = has_numbers or (number == 0 and words[:1] and words[0].lower() in _HEADERS)
         if not words or (is_csv and is_header and not any(map(str.isdecimal, words))):
