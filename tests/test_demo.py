@@ -351,6 +351,19 @@ WIDTHS = """
 """
 
 
+LATE_ANSWER = """
+const ask = fetch;
+let isAnswered = false;
+fetch = async (...request) => {
+    fetch = ask;
+    const answer = await ask(...request);
+    await new Promise(end => setTimeout(end, 1000));
+    setTimeout(() => { isAnswered = true; }, 500);
+    return answer;
+};
+"""
+
+
 @pytest.mark.slow
 def test_an_image_uploaded_in_a_browser(server, tmp_path):
     photo = save_photo(tmp_path / "photo.png", 240, 320)
@@ -375,6 +388,13 @@ def test_an_image_uploaded_in_a_browser(server, tmp_path):
 
         browser.upload("#image", large)
         browser.wait("document.body.innerText.includes('175 million pixels')")
+        assert browser.run("document.querySelectorAll('figure').length") == 0
+
+        browser.run(LATE_ANSWER)  # of the image that was chosen first
+        browser.upload("#image", photo)
+        browser.upload("#image", large)
+        browser.wait("isAnswered")
+        assert "175 million pixels" in browser.run("document.body.innerText")
         assert browser.run("document.querySelectorAll('figure').length") == 0
         asked = [url for url in browser.requests if url.startswith("http")]
         assert asked
