@@ -313,6 +313,7 @@ def test_mistakes_are_one_line_and_the_photo_is_not_replaced(files, tmp_path, re
     for image, out, message, *more in (
         (photo, photo, "is the photo itself"),
         (photo, tmp_path / "link.png", "is the photo itself"),
+        (photo, photo / "sheet.png", "sheet.png: cannot be written (File exists)"),
         (tmp_path / "line.png", sheet, "1x50000 pixels are too elongated"),
         (photo, sheet, "device='warp' cannot be used", "--device", "warp"),
     ):

@@ -30,10 +30,12 @@ def run(arguments: list[str]) -> None:
     from dpt.model import DPT
     from dpt.predict.predictor import pick_device
     from dpt.viz import save_png
+    from dpt.weights.files import writing
 
     image = read_image(options.image, exif=True)
     device = pick_device(options.device)
     model = DPT.from_pretrained(options.checkpoint).to(device)
     sheet = inspection_sheet(model, image, patch=options.patch and tuple(options.patch))
-    save_png(out, sheet)
+    with writing(out):
+        save_png(out, sheet)
     print(f"{out}: {sheet.shape[1]} x {sheet.shape[0]} pixels")
