@@ -57,6 +57,8 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
         blocks_of([dataset.name(index) for index in range(len(dataset))], blocks)
     run = _score_checkpoint if cfg["checkpoint"] else _score_files
     scorer, notes = run(cfg, dataset, protocol)
+    if not scorer.rows:
+        raise ValueError("no image was scored, see the lines above")
     scores = {f"val/{name}": value for name, value in scorer.scores().items()}
     rank = dist.get_rank() if dist.is_initialized() else 0
     if dist.is_initialized():
@@ -208,8 +210,6 @@ def _score_files(cfg: Mapping[str, Any], dataset: Any, protocol: Protocol) -> Sc
 def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[str, Any]) -> None:
     """Writes the files of an evaluation; then a ValueError if a prediction is not finite."""
     folder, source = Path(cfg["run_dir"]), cfg["checkpoint"] or cfg["predictions"]
-    if not scorer.rows:
-        raise ValueError("none of the images could be read, see the lines above")
     blocks = blocks_of([name for _, (name, _) in sorted(scorer.rows.items())], cfg["blocks"])
     scores, intervals = scorer.scores(), scorer.intervals(blocks)
     objectives = [*scorer.objectives.values(), *scorer.whole.values()]

@@ -140,7 +140,9 @@ def test_the_report_is_one_whole_page(joint_scores):
     assert not re.search(r">-?0\.[1-9]\d{3,}<", text)  # three digits
 
 
-def test_a_broken_file_counts_nowhere(evaluate, checkpoint, dense_folder, metrics, tmp_path):
+def test_a_broken_file_counts_nowhere(
+    evaluate, checkpoint, dense_folder, metrics, refused, tmp_path
+):
     broken = tmp_path / "data"
     shutil.copytree(dense_folder, broken)
     (broken / "images/val/2.png").write_bytes(b"no picture")
@@ -154,6 +156,9 @@ def test_a_broken_file_counts_nowhere(evaluate, checkpoint, dense_folder, metric
     assert "no baselines" not in (run / "log.txt").read_text()
     mean = np.mean([float(row["abs_rel"]) for row in rows if row["abs_rel"]])
     assert metrics(run)["val/abs_rel"] == pytest.approx(mean, rel=1e-6)
+    for photo in (broken / "images/val").iterdir():
+        photo.write_bytes(b"no picture")
+    assert "no image was scored" in refused(evaluate, tmp_path / "none", checkpoint, *data)
 
 
 def report_of(objectives, outputs, labels, tmp_path):
