@@ -11,7 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +136,12 @@ class OutputFolder:
 
 
 def _modified(source: Source) -> list[int]:
-    """Time in nanoseconds and size in bytes, which tell a replaced input from its predecessor."""
-    status = source.path.stat()
-    return [status.st_mtime_ns, status.st_size]
+    """Time in nanoseconds and size in bytes, which tell a replaced input from its predecessor;
+    empty if the file is gone."""
+    with suppress(OSError):  # reading it names the fault
+        status = source.path.stat()
+        return [status.st_mtime_ns, status.st_size]
+    return []
 
 
 def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -> list[str]:

@@ -270,6 +270,9 @@ def test_a_replaced_image_is_predicted_again(run, checkpoints, tmp_path):
     save_photo(photo, 30, 20)
     assert "1 images in" in run(*command)[1]
     assert np.load(out / "depth_npy/1.npy").shape == (30, 20)
+    photo.unlink()
+    photo.symlink_to("gone.png")
+    assert "1.png is a link to gone.png, which is not there" in run(*command)[2]
 
 
 def test_files_of_an_earlier_image_or_model_are_removed(run, checkpoints, tmp_path):
