@@ -578,12 +578,14 @@ def test_folders_and_arguments_that_train_nothing(tmp_path, refused, monkeypatch
     save(tmp_path / "labels/masks/a.png", mask(0))
     photos(tmp_path / "alone", range(3))
     folder(tmp_path / "good")
+    (tmp_path / "loop").symlink_to("loop")
     damaged = folder(tmp_path / "damaged") / "masks/train/000.png"
     damaged.write_bytes(damaged.read_bytes()[:60])
     for arguments, message in (
         (("empty",), "holds no photo"),
         (("file",), "is a file, not a folder"),
         (("none",), "does not exist"),
+        (("loop",), "does not exist"),
         (("labels",), "but no photo"),
         (("alone",), "no masks and no depth"),
         (("damaged",), "000.png"),

@@ -8,6 +8,7 @@ import importlib.util
 import io
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -76,7 +77,7 @@ def run(arguments: list[str]) -> None:
     if fixed := [key for key in given if re.match(_FIXED, key)]:  # pairs.csv defines the samples
         raise ValueError(f"{fixed[0]} needs python train.py: dpt fit finds the files and splits by "
                          "their names, by a CSV table, or by train.txt and val.txt")  # fmt: skip
-    root = options.folder.resolve()
+    root = Path(os.path.realpath(options.folder))
     own = {key.removeprefix("data."): v for key, v in given.items() if key.startswith("data.")}
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(str(given.get("run_dir") or f"runs/fit/{root.name}_{now}")).absolute()

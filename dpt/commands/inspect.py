@@ -1,5 +1,6 @@
 """``dpt inspect``: attention, tokens and readout of a model as one picture."""
 
+import os
 from pathlib import Path
 
 from dpt.commands import command_parser
@@ -22,7 +23,7 @@ def run(arguments: list[str]) -> None:
     out = options.out
     if out.suffix.lower() != ".png":
         raise ValueError(f"--out {out}: the sheet is a PNG, so name it {out.stem}.png")
-    if out.resolve() == options.image.resolve():
+    if os.path.realpath(out) == os.path.realpath(options.image):
         raise ValueError(f"--out {out}: is the photo itself: choose another --out")
 
     from dpt.data import read_image

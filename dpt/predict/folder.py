@@ -58,7 +58,7 @@ class OutputFolder:
                     f"{taken}: exists and was not written by dpt predict: choose another --out"
                 )
         self._settings["written"] = sorted({*own, *names})
-        inputs, root = (source.path.resolve() for source in sources), path.resolve()
+        inputs, root = (_real(source.path) for source in sources), _real(path)
         self._inputs = {file for file in inputs if file.is_relative_to(root)}
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class OutputFolder:
         """Whether all files of an input were written since it changed, and exist."""
         places = [self._file(source, p) for p in products]
         for place in places if self._inputs else ():
-            if place.resolve() in self._inputs:
+            if _real(place) in self._inputs:
                 raise ValueError(f"{place}: is an input, not replaced: choose another --out")
         earlier = self._records.get(source.name)
         if earlier is None or not all(place.is_file() for place in places):
@@ -131,8 +131,13 @@ class OutputFolder:
             folder, *inside = name.split("/")
             if folder in self._settings["written"] and inside and ".." not in inside:
                 file = self.path / name
-                if file.is_file() and file.resolve() not in self._inputs:
+                if file.is_file() and _real(file) not in self._inputs:
                     file.unlink()
+
+
+def _real(path: Path) -> Path:
+    """The file that a link leads to; ``Path.resolve`` fails for links in a circle."""
+    return Path(os.path.realpath(path))
 
 
 def _modified(source: Source) -> list[int]:

@@ -5,6 +5,7 @@ This project's own is a folder written by ``save_pretrained``, or a run's ``.ckp
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,7 +122,7 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     if to not in WRITABLE:
         raise ValueError(f"cannot write the format {to!r}; choose from {', '.join(WRITABLE)}")
     dst = Path(dst).expanduser()
-    source, target = Path(src).expanduser().resolve(), dst.resolve()
+    source, target = (Path(os.path.realpath(p)) for p in (Path(src).expanduser(), dst))
     if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):
         raise ValueError(f"{dst}: is the source itself or a part of it; give another path")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):

@@ -356,17 +356,19 @@ def test_broken_files_are_listed_and_the_others_done(run, checkpoints, photos, t
     depth = np.arange(2000, dtype=np.uint16).reshape(40, 50)
     cv2.imwrite(str(photos / "b/depth.png"), depth)
     (photos / "b/link.png").symlink_to(tmp_path / "gone.png")
+    (photos / "b/loop.png").symlink_to("loop.png")
     save_photo(photos / f"b/{'n' * 250}.png")
     out = tmp_path / "out"
     code, said, err = run(checkpoints["metric"], photos, "--out", out, "--batch-size", "4")
     assert code == 1
     assert "6 images in" in said
     head, *lines = err.splitlines()
-    assert head == "6 failed:"
+    assert head == "7 failed:"
     for line, (name, reason) in zip(
         sorted(lines),
         {"a/cut.jpg": "truncated", "a/empty.png": "empty", "a/text.png": "not a picture",
-         "b/depth.png": "16-bit", "b/nnn": "its name is too long",
+         "b/depth.png": "16-bit", "b/loop.png": "levels of symbolic links",
+         "b/nnn": "its name is too long",
          "b/link.png": "gone.png, which is not there"}.items(),
         strict=True,
     ):  # fmt: skip
@@ -374,7 +376,7 @@ def test_broken_files_are_listed_and_the_others_done(run, checkpoints, photos, t
         assert reason in line
     assert len(files_of(out)) == 6 * 2 + 2
     code, said, err = run(checkpoints["metric"], photos, "--out", out)
-    assert (code, err.splitlines()[0]) == (1, "6 failed:")
+    assert (code, err.splitlines()[0]) == (1, "7 failed:")
     assert "0 images" in said
 
 

@@ -240,6 +240,9 @@ def test_the_users_own_folder_and_a_file_in_a_folder(saved, tmp_path, monkeypatc
     assert_same(dpt.DPT.from_pretrained(tmp_path / "copy"), model)
     with pytest.raises(ValueError, match="the source itself"):
         convert("~/mine", tmp_path / "mine", to="dpt")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ValueError, match="no such file"):
+        convert(tmp_path / "loop", tmp_path / "other", to="dpt")
     with pytest.raises(ValueError, match="mine: is not on the hub, so revision='v1' cannot"):
         dpt.DPT.from_pretrained("~/mine", revision="v1")
     with pytest.raises(ValueError, match=f"give its folder {folder}$"):
