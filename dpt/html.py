@@ -21,6 +21,8 @@ from dpt.atomic import write_bytes
 if TYPE_CHECKING:
     import jinja2
 
+_JPEG_SIDE = 65500
+"""The longest side of a JPEG that OpenCV writes."""
 Cell = str | float | int | None
 """A cell of a table: numbers are shown with three significant digits, None and NaN as a dash."""
 
@@ -32,8 +34,10 @@ def write_report(path: Path, template: str, **values: Any) -> None:
 
 
 def data_uri(rgb: np.ndarray) -> str:
-    """A uint8 (H, W, 3) RGB picture as the address of an embedded JPEG."""
-    bgr = np.ascontiguousarray(rgb[..., ::-1])
+    """A uint8 (H, W, 3) RGB picture as the address of an embedded JPEG; of larger ones than JPEG
+    allows, every n-th row and column."""
+    step = -(-max(rgb.shape) // _JPEG_SIDE)
+    bgr = np.ascontiguousarray(rgb[::step, ::step, ::-1])
     _, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 88])
     return f"data:image/jpeg;base64,{base64.b64encode(data.tobytes()).decode()}"
 

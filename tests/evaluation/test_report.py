@@ -1,13 +1,16 @@
 """The log, the table and metrics.json."""
 
+import base64
 import json
 import logging
 import math
 import re
 
+import numpy as np
 import pytest
 
-from dpt.html import number
+from dpt.data import read_image
+from dpt.html import data_uri, number
 from dpt.run_log import log_table, start_log, write_json
 
 
@@ -77,6 +80,11 @@ def test_the_table_says_which_scores_are_better(capsys):
 )
 def test_numbers_of_a_report_have_three_digits(value, text):
     assert number(value) == text
+
+
+def test_pictures_larger_than_a_jpeg_can_be_are_thinned():
+    _, _, text = data_uri(np.zeros((70_000, 8, 3), np.uint8)).partition(",")
+    assert read_image("picture", data=base64.b64decode(text)).shape == (35_000, 4, 3)
 
 
 def test_the_table_with_gaps(capsys):
