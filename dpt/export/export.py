@@ -80,8 +80,8 @@ def export(
             trained = max(trained[0], 2 * step + 1), max(trained[1], 2 * step + 1)
         traced = (2, 5 * step - 3, 4 * step - 1)
         compared = ((1, *trained), (2, 4 * step + 1, 3 * step), (1, 3 * step, 6 * step))
-    program = trace(graph.for_inference(), traced, free_size=size is None)
     with folder_beside(path) as folder:
+        program = trace(graph.for_inference(), traced, free_size=size is None)
         file = folder / path.name
         with writing(path):
             outputs = graph.all_outputs(traced)
