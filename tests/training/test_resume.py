@@ -22,10 +22,10 @@ from dpt.training import resume
 ROOT = Path(__file__).parents[2]
 MODEL = (*TINY_VIT, "optim=adamw", "model.encoder.drop_path=0.1")
 RUN = (*MODEL, "task=joint", "data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0",
-       "data.train.length=14", "data.val.length=3", "logger=csv", *ON_CPU,
-       "trainer.log_every_n_steps=1", "trainer.val_check_interval=9",
+       "data.train.length=10", "data.val.length=3", "logger=csv", *ON_CPU,
+       "trainer.log_every_n_steps=1", "trainer.val_check_interval=7",
        "callbacks.checkpoint.every_n_train_steps=1", "optim.lr=1e-3")  # fmt: skip
-STEPS = "trainer.max_steps=20"
+STEPS = "trainer.max_steps=12"
 resume_it = partial(call, "train")
 
 
@@ -58,7 +58,7 @@ def start_and_kill(folder, step, *overrides):
         out, _ = process.communicate()
         reached = resume.step_of(last)
         assert reached is not None, out[-3000:]
-        if reached < 20:
+        if reached < 12:
             return
         shutil.rmtree(folder)
     raise AssertionError("five runs were over before they could be killed")
@@ -102,7 +102,7 @@ def assert_same(found, expected, where=""):
         assert found == expected or (found != found and expected != expected), where
 
 
-def assert_same_run(found, expected, steps=20):
+def assert_same_run(found, expected, steps=12):
     assert_same(state_of(found), state_of(expected))
     losses = logged(expected)
     assert sum(key == "train/loss" for _, key in losses) == steps
@@ -133,9 +133,9 @@ CASES = {
 
 
 def test_a_killed_run_continues_bit_for_bit(train, tmp_path):
-    """An epoch has seven batches, and a validation comes every nine: the kill falls anywhere."""
+    """An epoch has five batches, and a validation comes every seven: the kill falls anywhere."""
     whole = train(tmp_path / "whole", *RUN, STEPS)
-    step = int(os.environ.get("DPT_KILL_STEP", random.Random(time.time_ns()).randrange(1, 15)))
+    step = int(os.environ.get("DPT_KILL_STEP", random.Random(time.time_ns()).randrange(1, 8)))
     print(f"killed after step {step}: DPT_KILL_STEP={step}")
     killed = tmp_path / "killed"
     start_and_kill(killed, step)
@@ -150,7 +150,7 @@ def test_a_killed_run_continues_bit_for_bit_in_every_setting(tmp_path, case):
     whole = tmp_path / "whole"
     finish(start(f"run_dir={whole}", *CASES[case]))
     seed = int(os.environ.get("DPT_KILL_SEED", time.time_ns() % 10**6))
-    step = random.Random(seed).randrange(1, 15)
+    step = random.Random(seed).randrange(1, 8)
     print(f"killed after step {step}, DPT_KILL_SEED={seed}")
     assert_same_run(killed_and_resumed(tmp_path / "killed", step, *CASES[case]), whole)
 
@@ -162,7 +162,7 @@ def test_twenty_kills_in_a_row(tmp_path):
     finish(start(f"run_dir={whole}"))
     draw = random.Random(seed := int(os.environ.get("DPT_KILL_SEED", time.time_ns() % 10**6)))
     for i in range(20):
-        step = draw.randrange(1, 15)
+        step = draw.randrange(1, 8)
         print(f"kill {i + 1} after step {step}, DPT_KILL_SEED={seed}", flush=True)
         assert_same_run(killed_and_resumed(tmp_path / str(i), step), whole)
 
