@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import gc
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -12,6 +13,12 @@ from PIL import Image
 from tiny import ON_CPU, TINY_DATA, TINY_RUN, TINY_SCENES, call
 
 Run = Callable[..., Path]
+gc.disable()  # while modules are imported: what they make is kept
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
