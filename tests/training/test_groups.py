@@ -1,5 +1,8 @@
 """Parameter groups: each parameter in one, rates by part and depth, who is decayed."""
 
+from copy import deepcopy
+from functools import cache
+
 import pytest
 import torch
 from torch import nn
@@ -29,7 +32,12 @@ NEEDED = {
 ALL_HEADS = {name: NEEDED.get(name, {}) for name in HEADS}
 
 
-def model_of(size="dpt_tiny", **encoder):
+@cache
+def model_of(name):
+    """The model of that name, or a tiny one with that encoder."""
+    size, encoder = name, {}
+    if name not in dpt.list_models():
+        size, encoder = "dpt_tiny", ENCODERS.get(name, {"kind": "timm", "name": name})
     decoder = {} if size != "dpt_tiny" else {"reassemble_channels": [8] * 4, "fusion_channels": 8}
     names = ("panoptic", "classification") if size.startswith("eomt") else ALL_HEADS
     heads = {name: ALL_HEADS[name] for name in names}
@@ -52,15 +60,9 @@ def by_name(model, groups, key):
 
 
 @pytest.mark.parametrize("layer_decay", [pytest.param(None, marks=pytest.mark.slow), 0.8])
-@pytest.mark.parametrize(
-    ("size", "encoder"),
-    [(name, {}) for name in dpt.list_models()]
-    + [("dpt_tiny", e) for e in ENCODERS.values()]
-    + [("dpt_tiny", {"kind": "timm", "name": name}) for name in TIMM],
-    ids=lambda value: value if isinstance(value, str) else value.get("name", value.get("kind")),
-)
-def test_every_parameter_of_every_model_is_in_exactly_one_group(size, encoder, layer_decay):
-    model = model_of(size, **encoder)
+@pytest.mark.parametrize("name", [*dpt.list_models(), *ENCODERS, *TIMM])
+def test_every_parameter_of_every_model_is_in_exactly_one_group(name, layer_decay):
+    model = model_of(name)
     groups = groups_of(model, layer_decay=layer_decay)
     found = [id(p) for group in groups for p in group["params"]]
     assert len(found) == len(set(found))
@@ -71,7 +73,7 @@ def test_every_parameter_of_every_model_is_in_exactly_one_group(size, encoder, l
 
 
 def test_frozen_parameters_are_left_out():
-    model = model_of(**ENCODERS["vit"])
+    model = deepcopy(model_of("vit"))
     model.encoder.requires_grad_(False)
     for layer_decay in (None, 0.8):
         labels = {group["name"] for group in groups_of(model, layer_decay=layer_decay)}
@@ -88,7 +90,7 @@ UNDECAYED = (".bias", "decoder.queries", "decoder.codes", "cls_token", "reg_toke
 
 @pytest.mark.parametrize("encoder", [*ENCODERS, *TIMM])
 def test_norms_biases_tokens_codes_and_gains_are_not_decayed(encoder):
-    model = model_of(**ENCODERS.get(encoder, {"kind": "timm", "name": encoder}))
+    model = model_of(encoder)
     decay = by_name(model, groups_of(model), "weight_decay")
     norms = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
     spared = {f"{name}.{p}" for name, module in model.named_modules() if isinstance(module, norms)
@@ -107,7 +109,7 @@ def test_norms_biases_tokens_codes_and_gains_are_not_decayed(encoder):
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_rates_fall_from_block_to_block(encoder):
     """BEiT's and MAE's rule: embeddings at depth 0, block i at i + 1, the decoder at the top."""
-    model = model_of(**ENCODERS[encoder])
+    model = model_of(encoder)
     blocks = len(getattr(model.encoder, "model", model.encoder).blocks)
     rates = by_name(model, groups_of(model, layer_decay=0.5), "lr")
     prefix = "encoder.model." if encoder == "timm" else "encoder."
@@ -137,7 +139,7 @@ def test_rates_are_timms(name):
         peer = timm.create_model(name, num_classes=7)
     scales = {id(p): group["lr_scale"] for group in param_groups_layer_decay(peer, layer_decay=0.7)
               for p in group["params"]}  # fmt: skip
-    model = model_of(kind="timm", name=name)
+    model = model_of(name)
     rates = by_name(model, groups_of(model, layer_decay=0.7, encoder_lr=1.0), "lr")
     compared = 0
     for part, parameter in peer.named_parameters():
@@ -154,7 +156,7 @@ def test_the_cnn_of_a_hybrid_counts_as_embedding():
 
 
 def test_without_a_rate_of_its_own_the_encoder_falls_from_the_common_one():
-    model = model_of(**ENCODERS["vit"])
+    model = model_of("vit")
     rates = by_name(model, groups_of(model, encoder_lr=None, layer_decay=0.5), "lr")
     assert rates["encoder.blocks.3.attn.qkv.weight"] == pytest.approx(0.5)
 
