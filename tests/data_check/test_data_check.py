@@ -200,28 +200,36 @@ def smooth_masks(root):
     return []
 
 
+MASK_FAULTS = [
+    (missing_photos, "label_without_photo", "warning"),
+    (train_photo_in_val, "duplicate_across_splits", "error"),
+    (shifted_masks, "labels_misregistered", "warning"),
+    (ids_from_one, "off_by_one", "error"),
+    (smooth_masks, "labels_interpolated", "warning"),
+]
+MASK_FAULTS_OF_FILES = [
+    (ids_outside, "label_outside", "error"),
+    (truncated_photos, "unreadable", "error"),
+    (masks_of_another_size, "size_mismatch", "error"),
+    (missing_masks, "photo_without_label", "error"),
+]
+
+
 @pytest.mark.parametrize(
-    ("plant", "code", "severity"),
-    [
-        (truncated_photos, "unreadable", "error"),
-        (masks_of_another_size, "size_mismatch", "error"),
-        (missing_masks, "photo_without_label", "error"),
-        (missing_photos, "label_without_photo", "warning"),
-        (train_photo_in_val, "duplicate_across_splits", "error"),
-        (ids_outside, "label_outside", "error"),
-        (shifted_masks, "labels_misregistered", "warning"),
-        (ids_from_one, "off_by_one", "error"),
-        (smooth_masks, "labels_interpolated", "warning"),
-    ],
-)
-def test_faults_of_masks_are_found(camvid, plant, code, severity):
-    named = plant(camvid)
+    "faults",
+    [*([fault] for fault in MASK_FAULTS), MASK_FAULTS_OF_FILES,
+     *(pytest.param([fault], marks=pytest.mark.slow) for fault in MASK_FAULTS_OF_FILES)],
+    ids=lambda faults: "-".join(fault[1] for fault in faults),
+)  # fmt: skip
+def test_faults_of_masks_are_found(camvid, faults):
+    named = {code: plant(camvid) for plant, code, _ in faults}
     found = diagnose(camvid, *CAMVID)
-    assert found[code].severity == severity
-    assert found[code].remedy
-    said = " ".join(found[code].examples)
-    assert all(name in said for name in named), said  # every file, not only the first
-    assert found.keys() - HARMLESS == {code}  # and said once
+    for _, code, severity in faults:
+        assert found[code].severity == severity
+        assert found[code].remedy
+        said = " ".join(found[code].examples)
+        assert all(name in said for name in named[code]), said  # every file, not only the first
+    assert found.keys() - HARMLESS == named.keys()  # and said once
 
 
 def reordered(folder: Path, order) -> None:
@@ -386,54 +394,46 @@ def disparity(root):
     return []
 
 
-NO_65535 = "data.invalid_depth=[0]"
+SLOW = pytest.mark.slow
+# overrides; for each fault: what plants it, code, severity, remedy
+DEPTH_FAULTS = [
+    (("data.depth_scale=1",), (None, "depth_unit", "error", "data.depth_scale=0.001")),
+    ((), (whole_metres, "depth_unit", "error", "data.depth_scale=1")),
+    (
+        ("data.invalid_depth=[0]", "data.max_depth=100"),
+        (holes_of_65535, "depth_undeclared", "warning", "[0,65535]"),
+    ),
+    (("data.depth_scale=0.04",), (eight_bits, "depth_8bit", "warning", "16-bit")),
+    # one remedy: another scale would make the fault look mended
+    ((), (eight_bits, "depth_unit", "warning", "16-bit")),
+    ((), (disparity, "depth_inverse", "warning", "baseline / disparity")),
+]
+MORE_DEPTH_FAULTS = [
+    (("data.depth_scale=1e-6",), (None, "depth_unit", "error", "data.depth_scale=0.001")),
+    (("data.depth_scale=1",), (eight_bits, "depth_unit", "error", "16-bit")),
+]
+DEPTH_FAULTS_OF_FILES = [
+    (constant_map, "depth_constant", "warning", "remove"),
+    (empty_map, "depth_all_invalid", "warning", "remove"),
+    (a_tenth, "depth_outlier", "warning", "unit"),
+]
 
 
 @pytest.mark.parametrize(
-    ("plant", "overrides", "code", "severity", "remedy"),
-    [
-        (None, ("data.depth_scale=1",), "depth_unit", "error", "data.depth_scale=0.001"),
-        pytest.param(
-            None,
-            ("data.depth_scale=1e-6",),
-            "depth_unit",
-            "error",
-            "data.depth_scale=0.001",
-            marks=pytest.mark.slow,
-        ),
-        (whole_metres, (), "depth_unit", "error", "data.depth_scale=1"),
-        (constant_map, (), "depth_constant", "warning", "remove"),
-        (empty_map, (), "depth_all_invalid", "warning", "remove"),
-        (
-            holes_of_65535,
-            (NO_65535, "data.max_depth=100"),
-            "depth_undeclared",
-            "warning",
-            "[0,65535]",
-        ),
-        (eight_bits, ("data.depth_scale=0.04",), "depth_8bit", "warning", "16-bit"),
-        # one remedy: another scale would make the fault look mended
-        (eight_bits, (), "depth_unit", "warning", "16-bit"),
-        pytest.param(
-            eight_bits,
-            ("data.depth_scale=1",),
-            "depth_unit",
-            "error",
-            "16-bit",
-            marks=pytest.mark.slow,
-        ),
-        (a_tenth, (), "depth_outlier", "warning", "unit"),
-        (disparity, (), "depth_inverse", "warning", "baseline / disparity"),
-    ],
-)
-def test_faults_of_depth_are_found(rgbd, plant, overrides, code, severity, remedy):
-    named = plant(rgbd) if plant else []
+    ("overrides", "faults"),
+    [*((overrides, [fault]) for overrides, fault in DEPTH_FAULTS), ((), DEPTH_FAULTS_OF_FILES),
+     *(pytest.param(o, [f], marks=SLOW) for o, f in MORE_DEPTH_FAULTS),
+     *(pytest.param((), [fault], marks=SLOW) for fault in DEPTH_FAULTS_OF_FILES)],
+)  # fmt: skip
+def test_faults_of_depth_are_found(rgbd, overrides, faults):
+    named = {code: plant(rgbd) if plant else [] for plant, code, *_ in faults}
     found = diagnose(rgbd, *RGBD, *overrides, splits=["train"])
-    assert found[code].severity == severity
-    assert remedy in found[code].remedy
-    said = " ".join(found[code].examples)
-    assert all(name in said for name in named), said
-    assert found.keys() - HARMLESS == {code}
+    for _, code, severity, remedy in faults:
+        assert found[code].severity == severity
+        assert remedy in found[code].remedy
+        said = " ".join(found[code].examples)
+        assert all(name in said for name in named[code]), said
+    assert found.keys() - HARMLESS == named.keys()
 
 
 def test_a_wrong_unit_does_not_hide_a_map_of_8_bits(rgbd):
@@ -450,15 +450,6 @@ def test_one_unit_is_proposed_for_all_splits(rgbd):
     findings, _ = examine(data, splits=["train", "val"])
     hints = {f.split: f.remedy for f in findings if f.code == "depth_unit"}
     assert hints == dict.fromkeys(("train", "val"), "set data.depth_scale=0.001")
-
-
-@pytest.mark.slow
-def test_many_faults_at_once(camvid):
-    for plant in (ids_outside, truncated_photos, masks_of_another_size, missing_masks):
-        plant(camvid)
-    found = diagnose(camvid, *CAMVID)
-    assert not passes(found)
-    assert {"unreadable", "size_mismatch", "photo_without_label", "label_outside"} <= found.keys()
 
 
 def test_photos_without_labels_in_a_table_are_found(dense_folder, tmp_path):
@@ -560,8 +551,8 @@ def test_settings_of_an_unknown_folder_are_proposed(data_check, camvid, tmp_path
     assert "data.ignore_index" in note["remedy"].partition(";")[2]  # 11 may mean unlabelled
     weights = note["remedy"].partition("class_weights=")[2].partition(";")[0]
     assert len(json.loads(weights)) == 12
-    assert passes(diagnose(camvid, *folder, *pasted(note["remedy"])))
-    found = diagnose(camvid, *folder, "data.ignore_index=11")
+    assert passes(diagnose(camvid, *folder, *pasted(note["remedy"]), splits=["train"]))
+    found = diagnose(camvid, *folder, "data.ignore_index=11", splits=["train"])
     assert pasted(found["proposal"].remedy) == ["data.num_classes=11"]
     assert passes(found)
 
@@ -577,13 +568,13 @@ def test_colours_and_range_of_an_unknown_folder_are_proposed(camvid, rgbd, tmp_p
     assert count == "data.num_classes=12"
     rows = json.loads(colors.partition("=")[2])
     assert sorted(rows) == sorted(palette.tolist())
-    assert passes(diagnose(camvid, *folder, count, colors))
+    assert passes(diagnose(camvid, *folder, count, colors, splits=["train"]))
     given = f"data.label_colors={palette.tolist()}".replace(" ", "")
-    found = diagnose(camvid, *folder, given, "data.ignore_index=11")
+    found = diagnose(camvid, *folder, given, "data.ignore_index=11", splits=["train"])
     assert pasted(found["proposal"].remedy) == ["data.num_classes=11"]
     assert passes(found)
     found = diagnose(rgbd, "data=folder", f"data.root={rgbd}", "data.depth=depth",
-                     "data.invalid_depth=[0,65535]")  # fmt: skip
+                     "data.invalid_depth=[0,65535]", splits=["train"])  # fmt: skip
     assert passes(found)
     assert pasted(found["proposal"].remedy) == ["data.max_depth=100.0"]
 
