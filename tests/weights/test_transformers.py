@@ -147,7 +147,6 @@ def test_round_trip_is_exact_for_what_runs(case, tmp_path):
     "case",
     default(
         [c for c in OFFICIAL_CASES if "metric" not in c.model and not c.wrapped],
-        "official, depth, hybrid",
         "official, segmentation, ViT",
     ),
 )
