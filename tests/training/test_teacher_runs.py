@@ -63,7 +63,6 @@ def test_images_without_labels_take_part(train, teacher, dense_folder, tmp_path)
         (("task=depth", "task.teacher=nowhere.ckpt"), "nowhere.ckpt"),
         (("task=depth", "task.teacher={teacher}", "task.teacher_weight=x"), "task.teacher_weight"),
         (("task=classification", "task.teacher={teacher}"), "but not classification"),
-        (("task=depth", "task.teacher={teacher}", "task.teacher_weight=-1"), "teacher_weight"),
     ],
 )
 def test_mistakes_have_one_line(train, teacher, tmp_path, refused, arguments, says):
