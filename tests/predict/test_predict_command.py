@@ -417,18 +417,14 @@ def test_large_images_are_predicted_one_by_one(run, checkpoints, photos, tmp_pat
     assert max(most) == 1
 
 
-def test_names_that_are_not_utf8_or_have_two_lines(checkpoints, tmp_path):
+def test_names_that_are_not_utf8_or_have_two_lines(run, checkpoints, tmp_path):
     photos, out = tmp_path / "photos", os.fsdecode(os.fsencode(tmp_path) + b"/out\xff")
     save_photo(photos / "two\nlines.png")
     save_photo(photos / os.fsdecode(b"latin\xe9.png"))
     (photos / os.fsdecode(b"bad\xe9.png")).write_bytes(b"no picture")
     save_video(tmp_path / "clip.mp4", 2).rename(photos / os.fsdecode(b"clip\xe9.mp4"))
-    done = subprocess.run(
-        [sys.executable, "-m", "dpt", "predict", checkpoints["metric"], photos, "--out", out],
-        cwd=ROOT, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-    )  # fmt: skip
-    said, err = done.stdout.decode(), done.stderr.decode()
-    assert done.returncode == 1
+    code, said, err = run(checkpoints["metric"], photos, "--out", out)
+    assert code == 1
     assert "2 images in" in said
     assert r"out\udcff" in said
     assert [r"bad\udce9.png" in err, r"clip\udce9.mp4: " in err] == [True, True]
