@@ -459,13 +459,6 @@ def test_evaluate_mistakes(mistake, checkpoint, tmp_path, folder):
     assert "damaged, no checkpoint" in message
 
 
-def test_weights_of_another_architecture(mistake, checkpoint):
-    message = mistake("train", *TINY, *SCENES, f"model.encoder.weights={checkpoint}",
-                      "model.encoder.embed_dim=96")  # fmt: skip
-    assert "another architecture" in message
-    assert str(checkpoint) in message
-
-
 # ----------------------------------------------------------------------------- as a new process
 
 
