@@ -243,8 +243,8 @@ def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path, case):
              "NODEID": 0, "PROCID": 0}  # fmt: skip
     job = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
     job |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    # on a busy machine 20 steps are over before a checkpoint is noticed; a validation at the step of
-    # the signal is left out
+    # on a busy machine 20 steps are over before a checkpoint is noticed; a validation at the step
+    # of the signal is left out
     steps = ("trainer.max_steps=60", "trainer.val_check_interval=50")
     command = [sys.executable, "train.py", *RUN, *steps, "trainer=slurm", "trainer.strategy=auto",
                "trainer.accelerator=cpu", f"paths.runs={tmp_path}", "resume=auto",
