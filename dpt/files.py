@@ -46,6 +46,11 @@ def data_root(root: str | Path) -> Path:
     return path
 
 
+def real_path(path: Path) -> Path:
+    """The file that a link leads to; ``Path.resolve`` fails for links in a circle."""
+    return Path(os.path.realpath(path))
+
+
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     """The error for a path that does not exist, or not as ``what``; it lists similar names."""
     if path.exists():

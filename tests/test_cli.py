@@ -407,6 +407,12 @@ def test_task_that_needs_labels_the_data_lacks(mistake, folder):
     assert "task=classification needs a class for each image" in message
 
 
+def test_two_heads_with_a_score_of_one_name_are_refused(mistake):
+    regression = "+task.objectives.regression._target_=dpt.objectives.RegressionObjective"
+    message = mistake("train", "task=depth", regression, *TINY, *SCENES)
+    assert "the head regression has a score rmse, as another head does" in message
+
+
 # ------------------------------------------------------------------------------------ evaluate
 
 

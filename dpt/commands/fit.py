@@ -8,7 +8,6 @@ import importlib.util
 import io
 import json
 import math
-import os
 import re
 import shlex
 import shutil
@@ -18,6 +17,8 @@ from contextlib import redirect_stdout
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dpt.files import real_path
 
 if TYPE_CHECKING:
     from dpt.data_check.detect import Detected
@@ -77,7 +78,7 @@ def run(arguments: list[str]) -> None:
     if fixed := [key for key in given if re.match(_FIXED, key)]:  # pairs.csv defines the samples
         raise ValueError(f"{fixed[0]} needs python train.py: dpt fit finds the files and splits by "
                          "their names, by a CSV table, or by train.txt and val.txt")  # fmt: skip
-    root = Path(os.path.realpath(options.folder))
+    root = real_path(options.folder)
     own = {key.removeprefix("data."): v for key, v in given.items() if key.startswith("data.")}
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(str(given.get("run_dir") or f"runs/fit/{root.name}_{now}")).absolute()

@@ -1,9 +1,9 @@
 """``dpt inspect``: attention, tokens and readout of a model as one picture."""
 
-import os
 from pathlib import Path
 
 from dpt.commands import command_parser
+from dpt.files import real_path
 
 
 def run(arguments: list[str]) -> None:
@@ -23,7 +23,7 @@ def run(arguments: list[str]) -> None:
     out = options.out
     if out.suffix.lower() != ".png":
         raise ValueError(f"--out {out}: the sheet is a PNG, so name it {out.stem}.png")
-    if os.path.realpath(out) == os.path.realpath(options.image):
+    if real_path(out) == real_path(options.image):
         raise ValueError(f"--out {out}: is the photo itself: choose another --out")
 
     from dpt.data import read_image

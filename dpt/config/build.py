@@ -24,7 +24,6 @@ from dpt.config.objects import (
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
 from dpt.metrics import SumMetric
-from dpt.metrics.base import check_score_names
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
 from dpt.validation import Count, validate
@@ -171,7 +170,6 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
                 f"task.objectives.{name}: its metrics are a {type(objective.metrics).__name__}, "
                 f"which cannot be scored image by image: derive it from dpt.metrics.SumMetric"
             )
-    check_score_names({name: objective.metrics for name, objective in objectives.items()})
     return objectives
 
 

@@ -20,7 +20,6 @@ from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.predictions import Pairs
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
 from dpt.evaluation.scoring import PICTURE_WIDTH, Scorer, blocks_of
-from dpt.metrics.base import check_score_names
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
@@ -97,7 +96,6 @@ def objectives_of(
             f"protocol={protocol.name} says how depth is scored, but only {', '.join(objectives)} "
             "is scored: choose another protocol, such as whole or slide"
         )
-    check_score_names({name: objective.metrics for name, objective in objectives.items()})
     return objectives
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpt.metrics import confidence_intervals
 from dpt.objectives import Objective
-from dpt.objectives.base import nonfinite_names, take
+from dpt.objectives.base import merged, nonfinite_names, take
 from dpt.types import Batch, OutputSpec
 from dpt.viz import shrink
 
@@ -126,8 +126,7 @@ class Scorer:
 
     def gather(self) -> None:
         """Gives every process the scored images of all processes."""
-        for objective in self.whole.values():
-            self.whole_scores |= objective.compute()
+        self.whole_scores = merged({key: each.compute() for key, each in self.whole.items()})
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         parts: list = [None] * dist.get_world_size()
@@ -153,10 +152,8 @@ class Scorer:
 
     def scores(self) -> dict[str, float]:
         """Scores of the data set by name."""
-        found: dict[str, float] = {}
-        for key, objective in self.objectives.items():
-            found |= objective.metrics.scores_of(self.total(key))
-        return found | self.whole_scores
+        found = {k: o.metrics.scores_of(self.total(k)) for k, o in self.objectives.items()}
+        return merged({**found, " and ".join(self.whole): self.whole_scores})
 
     def intervals(self, blocks: np.ndarray) -> dict[str, tuple[float, float]]:
         """95 % confidence intervals of the scores; images of one block are resampled together."""

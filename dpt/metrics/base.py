@@ -1,6 +1,6 @@
 """The base class of metrics, a torchmetrics ``Metric`` of sums over images; their intervals."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -88,18 +88,6 @@ class SumMetric(Metric):
             return state.to(device, sum_dtype(device) if state.is_floating_point() else state.dtype)
 
         return super()._apply(move, exclude_state)
-
-
-def check_score_names(metrics: Mapping[str, SumMetric]) -> None:
-    """Raises ValueError if two metrics, given by the name of their head, share a score's name."""
-    owners: dict[str, str] = {}
-    for head, metric in metrics.items():
-        for name in type(metric).compute(metric):  # of no images: the names are the same
-            if (other := owners.setdefault(name, head)) != head:
-                raise ValueError(
-                    f"the heads {other} and {head} both have a score {name}: leave one out, or "
-                    "score it by a metric of your own with other names"
-                )
 
 
 def confidence_intervals(metric: SumMetric, vectors: Any) -> dict[str, tuple[float, float]]:

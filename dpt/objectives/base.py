@@ -283,6 +283,20 @@ def nearest(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(flat, size=size, mode="nearest-exact").view(*maps.shape[:-2], *size)
 
 
+def merged(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The scores of all heads, given by head; ValueError if two have a score of one name."""
+    found: dict[str, float] = {}
+    for head, values in scores.items():
+        for name, value in values.items():
+            if name in found:
+                raise ValueError(
+                    f"the head {head} has a score {name}, as another head does: leave one out, or "
+                    "score it by a metric of your own with other names"
+                )
+            found[name] = value
+    return found
+
+
 def lower_is_better(objectives: Iterable[Objective]) -> set[str]:
     """Names of the objectives' scores that are better if lower."""
     return {name for objective in objectives for name in objective.metrics.lower_is_better}

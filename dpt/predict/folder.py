@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpt.atomic import replacing, write_bytes
-from dpt.files import parse_json, read_bytes
+from dpt.files import parse_json, read_bytes, real_path
 from dpt.predict.inputs import SETTINGS_FILE, Source, read_settings
 from dpt.predict.outputs import Product
 
@@ -58,7 +58,7 @@ class OutputFolder:
                     f"{taken}: exists and was not written by dpt predict: choose another --out"
                 )
         self._settings["written"] = sorted({*own, *names})
-        inputs, root = (_real(source.path) for source in sources), _real(path)
+        inputs, root = (real_path(source.path) for source in sources), real_path(path)
         self._inputs = {file for file in inputs if file.is_relative_to(root)}
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class OutputFolder:
         """Whether all files of an input were written since it changed, and exist."""
         places = [self._file(source, p) for p in products]
         for place in places if self._inputs else ():
-            if _real(place) in self._inputs:
+            if real_path(place) in self._inputs:
                 raise ValueError(f"{place}: is an input, not replaced: choose another --out")
         earlier = self._records.get(source.name)
         if earlier is None or not all(place.is_file() for place in places):
@@ -131,13 +131,8 @@ class OutputFolder:
             folder, *inside = name.split("/")
             if folder in self._settings["written"] and inside and ".." not in inside:
                 file = self.path / name
-                if file.is_file() and _real(file) not in self._inputs:
+                if file.is_file() and real_path(file) not in self._inputs:
                     file.unlink()
-
-
-def _real(path: Path) -> Path:
-    """The file that a link leads to; ``Path.resolve`` fails for links in a circle."""
-    return Path(os.path.realpath(path))
 
 
 def _modified(source: Source) -> list[int]:

@@ -20,6 +20,7 @@ from dpt.model import DPT
 from dpt.objectives.base import (
     Objective,
     lower_is_better,
+    merged,
     nonfinite_names,
     nonfinite_summary,
     same_size_groups,
@@ -160,9 +161,8 @@ class Task(L.LightningModule):
             yield outputs, labels
 
     def on_validation_epoch_end(self) -> None:
-        self.scores = {}
-        for objective in self.objectives.values():
-            self.scores |= {f"val/{k}": v for k, v in objective.compute().items()}
+        scores = merged({name: each.compute() for name, each in self.objectives.items()})
+        self.scores = {f"val/{k}": v for k, v in scores.items()}
         if self.trainer.sanity_checking:  # one batch before the first step
             self.improves(None)  # refuses an unknown name of ``monitor``
             self.scores = {}

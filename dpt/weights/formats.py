@@ -5,14 +5,13 @@ This project's own is a folder written by ``save_pretrained``, or a run's ``.ckp
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from dpt.files import few
+from dpt.files import few, real_path
 from dpt.weights.depth_anything import DepthAnything, Dinov2
 from dpt.weights.eomt import Eomt
 from dpt.weights.files import CONFIG_FILE, WEIGHTS_FILE, Source, locate, open_source
@@ -122,7 +121,7 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     if to not in WRITABLE:
         raise ValueError(f"cannot write the format {to!r}; choose from {', '.join(WRITABLE)}")
     dst = Path(dst).expanduser()
-    source, target = (Path(os.path.realpath(p)) for p in (Path(src).expanduser(), dst))
+    source, target = map(real_path, (Path(src).expanduser(), dst))
     if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):
         raise ValueError(f"{dst}: is the source itself or a part of it; give another path")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):

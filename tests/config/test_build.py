@@ -74,12 +74,6 @@ def test_each_split_has_its_own_arguments():
     assert len(build.make_dataset({**SCENES, "length": 7}, "test")) == 7
 
 
-def test_two_heads_with_a_score_of_one_name_are_refused(scenes):
-    regression = {"_target_": "dpt.objectives.RegressionObjective"}
-    with pytest.raises(ValueError, match="heads depth and regression both have a score rmse"):
-        build.make_objectives(task(depth=DEPTH, regression=regression), scenes)
-
-
 def test_objectives_take_what_is_unset_from_the_data(scenes):
     made = build.make_objectives(
         task(depth=DEPTH, segmentation=SEGMENTATION, classification=CLASSES), scenes
