@@ -119,6 +119,11 @@ def test_masks_of_colours_and_a_table_of_them(tmp_path):
     assert found.settings["class_names"] == ["red", "green"]
     expected = np.array([255, 0, 1])[mask(9)]  # black has no name
     np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], expected)
+    (root / "classes.csv").write_text("name,r,g,b\nred,200,10,10\nVoid,0,0,0\ngreen,10,200,10\n")
+    assert any("Void: trained as a class" in line for line in samples(root)[1].notes)
+    read, found = samples(root, label_map=[0, 2])
+    assert (found.settings["class_names"], len(found.weights)) == (["red", "green"], 2)
+    np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], expected)
 
 
 @pytest.mark.parametrize("ids", [(1, 2, 3), (0, 255)])
@@ -357,6 +362,7 @@ def test_a_class_is_not_held_out(tmp_path):
         ("test/images/{}.jpg", "test/masks/{}.png", {}),
         ("img_dir/{}.jpg", "ann_dir/{}.png", {}),
         ("scene_rgb_{}.jpg", "scene_mask_{}.png", {}),
+        ("input/{}.jpg", "target/{}.png", {}),
         ("a/{}.jpg", "b/{}.png", {"images": "a", "labels": "b"}),
         ("images/{}.jpg", "x/mask/{}.png", {"labels": "x/mask"}),
     ],
@@ -381,6 +387,44 @@ def test_names_of_folders_and_files(tmp_path, photo, label, given):
     assert len(samples(root, **given)[0]["val"]) == 1
     for name in ("notes.csv", "settings.json")[: 1 if "labels" in given else 2]:
         assert any(name in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("photo", "label", "words", "given"),
+    [
+        ("train/0001TP_{}.jpg", "train_labels/0001TP_{}_L.png", "L", {}),  # CamVid
+        ("train/{}_sat.jpg", "train/{}_mask.png", "sat", {}),  # DeepGlobe
+        ("imagesTr/case_{}_0000.jpg", "labelsTr/case_{}.png", "0000", {}),  # nnU-Net
+        ("a/original_images/{}.jpg", "b/label_images/{}.png", "a, b, original", {}),
+        ("raw/x_{}.jpg", "full/x_{}_L.png", "L", {"images": "raw", "labels": "full"}),
+    ],
+)
+def test_words_that_only_the_names_of_one_kind_have(tmp_path, photo, label, words, given):
+    root = tmp_path / "set"
+    photos(root, [photo.format(seed).removesuffix(".jpg") for seed in range(6)])
+    for seed in range(6):
+        save(root / label.format(seed), mask(seed))
+    found = detect(root, given)
+    expected = [(photo.format(seed), label.format(seed)) for seed in range(6)]
+    assert [(row["image"], row["labels"]) for row in found.rows] == expected
+    assert found.notes[0] == f"pairs: by names without {words}"
+
+
+def test_other_names_are_not_paired(tmp_path):
+    photos(tmp_path / "images", ["cat"])
+    save(tmp_path / "masks/dog.png", mask(0))
+    with pytest.raises(DataError, match=r"no photo pairs with masks/dog\.png"):
+        detect(tmp_path, {})
+
+
+def test_masks_of_valid_depth_can_be_left_out(tmp_path):
+    photos(tmp_path, [f"{seed}" for seed in range(4)])
+    for seed in range(4):
+        save(tmp_path / f"{seed}_depth.npy", metres(seed).astype(np.float32))
+        save(tmp_path / f"{seed}_depth_mask.npy", np.ones(SIZE, np.float32))
+    with pytest.raises(DataError, match=r"0_depth_mask\.npy: .*; data\.labels=null leaves"):
+        detect(tmp_path, {})
+    assert detect(tmp_path, {"labels": None}).task == "depth"
 
 
 def test_folders_of_splits_beside_one_folder(tmp_path):

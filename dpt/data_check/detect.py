@@ -5,8 +5,9 @@ import io as text_io
 import os
 import re
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,12 @@ _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
            "validation": "val", "dev": "val", "test": "test", "testing": "test"}  # fmt: skip
 _KINDS = {
     "depth": "depths?|depthmaps?",
-    "labels": "masks?|msks?|labels?|ann(?:ot|otation)?s?|seg|segmentations?|segmentationclass|"
-    "trimaps?|gt|groundtruth|ids|classes",
-    "image": "rgb|colou?rs?|(?:jpe?g)?images?|imgs?|photos?|pictures?|frames?",
+    "labels": "masks?|msks?|labels?(?:tr)?|ann(?:ot|otation)?s?|seg|segmentations?|"
+    "segmentationclass|semantics?|trimaps?|targets?|gt|groundtruth|ids|classes",
+    "image": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|imgs?|photos?|pictures?|frames?|inputs?",
 }
+_Files = dict[str, dict[tuple[str, ...], str]]
+"""Paths by kind and by the key of their sample: the split, then words of the path."""
 _OPTIONS = {"image": "images", "labels": "labels", "depth": "depth"}  # keys of data, by kind
 _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
 
@@ -85,13 +88,19 @@ def detect(root: Path, given: Mapping[str, Any]) -> Detected:
     task = "joint" if len(kinds) == 2 else "segmentation" if "labels" in kinds else "depth"
     photo = rows[0]["image"] if rows else ""
     found = Detected(task, "folder", photo, {kind: kind for kind in kinds}, unread, rows=rows)
-    if bare := sum(not (row.get("labels") or row.get("depth")) for row in every):
-        found.notes.append(f"not used: {plural(bare, 'photo')} without labels "
-                           "(data.unlabelled=DIR trains on those of a folder)")  # fmt: skip
-    if lists and (unlisted := len(every) - bare - len(rows)):
+    bare = [row["image"] for row in every if not (row.get("labels") or row.get("depth"))]
+    if bare:
+        found.notes.append(f"not used: {plural(len(bare), 'photo')} without labels ({few(bare)}); "
+                           "data.unlabelled=DIR trains on those of a folder")  # fmt: skip
+    if lists and (unlisted := len(every) - len(bare) - len(rows)):
         found.notes.append(f"not used: {plural(unlisted, 'photo')} that {few(lists)} do not name")
     if "labels" in kinds:
-        masks = mask_settings(files["labels"], read_class_file(root, paths), given)
+        try:
+            masks = mask_settings(files["labels"], read_class_file(root, paths), given)
+        except DataError as error:  # the masks may be those of valid depth
+            if "depth" not in kinds:
+                raise
+            raise DataError(f"{error}; data.labels=null leaves all masks out") from None
         found.settings |= masks.settings
         found.notes += masks.notes
         found.weights = class_weights(masks.counts) if masks.counts else None
@@ -172,9 +181,9 @@ def _split_word(path: str) -> tuple[str, str]:
     return "", ""
 
 
-def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, str]:
+def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, tuple[str, ...]]:
     """The kind and the split of a file ("" if no name contains them), and the key of its sample:
-    the path without words for kinds and splits.
+    the split and the words of the path, without those for kinds and splits.
 
     The kind in the file's name takes precedence over that in its folders' names, unless other
     folders are of that kind.
@@ -192,14 +201,14 @@ def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, str]:
     own = _kind([tokens[0], last])
     kept += [t for t in tokens if not _kind([t])]
     own_first = own in ("labels", "depth") and not (kind and own in folder_kinds)
-    return own if own_first else kind or own, split, "/".join([split, *kept])
+    return own if own_first else kind or own, split, (split, *kept)
 
 
 def _by_names(
     root: Path, paths: Sequence[str], given: Mapping[str, Any], unread: list[str]
 ) -> list[dict[str, str]]:
     """Rows of photos and the labels whose names differ in words for kinds alone."""
-    files: dict[str, dict[str, str]] = {"image": {}, "labels": {}, "depth": {}}
+    files: _Files = {"image": {}, "labels": {}, "depth": {}}
     splits: dict[str, str] = {}
     pictures = [p for p in paths if os.path.splitext(p)[1].lower() in _SUFFIXES]
     folders = {part for path in pictures for part in path.split("/")[:-1]}
@@ -224,15 +233,17 @@ def _by_names(
                 remedy = "give photos and labels folders of their own, or remove one"
             fault = f"{other} and {path} are both {option} of one sample"
             raise DataError(f"{root}: {fault}: {remedy}")
-        files[kind][key], splits[key] = path, split
-    if not any(key in files["image"] for kind in ("labels", "depth") for key in files[kind]):
-        # perhaps only photos, or only labels, are in folders of splits
-        bare = {k: {key.partition("/")[2]: path for key, path in own.items()}
-                for k, own in files.items()}  # fmt: skip
-        if all(len(own) == len(files[kind]) for kind, own in bare.items()):
-            by_split = sorted(splits.items(), key=lambda item: item[1])  # "" first
-            splits = {key.partition("/")[2]: split for key, split in by_split}
-            files = bare
+        files[kind][key], splits[path] = path, split
+    if not _has_pairs(files):
+        own_words = _own_words(files)
+        files = _shortened(
+            files, lambda kind, key: (key[0], *(w for w in key[1:] if w not in own_words[kind]))
+        )
+        if _has_pairs(files):
+            words = sorted({*chain(*own_words.values())})
+            unread.append(f"pairs: by names without {few(words)}")
+    if not _has_pairs(files):  # perhaps only photos, or only labels, are in folders of splits
+        files = _shortened(files, lambda kind, key: key[1:])
     photos, maps = files["image"], {k: v for k, v in files.items() if v and k != "image"}
     held = [path for own in maps.values() for path in own.values()]
     others = Counter(os.path.splitext(path)[1].lower() for path in {*paths} - {*pictures})
@@ -253,9 +264,35 @@ def _by_names(
         unread.append(f"not used: {count} without a photo ({few(stray)})")
     if unknown := [f"{n} of {suffix}" for suffix, n in others.items() if suffix in _NOT_READ]:
         unread.append(f"not used: {few(unknown)}: convert photos to JPEG or PNG")
-    return [{"split": splits[key], "image": photo,
-             **{k: m[key] for k, m in maps.items() if key in m}}
-            for key, photo in photos.items()]  # fmt: skip
+    rows = []
+    for key, photo in photos.items():
+        own = {kind: m[key] for kind, m in maps.items() if key in m}
+        split = next((found for p in (photo, *own.values()) if (found := splits[p])), "")
+        rows.append({"split": split, "image": photo, **own})
+    return rows
+
+
+def _has_pairs(files: _Files) -> bool:
+    return any(key in files["image"] for kind in ("labels", "depth") for key in files[kind])
+
+
+def _own_words(files: _Files) -> dict[str, set[str]]:
+    """By kind, the words that all photos have and no label file, or the reverse, such as ``L`` if
+    ``7_L.png`` belongs to ``7.png``; none if a name has no others."""
+    words = {kind: [{*key[1:]} for key in own] for kind, own in files.items()}
+    photos, maps = {*chain(*words["image"])}, {*chain(*words["labels"], *words["depth"])}
+    found = {}
+    for kind, own in words.items():
+        common = set.intersection(*own) if own else set()
+        common -= maps if kind == "image" else photos
+        found[kind] = common if all(each - common for each in own) else set()
+    return found
+
+
+def _shortened(files: _Files, shorten: Callable[[str, tuple[str, ...]], tuple[str, ...]]) -> _Files:
+    """The files by shorter keys; unchanged if two of a kind would have one key."""
+    new = {k: {shorten(k, key): path for key, path in own.items()} for k, own in files.items()}
+    return new if all(len(new[kind]) == len(own) for kind, own in files.items()) else files
 
 
 def _from_tables(root: Path, paths: Sequence[str], unread: list[str]) -> list[dict[str, str]]:

@@ -23,6 +23,7 @@ Values = Counter[tuple[int, ...]]
 _Color = tuple[int, int, int]
 MOST_VALUES = 256  # of masks: 255 classes, and one that means unlabelled
 _HEADERS = ("name", "names", "class", "classes", "label", "labels")  # of a CSV with names alone
+_NO_CLASS = r"(?i)void|unlabell?ed|ignored?|undefined"  # names that often mean unlabelled
 CLASS_FILE = r"(?i)(?:.*/)?_?(?:class(?:es|_names|_dict)?|names|palette|labelmap)\.(txt|csv|json)"
 
 
@@ -114,6 +115,9 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
         found.settings.pop("class_names", None)
     if names := found.settings.get("class_names"):
         found.notes.append(f"class names: {file.path}, {few(names, 8)}")
+        if doubtful := [name for name in names if re.fullmatch(_NO_CLASS, name)]:
+            found.notes.append(f"{few(doubtful)}: trained as a class; if it means unlabelled, set "
+                               "data.ignore_index to its number, counted from 0")  # fmt: skip
     elif not {"class_names", "num_classes", "label_map", "label_colors"} & given.keys():
         of_colors = kind.endswith("colours")
         why = f"{file.path} has no colours" if of_colors and file.rows else "no file names them"
@@ -146,6 +150,12 @@ def _of_colors(
             "lacks: add each, and its number to data.ignore_index if it means unlabelled"
         )
     every = [*colors, *others]
+    if "label_map" in given:
+        numbers = Values({(k,): values[color] for k, color in enumerate(every)})
+        named = [ClassRow(row.name, k) for k, row in enumerate(rows)]
+        found = _of_given_ids(folder, numbers, [], ClassFile(file.path, named), given)
+        found.settings["label_colors"] = [list(color) for color in every]
+        return found
     count = len(colors)
     while count - 1 in ignored:
         count -= 1
