@@ -410,6 +410,22 @@ def test_words_that_only_the_names_of_one_kind_have(tmp_path, photo, label, word
     assert found.notes[0] == f"pairs: by names without {words}"
 
 
+@pytest.mark.parametrize("task", ["segmentation", "depth"])
+def test_labels_beside_a_jpeg_of_the_same_name(tmp_path, task):
+    root = tmp_path / "set"
+    photos(root, [f"room/{seed}" for seed in range(6)])
+    for seed in range(6):
+        made = mask(seed) if task == "segmentation" else (1000 * metres(seed)).astype(np.uint16)
+        save(root / f"room/{seed}.png", made)
+    read, found = samples(root)
+    assert found.task == task
+    sample = read["train"]["room/1.jpg"]
+    if task == "segmentation":
+        np.testing.assert_array_equal(sample["labels"], mask(1))
+    else:
+        np.testing.assert_allclose(sample["depth"], metres(1), atol=1e-3)
+
+
 def test_other_names_are_not_paired(tmp_path):
     photos(tmp_path / "images", ["cat"])
     save(tmp_path / "masks/dog.png", mask(0))

@@ -24,6 +24,7 @@ _MAPS = 48  # number of depth maps from which the unit is derived
 _RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
 _ROOM = 10.0  # metres: the range of depth cameras
 _MOST_HELD = 0.4  # largest share of the photos that is used for validation
+_MANY_VALUES = 64  # in one map: more than classes have
 _SPARSE = 0.3  # share of measured pixels: laser scanners measure fewer
 _NOT_READ = {".heic", ".heif", ".avif", ".gif", ".jp2", ".dng", ".cr2", ".nef", ".arw"}
 _SUFFIXES = {*io.IMAGE_SUFFIXES, *io.DEPTH_SUFFIXES}
@@ -32,8 +33,9 @@ _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
 _KINDS = {
     "depth": "depths?|depthmaps?",
     "labels": "masks?|msks?|labels?(?:tr)?|ann(?:ot|otation)?s?|seg|segmentations?|"
-    "segmentationclass|semantics?|trimaps?|targets?|gt|groundtruth|ids|classes",
-    "image": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|imgs?|photos?|pictures?|frames?|inputs?",
+    "segmentationclass|semantics?|trimaps?|targets?|gt|gtfine|groundtruth|ids|classes",
+    "image": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|imgs?|leftimg8bit|photos?|pictures?|"
+    "frames?|inputs?",
 }
 _Files = dict[str, dict[tuple[str, ...], str]]
 """Paths by kind and by the key of their sample: the split, then words of the path."""
@@ -216,10 +218,14 @@ def _by_names(
     chosen = {os.path.normpath(str(given[option])): kind
               for kind, option in _OPTIONS.items() if given.get(option)}  # fmt: skip
     chosen = {"" if name == "." else f"{name}/": kind for name, kind in chosen.items()}
+    jpegs = {p for p in pictures if p.lower().endswith((".jpg", ".jpeg"))}
+    stems = {os.path.splitext(p)[0] for p in jpegs}
+    beside = [p for p in pictures if p not in jpegs and os.path.splitext(p)[0] in stems]
+    kinds = dict.fromkeys(beside, _kind_of_map(root / beside[0])) if beside else {}
     for path in pictures:
         inside = max((f for f in chosen if path.startswith(f)), key=len, default=None)
         kind, split, key = _describe(path.removeprefix(inside or ""), folder_kinds)
-        kind = (kind if inside is None else chosen[inside]) or "image"
+        kind = (kind if inside is None else chosen[inside]) or kinds.get(path, "image")
         option = _OPTIONS[kind]
         if inside is None and option in given:  # in another folder, or switched off by null
             continue
@@ -270,6 +276,14 @@ def _by_names(
         split = next((found for p in (photo, *own.values()) if (found := splits[p])), "")
         rows.append({"split": split, "image": photo, **own})
     return rows
+
+
+def _kind_of_map(path: Path) -> str:
+    """The kind of a file that has the name of a JPEG beside it, such as ``1.png`` of ``1.jpg``."""
+    try:
+        return "depth" if len(np.unique(io.read_raw_depth(path))) > _MANY_VALUES else "labels"
+    except DataError:  # colours, or damaged
+        return "labels"
 
 
 def _has_pairs(files: _Files) -> bool:
