@@ -395,7 +395,8 @@ def test_names_of_folders_and_files(tmp_path, photo, label, given):
         ("train/0001TP_{}.jpg", "train_labels/0001TP_{}_L.png", "L", {}),  # CamVid
         ("train/{}_sat.jpg", "train/{}_mask.png", "sat", {}),  # DeepGlobe
         ("imagesTr/case_{}_0000.jpg", "labelsTr/case_{}.png", "0000", {}),  # nnU-Net
-        ("a/original_images/{}.jpg", "b/label_images/{}.png", "a, b, original", {}),
+        ("a/original_images/{}.jpg", "b/label_images/{}.png", "a, b, images and 1 more", {}),
+        ("rgb/frame_{}.jpg", "label_color/frame_{}.png", "color, frame", {}),
         ("raw/x_{}.jpg", "full/x_{}_L.png", "L", {"images": "raw", "labels": "full"}),
     ],
 )
@@ -433,14 +434,31 @@ def test_other_names_are_not_paired(tmp_path):
         detect(tmp_path, {})
 
 
-def test_masks_of_valid_depth_can_be_left_out(tmp_path):
+def test_masks_of_valid_depth(tmp_path):
     photos(tmp_path, [f"{seed}" for seed in range(4)])
     for seed in range(4):
         save(tmp_path / f"{seed}_depth.npy", metres(seed).astype(np.float32))
         save(tmp_path / f"{seed}_depth_mask.npy", np.ones(SIZE, np.float32))
-    with pytest.raises(DataError, match=r"0_depth_mask\.npy: .*; data\.labels=null leaves"):
+    found = detect(tmp_path, {})
+    assert found.task == "depth"
+    assert found.notes[0].startswith("not used: 4 label files without a photo (0_depth_mask.npy")
+    for seed in range(4):
+        (tmp_path / f"{seed}_depth_mask.npy").rename(tmp_path / f"{seed}_mask.npy")
+    with pytest.raises(DataError, match=r"0_mask\.npy: .*; data\.labels=null leaves"):
         detect(tmp_path, {})
     assert detect(tmp_path, {"labels": None}).task == "depth"
+
+
+def test_several_masks_of_each_photo_are_a_question(tmp_path):
+    photos(tmp_path / "rgb", [f"{seed}" for seed in range(4)])
+    for seed in range(4):
+        save(tmp_path / f"label_id/{seed}.png", mask(seed))
+        save(tmp_path / f"label_color/{seed}.png", PALETTE[mask(seed)])
+    fault = r"no photo pairs with label_color/0\.png, label_id/0\.png: .* set data.images"
+    with pytest.raises(DataError, match=fault):
+        detect(tmp_path, {})
+    read, _ = samples(tmp_path, labels="label_id")
+    np.testing.assert_array_equal(read["train"]["rgb/1.jpg"]["labels"], mask(1))
 
 
 def test_folders_of_splits_beside_one_folder(tmp_path):

@@ -185,25 +185,25 @@ def _split_word(path: str) -> tuple[str, str]:
 
 def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, tuple[str, ...]]:
     """The kind and the split of a file ("" if no name contains them), and the key of its sample:
-    the split and the words of the path, without those for kinds and splits.
+    the split and the words of the path, without those for its kind and for splits.
 
     The kind in the file's name takes precedence over that in its folders' names, unless other
     folders are of that kind.
     """
     *folders, stem = os.path.splitext(path)[0].split("/")
     kind = split = ""
-    kept = []
+    words: list[str] = []
     for part in folders:
         tokens = re.split(r"[-_. ]+", part)
         split = next((_SPLITS[t.lower()] for t in tokens if t.lower() in _SPLITS), split)
         kind = _kind(tokens) or kind
-        kept += [t for t in tokens if t.lower() not in _SPLITS and not _kind([t])]
+        words += [t for t in tokens if t.lower() not in _SPLITS]
     tokens = re.split(r"[-_. ]+", stem)
     last = next((t for t in reversed(tokens) if not t.isdecimal()), "")  # a number may follow
     own = _kind([tokens[0], last])
-    kept += [t for t in tokens if not _kind([t])]
     own_first = own in ("labels", "depth") and not (kind and own in folder_kinds)
-    return own if own_first else kind or own, split, (split, *kept)
+    kind = own if own_first else kind or own
+    return kind, split, (split, *(w for w in (*words, *tokens) if _kind([w]) != (kind or "image")))
 
 
 def _by_names(
@@ -251,7 +251,8 @@ def _by_names(
     if not _has_pairs(files):  # perhaps only photos, or only labels, are in folders of splits
         files = _shortened(files, lambda kind, key: key[1:])
     photos, maps = files["image"], {k: v for k, v in files.items() if v and k != "image"}
-    held = [path for own in maps.values() for path in own.values()]
+    every = sorted((path for own in maps.values() for path in own.values()), reverse=True)
+    held = sorted({os.path.dirname(path): path for path in every}.values())  # one of each folder
     others = Counter(os.path.splitext(path)[1].lower() for path in {*paths} - {*pictures})
     left = few([f"{count} of {suffix or 'no suffix'}" for suffix, count in others.items()])
     details = "".join(f"; {line}" for line in (*unread, *([f"not used: {left}"] if left else [])))

@@ -834,9 +834,9 @@ def test_a_run_starts_with_them(train, dense_folder, tmp_path):
 
 
 def test_photos_and_masks_of_one_name_in_one_folder(tmp_path):
-    for suffix in (".jpg", ".png"):
+    for suffix in (".bmp", ".png"):  # beside a JPEG, the PNG would be its map
         save(tmp_path / f"a{suffix}", np.zeros((8, 8), np.uint8))
-    with pytest.raises(DataError, match=r"a\.jpg and a\.png.*give photos and labels folders"):
+    with pytest.raises(DataError, match=r"a\.bmp and a\.png.*give photos and labels folders"):
         detect(tmp_path, {})
 
 
