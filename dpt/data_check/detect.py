@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -218,10 +219,7 @@ def _by_names(
     chosen = {os.path.normpath(str(given[option])): kind
               for kind, option in _OPTIONS.items() if given.get(option)}  # fmt: skip
     chosen = {"" if name == "." else f"{name}/": kind for name, kind in chosen.items()}
-    jpegs = {p for p in pictures if p.lower().endswith((".jpg", ".jpeg"))}
-    stems = {os.path.splitext(p)[0] for p in jpegs}
-    beside = [p for p in pictures if p not in jpegs and os.path.splitext(p)[0] in stems]
-    kinds = dict.fromkeys(beside, _kind_of_map(root / beside[0])) if beside else {}
+    kinds = _kinds_beside_jpegs(root, pictures)
     for path in pictures:
         inside = max((f for f in chosen if path.startswith(f)), key=len, default=None)
         kind, split, key = _describe(path.removeprefix(inside or ""), folder_kinds)
@@ -279,12 +277,17 @@ def _by_names(
     return rows
 
 
-def _kind_of_map(path: Path) -> str:
-    """The kind of a file that has the name of a JPEG beside it, such as ``1.png`` of ``1.jpg``."""
-    try:
-        return "depth" if len(np.unique(io.read_raw_depth(path))) > _MANY_VALUES else "labels"
-    except DataError:  # colours, or damaged
-        return "labels"
+def _kinds_beside_jpegs(root: Path, pictures: Sequence[str]) -> dict[str, str]:
+    """The kind of the files with the name of a JPEG beside them, such as ``1.png`` of ``1.jpg``,
+    by the values of the first one."""
+    jpegs = {p for p in pictures if p.lower().endswith((".jpg", ".jpeg"))}
+    stems = {os.path.splitext(p)[0] for p in jpegs}
+    found = [p for p in pictures if p not in jpegs and os.path.splitext(p)[0] in stems]
+    kind = "labels"
+    with suppress(DataError):  # colours, or damaged
+        if found and len(np.unique(io.read_raw_depth(root / found[0]))) > _MANY_VALUES:
+            kind = "depth"
+    return dict.fromkeys(found, kind)
 
 
 def _has_pairs(files: _Files) -> bool:
