@@ -1,8 +1,9 @@
 """``dpt data check``: finds faults of a data set before training.
 
-``propose`` finds settings that a folder lacks, ``detect`` and ``masks`` those of an unknown folder
-(``dpt fit``); ``scan`` reads every sample in parallel into a few measurements (``measure``,
-``registration``); the functions in ``checks`` judge them; ``report`` writes the findings.
+``propose`` finds settings that a folder lacks, ``detect``, ``pairs`` and ``masks`` those of an
+unknown folder (``dpt fit``); ``scan`` reads every sample in parallel into a few measurements
+(``measure``, ``registration``); the functions in ``checks`` judge them; ``report`` writes the
+findings.
 """
 
 import json
