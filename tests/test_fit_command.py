@@ -457,6 +457,8 @@ def test_several_masks_of_each_photo_are_a_question(tmp_path):
     fault = r"no photo pairs with label_color/0\.png, label_id/0\.png: .* set data.images"
     with pytest.raises(DataError, match=fault):
         detect(tmp_path, {})
+    with pytest.raises(DataError, match=r"label_ids does not exist.*check data\.labels"):
+        detect(tmp_path, {"labels": "label_ids"})
     read, _ = samples(tmp_path, labels="label_id")
     np.testing.assert_array_equal(read["train"]["rgb/1.jpg"]["labels"], mask(1))
 

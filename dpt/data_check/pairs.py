@@ -17,7 +17,7 @@ from dpt.data import DataError
 from dpt.data.formats import io
 from dpt.data_check.checks import plural
 from dpt.data_check.masks import CLASS_FILE
-from dpt.files import few, read_text
+from dpt.files import few, missing_path, read_text
 
 _MANY_VALUES = 64  # in one map: more than classes have
 _NOT_READ = {".heic", ".heif", ".avif", ".gif", ".jp2", ".dng", ".cr2", ".nef", ".arw"}
@@ -82,9 +82,13 @@ def by_names(
     pictures = [p for p in paths if os.path.splitext(p)[1].lower() in _SUFFIXES]
     folders = {part for path in pictures for part in path.split("/")[:-1]}
     folder_kinds = {_kind(re.split(r"[-_. ]+", part)) for part in folders}
-    chosen = {os.path.normpath(str(given[option])): kind
-              for kind, option in _OPTIONS.items() if given.get(option)}  # fmt: skip
-    chosen = {"" if name == "." else f"{name}/": kind for name, kind in chosen.items()}
+    chosen: dict[str, str] = {}
+    for kind, option in _OPTIONS.items():
+        if name := given.get(option):
+            if not (folder := root / str(name)).is_dir():
+                raise missing_path(folder, what="folder", remedy=f"check data.{option}")
+            name = os.path.normpath(str(name))
+            chosen["" if name == "." else f"{name}/"] = kind
     kinds = _kinds_beside_jpegs(root, pictures)
     for path in pictures:
         inside = max((f for f in chosen if path.startswith(f)), key=len, default=None)
