@@ -427,6 +427,14 @@ def test_labels_beside_a_jpeg_of_the_same_name(tmp_path, task):
         np.testing.assert_allclose(sample["depth"], metres(1), atol=1e-3)
 
 
+def test_words_for_kinds_in_the_names_of_some_photos(tmp_path):
+    names = ["IMG_1", "DSC_2", "man_3_with_mask", "x_4"]
+    photos(tmp_path / "images", names)
+    for seed, name in enumerate(names):
+        save(tmp_path / f"masks/{name}{'_mask' if name == 'x_4' else ''}.png", mask(seed))
+    assert [len(row) for row in detect(tmp_path, {}).rows] == [3, 3, 3, 3]
+
+
 def test_other_names_are_not_paired(tmp_path):
     photos(tmp_path / "images", ["cat"])
     save(tmp_path / "masks/dog.png", mask(0))

@@ -31,8 +31,8 @@ _KINDS = {
     "image": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|imgs?|leftimg8bit|photos?|pictures?|"
     "frames?|inputs?",
 }
-_Files = dict[str, dict[tuple[str, ...], str]]
-"""Paths by kind and by the key of their sample: the split, then words of the path."""
+_Key = tuple[str, ...]  # of a sample: the split, then words of the path
+_Files = dict[str, dict[_Key, str]]  # paths by kind and key
 _OPTIONS = {"image": "images", "labels": "labels", "depth": "depth"}  # keys of data, by kind
 
 
@@ -50,9 +50,10 @@ def split_word(path: str) -> tuple[str, str]:
     return "", ""
 
 
-def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, tuple[str, ...]]:
-    """The kind and the split of a file ("" if no name contains them), and the key of its sample:
-    the split and the words of the path, without those for its kind and for splits.
+def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, list[_Key]]:
+    """The kind and the split of a file ("" if no name contains them), and two keys of its sample:
+    the split and the words of the path, without those of folders for its kind and for splits; the
+    second key also without the words of the file's name for its kind.
 
     The kind in the file's name takes precedence over that in its folders' names, unless other
     folders are of that kind.
@@ -70,7 +71,8 @@ def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, tuple[
     own = _kind([tokens[0], last])
     own_first = own in ("labels", "depth") and not (kind and own in folder_kinds)
     kind = own if own_first else kind or own
-    return kind, split, (split, *(w for w in (*words, *tokens) if _kind([w]) != (kind or "image")))
+    words, name = ([w for w in part if _kind([w]) != (kind or "image")] for part in (words, tokens))
+    return kind, split, [(split, *words, *tokens), (split, *words, *name)]
 
 
 def by_names(
@@ -90,13 +92,16 @@ def by_names(
             name = os.path.normpath(str(name))
             chosen["" if name == "." else f"{name}/"] = kind
     kinds = _kinds_beside_jpegs(root, pictures)
+    described: list[tuple[str, str, list[_Key]]] = []
     for path in pictures:
         inside = max((f for f in chosen if path.startswith(f)), key=len, default=None)
-        kind, split, key = _describe(path.removeprefix(inside or ""), folder_kinds)
+        kind, splits[path], keys = _describe(path.removeprefix(inside or ""), folder_kinds)
         kind = (kind if inside is None else chosen[inside]) or kinds.get(path, "image")
-        option = _OPTIONS[kind]
-        if inside is None and option in given:  # in another folder, or switched off by null
-            continue
+        if inside is not None or _OPTIONS[kind] not in given:  # else switched off by null
+            described.append((path, kind, keys))
+    names = {whole: key for _, kind, (whole, key) in described if kind == "image"}
+    for path, kind, (whole, key) in described:
+        key, option = names.get(whole, key), _OPTIONS[kind]
         if other := files[kind].get(key):
             pair = zip(Path(other).parts, Path(path).parts, strict=False)
             place = next(k for k, (a, b) in enumerate(pair, 1) if a != b)  # the folders that differ
@@ -107,7 +112,7 @@ def by_names(
                 remedy = "give photos and labels folders of their own, or remove one"
             fault = f"{other} and {path} are both {option} of one sample"
             raise DataError(f"{root}: {fault}: {remedy}")
-        files[kind][key], splits[path] = path, split
+        files[kind][key] = path
     if not _has_pairs(files):
         own_words = _own_words(files)
         files = _shortened(
@@ -177,7 +182,7 @@ def _own_words(files: _Files) -> dict[str, set[str]]:
     return found
 
 
-def _shortened(files: _Files, shorten: Callable[[str, tuple[str, ...]], tuple[str, ...]]) -> _Files:
+def _shortened(files: _Files, shorten: Callable[[str, _Key], _Key]) -> _Files:
     """The files by shorter keys; unchanged if two of a kind would have one key."""
     new = {k: {shorten(k, key): path for key, path in own.items()} for k, own in files.items()}
     return new if all(len(new[kind]) == len(own) for kind, own in files.items()) else files
