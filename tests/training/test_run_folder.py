@@ -111,6 +111,7 @@ def test_two_processes_do_not_share_a_folder(train, run, refused, monkeypatch):
 EPOCHS = (*RUN, "trainer.max_steps=-1")
 
 
+@SLOW
 def test_a_run_extended_by_epochs_stays_finished(train, tmp_path, metrics):
     run = train(tmp_path / "run", *EPOCHS, "trainer.max_epochs=1")
     resume_it(f"resume={run}", "trainer.max_epochs=2")
@@ -249,7 +250,8 @@ def test_a_damaged_result_does_not_matter(run, name):
     assert resume.step_of(run / "checkpoints/last.ckpt") == 3
 
 
-@pytest.mark.parametrize("name", ["version_old", pytest.param("version_0/metrics.csv", marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("name", ["version_old", "version_0/metrics.csv"])
 def test_a_strange_folder_of_the_csv_logger(train, tmp_path, name):
     run = train(tmp_path, *RUN, "logger=csv")
     path = run / "csv" / name
