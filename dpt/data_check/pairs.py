@@ -79,40 +79,8 @@ def by_names(
     root: Path, paths: Sequence[str], given: Mapping[str, Any], unread: list[str]
 ) -> list[dict[str, str]]:
     """Rows of photos and of the labels that have their name, without words for kinds."""
-    files: _Files = {"image": {}, "labels": {}, "depth": {}}
-    splits: dict[str, str] = {}
     pictures = [p for p in paths if os.path.splitext(p)[1].lower() in _SUFFIXES]
-    folders = {part for path in pictures for part in path.split("/")[:-1]}
-    folder_kinds = {_kind(re.split(r"[-_. ]+", part)) for part in folders}
-    chosen: dict[str, str] = {}
-    for kind, option in _OPTIONS.items():
-        if name := given.get(option):
-            if not (folder := root / str(name)).is_dir():
-                raise missing_path(folder, what="folder", remedy=f"check data.{option}")
-            name = os.path.normpath(str(name))
-            chosen["" if name == "." else f"{name}/"] = kind
-    kinds = _kinds_beside_jpegs(root, pictures)
-    described: list[tuple[str, str, list[_Key]]] = []
-    for path in pictures:
-        inside = max((f for f in chosen if path.startswith(f)), key=len, default=None)
-        kind, splits[path], keys = _describe(path.removeprefix(inside or ""), folder_kinds)
-        kind = (kind if inside is None else chosen[inside]) or kinds.get(path, "image")
-        if inside is not None or _OPTIONS[kind] not in given:  # else switched off by null
-            described.append((path, kind, keys))
-    names = {whole: key for _, kind, (whole, key) in described if kind == "image"}
-    for path, kind, (whole, key) in described:
-        key, option = names.get(whole, key), _OPTIONS[kind]
-        if other := files[kind].get(key):
-            pair = zip(Path(other).parts, Path(path).parts, strict=False)
-            place = next(k for k, (a, b) in enumerate(pair, 1) if a != b)  # the folders that differ
-            both = [Path(*Path(p).parts[:place]).as_posix() for p in (other, path)]
-            remedy = " or ".join(f"data.{option}={folder}" for folder in both)
-            remedy = f"set {remedy}, or remove one"
-            if path in both:
-                remedy = "give photos and labels folders of their own, or remove one"
-            fault = f"{other} and {path} are both {option} of one sample"
-            raise DataError(f"{root}: {fault}: {remedy}")
-        files[kind][key] = path
+    files, splits = _by_key(root, pictures, given)
     if not _has_pairs(files):
         own_words = _own_words(files)
         files = _shortened(
@@ -150,6 +118,47 @@ def by_names(
         split = next((found for p in (photo, *own.values()) if (found := splits[p])), "")
         rows.append({"split": split, "image": photo, **own})
     return rows
+
+
+def _by_key(
+    root: Path, pictures: Sequence[str], given: Mapping[str, Any]
+) -> tuple[_Files, dict[str, str]]:
+    """The files by kind and key, and the split of each path; DataError if two of a kind have one
+    key. The user's folders of ``given`` decide before names."""
+    files: _Files = {"image": {}, "labels": {}, "depth": {}}
+    splits: dict[str, str] = {}
+    folders = {part for path in pictures for part in path.split("/")[:-1]}
+    folder_kinds = {_kind(re.split(r"[-_. ]+", part)) for part in folders}
+    chosen: dict[str, str] = {}
+    for kind, option in _OPTIONS.items():
+        if name := given.get(option):
+            if not (folder := root / str(name)).is_dir():
+                raise missing_path(folder, what="folder", remedy=f"check data.{option}")
+            name = os.path.normpath(str(name))
+            chosen["" if name == "." else f"{name}/"] = kind
+    kinds = _kinds_beside_jpegs(root, pictures)
+    described: list[tuple[str, str, list[_Key]]] = []
+    for path in pictures:
+        inside = max((f for f in chosen if path.startswith(f)), key=len, default=None)
+        kind, splits[path], keys = _describe(path.removeprefix(inside or ""), folder_kinds)
+        kind = (kind if inside is None else chosen[inside]) or kinds.get(path, "image")
+        if inside is not None or _OPTIONS[kind] not in given:  # else switched off by null
+            described.append((path, kind, keys))
+    names = {whole: key for _, kind, (whole, key) in described if kind == "image"}
+    for path, kind, (whole, key) in described:
+        key, option = names.get(whole, key), _OPTIONS[kind]
+        if other := files[kind].get(key):
+            pair = zip(Path(other).parts, Path(path).parts, strict=False)
+            place = next(k for k, (a, b) in enumerate(pair, 1) if a != b)  # the folders that differ
+            both = [Path(*Path(p).parts[:place]).as_posix() for p in (other, path)]
+            remedy = " or ".join(f"data.{option}={folder}" for folder in both)
+            remedy = f"set {remedy}, or remove one"
+            if path in both:
+                remedy = "give photos and labels folders of their own, or remove one"
+            fault = f"{other} and {path} are both {option} of one sample"
+            raise DataError(f"{root}: {fault}: {remedy}")
+        files[kind][key] = path
+    return files, splits
 
 
 def _kinds_beside_jpegs(root: Path, pictures: Sequence[str]) -> dict[str, str]:
