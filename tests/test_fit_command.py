@@ -561,6 +561,10 @@ def test_parts_that_the_user_chooses(tmp_path):
     assert "splits: no val on disk; part 1 of 4" in found.notes[-1]
     read, _ = samples(root, group_by="s([0-9])")
     assert [len(read["train"]), len(read["val"])] == [10, 10]
+    read, _ = samples(root, images=f"{root}/images", labels=f"{root}/masks")
+    assert len(read["train"]) == 18
+    with pytest.raises(DataError, match=f"data.labels={tmp_path} is not below"):
+        detect(root, {"labels": str(tmp_path)})
 
 
 def test_colours_that_the_user_gives(tmp_path):

@@ -134,8 +134,11 @@ def _by_key(
         if name := given.get(option):
             if not (folder := root / str(name)).is_dir():
                 raise missing_path(folder, what="folder", remedy=f"check data.{option}")
-            name = os.path.normpath(str(name))
-            chosen["" if name == "." else f"{name}/"] = kind
+            below = os.path.relpath(folder, root)
+            if below.startswith(".."):
+                raise DataError(f"data.{option}={name} is not below {root}: give the folder that "
+                                "holds photos and labels")  # fmt: skip
+            chosen["" if below == "." else f"{below}/"] = kind
     kinds = _kinds_beside_jpegs(root, pictures)
     described: list[tuple[str, str, list[_Key]]] = []
     for path in pictures:
