@@ -1,4 +1,4 @@
-"""BEiT (Bao et al. 2022): a ViT with relative position biases in attention and no position codes.
+"""BEiT (Bao et al. 2022): a ViT with relative position biases in place of position embeddings.
 
 Each block adds a learned bias to its attention scores, one a head for each offset between two
 tokens (T5's relative positions in two dimensions; Bao et al. 2022, section 2.4). Shapes: h × w the
@@ -86,7 +86,7 @@ class BeitAttention(Attention):
 @register_encoder("beit")
 @dataclass(kw_only=True)
 class BeitConfig(ViTConfig):
-    """Settings of :class:`Beit`: those of a ViT without position codes and registers.
+    """Settings of :class:`Beit`: those of a ViT without position embeddings and registers.
 
     ``position_resize`` resizes each bias table: ``bilinear`` in MiDaS 3.1 and transformers.
     """

@@ -134,14 +134,15 @@ class MaskHead(QueryHead):
 
     A query attends to the tokens where the mask that the previous layer predicts for it is above
     0.5, or to all tokens if there are none (masked attention, Cheng et al. 2022, section 3.2.1).
-    Two additions to the paper speed up training from scratch: position codes are added to the map
-    whose product with the mask embeddings gives the masks, and each pixel has class logits, whose
-    mean over a query's mask is added to the class logits of the query. D are the map's channels.
+    Two additions to the paper speed up training from scratch: position embeddings are added to the
+    map whose product with the mask embeddings gives the masks, and each pixel has class logits,
+    whose mean over a query's mask is added to the class logits of the query. D are the map's
+    channels.
     """
 
     def __init__(self, config: QueryConfig, encoder: Encoder, dim: int, output: OutputSpec) -> None:
         super().__init__(output)
-        if dim % 4:  # of the position codes
+        if dim % 4:  # of the position embeddings
             raise ValueError(f"fusion_channels={dim}: mask heads need a multiple of 4")
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.masked_attention = config.masked_attention

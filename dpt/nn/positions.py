@@ -1,4 +1,4 @@
-"""Position codes: sinusoidal ones, and interpolation of learned ones to another grid."""
+"""Position embeddings: sinusoidal ones, and interpolation of learned ones to another grid."""
 
 from typing import Literal
 
@@ -45,7 +45,7 @@ def sincos_2d(height: int, width: int, dim: int, *, like: Tensor | None = None) 
 def resize_positions(
     codes: Tensor, old: tuple[int, int], new: tuple[int, int], *, policy: ResizePolicy
 ) -> Tensor:
-    """Learned position codes of an ``old`` grid, interpolated to a ``new`` one.
+    """Learned position embeddings of an ``old`` grid, interpolated to a ``new`` one.
 
     Four policies are in use. Mixing them changes results, so a checkpoint stores its own:
 

@@ -36,9 +36,9 @@ class CrossAttention(nn.Module):
     ) -> Tensor:
         """(B, Q, D) and (B, T, M) to (B, Q, D).
 
-        Position codes are added to the inputs of Q and K, not of V (Carion et al. 2020, section
-        A.4). ``attn_mask``, bool (B, 1, Q, T), is False where a query must not attend; each query
-        needs at least one True.
+        Position embeddings are added to the inputs of Q and K, not of V (Carion et al. 2020,
+        section A.4). ``attn_mask``, bool (B, 1, Q, T), is False where a query must not attend;
+        each query needs at least one True.
         """
         q = self._split(self.q(queries_BQD + query_pos))
         k = self._split(self.k(memory_BTM + memory_pos))
@@ -96,8 +96,8 @@ class DecoderLayer(nn.Module):
 class TokenDecoder(nn.Module):
     """Decoder layers whose queries attend to the tokens of an encoder.
 
-    The queries of the first layer are ``num_queries`` learnable tokens with learnable position
-    codes (object queries, Carion et al. 2020), whose outputs are a set; or, if that is None, the
+    The queries of the first layer are ``num_queries`` learnable tokens with learnable positions
+    (object queries, Carion et al. 2020), whose outputs are a set; or, if that is None, the
     encoder's tokens, so that there is an output token for each of them and D must be M. Each
     further layer takes the output of the previous one.
     """
@@ -119,7 +119,7 @@ class TokenDecoder(nn.Module):
         )
 
     def start(self, memory_BTM: Tensor) -> tuple[Tensor, Tensor | float]:
-        """The queries of the first layer, (B, Q, D), and their position codes."""
+        """The queries of the first layer, (B, Q, D), and their position embeddings."""
         if self.queries is None or self.codes is None:
             return memory_BTM, 0.0
         return self.queries.expand(memory_BTM.shape[0], -1, -1), self.codes

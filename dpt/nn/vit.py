@@ -148,16 +148,16 @@ class ViTConfig(EncoderConfig):
     """Settings of :class:`VisionTransformer`.
 
     Attributes:
-        image_size: [H, W] of the learned position codes, in pixels; other sizes resize them.
+        image_size: [H, W] of the learned position embeddings, in pixels; other sizes resize them.
         patch_size: side of a patch in pixels.
         embed_dim: D.
         num_blocks: of the architecture; only blocks up to the last of ``out_indices`` are built.
         mlp_ratio: hidden width of the MLP divided by ``embed_dim``.
         num_register_tokens: tokens after CLS that the decoder ignores (Darcet et al. 2024).
         position: ``learned`` adds a parameter for each grid cell, ``sincos_1d`` and ``sincos_2d``
-            add fixed codes, ``concat`` concatenates a learned code of ``position_dim`` channels to
-            a patch embedding of ``embed_dim - position_dim``, ``none`` adds nothing.
-        cls_position: whether learned codes have an entry for CLS, as in ViT and timm.
+            add fixed embeddings, ``concat`` concatenates a learned one of ``position_dim`` channels
+            to a patch embedding of ``embed_dim - position_dim``, ``none`` adds nothing.
+        cls_position: whether learned embeddings have an entry for CLS, as in ViT and timm.
         position_resize: see :func:`dpt.nn.positions.resize_positions`.
         norm_order: see :class:`Block`.
         swiglu: see :class:`MLP`.
@@ -266,7 +266,7 @@ class VisionTransformer(Encoder):
         return Block(config, drop_path=config.drop_path * index / max(config.num_blocks - 1, 1))
 
     def init_weights(self) -> None:
-        """Truncated normal, std 0.02, for linear layers, tokens and position codes; zero biases."""
+        """Truncated normal, std 0.02, for linear layers, tokens and positions; zero biases."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
@@ -287,8 +287,8 @@ class VisionTransformer(Encoder):
 
         return {name: layer(name) for name, _ in self.named_parameters()}
 
-    def position_codes(self, grid: tuple[int, int]) -> Tensor | None:
-        """Codes of the patch tokens at ``grid``, (1, N, D) or (1, N, position_dim)."""
+    def position_embeddings(self, grid: tuple[int, int]) -> Tensor | None:
+        """Those of the patch tokens at ``grid``, (1, N, D) or (1, N, position_dim)."""
         if self.pos_embed is not None:
             codes = self.pos_embed[:, 1:] if self.cls_position else self.pos_embed
             return resize_positions(codes, self.grid, grid, policy=self.config.position_resize)
@@ -305,7 +305,7 @@ class VisionTransformer(Encoder):
         """A map of patch embeddings to the input (B, T, D) of the first block."""
         B, _, *grid = map_BDhw.shape
         tokens = map_BDhw.flatten(2).transpose(1, 2)
-        codes = self.position_codes((grid[0], grid[1]))
+        codes = self.position_embeddings((grid[0], grid[1]))
         if self.config.position == "concat" and codes is not None:
             tokens = torch.cat((tokens, codes.expand(B, -1, -1)), dim=-1)
         elif codes is not None:

@@ -10,8 +10,8 @@ authors, which holds tensors alone:
   dict, or follows from the name, as in the releases: ``hypersim`` (20 m) or ``vkitti`` (80 m). Any
   other name means relative depth.
 
-Away from the native grid the authors resize position codes by DINOv2's scale factor, transformers
-by size: each reader stores its own policy.
+Away from the native grid the authors resize position embeddings by DINOv2's scale factor,
+transformers by size: each reader stores its own policy.
 
 A head of DINOv2's hub (``dinov2_vits14_nyu_dpt_head.pth``) is read together with its backbone if
 that lies beside it under its released name (``dinov2_vits14_pretrain.pth``); a file with

@@ -155,7 +155,7 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
 
 
 def _read(name: str) -> tuple[State, Grid | None]:
-    """Encoder tensors of any file, and the grid of their position codes if it is known."""
+    """Encoder tensors of any file, and the grid of their position embeddings if it is known."""
     if name.startswith(TIMM):
         import timm
 
@@ -186,7 +186,7 @@ def _encoder_tensors(state: Tensors) -> State:
 
 
 def _saved_grid(config: Config) -> Grid | None:
-    """The grid of the position codes of a model of ours."""
+    """The grid of the position embeddings of a model of ours."""
     encoder = config["encoder"]
     if encoder.get("kind") == "timm":
         return None
@@ -277,8 +277,8 @@ def _fit_gains(state: State, wanted: Tensors, report: LoadReport) -> None:
 def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: LoadReport) -> None:
     """Fits ``pos_embed`` and the tokens before the patches to the encoder, in place.
 
-    A token's position code without a slot is added to the token, which gives the same outputs; the
-    codes of tokens that the encoder lacks (DeiT's distillation token) are dropped.
+    A token's position embedding without a slot is added to the token, which gives the same
+    outputs; those of tokens that the encoder lacks (DeiT's distillation token) are dropped.
     """
     positions, own = state.get("pos_embed"), encoder.state_dict()
     if positions is None or positions.ndim != 3 or "pos_embed" not in own:

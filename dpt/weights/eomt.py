@@ -4,7 +4,7 @@ This project adds two keys to the config: ``head``, the head's name here, and ``
 classes that are things. Without them, a model whose image processor splits images is semantic; one
 with 80 classes is of COCO's objects; one with 133 is of COCO's panoptic classes, of which the first
 80 are things; any other is panoptic, and all its classes are things. transformers takes only
-squares of ``image_size``; here position codes are resized for other sizes.
+squares of ``image_size``; here position embeddings are resized for other sizes.
 """
 
 from fnmatch import fnmatchcase

@@ -74,8 +74,8 @@ def test_half_precision_only_rounds_the_codes(kind, dtype):
     vit = VisionTransformer(
         ViTConfig(embed_dim=8, num_heads=1, num_blocks=1, out_indices=(0,), position=kind)
     )
-    wanted = vit.position_codes((2, 300))
-    assert torch.equal(vit.to(dtype).position_codes((2, 300)), wanted.to(dtype))
+    wanted = vit.position_embeddings((2, 300))
+    assert torch.equal(vit.to(dtype).position_embeddings((2, 300)), wanted.to(dtype))
 
 
 def test_sincos_lengths_that_do_not_divide():

@@ -166,7 +166,7 @@ def test_codes_at_another_size_follow_the_policy(policy):
 
     vit = small(position_resize=policy)
     wanted = resize_positions(vit.pos_embed[:, 1:], (4, 4), (3, 6), policy=policy)
-    torch.testing.assert_close(vit.position_codes((3, 6)), wanted, rtol=0, atol=0)
+    torch.testing.assert_close(vit.position_embeddings((3, 6)), wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("order", ["pre", "post"])

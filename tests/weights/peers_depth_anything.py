@@ -274,7 +274,7 @@ class Folder(Case):
 
 SIZES = ((70, 70), (98, 70), (84, 112))  # native (an odd grid), and not square
 HYPERSIM = "depth_anything_v2_metric_hypersim_vits.pth"
-BY_SIZE = 1e-6  # transformers resizes position codes in float32 whatever it is given
+BY_SIZE = 1e-6  # transformers resizes position embeddings in float32 whatever it is given
 CASES = [
     Hub("depth_anything", "depth", "v2 .pth", SIZES),
     Hub(
