@@ -178,6 +178,7 @@ def write_table(folder, line):
 
 
 def test_captions_that_the_text_encoder_cannot_tell_apart():
+    assert not list(ClipObjective().remarks([{"caption": "a"}]))
     objective = ClipObjective(text_length=8)
     samples = [{"caption": f"a photo of a {name}"} for name in ("dog", "cat")]
     cut, equal = objective.remarks(samples)

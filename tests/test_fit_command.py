@@ -701,10 +701,12 @@ def test_a_run_is_not_overwritten(tmp_path, refused):
     (run / "checkpoints/last.ckpt").write_text("")
     (run / "pairs.csv").write_text("the pairs of the run")
     root = folder(tmp_path / "set")
-    for key, message in ((f"run_dir={run}", "holds a run already"), (f"resume={run}", "resume=")):
+    for key, message in ((f"run_dir={run}", "holds files already"), (f"resume={run}", "resume=")):
         assert message in refused(call, "fit", root, key)
     assert (run / "pairs.csv").read_text() == "the pairs of the run"
     assert not (run / "data_check").exists()
+    (tmp_path / "mine/evaluation").mkdir(parents=True)
+    assert "holds files already" in refused(call, "fit", root, f"run_dir={tmp_path / 'mine'}")
 
 
 def test_sizes_follow_a_given_image_size(tmp_path):

@@ -11,6 +11,7 @@ import math
 import re
 import shlex
 import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -82,11 +83,12 @@ def run(arguments: list[str]) -> None:
     own = {key.removeprefix("data."): v for key, v in given.items() if key.startswith("data.")}
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(str(given.get("run_dir") or f"runs/fit/{root.name}_{now}")).absolute()
-    if any(folder.glob("checkpoints/*.ckpt")) and not given.get("overwrite"):
+    if folder.is_dir() and any(folder.iterdir()) and not given.get("overwrite"):
         raise ValueError(
-            f"run_dir={folder} holds a run already: give another, or overwrite=true; python "
-            f"train.py {as_argument('resume', folder)} continues it, then dpt evaluate and dpt "
-            "export complete it"
+            f"run_dir={folder} holds files already: give another, or overwrite=true, which "
+            f"replaces evaluation and model.*; if it is a run, python train.py "
+            f"{as_argument('resume', folder)} continues it, then dpt evaluate and dpt export "
+            "complete it"
         )
     found = detect(root, own)
     print("\n".join(found.notes), flush=True)
@@ -116,7 +118,8 @@ def run(arguments: list[str]) -> None:
         run_configured("train", "", ["--cfg=job", *training])
     step("data check", "dpt.data_check:check_data", "data_check", [*of_data, f"limit={checked}"])
     if "steps" not in given and not any(key.startswith("trainer.max_") for key in given):
-        timing = step("train", "dpt.commands.fit:time_steps", "timing", training)
+        place = tempfile.mkdtemp(prefix="timing-", dir=folder)
+        timing = step("train", "dpt.commands.fit:time_steps", place, training)
         times = json.loads((timing / "times.json").read_text())
         shutil.rmtree(timing)
         batches = times.pop("batches")

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from dpt.validation import NonNegative
+
 
 class CombinedLoss(nn.Module):
     """Σ weight · loss, of depth losses or of segmentation losses.
@@ -15,7 +17,7 @@ class CombinedLoss(nn.Module):
     """
 
     def __init__(
-        self, losses: Mapping[str, nn.Module], weights: Mapping[str, float] | None = None
+        self, losses: Mapping[str, nn.Module], weights: Mapping[str, NonNegative] | None = None
     ) -> None:
         super().__init__()
         weights = weights or {}

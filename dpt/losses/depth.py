@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, median_mad, valid_range
-from dpt.validation import Count, Positive, Share
+from dpt.validation import Count, NonNegative, Positive, Share
 
 SILogForm = Literal["bts", "depth_anything", "eigen"]
 
@@ -53,7 +53,10 @@ class SILogLoss(nn.Module):
         _check_shapes(prediction, target, valid)
         focus, factor, root = _FORMS[self.form]
         valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
-        error = _log_error(prediction, target, valid, self.eps)
+        prediction = torch.where(valid, at_least_float32(prediction), 1.0)
+        floored = prediction.clamp(min=self.eps)
+        error = floored.log() + (prediction - floored) / self.eps
+        error = error - torch.where(valid, at_least_float32(target), 1.0).log()
         mean = masked_mean(error, valid)
         variance = masked_mean((error - mean[:, None, None]).square(), valid)
         loss = variance + (1 - focus) * mean.square()
@@ -69,22 +72,16 @@ class GradientMatchingLoss(nn.Module):
 
     Args:
         scales: number of scales, at least 1.
-        log: R is the difference of the logarithms, for metric depth (Li and Snavely 2018, L_grad);
-            ln is continued below 1 mm as in :class:`SILogLoss`.
     """
 
-    def __init__(self, *, scales: Count = 4, log: bool = False) -> None:
+    def __init__(self, *, scales: Count = 4) -> None:
         super().__init__()
-        self.scales, self.log = scales, log
+        self.scales = scales
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         _check_shapes(prediction, target, valid)
-        if self.log:
-            valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
-            residual = _log_error(prediction, target, valid, eps=1e-3)
-        else:
-            prediction = torch.where(valid, at_least_float32(prediction), 0.0)
-            residual = prediction - torch.where(valid, at_least_float32(target), 0.0)
+        prediction = torch.where(valid, at_least_float32(prediction), 0.0)
+        residual = prediction - torch.where(valid, at_least_float32(target), 0.0)
         per_image = residual.new_zeros(len(residual))
         for scale in range(self.scales):
             step = 2**scale
@@ -111,7 +108,7 @@ class ScaleShiftInvariantLoss(nn.Module):
     """
 
     def __init__(
-        self, *, trim: Share = 0.2, gradient_weight: float = 0.5, gradient_scales: Count = 4
+        self, *, trim: Share = 0.2, gradient_weight: NonNegative = 0.5, gradient_scales: Count = 4
     ) -> None:
         super().__init__()
         self.trim = trim
@@ -134,14 +131,6 @@ class ScaleShiftInvariantLoss(nn.Module):
         if self.gradient_weight > 0:
             loss = loss + self.gradient_weight * self.gradient_matching(aligned, truth, valid)
         return loss
-
-
-def _log_error(prediction: Tensor, target: Tensor, valid: Tensor, eps: float) -> Tensor:
-    """e of :class:`SILogLoss` where ``valid`` (targets must be positive there), 0 elsewhere."""
-    prediction = torch.where(valid, at_least_float32(prediction), 1.0)
-    floored = prediction.clamp(min=eps)
-    log_prediction = floored.log() + (prediction - floored) / eps
-    return log_prediction - torch.where(valid, at_least_float32(target), 1.0).log()
 
 
 def _normalize(values: Tensor, valid: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from dpt.depthmath import at_least_float32
 from dpt.functional import mean_over_processes
 from dpt.losses.segmentation import CrossEntropyLoss
 from dpt.segments import Segments
-from dpt.validation import Count, Probability
+from dpt.validation import Count, NonNegative, Probability
 
 
 class SetLoss(nn.Module):
@@ -42,11 +42,11 @@ class SetLoss(nn.Module):
     def __init__(
         self,
         *,
-        no_object: float = 0.1,
-        class_weight: float = 2.0,
-        mask_weight: float = 5.0,
-        dice_weight: float = 5.0,
-        pixel_weight: float = 4.0,
+        no_object: NonNegative = 0.1,
+        class_weight: NonNegative = 2.0,
+        mask_weight: NonNegative = 5.0,
+        dice_weight: NonNegative = 5.0,
+        pixel_weight: NonNegative = 4.0,
         num_points: Count = 12544,
         oversample: Annotated[float, Field(ge=1)] = 3.0,
         importance: Probability = 0.75,

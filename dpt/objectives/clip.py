@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dpt.losses.contrastive import contrastive_loss
 from dpt.metrics.image import RetrievalMetrics
+from dpt.nn.text import ClipHeadConfig
 from dpt.objectives.base import Objective, Outputs
 from dpt.types import Batch, Sample
 
@@ -52,7 +53,8 @@ class ClipObjective(Objective):
         return found
 
     def remarks(self, samples: Sequence[Sample]) -> Iterator[str]:
-        length, texts = self.head_options["text_length"], [s.get("caption", "") for s in samples]
+        texts = [s.get("caption", "") for s in samples]
+        length = self.head_options.get("text_length", ClipHeadConfig.text_length)
         key = f"task.objectives.clip.text_length={length}"
         if long := sum(len(text.encode()) > length for text in texts):
             yield f"{key}: {long} of {len(texts)} captions read are longer and are cut"

@@ -21,9 +21,15 @@ from dpt.viz import depth_panel
 log = logging.getLogger("dpt")
 
 
+_LOSSES: dict[PredictionKind, type[nn.Module]] = {
+    "metric": SILogLoss,
+    "relative": ScaleShiftInvariantLoss,
+}
+
+
 def default_loss(*, kind: PredictionKind) -> nn.Module:
     """SILog for metric depth, the trimmed scale-and-shift-invariant loss for relative depth."""
-    return SILogLoss() if kind == "metric" else ScaleShiftInvariantLoss()
+    return _LOSSES[kind]()
 
 
 class DepthObjective(Objective):
@@ -57,6 +63,12 @@ class DepthObjective(Objective):
         if kind == "metric":
             self.head_options |= {"max_depth": max_depth, "activation": "sigmoid"}
         self.loss = loss or default_loss(kind=kind)
+        parts = [type(part) for part in self.loss.modules()]
+        for other, wrong in _LOSSES.items():
+            if other != kind and wrong in parts:
+                name = wrong.__name__
+                raise ValueError(f"{name} is a loss for {other} depth: set task.kind={other} or "
+                                 "task/depth_loss=auto")  # fmt: skip
         self.metrics = DepthMetrics(prediction_kind=kind, min_depth=min_depth, max_depth=max_depth)
 
     @classmethod

@@ -15,6 +15,7 @@ from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import Outputs, PixelClassObjective, mean_predictions, nearest
 from dpt.segments import segments_of
 from dpt.types import IGNORE_INDEX, Batch, OutputSpec
+from dpt.validation import NonNegative
 from dpt.viz import segmentation_panel
 
 
@@ -50,7 +51,7 @@ class SegmentationObjective(PixelClassObjective):
         kind: Literal["dpt", "linear", "masks"] = "dpt",
         num_queries: int = 100,
         set_loss: SetLoss | None = None,
-        auxiliary_weight: float = 0.2,
+        auxiliary_weight: NonNegative = 0.2,
         dropout: float = 0.1,
         weight: float = 1.0,
     ) -> None:

@@ -105,7 +105,7 @@ class RunCheckpoints(Checkpoint):
         if self.patience is not None and self.waited >= self.patience:
             trainer.should_stop = True
             log.info("stopping early: %s has not improved in %d validations", name, self.waited)
-        if self._is_between_steps(trainer, trainer.fit_loop.batch_idx) and trainer.should_stop:
+        if self._is_between_steps(trainer, trainer.fit_loop.batch_idx) and ends_by_stop(trainer):
             self._save_last(trainer)  # this validation ends the run
 
     def _is_between_steps(self, trainer: L.Trainer, batch_idx: int) -> bool:
@@ -173,11 +173,17 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def ends_by_stop(trainer: L.Trainer) -> bool:
+    """Whether a stop was asked for, and ``min_steps`` and ``min_epochs`` do not delay it."""
+    steps, epochs = trainer.min_steps or 0, trainer.min_epochs or 0
+    return trainer.should_stop and trainer.global_step >= steps and trainer.current_epoch >= epochs
+
+
 def is_last_step(trainer: L.Trainer) -> bool:
     """Whether the step just taken is the run's last: by a stop, ``max_steps`` or ``max_epochs``."""
     is_last_epoch = 0 <= (trainer.max_epochs or -1) <= trainer.current_epoch + 1
     return (
-        trainer.should_stop
+        ends_by_stop(trainer)
         or 0 <= trainer.max_steps <= trainer.global_step
         or (is_last_epoch and trainer.is_last_batch)
     )

@@ -278,10 +278,13 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
                     f"{group}.{key}={value} needs whole weights, but trainer.strategy=fsdp shards "
                     f"them: set {remedy}"
                 )
+    teacher = make_teacher(cfg["task"], objectives, model, cfg["overrides"])
+    if cfg["augment"].get("strong") and cfg["task"].get("teacher") != "ema":
+        raise ValueError("augment.strong has no effect without task.teacher=ema: leave it out")
     return Task(
         model=model,
         objectives=objectives,
-        teacher=make_teacher(cfg["task"], objectives, model),
+        teacher=teacher,
         optimizer=make(cfg["optim"], "optim", Optimizer),
         schedule=make(cfg["schedule"], "schedule", LRScheduler),
         monitor=validate(str, cfg["task"].get("monitor", ""), "task.monitor"),

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, cast
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel
 
+from dpt.config.objects import keys_of
 from dpt.depthmath import inverse_depth
 from dpt.model import DPT
 from dpt.objectives.base import Objective
@@ -207,23 +208,35 @@ def ema(decay: float) -> Callable[[Any, Any, Any], Any]:
 
 
 def make_teacher(
-    task: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT
+    task: Mapping[str, Any],
+    objectives: Mapping[str, Objective],
+    model: DPT,
+    overrides: Iterable[str] = (),
 ) -> Teacher:
-    """The teacher that ``task.teacher`` names."""
+    """The teacher that ``task.teacher`` names.
+
+    Raises:
+        ValueError: a setting is out of range, or ``overrides``, the arguments of the command line,
+            name one that this teacher does not take.
+    """
     path = task.get("teacher")
+    own = {"ema": ("decay", "share", "start"), "self": ("decay",), None: ()}
+    names = own.get(path, ("weight", "temperature"))
+    taken = {f"task.teacher_{name}" for name in names}
+    for key in sorted(keys_of(overrides) - taken):
+        if key.startswith("task.teacher_"):
+            raise ValueError(
+                f"{key} has no effect with task.teacher={path or 'null'}: leave it out"
+            )
     if path is None:
         return Teacher()
-
-    def settings(kind: Any, *names: str) -> dict[str, Any]:
-        found = {name: task[f"teacher_{name}"] for name in names if f"teacher_{name}" in task}
-        return {k: validate(kind, v, f"task.teacher_{k}") for k, v in found.items()}
-
+    kind: Any = Share if path in own else float
+    found = {name: task[f"teacher_{name}"] for name in names if f"teacher_{name}" in task}
+    options = {k: validate(kind, v, f"task.teacher_{k}") for k, v in found.items()}
     if path == "ema":
-        shares = settings(Share, "decay", "share", "start")
-        return PseudoLabelTeacher(model=model, objectives=objectives, **shares)
+        return PseudoLabelTeacher(model=model, objectives=objectives, **options)
     if path == "self":
-        return SelfTeacher(model=model, objectives=objectives, **settings(Share, "decay"))
-    options = settings(float, "weight", "temperature")
+        return SelfTeacher(model=model, objectives=objectives, **options)
     teacher = FrozenTeacher(model=DPT.from_pretrained(path), objectives=objectives, **options)
     heads = ", ".join(o.head for o in teacher.objectives)
     log.info("teacher: %s (%s), for %s", path, teacher.model.config.name, heads)

@@ -30,6 +30,7 @@ from dpt.data import TrainTransform
 from dpt.losses import CombinedLoss, SILogLoss
 from dpt.model_config import ModelConfig, make_config
 from dpt.nn import ENCODERS, DecoderConfig, Encoder
+from dpt.objectives import DepthObjective, Objective
 from dpt.types import Preprocessing
 from dpt.validation import to_plain, validate
 
@@ -206,16 +207,19 @@ def test_segmentation_losses_can_be_chosen(task, loss):
 
 
 @pytest.mark.parametrize("loss", choices("task/depth_loss"))
-@pytest.mark.parametrize("kind", ["metric", pytest.param("relative", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", ["depth", pytest.param("joint", marks=pytest.mark.slow)])
-def test_depth_losses_can_be_chosen(task, kind, loss):
+def test_depth_losses_can_be_chosen(task, loss):
+    kind, other = ("relative", "metric") if loss == "ssi" else ("metric", "relative")
     cfg = composed(f"task={task}", f"task/depth_loss={loss}", f"task.kind={kind}")
     node = cfg["task"]["objectives"]["depth"]
-    assert node["kind"] == kind
+    objective = make(node | {"max_depth": 10.0}, "depth", Objective)
     depth = torch.rand(2, 8, 8) + 1
-    value = make(node["loss"], "loss", nn.Module)(torch.rand(2, 8, 8), depth, depth > 0)
+    value = objective.loss(torch.rand(2, 8, 8), depth, depth > 0)
     assert value.ndim == 0
     assert value > 0
+    if loss != "auto":
+        with pytest.raises(ValueError, match=f"loss for {kind} depth: set task.kind={kind}"):
+            DepthObjective(max_depth=10.0, kind=other, loss=CombinedLoss({"a": objective.loss}))
 
 
 def test_the_default_depth_loss_follows_the_kind():

@@ -26,6 +26,7 @@ from dpt.data.shards.pack import pack_split
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data_check.checks import damaged_files
 from dpt.data_check.scan import Scan, record_of
+from dpt.objectives.image import RegressionObjective
 from dpt.types import DatasetInfo
 
 RNG = np.random.default_rng(0)
@@ -133,6 +134,9 @@ def test_image_level_labels(tmp_path):
         assert copy.class_id_names == getattr(original, "class_id_names", ())
         for i in range(len(original)):
             assert_equal(copy[i], original[i])
+    start = RegressionObjective.from_data(numbers, {})
+    assert RegressionObjective.from_data(packed(tmp_path / "value"), {}) == start
+    assert start["mean"] == 0.1
 
 
 def test_invalid_depth_is_packed_as_zero():

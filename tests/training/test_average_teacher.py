@@ -215,7 +215,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
         pytest.param("trainer=fsdp", "task.teacher=ema", marks=pytest.mark.slow),
         ("data.unlabelled=null", "task.teacher=ema needs images without labels"),
         ("task.teacher=null", "data.unlabelled: images without labels have no effect"),
+        ("task.teacher_weight=2", "task.teacher_weight has no effect with task.teacher=ema"),
     ],
 )
 def test_mistakes(train, photos, tmp_path, refused, argument, says):
     assert says in refused(train, tmp_path / "run", "task=segmentation", *photos, argument)
+
+
+def test_strong_views_need_the_average(train, tmp_path, refused):
+    message = refused(train, tmp_path / "run", "task=depth", "augment.strong=1")
+    assert "augment.strong has no effect without task.teacher=ema" in message

@@ -9,7 +9,7 @@ import torch
 from test_resume import resume_it
 
 from dpt.objectives import RegressionObjective
-from dpt.training.checkpoints import RunCheckpoints
+from dpt.training.checkpoints import RunCheckpoints, is_last_step
 from dpt.training.task import Task
 
 
@@ -20,6 +20,8 @@ class Trainer:
     accumulate_grad_batches = 1
     fit_loop = SimpleNamespace(batch_idx=0)
     max_epochs, max_steps, loggers = None, -1, ()
+    min_epochs = min_steps = None
+    current_epoch = 0
     strategy = SimpleNamespace(broadcast=lambda value: value)
 
     def __init__(self, callback):
@@ -164,6 +166,11 @@ def test_a_run_ends_when_its_score_no_longer_improves(tmp_path):
     halves[1].on_load_checkpoint(None, SimpleNamespace(monitor="val/r2"), last)
     halves[1].load_state_dict(last["callbacks"][halves[1].state_key])
     assert stopped_at(halves[1], scores[6:]) == 2
+    trainer = Trainer(None)
+    trainer.should_stop, trainer.min_steps = True, 3  # Lightning delays the stop
+    assert not is_last_step(trainer)
+    trainer.global_step = 3
+    assert is_last_step(trainer)
     stopped = best(tmp_path, patience=2)
     stopped.load_state_dict({"best_score": 1.0, "waited": 2})  # resumed after it had ended
     assert stopped_at(stopped, scores) == 1

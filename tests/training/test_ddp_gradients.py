@@ -26,7 +26,6 @@ PARTIAL = {  # of the four images of the step, by their place in it: rank 0 gets
 }
 TASKS = {
     "depth": ("task=depth",),
-    "depth, gradients": ("task=depth", "task/depth_loss=silog_gradient"),
     # in float64: the loss follows the sign of each residual and the pixel that is the median, and
     # in float32 the rounding of another batch size turns some of them
     "relative depth": ("task=depth", "task.kind=relative", "trainer.precision=64-true"),
