@@ -497,6 +497,8 @@ def test_forms_of_tables(tmp_path, separator, header, row):
     (root / "list.csv").write_text("\n".join([header, *rows]))
     read, _ = samples(root)
     assert [len(read["train"]), len(read["val"])] == [7, 4]
+    (root / "long.csv").write_text(f"image,caption\n1,{'a' * 300}\n")  # not of files
+    assert len(samples(root)[0]["train"]) == 7
     (root / "list.csv").write_text("\n".join([header, row.format("gone", "train"), *rows]))
     with pytest.raises(
         DataError, match=r"list.csv: 2 of its files do not exist \((images|masks)/gone"
@@ -681,6 +683,8 @@ def test_folders_and_arguments_that_train_nothing(tmp_path, refused, monkeypatch
         (("labels",), "but no photo"),
         (("alone",), "no masks and no depth"),
         (("damaged",), "000.png"),
+        (("good", "data.invalid_depth=0"), "data.invalid_depth=0"),
+        (("good", "data.depth_scale=abc"), "data.depth_scale='abc'"),
         (("good", "--time", "soon"), "--time soon: must be a number and its unit"),
         (("good", "--time", "0m"), "--time 0m: must be"),
         (("good", "data=camvid"), "leave out data="),

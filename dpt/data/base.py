@@ -16,7 +16,7 @@ import torch.utils.data
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, few
-from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
+from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
 
 
 class Files(NamedTuple):
@@ -132,6 +132,10 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
                 "valid or neither"
             )
         check_sample(sample)
+        ids = len(self.class_id_names)
+        if ids and sample.get("class_id", NO_CLASS) >= ids:
+            fault = f"class_id {sample['class_id']} is outside 0..{ids - 1}"
+            raise DataError(f"{name}: {fault}: name every class in class_id_names")
         if count and "labels" in self.info.targets and "labels" in sample:
             labels = sample["labels"]
             outside = labels[(labels >= count) & (labels != IGNORE_INDEX)]

@@ -3,14 +3,16 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpt.data import DataError
+from dpt.config.objects import check_arguments
+from dpt.data import DataError, FolderDataset
 from dpt.data.formats import io
+from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data_check.checks import UNITS, likely_scale, plural
 from dpt.data_check.masks import class_weights, mask_settings, read_class_file
 from dpt.data_check.pairs import by_names, from_tables, listed, split_word
@@ -54,6 +56,9 @@ def detect(root: Path, given: Mapping[str, Any]) -> Detected:
     if not root.is_dir():
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root}: {fault}: give the folder that holds the photos")
+    known = {f.name for f in fields(FolderDataset)}
+    check_arguments(FolderDataset, {k: v for k, v in given.items() if k in known}, "data",
+                    is_partial=True)  # fmt: skip
     paths = _files(root)
     unread: list[str] = []
     if not {"labels", "depth"} & given.keys() and (objects := _coco_file(root, paths, unread)):
@@ -232,7 +237,8 @@ def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> 
     last = int(np.iinfo(raws[0].dtype).max) if whole else 0
     invalid = [0, last] if last and any((raw == last).any() for raw in raws) else [0]
     invalid = given.get("invalid_depth", invalid)
-    values = [raw[np.isfinite(raw) & (raw > 0) & ~np.isin(raw, invalid)] for raw in raws]
+    rule = DepthRule(invalid=invalid)
+    values = [raw[np.isfinite(raw) & (raw > 0) & rule.is_declared_valid(raw)] for raw in raws]
     share = sum(v.size for v in values) / sum(raw.size for raw in raws)
     values = [v for v in values if v.size]
     if not values:

@@ -237,11 +237,11 @@ def _table(root: Path, path: str, text: str) -> list[dict[str, str]]:
     )
     lines = [{k: v.strip() for k, v in line.items() if k and isinstance(v, str)} for line in reader]
     columns: dict[str, str] = {}
-    for name in lines[0] if lines else ():
+    for name in filter(None, reader.fieldnames or ()):
         values = [value for line in lines if (value := line.get(name))]
         if 2 * sum(value.lower() in _SPLITS for value in values) > len(values):
             columns["split"] = name
-        elif any((root / base / value).is_file() for value in values):
+        elif any(os.path.isfile(root / base / value) for value in values):  # not too long
             columns.setdefault(_kind(re.split(r"[-_. ]+", name)) or "image", name)
     split = columns.pop("split", "")
     if "image" not in columns or not {"labels", "depth"} & columns.keys():
@@ -258,7 +258,7 @@ def _table(root: Path, path: str, text: str) -> list[dict[str, str]]:
         if "image" in files:
             rows.append({"split": _SPLITS.get(word, ""), **files})
     used = [row[kind] for row in rows for kind in columns if kind in row]
-    if absent := [file for file in used if not (root / file).is_file()]:
+    if absent := [file for file in used if not os.path.isfile(root / file)]:
         raise DataError(f"{root / path}: {len(absent)} of its files do not exist ({few(absent)}): "
                         "add them, or remove their rows")  # fmt: skip
     return rows

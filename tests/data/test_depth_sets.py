@@ -189,6 +189,8 @@ def test_tum_sequences_are_never_divided(tmp_path):
     train, val = (TumDataset(root=tmp_path, split=s, sequences=chosen) for s in shares)
     found = [{d.files(i).image.parts[-3][-1] for i in range(len(d))} for d in (train, val)]
     assert found == [{"0", "2", "4"}, {"1", "3"}]  # train is all that val does not name
+    with pytest.raises(DataError, match=r"data\.fractions=.*must be above 0"):
+        TumDataset(root=tmp_path, split="train", fractions={"train": 0, "val": 0})
     with pytest.raises(DataError, match=r"holds the sequences freiburg1_0.*sequences\.train"):
         TumDataset(root=tmp_path, split="train", sequences={"train": ["freiburg9"]})
 

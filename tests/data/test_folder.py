@@ -101,6 +101,10 @@ def test_flat_masks_serve_split_images(tmp_path):
         write(tmp_path / f"masks/{stem}.png", ids())
     assert stems(segmentation(tmp_path)) == ["a"]
     assert stems(segmentation(tmp_path, split="val")) == ["b"]
+    write(tmp_path / "images/val/a.png", photo())
+    for template in ("images", "images/%split"):
+        with pytest.raises(DataError, match=r"masks/a\.png pairs with .*train/a.* and .*val/a"):
+            segmentation(tmp_path, images=template)
 
 
 def test_split_masks_divide_flat_images(tmp_path):

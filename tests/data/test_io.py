@@ -52,6 +52,10 @@ def test_orientation_of_a_tiff_only_on_request(tmp_path, orientation):
     assert np.array_equal(io.read_image(path, exif=True), ImageOps.exif_transpose(Image.open(path)))
     assert np.array_equal(io.read_raw_depth(tmp_path / "depth.tif"), depth)
     assert np.array_equal(io.read_labels(tmp_path / "labels.tif"), labels)
+    palette = Image.fromarray(labels).convert("P")
+    palette.putdata(labels.ravel().tolist())
+    palette.save(tmp_path / "palette.tif", tiffinfo={274: orientation})
+    assert np.array_equal(io.read_labels(tmp_path / "palette.tif"), labels)
 
 
 @pytest.mark.parametrize("suffix", io.IMAGE_SUFFIXES)
@@ -276,6 +280,8 @@ def test_colour_table(tmp_path):
         io.read_labels(path)
     with pytest.raises(DataError, match=r"m\.png: colour \[0, 128, 5\].*data\.label_colors"):
         io.read_labels(path, colors=colors[:2])
+    with pytest.raises(DataError, match=r"data\.label_colors has a colour twice"):
+        io.read_labels(path, colors=[*colors, colors[1]])
 
 
 def test_label_files_that_cannot_be(tmp_path):

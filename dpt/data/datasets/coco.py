@@ -10,7 +10,7 @@ from pycocotools import mask as coco
 from pydantic import Field, StrictInt, TypeAdapter
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing
+from dpt.data.datasets.files import FileDataset, existing, split_folder
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, few, parse_as, read_bytes, required_file
@@ -128,8 +128,7 @@ class CocoDataset(FileDataset):
         return existing(files, source=path, remedy="check data.images and data.masks")
 
     def _path(self, template: str) -> Path:
-        on_disk = (self.split_names or {}).get(self.split, self.split)
-        return self.folder / template.replace("%split", on_disk)
+        return split_folder(self.folder, template, self.split, self.split_names)
 
     def make_info(self) -> DatasetInfo:
         info = super().make_info()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import existing, read_list
+from dpt.data.datasets.files import existing, read_list, split_folder
 from dpt.data.datasets.folder import FolderDataset
 from dpt.files import DataError
 from dpt.types import Sample
@@ -39,9 +39,9 @@ class FileListDataset(FolderDataset):
         return existing(files, source=path, remedy="check data.root, data.images and data.depth")
 
     def locate(self, image: str, depth: str) -> Files:
-        on_disk = (self.split_names or {}).get(self.split, self.split)
         images, maps = (
-            self.folder / t.replace("%split", on_disk) for t in (self.images, self.depth)
+            split_folder(self.folder, template, self.split, self.split_names)
+            for template in (self.images, self.depth)
         )
         return Files(images / image, depth=maps / depth)
 
@@ -62,7 +62,7 @@ class KittiDataset(FileListDataset):
 
     def locate(self, image: str, depth: str) -> Files:
         files = super().locate(image, depth)
-        maps = self.folder / self.depth
+        maps = split_folder(self.folder, self.depth, self.split, self.split_names)
         return Files(
             _first(files.image, files.image.with_suffix(".jpg")),
             depth=_first(maps / depth, maps / "train" / depth, maps / "val" / depth),

@@ -375,6 +375,11 @@ def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
     return numbers[places].reshape(ids.shape).astype(np.uint16)
 
 
+def split_folder(root: Path, template: str, split: str, names: Mapping[str, str] | None) -> Path:
+    """The folder of a template, in which ``%split`` stands for the split's name on disk."""
+    return root / template.replace("%split", (names or {}).get(split, split))
+
+
 def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files]:
     """``files``; DataError if there are none or one does not exist. ``source`` names them."""
     paths = [p for f in files for p in (f.image, f.labels, f.depth, f.objects) if p]

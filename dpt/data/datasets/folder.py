@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, read_list
+from dpt.data.datasets.files import FileDataset, existing, read_list, split_folder
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
@@ -130,7 +130,9 @@ class FolderDataset(FileDataset):
                 of_split |= found.keys()
             elif kind != "objects":
                 labelled |= found.keys()
-            if own_maps or not own:  # else they may belong to another split's photos
+            if own and not own_maps:
+                self._refuse_shared(photos, found)
+            else:  # otherwise they may belong to another split's photos
                 stray += [path for key, path in found.items() if key not in photos]
         if divided and of_split:  # label folders define the splits of a single photo folder
             keys = [key for key in photos if key in of_split]
@@ -138,6 +140,23 @@ class FolderDataset(FileDataset):
             keys = self.divide(photos, self.fractions, labelled or None)
         files = [Files(photos[k], **{kind: m.get(k) for kind, m in maps.items()}) for k in keys]
         return self._keep(files, stray)
+
+    def _refuse_shared(self, photos: Mapping[str, Path], maps: Mapping[str, Path]) -> None:
+        """Raises DataError if one map pairs with photos of two splits."""
+        template = self.images if "%split" in self.images else f"{self.images}/%split"
+        own = split_folder(self.folder, template, self.split, self.split_names)
+        for name in {*_SPLIT_FOLDERS, *(self.split_names or {}).values()}:
+            folder = self.folder / template.replace("%split", name)
+            if folder == own or not folder.is_dir():
+                continue
+            option = "data.images_name"
+            others = scan(folder, self.images_name, io.IMAGE_SUFFIXES, option=option)
+            if shared := [key for key in photos if key in maps and key in others]:
+                key = shared[0]
+                raise DataError(
+                    f"{maps[key]} pairs with {photos[key]} and {others[key]}: give the labels of "
+                    "each split a folder of their own"
+                )
 
     def _keep(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
         """``files`` without the images that have neither labels nor depth, if they are skipped."""
@@ -212,7 +231,7 @@ class FolderDataset(FileDataset):
     def _find(self, template: str, *, option: str) -> tuple[Path, bool]:
         """The folder of a template, and whether it holds only files of this split."""
         on_disk = (self.split_names or {}).get(self.split, self.split)
-        folder = self.folder / template.replace("%split", on_disk)
+        folder = split_folder(self.folder, template, self.split, self.split_names)
         if not folder.is_dir():
             raise missing_path(folder, what="folder", remedy=f"check data.root and {option}")
         if "%split" in template or self._lists:

@@ -38,7 +38,7 @@ class TumDataset(FileDataset):
             left = sorted({*found}.difference(*chosen.values()))
             shares = self.fractions or FRACTIONS
             own = {split: share for split, share in shares.items() if split not in chosen}
-            factor = sum(shares.values()) / sum(own.values()) if own else 1.0
+            factor = sum(shares.values()) / (sum(own.values()) or 1.0)
             own = {split: share * factor for split, share in own.items()}
             names = self.divide({name: self.folder / name for name in left}, own)
         elif not set(names) <= set(found):

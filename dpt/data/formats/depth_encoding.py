@@ -48,15 +48,21 @@ class DepthRule:
         valid = (depth > 0) & (depth >= self.min_depth) & (depth < np.inf)
         if self.max_depth is not None:
             valid &= depth <= self.max_depth
+        valid &= self.is_declared_valid(raw)
+        return np.where(valid, depth, np.float32(0)), valid
+
+    def is_declared_valid(self, raw: np.ndarray) -> np.ndarray:
+        """Where the values of a file are none of ``invalid``, bool (H, W)."""
+        valid = np.ones(raw.shape, bool)
         for value in self.invalid:
             whole = raw.dtype.kind != "f" and float(value).is_integer()
             valid &= raw != (int(value) if whole else value)  # integers compare 8 times as fast
-        return np.where(valid, depth, np.float32(0)), valid
+        return valid
 
     def explain(self, raw: np.ndarray) -> str:
         """Why no pixel of a file is valid, with a remedy."""
         values = raw if self.decode is None else self.decode(raw)
-        usable = values[np.isfinite(values) & (values > 0) & ~np.isin(raw, list(self.invalid))]
+        usable = values[np.isfinite(values) & (values > 0) & self.is_declared_valid(raw)]
         if usable.size == 0:
             return "the file holds only values of data.invalid_depth: check the file"
         most = np.inf if self.max_depth is None else self.max_depth

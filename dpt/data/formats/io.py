@@ -216,6 +216,9 @@ def _ids_of_colors(
             "one row for each id (dpt data check lists all)"
         )
     codes = np.asarray(colors, np.int32) @ _PACKED
+    if len(np.unique(codes)) < len(codes):
+        raise DataError(f"data.label_colors has a colour twice, so {path} has no certain ids: give "
+                        "each id its own")  # fmt: skip
     packed = rgb.astype(np.int32) @ _PACKED
     order = np.argsort(codes)
     ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
@@ -367,7 +370,9 @@ def read_label_picture(path: str | Path, key: None = None) -> np.ndarray:
         picture = None
     if picture is not None and picture.mode in ("1", "P"):  # OpenCV makes colours of these
         with _decoding(path, "a picture"):
-            return np.asarray(picture)
+            turned = picture.getexif().get(_ORIENTATION, 1) if picture.format == "TIFF" else 1
+            stored = _AS_STORED.get(turned, np.asarray)(np.asarray(picture))
+            return np.ascontiguousarray(stored)
     bits = data[24] if is_png else 8
     labels = decode_picture(path, data, cv2.IMREAD_UNCHANGED)
     if bits < 8:  # OpenCV stretches 2 and 4 bits to 0..255
