@@ -94,8 +94,12 @@ class DepthHead(Head):
         x = upsample_conv2d(features.maps[-1], features.sizes[-1], self.conv1)
         double = (2 * x.shape[-2], 2 * x.shape[-1])
         x = upsample_conv2d(x, size if self.config.upsample == "image" else double, self.conv2)
-        x = self._activate(self.conv3(torch.relu(x)))
-        return resize(x, size).squeeze(1)
+        assert self.conv3.bias is not None
+        with torch.autocast(x.device.type, enabled=False):  # bf16 would round 30 m to 0.125 m
+            parts = torch.relu(x), self.conv3.weight, self.conv3.bias
+            x, weight, bias = map(at_least_float32, parts)
+            x = self._activate(F.conv2d(x, weight, bias))
+            return resize(x, size).squeeze(1)
 
     def _activate(self, x: Tensor) -> Tensor:
         config = self.config

@@ -91,6 +91,18 @@ def test_depth_by_formula(kind, upsample, size):
     torch.testing.assert_close(head(x, size), wanted[:, 0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_depth_in_half_precision_is_not_rounded_to_half_precision(weights):
+    """Within an autocast, and with weights of half precision."""
+    head = DepthHeadConfig(kind="metric", max_depth=80.0).build(encoder(), 8).to(weights)
+    x = features()
+    x.maps[:] = [each.to(weights) for each in x.maps]
+    with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
+        depth = head(x, (24, 40))
+    assert depth.dtype == torch.float32
+    assert not torch.equal(depth, depth.bfloat16().float())
+
+
 def test_depth_has_the_official_widths():
     head = DepthHead(DepthHeadConfig(), 256)
     shapes = [tuple(c.weight.shape) for c in (head.conv1, head.conv2, head.conv3)]
