@@ -98,7 +98,8 @@ def read_maps(
         invalid: values in the file that mean "not measured".
 
     Raises:
-        DataError: a folder is empty, no names match, or a file cannot be read.
+        DataError: a folder is empty, no names match, a file cannot be read, or a map has another
+            aspect ratio than its image.
     """
     wanted = ((images, io.IMAGE_SUFFIXES, "--images"), (depth, io.DEPTH_SUFFIXES, "--depth"))
     for folder, _, option in wanted:
@@ -115,7 +116,14 @@ def read_maps(
     known = []
     for key in (key for key in photos if key in maps):
         metres, valid = io.read_depth(maps[key], scale=scale, invalid=invalid)
-        height, width = metres.shape
+        (height, width), (rows, columns) = metres.shape, io.read_size(photos[key])
+        if abs(height * columns - width * rows) > max(rows, columns):  # more than a pixel
+            turn = io.exif_orientation(photos[key])
+            turned = f" (EXIF orientation {turn}, which is not applied)" if turn != 1 else ""
+            raise DataError(
+                f"{maps[key]}: {width}x{height} pixels (width x height) is not the aspect ratio of "
+                f"{photos[key]}, {columns}x{rows}{turned}: save both in the same orientation, uncut"
+            )
         places = np.flatnonzero(valid)
         if len(places) > POINTS_PER_IMAGE:
             random = np.random.default_rng(zlib.crc32(os.fsencode(photos[key].name)))

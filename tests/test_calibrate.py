@@ -297,6 +297,22 @@ def test_sparse_maps_of_another_size_in_millimetres(scene):
     assert report.overall.abs_rel < 0.01
 
 
+def test_a_map_of_another_aspect_than_its_photo_is_refused(tmp_path):
+    photo, depth = tmp_path / "images" / "a.jpg", tmp_path / "depth" / "a.png"
+    for path in (photo, depth):
+        path.parent.mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the photo is shown turned, as 60x80
+    Image.new("RGB", (80, 60)).save(photo, exif=exif)
+    for size in ((80, 60), (41, 30)):
+        Image.new("I;16", size).save(depth)
+        assert len(read_maps(photo.parent, depth.parent)) == 1
+    Image.new("I;16", (60, 80)).save(depth)
+    message = f"{depth}: 60x80 .* {photo}, 80x60 .EXIF orientation 6"
+    with pytest.raises(ValueError, match=message):
+        read_maps(photo.parent, depth.parent)
+
+
 @pytest.fixture
 def run(dpt_command):
     """run(*arguments): (exit code, stdout, stderr) of ``dpt calibrate ARGUMENTS``."""
