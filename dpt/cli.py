@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from io import TextIOWrapper
 
-from dpt.process import end_with_parent, is_first_rank, stoppable
+from dpt.process import end_with_parent, is_first_rank, lack_of_memory, stoppable
 
 HELP = """\
 dpt: Dense Prediction Transformers
@@ -102,3 +102,7 @@ def main(command: str | None = None) -> None:
             run_configured(command, COMMANDS[command], arguments)
         except MISTAKES as error:
             fail(str(error))
+        except Exception as error:
+            if fault := lack_of_memory(error):
+                fail(f"{fault}: use smaller images or a smaller model, or end other programs")
+            raise

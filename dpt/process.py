@@ -1,10 +1,11 @@
-"""The process of a command: how signals end it, and which of several ranks it is.
+"""The process of a command: how signals end it, its rank, and errors for lack of memory.
 
 Only the standard library is imported: signals are handled before anything slow is imported.
 """
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import time
@@ -29,6 +30,16 @@ class Stopped(SystemExit):
 
 def is_first_rank() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)
+
+
+def lack_of_memory(error: BaseException) -> str | None:
+    """The short message of an error for lack of memory; None for other errors."""
+    message = str(error)
+    # torch.OutOfMemoryError of GPUs, and the RuntimeErrors of CPUs
+    found = re.search("out of memory|can't allocate memory|size calculation overflowed", message)
+    if not isinstance(error, MemoryError) and not (found and isinstance(error, RuntimeError)):
+        return None
+    return message.rpartition("Allocator: ")[2].partition(". ")[0] or "out of memory"
 
 
 @contextmanager

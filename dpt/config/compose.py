@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from dpt.files import config_dir, run_folder, without_passwords
 from dpt.plugins import load_plugins
-from dpt.process import is_first_rank
+from dpt.process import is_first_rank, lack_of_memory
 
 # errors that a user can correct: the message is printed, the stack trace goes to log.txt only
 MISTAKES = (ValueError, OSError)
@@ -30,7 +30,6 @@ FLAGS = {  # the flags of Hydra that dpt accepts
     "-cd", "--config-dir", "-sc", "--shell-completion",
 }  # fmt: skip
 LOCK_SECONDS = 10  # to wait for another process: loader workers outlive a killed one
-TOO_LARGE = "can't allocate memory|size calculation overflowed"  # torch's RuntimeErrors on CPUs
 LESS_MEMORY = (
     "reduce data.batch_size, data.image_size or the model's sizes, or set "
     "trainer.precision=bf16-mixed, model.checkpoint_activations=true, or "
@@ -195,7 +194,6 @@ def _run_job(
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-    from torch import OutOfMemoryError
 
     from dpt.config.objects import continued
     from dpt.run_log import start_log
@@ -240,8 +238,8 @@ def _run_job(
             fail(_explain(error))
         if isinstance(error, (*MISTAKES, MisconfigurationException)):
             fail(str(error))
-        if isinstance(error, OutOfMemoryError | MemoryError) or re.search(TOO_LARGE, str(error)):
-            fail(f"{str(error).rpartition('Allocator: ')[2].partition('. ')[0]}: {LESS_MEMORY}")
+        if fault := lack_of_memory(error):
+            fail(f"{fault}: {LESS_MEMORY}")
         raise
     finally:
         if "wandb" in sys.modules:

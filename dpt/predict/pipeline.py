@@ -122,10 +122,20 @@ def _predict(
             except ValueError as error:
                 failed.append((item, error))
 
+    def results(batch: Sequence[tuple[S, Prepared]]) -> list[tuple[S, Prepared, Prediction]]:
+        try:
+            predictions = predictor.predict([each for _, each in batch])
+            return [(*pair, found) for pair, found in zip(batch, predictions, strict=True)]
+        except ValueError as error:  # too little memory
+            fault = error.with_traceback(None)  # its frames would keep tensors in memory
+        if len(batch) > 1:
+            return [result for each in batch for result in results([each])]
+        failed.append((batch[0][0], fault))
+        return []
+
     def predicted() -> Iterator[tuple[S, Callable[[], None]]]:
         for batch in batches(prepared(), predictor.batch_size, key=lambda p: p[1].input.shape):
-            predictions = predictor.predict([each for _, each in batch])
-            for (item, each), prediction in zip(batch, predictions, strict=True):
+            for item, each, prediction in results(batch):
                 yield item, partial(save, item, each, prediction)
 
     with ExitStack() as stack:

@@ -24,6 +24,7 @@ from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, refuse_masks
 from dpt.predict.inputs import Image, as_rgb
 from dpt.predict.tiling import predict_tiles
+from dpt.process import lack_of_memory
 from dpt.segments import OBJECT_IDS, SegmentMap, panoptic_segments
 from dpt.types import Calibration, OutputKind, OutputSpec
 from dpt.validation import Count, validate
@@ -288,12 +289,13 @@ class Predictor:
         try:
             found = self._run([p.input for p in batch])
             return [self._finish(p, maps) for p, maps in zip(batch, found, strict=True)]
-        except torch.OutOfMemoryError as error:
-            raise ValueError(
-                f"the device has too little memory for {len(batch)} images of "
-                f"{batch[0].input.shape[1]}x{batch[0].input.shape[0]} at once: reduce the batch "
-                f"size or use precision bf16 ({str(error).partition('.')[0]})"
-            ) from None
+        except (MemoryError, RuntimeError) as error:
+            fault = lack_of_memory(error)
+            if fault is None:
+                raise
+        # raised here, because a context would keep the tensors of the failed pass in memory
+        fewer = f"reduce the batch size, here {len(batch)}, " if len(batch) > 1 else ""
+        raise ValueError(f"{fault}: {fewer}use precision bf16, smaller images or a smaller model")
 
     @torch.inference_mode()
     def _run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:

@@ -395,6 +395,38 @@ def test_predictions_that_are_not_finite_are_named(run, photos, tmp_path):
     assert files_of(tmp_path / "out") == {"predictions.json", "predictions.jsonl"}
 
 
+def test_an_image_that_does_not_fit_into_memory_is_listed_and_the_others_done(
+    run, checkpoints, tmp_path, monkeypatch
+):
+    for name in ("a", "b", "c"):
+        save_photo(tmp_path / f"photos/{name}.png")
+    Image.new("RGB", (57, 40), "white").save(tmp_path / "photos/large.png")
+    network = dpt.Predictor._run
+
+    def full(self, images):
+        if any(image.min() == 255 for image in images):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
+        return network(self, images)
+
+    monkeypatch.setattr("dpt.Predictor._run", full)
+    command = (checkpoints["metric"], tmp_path / "photos", "--out", tmp_path / "out")
+    code, said, err = run(*command, "--batch-size", "4")
+    assert code == 1
+    assert "3 images" in said
+    assert err.startswith("1 failed:\n  ")
+    assert "large.png: CUDA out of memory: use precision bf16" in err
+
+
+def test_lack_of_memory_elsewhere_is_one_line(run, checkpoints, photos, tmp_path, monkeypatch):
+    def load(path):
+        torch.empty(2**60)
+
+    monkeypatch.setattr("dpt.DPT.from_pretrained", load)
+    code, _, err = run(checkpoints["metric"], photos, "--out", tmp_path / "out")
+    assert code == 1
+    assert "can't allocate memory: you tried to allocate" in error_line(err)
+
+
 def test_large_images_are_predicted_one_by_one(run, checkpoints, photos, tmp_path, monkeypatch):
     held, most = set(), []
     prepare, save = dpt.Predictor.prepare, OutputFolder.files
