@@ -205,13 +205,15 @@ def encode_depth(name: str, prediction: Prediction, *_: object) -> np.ndarray:
     """Depth as uint16 (H, W), see :func:`depth_coding`.
 
     Values that are not finite are 0, and so are metres that do not fit into 16 bits: clipped, they
-    would be wrong depths.
+    would be wrong depths. Metres that would be rounded to 0 are 1.
     """
     scale, offset = depth_coding(prediction, name)
     with np.errstate(invalid="ignore"):
         value = np.rint((prediction.arrays[name] - np.float32(offset)) / np.float32(scale))
         if prediction.outputs[name].is_inverse_depth:  # the largest may be rounded up
             np.minimum(value, _LARGEST, out=value)
+        else:
+            value[value == 0] = 1
         value[~((value >= 0) & (value <= _LARGEST))] = 0  # NaN too
     return value.astype(np.uint16)
 

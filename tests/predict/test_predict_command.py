@@ -112,9 +112,9 @@ def depth_of(array, *, unit="m", value_range=None):
 
 
 def test_metres_beyond_16_bits_are_invalid_and_far_models_have_a_coarser_scale():
-    depth = np.array([[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004]], np.float32)
+    depth = np.array([[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004, 0.0]], np.float32)
     near = depth_of(depth, value_range=(0.0, 10.0))
-    assert encode_depth("depth", near, None, None).tolist() == [[1000, 65535, 0, 0, 0, 0, 0]]
+    assert encode_depth("depth", near, None, None).tolist() == [[1000, 65535, 0, 0, 0, 0, 1, 1]]
     for value_range in ((0.0, 80.0), None):
         far = depth_of(depth, value_range=value_range)
         assert depth_coding(far, "depth") == (1 / 256, 0.0)
@@ -123,7 +123,7 @@ def test_metres_beyond_16_bits_are_invalid_and_far_models_have_a_coarser_scale()
     assert depth_coding(edge, "depth") == (1 / 256, 0.0)
     farther = depth_of(np.array([[1e-9, 50.0, 1000.0]], np.float32), value_range=(0.0, 1000.0))
     assert depth_coding(farther, "depth") == (1000 / 65535, 0.0)
-    assert encode_depth("depth", farther, None, None).tolist() == [[0, 3277, 65535]]
+    assert encode_depth("depth", farther, None, None).tolist() == [[1, 3277, 65535]]
     flat = depth_of(np.ones((2, 2), np.float32), unit="relative inverse depth")
     assert depth_coding(flat, "depth") == (1.0, 1.0)
     assert (encode_depth("depth", flat, None, None) == 0).all()
