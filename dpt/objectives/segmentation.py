@@ -135,7 +135,8 @@ class SegmentationObjective(PixelClassObjective):
     ) -> np.ndarray:
         (truth,) = self.truth(labels, 0)
         ids = self.predict(outputs["segmentation"], truth.shape[-2:])
-        ids = torch.where(ids < self.num_classes, ids, IGNORE_INDEX)  # files hold any number
+        is_class = (ids >= 0) & (ids < self.num_classes)  # files hold any number
+        ids = torch.where(is_class, ids, IGNORE_INDEX)
         maps = truth[0].numpy(force=True), ids[0].numpy(force=True).astype(np.uint8)
         names = output.class_names or self.metrics.class_names  # the model's own, if known
         return segmentation_panel(photo, *maps, output.palette or self.palette, names)
