@@ -83,6 +83,12 @@ class DepthMetrics(SumMetric):
         usual = "none" if prediction_kind == "metric" else "scale_shift"
         self.protocol: Protocol = replace(protocol, alignment=protocol.alignment or usual)
         self.range = protocol.min_depth, protocol.max_depth or math.inf
+        inverse = prediction_kind == "relative" or self.protocol.space == "inverse_depth"
+        if inverse and self.protocol.alignment != "none" and self.range[1] == math.inf:
+            raise ValueError(
+                "predictions fitted in inverse depth have no largest depth, so that their errors "
+                "can be infinite: set data.max_depth or protocol.max_depth"
+            )
         self.prediction_kind = prediction_kind
         self.all_pooled = all_pooled
         self.add_sum("errors", len(DEPTH_ERRORS))

@@ -169,6 +169,9 @@ def test_mistakes_are_named():
         DepthMetrics(max_depth=0.0)
     with pytest.raises(ValueError, match="no unit"):
         DepthMetrics(max_depth=10.0, prediction_kind="relative", alignment="none")
+    for inverse in ({"prediction_kind": "relative"}, {"space": "inverse_depth"}):
+        with pytest.raises(ValueError, match=r"set data\.max_depth or protocol\.max_depth"):
+            DepthMetrics(alignment="median", **inverse)
     with pytest.raises(ValueError, match="'scale_shift'"):
         DepthMetrics(max_depth=10.0, alignment="lstsq")
     with pytest.raises(ValueError, match="prediction_kind='relativ': must be 'metric' or"):
