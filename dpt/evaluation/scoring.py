@@ -77,6 +77,8 @@ class Scorer:
             k: [] for k, o in self.objectives.items() if o.dense
         }
         self.examples: list[tuple[str, np.ndarray]] = []
+        # refuses two scores of one name before anything is scored
+        merged({k: o.metrics.scores_of(o.metrics.vector()) for k, o in self.objectives.items()})
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
         """Scores B images: ``outputs`` of each head, ``photos`` uint8 (B, 3, H, W)."""

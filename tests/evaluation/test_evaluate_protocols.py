@@ -22,7 +22,12 @@ from dpt.evaluation.predictions import PredictionFolder
 from dpt.evaluation.report import write_report
 from dpt.evaluation.scoring import Scorer, blocks_of
 from dpt.metrics import DepthMetrics, Protocol, SegmentationMetrics
-from dpt.objectives import ClassificationObjective, SegmentationObjective
+from dpt.objectives import (
+    ClassificationObjective,
+    DepthObjective,
+    RegressionObjective,
+    SegmentationObjective,
+)
 from dpt.types import IGNORE_INDEX, Calibration, OutputSpec
 
 PUBLISHED = {
@@ -601,6 +606,12 @@ def scorer_of(names):
     logits = torch.stack([right.float(), 0.5 * torch.ones(count), torch.zeros(count)], 1)
     scorer.add({"classification": logits}, labels, torch.zeros(count, 3, 2, 2, dtype=torch.uint8))
     return scorer
+
+
+def test_two_heads_with_a_score_of_one_name_are_refused_before_images_are_scored():
+    heads = {"depth": DepthObjective(max_depth=10.0), "regression": RegressionObjective()}
+    with pytest.raises(ValueError, match="head regression has a score rmse, as another head does"):
+        Scorer(heads, {})
 
 
 def test_intervals_resample_blocks():
