@@ -85,6 +85,14 @@ class DatasetInfo:
     max_depth: float | None = None  # largest such depth; None if the set has no depth
     things: tuple[bool, ...] = ()  # for each class, whether it is a thing; the others are stuff
 
+    def __post_init__(self) -> None:
+        names = self.class_names
+        if twice := [name for k, name in enumerate(names) if name in names[:k]]:
+            raise DataError(
+                f"data.class_names has {twice[0]!r} twice: give each class a name of its own, by "
+                "which it is scored"
+            )
+
     @property
     def num_classes(self) -> int:
         return len(self.class_names)

@@ -108,6 +108,16 @@ def test_mistakes_are_named(saved, tmp_path, change, message):
         edited(saved, tmp_path, change)
 
 
+def test_categories_of_one_name_are_told_apart_by_their_ids(saved, tmp_path):
+    def change(content):
+        for row in content["categories"][:2]:
+            row["name"] = "thing"
+
+    ids = [id for id, *_ in edited(saved, tmp_path, lambda content: None).categories]
+    names = edited(saved, tmp_path, change).info.class_names
+    assert names[:2] == (f"thing ({ids[0]})", f"thing ({ids[1]})")
+
+
 def test_a_mask_that_does_not_fit(saved, tmp_path):
     if saved[1]:
         for change, message in (

@@ -349,6 +349,7 @@ def test_class_options(tmp_path):
         ({"num_classes": None}, r"data\.num_classes is needed"),
         ({"num_classes": 256}, r"data\.num_classes=256 must lie in 1\.\.255"),
         ({"class_names": ["a"]}, r"data\.class_names has 1 rows for 3 classes"),
+        ({"class_names": ["a", "b", "a"]}, r"data\.class_names has 'a' twice: give each class"),
         ({"label_colors": [[1, 2, 3]]}, r"data\.label_colors has 1 rows for 3"),
         ({"label_colors": [[1, 2]] * 3}, r"data\.label_colors must have rows \[r,g,b\]"),
         ({"label_colors": [[1, 2, 300]] * 3}, r"data\.label_colors must have rows \[r,g,b\]"),

@@ -1,5 +1,6 @@
 """COCO's formats: panoptic (PNG files of segment ids) and instances (polygons and RLE) in JSON."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,9 +68,9 @@ _CONTENT = TypeAdapter(_Content)
 class CocoDataset(FileDataset):
     """A folder of images and a JSON file of their segments, of which COCO has two kinds.
 
-    Classes are the categories in the order of their ids. Where objects overlap, which they may in
-    the instances format, the smaller one is in front. Pixels of a crowd have a class and no object;
-    pixels without a segment are unlabelled.
+    Classes are the categories in the order of their ids; the ids are added to names that occur
+    twice. Where objects overlap, which they may in the instances format, the smaller one is in
+    front. Pixels of a crowd have a class and no object; pixels without a segment are unlabelled.
 
     Args:
         images, annotations: folder and JSON file, where ``%split`` is the split's name on disk.
@@ -94,11 +95,13 @@ class CocoDataset(FileDataset):
             if len({row.id for row in rows}) < len(rows):
                 raise DataError(f"{path}: an id occurs twice in {name!r}: remove one")
         self._classes = {row.id: k for k, row in enumerate(categories)}
-        self.categories = [(row.id, row.name, row.isthing) for row in categories]
+        times = Counter(row.name for row in categories)
+        names = [r.name if times[r.name] == 1 else f"{r.name} ({r.id})" for r in categories]
+        self.categories = [(r.id, n, r.isthing) for r, n in zip(categories, names, strict=True)]
         colors = [row.color for row in categories]
         self.label_rule = LabelRule(
             num_classes=len(categories),
-            class_names=[name for _, name, _ in self.categories],
+            class_names=names,
             colors=colors if all(len(c) == 3 for c in colors) else (),
         )
         segments: dict[int | str, list[_Segment]] = {row.id: [] for row in images}
