@@ -179,7 +179,8 @@ class Pairs:
 
     Args:
         scale: of the depth files, in metres for each unit; None if the files define it.
-        kind: of the depth; None for the manifest's, or ``metric``.
+        kind: of the depth; None for the manifest's, or ``metric``. If the manifest states it,
+            both must be None.
     """
 
     def __init__(
@@ -194,7 +195,11 @@ class Pairs:
         self.manifest = read_manifest(folder)
         names = [dataset.name(index) for index in range(len(dataset))]
         self.folders = find_folders(folder, dataset.info.targets, names, self.manifest.sources)
-        self._check_depth_keys(folder, scale, kind)
+        for key, value in (("predictions_kind", kind), ("predictions_scale", scale)):
+            if value is not None and self.manifest.kind and "depth" in self.folders:
+                raise ValueError(
+                    f"{key}={value}: {folder / RECORDS_FILE} states the unit: leave it out"
+                )
         self.kind: PredictionKind = kind or self.manifest.kind or "metric"
         unit = "m" if self.kind == "metric" else "relative inverse depth"
         classes = self.manifest.classes.get("labels", ())
@@ -215,27 +220,6 @@ class Pairs:
         }
         self.heads = {target: declared[target].name for target in self.folders}
         self.outputs = {name: declared[target] for target, name in self.heads.items()}
-
-    def _check_depth_keys(
-        self, folder: Path, scale: float | None, kind: PredictionKind | None
-    ) -> None:
-        """Raises ValueError if a key contradicts what ``dpt predict`` wrote about the files."""
-        known, given = self.manifest.kind, {"predictions_kind": kind, "predictions_scale": scale}
-        if known is None or "depth" not in self.folders:
-            return
-        place = self.folders["depth"].folder
-        files = [f for f in self.manifest.sources or () if f.is_relative_to(place)]
-        codes = {self.manifest.coding.get(file, (1.0, 0.0)) for file in files}
-        wrong = {
-            "predictions_kind": kind not in (None, known),
-            "predictions_scale": scale is not None and codes != {(scale, 0.0)},
-        }
-        for key, is_wrong in wrong.items():
-            if is_wrong:
-                unit = "metres" if known == "metric" else "relative inverse depth"
-                raise ValueError(
-                    f"{key}={given[key]}: {folder / RECORDS_FILE} says {unit}: leave it out"
-                )
 
     def read(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
         """Predictions (1, H, W) by head, and labels as an evaluation batch."""
