@@ -1,7 +1,7 @@
 """Reports as one HTML file that needs no network: Jinja2 templates with embedded pictures.
 
-The templates are in ``dpt/templates``. ``report.html`` holds the macros ``page``, ``table``,
-``bars`` and ``figures``; each report has a template of its own that imports them.
+The templates are in ``dpt/templates``. ``report.html`` holds the macros ``page``, ``table`` and
+``figures``; each report has a template of its own that imports them.
 """
 
 from __future__ import annotations

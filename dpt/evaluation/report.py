@@ -93,7 +93,6 @@ def _classes(
     np.fill_diagonal(wrong[:, : len(names)], 0)
     largest = np.argsort(wrong, axis=None)[::-1][:CONFUSIONS]
     return {
-        "iou": {name: scores[f"iou/{name}"] for name in names},
         "rows": [
             (name, share, scores[f"iou/{name}"], *intervals[f"iou/{name}"], accuracy)
             for name, share, accuracy in zip(names, truth / total, recall, strict=True)
