@@ -1,4 +1,4 @@
-"""Reports as one HTML file that needs no network: Jinja2 templates with embedded pictures.
+"""Pages that need no network: Jinja2 templates, for reports with embedded pictures.
 
 The templates are in ``dpt/templates``. ``report.html`` holds the macros ``page``, ``table`` and
 ``figures``; each report has a template of its own that imports them.
@@ -27,10 +27,15 @@ Cell = str | float | int | None
 """A cell of a table: numbers are shown with three significant digits, None and NaN as a dash."""
 
 
-def write_report(path: Path, template: str, **values: Any) -> None:
-    """Renders a template, such as ``data_check.html``, with its variables; text is escaped."""
+def render(template: str, **values: Any) -> bytes:
+    """A template, such as ``data_check.html``, with its variables; text is escaped."""
     text = _environment().get_template(template).render(values)
-    write_bytes(path, text.encode(errors="backslashreplace"))  # of paths that are not UTF-8
+    return text.encode(errors="backslashreplace")  # paths that are not UTF-8
+
+
+def write_report(path: Path, template: str, **values: Any) -> None:
+    """Writes :func:`render`'s page."""
+    write_bytes(path, render(template, **values))
 
 
 def data_uri(rgb: np.ndarray) -> str:

@@ -1,6 +1,6 @@
 """The demo: a page that predicts uploaded images, served by Python's own HTTP server.
 
-The server answers four fixed addresses and opens no file that a visitor names: uploads and results
+The server answers three fixed addresses and opens no file that a visitor names: uploads and results
 are kept in memory. Requests for other hosts and from other sites are refused, slow ones end after a
 minute.
 """
@@ -13,19 +13,17 @@ from collections import OrderedDict
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 
 from dpt.data.formats.io import read_image
-from dpt.html import data_uri
+from dpt.html import data_uri, render
 from dpt.predict import Prediction, Predictor
 from dpt.predict.outputs import Style, all_products, depth_coding, explain, image_lines, paint
 from dpt.viz import shrink
 
-PAGE = Path(__file__).with_name("page.html")
 VIEW_WIDTH = 1280  # largest, of the pictures shown; downloads have the image's own size
 KEPT_RESULTS = 4  # predictions kept for downloads, the latest ones
 MAX_PIXELS = 50_000_000  # of an image that is predicted; dpt.files limits what is decoded
@@ -47,22 +45,18 @@ class Demo:
 
     def __init__(self, predictor: Predictor, *, name: str) -> None:
         self.predictor = predictor
-        self.name = name
         self.outputs = predictor.outputs
         products = all_products(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
         self._results: OrderedDict[str, Prediction] = OrderedDict()
         self._lock = threading.Lock()
-
-    def settings(self) -> dict[str, Any]:
-        """What the page shows before the first image."""
-        return {
-            "title": " and ".join(self.outputs).capitalize(),
-            "model": self.name,
-            "limits": f"JPEG, PNG, WebP, BMP, TIFF or PPM, up to {MAX_BYTES / 1e6:g} MB and "
-            f"{MAX_PIXELS / 1e6:g} megapixels",
-            "max_bytes": MAX_BYTES,
-        }
+        self.page = render(
+            "demo.html",
+            title=" and ".join(self.outputs).capitalize(),
+            model=name,
+            max_bytes=MAX_BYTES,
+            max_pixels=MAX_PIXELS,
+        )
 
     def predict(self, data: bytes) -> dict[str, Any]:
         """The page's content for an uploaded image."""
@@ -150,9 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         """The answer: bytes, or data for JSON."""
         self._check_site()
         if address == "GET /":
-            return PAGE.read_bytes()
-        if address == "GET /settings":
-            return self.demo.settings()
+            return self.demo.page
         if address == "GET /file":
             return self.demo.file(query.get("key", ""), query.get("name", ""))
         if address != "POST /predict":
