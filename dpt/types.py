@@ -3,6 +3,7 @@
 Data flow: file -> sample -> batch -> tokens -> maps -> output -> loss, metric, picture.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
@@ -86,8 +87,7 @@ class DatasetInfo:
     things: tuple[bool, ...] = ()  # for each class, whether it is a thing; the others are stuff
 
     def __post_init__(self) -> None:
-        names = self.class_names
-        if twice := [name for k, name in enumerate(names) if name in names[:k]]:
+        if twice := [name for name, count in Counter(self.class_names).items() if count > 1]:
             raise DataError(
                 f"data.class_names has {twice[0]!r} twice: give each class a name of its own, by "
                 "which it is scored"

@@ -96,9 +96,9 @@ class DepthHead(Head):
         x = upsample_conv2d(x, size if self.config.upsample == "image" else double, self.conv2)
         assert self.conv3.bias is not None
         with torch.autocast(x.device.type, enabled=False):  # bf16 would round 30 m to 0.125 m
-            parts = torch.relu(x), self.conv3.weight, self.conv3.bias
+            parts = (x, self.conv3.weight, self.conv3.bias)
             x, weight, bias = map(at_least_float32, parts)
-            x = self._activate(F.conv2d(x, weight, bias))
+            x = self._activate(F.conv2d(torch.relu(x), weight, bias))
             return resize(x, size).squeeze(1)
 
     def _activate(self, x: Tensor) -> Tensor:

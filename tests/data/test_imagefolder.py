@@ -49,7 +49,7 @@ def test_faulty_class_folders(tmp_path):
         ImageFolderDataset(root=tmp_path, split="val")
     named = ImageFolderDataset(root=tmp_path, split="val", class_names=["bee", "ant"])
     assert named[0]["class_id"] == 0
-    with pytest.raises(DataError, match="a name twice"):
+    with pytest.raises(DataError, match="class_names has 'bee' twice"):
         ImageFolderDataset(root=tmp_path, split="val", class_names=["bee", "ant", "bee"])
     with pytest.raises(DataError, match=r"class_id 2 is outside 0\.\.1"):
         named.check({**named[0], "class_id": 2})

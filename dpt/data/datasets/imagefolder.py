@@ -36,8 +36,6 @@ class ImageFolderDataset(FileDataset):
                 remedy = "train/CLASS/IMAGE and val/CLASS/IMAGE are expected: check data.root"
                 raise missing_path(path, what="folder", remedy=remedy)
         names = self.class_names or _folders(train)
-        if len({*names}) < len(names):
-            raise DataError(f"data.class_names={list(names)} has a name twice: remove it")
         if not names:
             raise DataError(f"{self.folder}: no class folders: expected train/<class>/<image>")
         if unknown := sorted(set(_folders(folder)) - set(names)):
