@@ -157,10 +157,17 @@ class EncoderConfig(ABC):
 
 
 class HeadConfig(ABC):
-    """Settings of a head: a dataclass; with ``batch_norm`` the decoder has BN by default."""
+    """Settings of a head: a dataclass.
+
+    Attributes:
+        batch_norm: whether the decoder has BN by default.
+        meanings: by layer, the settings that decide what its output means: weights of a head with
+            other values of them are not loaded into it.
+    """
 
     __pydantic_config__: ClassVar[Any] = STRICT
     batch_norm: ClassVar[bool] = False
+    meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     @abstractmethod
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:

@@ -50,6 +50,7 @@ class DepthHeadConfig(HeadConfig):
     shift: float = 0.0
     min_depth: float = 0.0
     upsample: Upsampling = "image"
+    meanings: ClassVar[dict[str, tuple[str, ...]]] = {"conv3": ("kind", "activation")}
 
     def __post_init__(self) -> None:
         if self.kind == "relative":

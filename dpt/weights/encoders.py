@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpt.files import few, reason
+from dpt.model_config import ModelConfig
 from dpt.nn import Beit, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, offsets_side, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
@@ -45,7 +46,7 @@ class LoadReport:
     """Use of a file's tensors: names of tensors and parts.
 
     ``loaded`` counts encoder tensors; ``kept`` are the other parts that were loaded, except the
-    layers listed in ``outputs``, which have another number of outputs.
+    layers listed in ``outputs``, whose outputs have another number or meaning.
     """
 
     source: str
@@ -64,7 +65,7 @@ class LoadReport:
             "not in the file, initialised randomly": self.missing,
             "in the file, not used": self.unused,
             "also kept": self.kept,
-            "initialised randomly, of another size": self.outputs,
+            "initialised randomly, of another size or meaning": self.outputs,
         }
         shown = [f"{label}: {few(names, 8)}" for label, names in lists.items() if names]
         return "; ".join([f"{self.source}: {self.loaded} encoder tensors loaded", *shown])
@@ -82,13 +83,12 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
     return _fit(encoder, *_read(str(path)), path)
 
 
-def load_model_weights(
-    model: nn.Module, config: Config, state: Tensors, *, source: str
-) -> LoadReport:
-    """Loads the encoder, the decoder and the heads that ``model`` shares with another one.
+def load_model_weights(model: Any, config: Config, state: Tensors, *, source: str) -> LoadReport:
+    """Loads the encoder, the decoder and the heads that ``model``, a DPT, shares with another one.
 
-    The other one is given by ``config``, tensors and, for messages, its file. A head's layer that
-    differs only in its number of outputs is left as it is: a model for other classes.
+    The other one is given by ``config``, tensors and, for messages, its file. A head's layer is
+    left as it is if only its number of outputs differs (other classes) or their meaning, as
+    :class:`dpt.nn.HeadConfig` declares it (depth in metres after relative depth).
 
     Raises:
         ValueError: a part that both have misses tensors, has further ones, or ones of another
@@ -98,11 +98,14 @@ def load_model_weights(
     shared = [part for part in own if part in given]
     wanted = {k: v for part in shared for k, v in own[part].items()}
     fitting = {k: v for part in shared for k, v in given[part].items()}
-    outputs = {}
+    outputs, meanings = {}, _other_meanings(ModelConfig.from_dict(config), model.config)
     for name in sorted(n for n in fitting if n.startswith("heads.") and n in wanted):
         shape, new, layer = fitting[name].shape, wanted[name].shape, name.rpartition(".")[0]
+        change = meanings.get(layer, "")
         if shape != new and shape[1:] == new[1:]:
-            outputs[layer] = f"{layer} ({shape[0]} to {new[0]})"
+            change = f"{shape[0]} to {new[0]}"
+        if change:
+            outputs[layer] = f"{layer} ({change})"
             del wanted[name], fitting[name]
     if faults := list_faults(wanted, fitting):
         raise ValueError(f"{source}: another architecture: {faults}")
@@ -113,6 +116,17 @@ def load_model_weights(
     report.missing += [part for part in own if part not in given]
     report.unused += [part for part in given if part not in own]
     return report
+
+
+def _other_meanings(old: ModelConfig, new: ModelConfig) -> dict[str, str]:
+    """How the meaning of a layer's output differs, by the layer's name in the whole model."""
+    found = {}
+    for name in old.heads.keys() & new.heads.keys():
+        before, after = vars(old.heads[name]), vars(new.heads[name])
+        for layer, keys in new.heads[name].meanings.items():
+            differs = [f"{k}: {before[k]} to {after[k]}" for k in keys if before[k] != after[k]]
+            found[f"heads.{name}.{layer}"] = ", ".join(differs)
+    return found
 
 
 def _by_part(state: Tensors) -> dict[str, State]:

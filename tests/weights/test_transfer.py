@@ -1,4 +1,4 @@
-"""Going on from another model: all is kept but final layers of another size."""
+"""Going on from another model: all is kept but final layers of another size or meaning."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_other_classes_keep_all_but_the_final_layers():
     assert "heads.segmentation.layers.4 (11 to 5)" in report.outputs
     text = str(report)
     assert text.startswith("old.ckpt: ")
-    assert "of another size: heads.segmentation.auxiliary_layers.4" in text
+    assert "of another size or meaning: heads.segmentation.auxiliary_layers.4" in text
     assert "\n" not in text
 
 
@@ -71,6 +71,27 @@ def test_other_classes_of_an_image():
     final = {"heads.classification.linear.weight", "heads.classification.linear.bias"}
     assert kept(target, source, before) == before.keys() - final
     assert report.outputs == ["heads.classification.linear (7 to 3)"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ({}, {"kind": "metric", "max_depth": 9.0}, "kind: relative to metric, activation: relu to"),
+        (
+            {"kind": "metric", "activation": "inverse", "scale": 3e-4, "shift": 0.1},
+            {"kind": "metric", "max_depth": 9.0},
+            "activation: inverse to sigmoid",
+        ),
+        ({"kind": "metric", "max_depth": 80.0}, {"kind": "metric", "max_depth": 9.0}, ""),
+    ],
+)
+def test_a_final_layer_whose_output_means_something_else_stays_random(old, new, says):
+    source, target = model_of(0, heads={"depth": old}), model_of(1, heads={"depth": new})
+    before = copy(target)
+    report = transfer(target, source)
+    final = {"heads.depth.conv3.weight", "heads.depth.conv3.bias"} if says else set()
+    assert kept(target, source, before) == before.keys() - final
+    assert says in str(report)
 
 
 def test_heads_that_only_one_model_has():
