@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dpt.files import few, reason
 from dpt.model_config import ModelConfig
-from dpt.nn import Beit, TimmEncoder, VisionTransformer
+from dpt.nn import Beit, TimmConfig, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, offsets_side, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
 from dpt.weights.files import from_hub, locate, open_source
@@ -29,6 +29,7 @@ State = dict[str, Tensor]
 TIMM, HUB = "timm:", "hf:"
 EMBED = "patch_embed.proj.weight"
 PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of timm and ours
+EMBEDDINGS = (*PREFIX_TOKENS, "pos_embed", EMBED)  # they fit many encoders of the same width
 BEIT = (".gamma_1", ".relative_position_bias_table")
 PART = re.compile(r"heads\.\w+\.auxiliary_layers|heads\.\w+|decoder")
 RENAMED = [
@@ -80,7 +81,9 @@ def load_encoder_weights(encoder: nn.Module, path: str | Path) -> LoadReport:
     Raises:
         ValueError: nothing fits, or a tensor has the wrong shape; the encoder is then unchanged.
     """
-    return _fit(encoder, *_read(str(path)), path)
+    state, grid = _read(str(path))
+    with naming(path):
+        return _fit(encoder, state, grid, str(path))
 
 
 def load_model_weights(model: Any, config: Config, state: Tensors, *, source: str) -> LoadReport:
@@ -109,8 +112,8 @@ def load_model_weights(model: Any, config: Config, state: Tensors, *, source: st
             del wanted[name], fitting[name]
     if faults := list_faults(wanted, fitting):
         raise ValueError(f"{source}: another architecture: {faults}")
-    encoder = model.get_submodule("encoder")
-    report = _fit(encoder, _encoder_tensors(state), _saved_grid(config), source)
+    with naming(source):
+        report = _fit(model.encoder, *_encoder_part(config, state), source)
     model.load_state_dict(fitting, strict=False)
     report.kept, report.outputs = shared, list(outputs.values())
     report.missing += [part for part in own if part not in given]
@@ -138,13 +141,16 @@ def _by_part(state: Tensors) -> dict[str, State]:
     return parts
 
 
-def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) -> LoadReport:
-    """Loads the tensors of ``state`` that fit; ``grid`` is None if it is not known."""
+def _fit(encoder: nn.Module, state: State, grid: Grid | None, source: str) -> LoadReport:
+    """Loads the tensors of ``state`` that fit; call it within :func:`naming`.
+
+    ``grid`` is that of the position embeddings in ``state``, None if it is not known.
+    """
     target: Any = encoder.model if isinstance(encoder, TimmEncoder) else encoder
     wanted = target.state_dict()
-    report = LoadReport(str(path))
+    report = LoadReport(source)
     _resize_patches(state, wanted, report)
-    state = _rename(state, target, path)
+    state = _rename(state, target)
     _fit_tables(target, state, grid, report)
     if "dist_token" in state and "reg_token" in wanted and wanted["reg_token"].shape[1] == 1:
         state["reg_token"] = state.pop("dist_token")  # DeiT's, as the only register
@@ -157,10 +163,9 @@ def _fit(encoder: nn.Module, state: State, grid: Grid | None, path: str | Path) 
         del state["reg_token"]
     fitting = {k: v for k, v in state.items() if k in wanted}
     if wrong := list_faults({k: wanted[k] for k in fitting}, fitting):
-        raise ValueError(f"{path}: another architecture: {wrong}: set model= to that of the file")
-    if not any("blocks" in k or "stages" in k or "layer" in k for k in fitting):
-        found = few(sorted(state), 8)
-        raise ValueError(f"{path}: no tensor of this encoder found; the file has {found}")
+        raise ValueError(f"another architecture: {wrong}: set model= to that of the file")
+    if not any(v.ndim > 1 and k not in EMBEDDINGS for k, v in fitting.items()):
+        raise ValueError(f"no tensor of this encoder found; the file has {few(sorted(state), 8)}")
     target.load_state_dict(fitting, strict=False)
     report.loaded = len(fitting)
     report.missing = sorted(set(wanted) - set(fitting))
@@ -178,7 +183,7 @@ def _read(name: str) -> tuple[State, Grid | None]:
         except Exception as error:  # no such model or tag, no released weights, no network
             fault = f"{name}: cannot be fetched from timm ({reason(error)})"
             raise ValueError(f"{fault}: check the name and the network, or give a file") from error
-        return dict(model.state_dict()), None
+        return dict(model.state_dict()), _timm_grid(model)
     source = open_source(from_hub(name.removeprefix(HUB)) if name.startswith(HUB) else locate(name))
     tensors = source.tensors
     prefixes = [k.removesuffix(EMBED) for k in tensors if k.endswith(EMBED)]
@@ -190,26 +195,29 @@ def _read(name: str) -> tuple[State, Grid | None]:
         return tensors, None
     with naming(source.path):
         checkpoint = known.read(source)
-        return _encoder_tensors(checkpoint.tensors), _saved_grid(checkpoint.config)
+        return _encoder_part(checkpoint.config, checkpoint.tensors)
 
 
-def _encoder_tensors(state: Tensors) -> State:
-    """The encoder's tensors of a whole model of ours, under its own names."""
-    tensors = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
-    return {k.removeprefix("model."): v for k, v in tensors.items()}  # timm's, inside ours
-
-
-def _saved_grid(config: Config) -> Grid | None:
-    """The grid of the position embeddings of a model of ours."""
+def _encoder_part(config: Config, state: Tensors) -> tuple[State, Grid | None]:
+    """The encoder's tensors of a whole model of ours, and the grid of its position embeddings."""
     encoder = config["encoder"]
     if encoder.get("kind") == "timm":
-        return None
-    height, width = encoder.get("image_size", (384, 384))
-    patch = encoder.get("patch_size", 16)
-    return height // patch, width // patch
+        prefix = "encoder.model."
+        with torch.device("meta"):
+            grid = _timm_grid(TimmEncoder(TimmConfig(**encoder)).model)
+    else:
+        prefix, patch = "encoder.", encoder.get("patch_size", 16)
+        height, width = encoder.get("image_size", (384, 384))
+        grid = height // patch, width // patch
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}, grid
 
 
-def _rename(state: State, target: nn.Module, path: str | Path) -> State:
+def _timm_grid(model: nn.Module) -> Grid | None:
+    """The grid of a timm model's position embeddings; None if it has no such grid."""
+    return getattr(getattr(model, "patch_embed", None), "grid_size", None)
+
+
+def _rename(state: State, target: nn.Module) -> State:
     """The tensors of ``state`` with the names of ``target``; blocks of another kind are refused."""
     wanted = target.state_dict().keys()
     merged = "layers.0.downsample.reduction.weight"  # Swin, as of its authors and timm 0.6
@@ -221,7 +229,7 @@ def _rename(state: State, target: nn.Module, path: str | Path) -> State:
             strange += [k for k in state if k.endswith(BEIT)]
         if strange:
             raise ValueError(
-                f"{path}: holds {strange[0]}, so it is of DINOv3, EVA or BEiT: use encoder kind "
+                f"holds {strange[0]}, so it is of DINOv3, EVA or BEiT: use encoder kind "
                 "'timm' and their name, such as vit_small_patch16_dinov3, or 'beit'"
             )
     elif "storage_tokens" in state and getattr(target, "rope", None) is not None:  # DINOv3
@@ -298,14 +306,14 @@ def _fit_positions(encoder: nn.Module, state: State, old: Grid | None, report: L
     if positions is None or positions.ndim != 3 or "pos_embed" not in own:
         return
     policy: ResizePolicy = "bicubic_antialias"
-    new: Any = getattr(getattr(encoder, "patch_embed", None), "grid_size", None)  # timm's
+    new = _timm_grid(encoder)
     if isinstance(encoder, VisionTransformer):
         new, policy = encoder.grid, encoder.config.position_resize
     if new is None:
         return
     new_slots = own["pos_embed"].shape[1] - new[0] * new[1]
     have, wanted = _tokens(state), _tokens(own)
-    slots, old = _find_grid(positions.shape[1], len(have), old, new, report.source)
+    slots, old = _find_grid(positions.shape[1], len(have), old, new)
     dropped = [token[0] for token in have[:slots] if token not in wanted]
     report.unused += [f"code of {name}" for name in dict.fromkeys(dropped)]
     before = positions.new_zeros(1, new_slots, positions.shape[2])
@@ -333,17 +341,17 @@ def _tokens(state: Tensors) -> list[tuple[str, int]]:
     return [(n, i) for n in PREFIX_TOKENS if n in state for i in range(state[n].shape[1])]
 
 
-def _find_grid(
-    count: int, num_tokens: int, old: Grid | None, new: Grid, source: str
-) -> tuple[int, Grid]:
-    """Number of slots before those of patches, and grid of the latter, that fit ``count``."""
-    for grid in (old,) if old else (new, None):
-        for slots in (1, num_tokens, 0):
-            side = math.isqrt(max(count - slots, 0))
-            height, width = grid or (side, side)
+def _find_grid(count: int, num_tokens: int, old: Grid | None, new: Grid) -> tuple[int, Grid]:
+    """Number of slots before those of patches, and grid of the latter, that fit ``count``.
+
+    Without ``old``, a square comes before ``new``: most files are of square images.
+    """
+    for slots in (1, num_tokens, 0):
+        side = math.isqrt(max(count - slots, 0))
+        for height, width in (old,) if old else ((side, side), new):
             if 0 < height * width == count - slots:
                 return slots, (height, width)
     raise ValueError(
-        f"{source}: pos_embed has {count} slots, which are not those of "
+        f"pos_embed has {count} slots, which are not those of "
         f"{'x'.join(map(str, old)) if old else 'a square of'} patches and {num_tokens} tokens"
     )

@@ -260,14 +260,68 @@ def test_a_cls_token_keeps_its_code_with_and_without_a_slot(tmp_path, slots):
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [(64, 96), (64, 144)])
-def test_a_bare_file_for_the_same_oblong_grid(tmp_path, size):
-    """Nothing in such a file tells the grid: as many codes as places are taken as they are."""
-    source, target = small(size), small(size)
+def test_a_bare_file_for_the_same_oblong_grid(tmp_path):
+    """Nothing in such a file tells the grid: 24 codes, which are no square, are taken as 4x6."""
+    source, target = small((64, 96)), small((64, 96))
     torch.save(source.encoder.state_dict(), tmp_path / "bare.pt")
     report = load_encoder_weights(target.encoder, tmp_path / "bare.pt")
     assert report.resized == []
     assert_equal(target.encoder.state_dict(), source.encoder.state_dict())
+
+
+def test_a_square_grid_with_as_many_places_as_the_oblong_one(tmp_path):
+    source, target = small((96, 96)), small((64, 144))
+    torch.save(source.encoder.state_dict(), tmp_path / "bare.pt")
+    report = load_encoder_weights(target.encoder, tmp_path / "bare.pt")
+    assert report.resized == ["pos_embed 6x6 to 4x9"]
+
+
+def test_a_model_of_timm_tells_its_grid(monkeypatch):
+    import timm
+
+    source = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(64, 144))
+    monkeypatch.setattr(timm, "create_model", lambda *_, **__: source)
+    target = our_vit(image_size=(96, 96), patch_size=16, embed_dim=192, num_heads=3)
+    report = load_encoder_weights(target, "timm:vit_tiny_patch16_224")
+    assert report.resized == ["pos_embed 4x9 to 6x6"]
+
+
+def test_an_oblong_encoder_of_timm_takes_its_own_weights(tmp_path):
+    encoder = {"kind": "timm", "name": "vit_tiny_patch16_224", "depth": 4, "img_size": [64, 144]}
+    source = dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=encoder)
+    source.save_pretrained(tmp_path)
+    assert load_encoder_weights(source.encoder, tmp_path).resized == []
+
+
+class OwnEncoder(torch.nn.Module):
+    """An encoder that keeps its layers in ``model``, under names of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = torch.nn.Sequential(torch.nn.Linear(2, 3))
+
+
+def test_names_of_an_encoders_layers_are_free(tmp_path):
+    source, target = OwnEncoder(), OwnEncoder()
+    torch.save(source.state_dict(), tmp_path / "bare.pt")
+    assert load_encoder_weights(target, tmp_path / "bare.pt").missing == []
+    assert_equal(target.state_dict(), source.state_dict())
+
+
+def test_the_checkpoint_of_an_encoder_that_keeps_its_layers_in_model(tmp_path):
+    source, target = OwnEncoder(), OwnEncoder()
+    state = {f"model.encoder.{k}": v for k, v in source.state_dict().items()}
+    torch.save({CONFIG_KEY: {"encoder": {"kind": "own"}}, "state_dict": state}, tmp_path / "a.ckpt")
+    assert load_encoder_weights(target, tmp_path / "a.ckpt").missing == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("cls_token", torch.ones(32)), ("blocks.0.ls1.gamma", torch.ones(5))]
+)
+def test_a_damaged_tensor_is_told_in_one_line(tmp_path, name, value):
+    torch.save({**small().encoder.state_dict(), name: value}, tmp_path / "damaged.pt")
+    with pytest.raises(ValueError, match=r"damaged\.pt: "):
+        load_encoder_weights(small().encoder, tmp_path / "damaged.pt")
 
 
 # DINOv2, DeiT, DINOv3: other names, other tokens before the patches
