@@ -273,6 +273,8 @@ class TimmConfig(EncoderConfig):
         for key, value in self.arguments.items():  # timm may make a list of that length
             if re.search(r"(?<![\w.])\d{5}", str(value)):
                 raise ValueError(f"model.encoder.{key}={value}: numbers must be below 10000")
+        if rate := self.arguments.get("patch_drop_rate"):
+            raise ValueError(f"model.encoder.patch_drop_rate={rate}: must be 0 for dense outputs")
         encoder = TimmEncoder(self)
         self.out_indices = tuple(encoder.out_indices)
         return encoder
@@ -413,9 +415,9 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
     for switch in [{**size, **rate} for rate in rates for size in sizes]:
         try:
             return timm.create_model(name, **fixed, **{**switch, **arguments})
-        except TypeError as error:  # that family has no such argument
-            if not any(key in str(error) for key in switch):
-                raise ValueError(f"timm's {name} refused {arguments}: {error}") from error
-        except RuntimeError as error:  # no such tag
-            raise ValueError(f"timm could not make {name!r}: {reason(error)}") from error
+        except Exception as error:  # timm checks few arguments, so it raises many types
+            # a TypeError may only mean that this family has no such switch
+            if not isinstance(error, TypeError) or not any(key in str(error) for key in switch):
+                fault = f"timm's {name} refused {arguments}: {reason(error)}"
+                raise ValueError(fault) from error
     raise AssertionError("unreachable")
