@@ -30,7 +30,7 @@ def load_plugins() -> None:
             sys.path.append(str(path.parent))  # at the end, so that it hides no other module
         found = find_spec(name) if name.isidentifier() else None
         if found is None:
-            raise ValueError(f"{VARIABLE}={entry}: no such folder, Python file or module")
+            raise ValueError(f"{VARIABLE}={entry}: no such folder, Python file or top-level module")
         places = [Path(p) for p in (found.origin, *(found.submodule_search_locations or ())) if p]
         if _is_path(entry) and not any(p == path or path in p.parents for p in places):
             raise ValueError(f"{VARIABLE}={entry}: a module {name} exists already, rename yours")
@@ -38,7 +38,7 @@ def load_plugins() -> None:
 
 
 def _entries() -> list[str]:
-    return [entry for entry in os.environ.get(VARIABLE, "").split(",") if entry]
+    return [e.strip() for e in os.environ.get(VARIABLE, "").split(",") if e.strip()]
 
 
 def _is_path(entry: str) -> bool:
