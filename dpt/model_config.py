@@ -163,7 +163,7 @@ class ModelConfig:
 
 
 def _choose(table: Mapping[str, Any], name: Any, where: str) -> Any:
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise ValueError(
             f"{where}={name!r}: choose from {', '.join(table)}; a class of your own is known once "
             "its module is imported (DPT_PLUGINS=MODULE for commands)"
@@ -210,7 +210,7 @@ def model_dict(
             replaces that of the table.
         **overrides: of encoder or decoder, such as ``patch_size=8`` or ``readout="add"``.
     """
-    if name not in _tables():
+    if not isinstance(name, str) or name not in _tables():
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
     parts = {"encoder": encoder, "decoder": decoder, "preprocessing": preprocessing}
     for part, options in parts.items():

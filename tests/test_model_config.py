@@ -151,6 +151,8 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"decoder": {"readot": "add"}}, r"model\.decoder\.readot\. .*mean readout"),
         ({"preprocessing": {"mena": 1}}, r"model\.preprocessing\.mena\. .*mean mean"),
         ({"encoder": {"kind": "resnet"}}, r"encoder\.kind='resnet': choose from vit"),
+        ({"encoder": {"kind": ["vit"]}}, r"encoder\.kind=\['vit'\]: choose from vit"),
+        ({"name": ["dpt_tiny"]}, r"no model \['dpt_tiny'\]; there are"),
         ({"encoder": {"kind": "timm"}}, r"model\.encoder\.name must be given"),
         ({"in_channels": 1}, r"model\.encoder\.in_channels=1: must be 3, as images are RGB"),
         (
@@ -182,6 +184,9 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"fusion_channels": -5}, r"model\.decoder\.fusion_channels=-5: must be greater"),
         ({"reassemble_channels": [8, -8, 8, 8]}, r"reassemble_channels\.1=-8: must be greater"),
         ({"heads": {"depth": {"min_depth": math.nan}}}, r"depth\.min_depth=nan: must be a finite"),
+        ({"heads": {"depth": {"min_depth": -1}}}, r"depth\.min_depth=-1: must be greater"),
+        ({"heads": {"depth": {"shift": -1}}}, r"depth\.shift=-1: must be greater"),
+        ({"heads": {"depth": {"scale": 0}}}, r"depth\.scale=0: must be greater"),
         ({"preprocessing": {"std": [0, 0, 0]}}, r"preprocessing\.std=\[0\.0, .*above 0"),
         ({"preprocessing": {"multiple_of": 0}}, r"preprocessing\.multiple_of=0: must be 1 to"),
         ({"preprocessing": {"image_size": [10**5, 10**5]}}, r"image_size=\[100000, .*at most"),

@@ -46,9 +46,9 @@ class DepthHeadConfig(HeadConfig):
     max_depth: float | None = None
     activation: Literal["sigmoid", "inverse", "relu"] = "sigmoid"
     hidden_channels: int = Field(32, ge=1)
-    scale: float = 1.0
-    shift: float = 0.0
-    min_depth: float = 0.0
+    scale: float = Field(1.0, gt=0)
+    shift: float = Field(0.0, ge=0)
+    min_depth: float = Field(0.0, ge=0)
     upsample: Upsampling = "image"
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {"conv3": ("kind", "activation")}
 

@@ -200,6 +200,8 @@ class ViTConfig(EncoderConfig):
             raise ValueError(f"embed_dim={dim} is not a multiple of num_heads={heads}")
         if self.position == "concat" and not 0 < part < dim:
             raise ValueError(f"position_dim={part}: must lie between 0 and embed_dim={dim}")
+        if dim % (step := {"sincos_1d": 2, "sincos_2d": 4}.get(self.position, 1)):
+            raise ValueError(f"embed_dim={dim}: {self.position} needs a multiple of {step}")
         check_out_indices(self.out_indices, self.num_blocks, self.num_later_blocks)
         if not 1 <= self.patch_size <= min(self.image_size):
             raise ValueError(

@@ -246,6 +246,14 @@ def test_initial_weights():
         ({"out_indices": 3}, "out_indices=3"),
         ({"position": "concat", "position_dim": 16}, "position_dim=16.*embed_dim=16"),
         ({"position": "concat", "position_dim": 0}, "position_dim=0.*embed_dim=16"),
+        (
+            {"position": "sincos_2d", "embed_dim": 18},
+            "embed_dim=18: sincos_2d needs a multiple of 4",
+        ),
+        (
+            {"position": "sincos_1d", "embed_dim": 15, "num_heads": 3},
+            "embed_dim=15: sincos_1d needs a multiple of 2",
+        ),
     ],
 )
 def test_wrong_arguments_name_what_is_allowed(arguments, message):
