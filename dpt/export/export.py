@@ -74,12 +74,12 @@ def export(
     compared: tuple[Shape, ...]
     if size:
         traced, compared = (2, *size), ((1, *size), (3, *size), (4, *size))
-    else:  # on and off the grid, portrait and landscape
+    else:  # on and off the grid, portrait and landscape, one side and both as trained
         step, trained = model.encoder.pad_multiple, model.preprocessing.image_size
         if path.suffix == ".pt2":  # torch.export guards sides of more than two patches
             trained = max(trained[0], 2 * step + 1), max(trained[1], 2 * step + 1)
         traced = (2, 5 * step - 3, 4 * step - 1)
-        compared = ((1, *trained), (2, 4 * step + 1, 3 * step), (1, 3 * step, 6 * step))
+        compared = ((1, *trained), (2, 4 * step + 1, 3 * step), (1, 3 * step, trained[1]))
     with folder_beside(path) as folder:
         program = trace(graph.for_inference(), traced, free_size=size is None)
         file = folder / path.name

@@ -60,58 +60,31 @@ def resize_positions(
     if same_size(old, new):
         return codes
     full = codes if codes.dtype == torch.float64 else codes.float()  # half is too coarse
-    if exporting():
-        return resize_by_products(full, old, new, policy=policy).to(codes.dtype)
     maps = full.reshape(1, *old, -1).permute(0, 3, 1, 2)
-    if policy == "dinov2":
+    if policy == "dinov2" and exporting():
+        maps = resize_dinov2(maps, new)
+    elif policy == "dinov2":
         scale = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
         maps = F.interpolate(maps, scale_factor=scale, mode="bicubic")
+        assert maps.shape[-2:] == new
     else:
         mode, _, antialias = policy.partition("_")
         maps = F.interpolate(maps, size=new, mode=mode, antialias=bool(antialias))
-    assert maps.shape[-2:] == new
     return maps.flatten(2).transpose(1, 2).to(codes.dtype)
 
 
-def resize_by_products(
-    codes: Tensor, old: tuple[int, int], new: tuple[int, int], *, policy: ResizePolicy
-) -> Tensor:
-    """:func:`resize_positions` in operations that hold for every new grid, the old one included.
+def resize_dinov2(maps: Tensor, new: tuple[int, int]) -> Tensor:
+    """Policy ``dinov2`` for maps (1, D, h, w), in operations that hold for every new size.
 
-    What an exported graph contains: interpolation is separable, so it is a product with one matrix
-    along the rows and another along the columns.
+    The file of an exported model needs this form: in ONNX, a scale factor is a constant. Maps that
+    have the new size already stay as they are.
     """
-    rows = interpolation_matrix(old[0], new[0], policy=policy, like=codes)
-    columns = interpolation_matrix(old[1], new[1], policy=policy, like=codes)
-    maps = (rows @ codes.reshape(old[0], -1)).reshape(new[0], old[1], -1)
-    return (columns @ maps).reshape(1, new[0] * new[1], -1)
-
-
-def interpolation_matrix(old: int, new: int, *, policy: ResizePolicy, like: Tensor) -> Tensor:
-    """Weights (new, old) by which ``F.interpolate`` computes ``new`` cells from ``old`` cells.
-
-    The cubic kernel is Keys' (1981) with a = -0.75, or -0.5 where it is widened against aliasing.
-    """
-    cells = torch.arange(old, device=like.device, dtype=like.dtype)
-    places = torch.arange(new, device=like.device, dtype=like.dtype)
-    step = old / torch.full((), new, device=like.device, dtype=like.dtype)
-    if policy == "dinov2":  # which leaves a grid of the old size as it is
-        step = torch.where(step == 1, step, 1 / (1 / step + 0.1 / old))
-    centres = (places[:, None] + 0.5) * step - 0.5
-    if policy == "bilinear":
-        return (1 - (centres.clamp(0, old - 1) - cells).abs()).clamp_min(0)
-    if policy == "bicubic_antialias":
-        shares = cubic((centres - cells) / step.clamp_min(1), a=-0.5)
-        return shares / shares.sum(1, keepdim=True)
-    first = centres.floor()
-    sources = [first + k for k in (-1, 0, 1, 2)]  # indices beyond the border repeat the border
-    parts = [(k.clamp(0, old - 1) == cells) * cubic(centres - k, a=-0.75) for k in sources]
-    return parts[0] + parts[1] + parts[2] + parts[3]
-
-
-def cubic(x: Tensor, *, a: float) -> Tensor:
-    """Keys' cubic convolution kernel, 0 from a distance of 2 on."""
-    x = x.abs()
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    return torch.where(x <= 1, near, torch.where(x < 2, far, 0.0))
+    height, width = (torch.full((), n, device=maps.device, dtype=maps.dtype) for n in new)
+    differs = (height != maps.shape[-2]) | (width != maps.shape[-1])
+    more = 0.1 * differs.to(maps.dtype)
+    rows, columns = (
+        2 * (torch.arange(n, device=maps.device, dtype=maps.dtype) + 0.5) / (side + more) - 1
+        for n, side in zip(new, (height, width), strict=True)
+    )
+    grid = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1)[None]
+    return F.grid_sample(maps, grid, "bicubic", padding_mode="border", align_corners=False)
