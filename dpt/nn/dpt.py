@@ -83,9 +83,11 @@ class DPT(nn.Module):
             raise ValueError(f"images must be a tensor, not {type(images).__name__}")
         if images.dtype == torch.float64 != next(self.parameters()).dtype:
             raise ValueError("images are float64, the model is not: give images.float()")
-        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
+        is_float = images.is_floating_point()
+        if not is_float or images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[-2:]:
+            found = f"{images.dtype} {tuple(images.shape)}"
             raise ValueError(
-                f"images must be float (B, 3, H, W), found {images.dtype} {tuple(images.shape)}: "
+                f"images must be float (B, 3, H, W) with H, W > 0, found {found}: "
                 "give one image as image[None]; dpt.Predictor also takes files and uint8"
             )
         padded, window = self.pad(images)
