@@ -59,10 +59,6 @@ class Encoder(nn.Module):
         """Recomputes activations in the backward pass, to save memory."""
         raise ValueError(f"model.checkpoint_activations=true: {type(self).__name__} cannot do it")
 
-    def no_weight_decay(self) -> set[str]:
-        """Names of parameters that are not decayed, besides norms, biases, tokens and gains."""
-        return set()
-
     def layer_ids(self) -> dict[str, int]:
         """Layer of each parameter by name, 0 nearest to the image, for ``optim.layer_decay``."""
         raise ValueError(f"optim.layer_decay: {type(self).__name__} has no order of its layers")

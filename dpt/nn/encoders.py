@@ -341,10 +341,6 @@ class TimmEncoder(Encoder):
             super().set_grad_checkpointing(enable)
         self.model.set_grad_checkpointing(enable)
 
-    def no_weight_decay(self) -> set[str]:
-        names = self.model.no_weight_decay() if hasattr(self.model, "no_weight_decay") else ()
-        return {f"model.{name}" for name in names}
-
     def layer_ids(self) -> dict[str, int]:
         from timm.models import group_parameters
 

@@ -64,9 +64,7 @@ def make_optimizer(
     encoder: Any = model.encoder
     layers = {} if layer_decay is None else encoder.layer_ids()
     top = max(layers.values(), default=0) + 1
-    no_weight_decay = {f"encoder.{name}" for name in encoder.no_weight_decay()}
-    tables = (n for n, m in model.named_modules() if isinstance(m, nn.Embedding))
-    no_weight_decay |= {f"{name}.weight" for name in tables}
+    tables = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
     linear = {n for n, m in model.named_modules() if isinstance(m, (nn.Linear, _ConvNd))}
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
@@ -80,7 +78,7 @@ def make_optimizer(
                 part, rate = f"encoder_{layer}", rate * layer_decay ** (top - layer)
         # the parent counts besides the shape: FSDP shows a flat piece of a weight
         is_matrix = parameter.ndim > 1 or name.rpartition(".")[0] in linear
-        decayed = is_matrix and name.endswith("weight") and name not in no_weight_decay
+        decayed = is_matrix and name.endswith("weight") and name not in tables
         label = part if decayed else f"{part}_no_decay"
         decay = weight_decay * decayed
         empty = {"params": [], "lr": rate, "weight_decay": decay, "name": label, "kind": kind}
