@@ -50,20 +50,6 @@ class CrossAttention(nn.Module):
         """(B, T, D) to (B, heads, T, D / heads)."""
         return tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
-    @torch.no_grad()
-    def weights(
-        self,
-        queries_BQD: Tensor,
-        memory_BTM: Tensor,
-        *,
-        query_pos: Tensor | float = 0.0,
-        memory_pos: Tensor | float = 0.0,
-    ) -> Tensor:
-        """The attention weights of each head, (B, heads, Q, T), for visualisation."""
-        q = self._split(self.q(queries_BQD + query_pos))
-        k = self._split(self.k(memory_BTM + memory_pos))
-        return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
-
 
 class DecoderLayer(nn.Module):
     """Self-attention of the queries, cross-attention to the memory, MLP: each x + f(LN x)."""
