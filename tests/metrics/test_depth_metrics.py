@@ -41,16 +41,6 @@ def values(metric):
     return [v.item() for v in metric.compute().values()]
 
 
-def test_pooled_rmse_pools_pixels():
-    target = torch.full((2, 1, 4), 5.0)
-    prediction = target + torch.tensor([[[1.0] * 4], [[3.0] * 4]])
-    valid = torch.tensor([[[True] * 4], [[True, False, False, False]]])
-    metric = DepthMetrics(max_depth=10.0)
-    metric.update(prediction, target, valid)
-    assert metric.compute()["rmse"].item() == pytest.approx((1 + 3) / 2)
-    assert metric.compute()["rmse_pooled"].item() == pytest.approx(math.sqrt((4 + 9) / 5))
-
-
 def test_errors_by_hand():
     prediction, target = torch.tensor([[[2.0, 1.25, 7.0]]]), torch.tensor([[[1.0, 1.0, math.nan]]])
     errors = depth_errors(prediction, target, torch.tensor([[[True, True, False]]]))[0].tolist()
@@ -66,22 +56,7 @@ def test_range_is_strict():
     metric.update(target + 1, target, torch.ones(1, 5, dtype=torch.bool))
     assert metric.pixels.item() == 1
     assert metric.compute()["rmse"].item() == pytest.approx(1)
-
-
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_parts_add_up_to_the_whole(size):
-    data = example()
-    whole = DepthMetrics(max_depth=10.0)
-    whole.update(*data)
-    parts = [DepthMetrics(max_depth=10.0), DepthMetrics(max_depth=10.0)]
-    for step, chunk in enumerate(zip(*(d.split(size) for d in data), strict=True)):
-        parts[step % 2].update(*chunk)
-    merged = DepthMetrics(max_depth=10.0)
-    for name in merged._defaults:  # what dist_reduce_fx="sum" does between processes
-        assert merged._reductions[name] is whole._reductions[name]
-        setattr(merged, name, getattr(parts[0], name) + getattr(parts[1], name))
-    merged._update_count = 1
-    assert values(merged) == pytest.approx(values(whole), rel=1e-6)
+    assert metric.compute()["rmse_pooled"].item() == pytest.approx(1)
 
 
 def test_one_image_without_batch_axis():
@@ -91,17 +66,6 @@ def test_one_image_without_batch_axis():
     for sample in zip(prediction, target, valid, strict=True):
         single.update(*sample)
     assert values(single) == pytest.approx(values(batched), rel=1e-6)
-
-
-def test_relative_prediction_up_to_scale_and_shift_is_perfect():
-    _, target, valid = example()
-    target = torch.where(valid, target, math.nan)
-    inverse = torch.where(valid, 7 / target - 0.4, math.nan)
-    metric = DepthMetrics(max_depth=20.0, prediction_kind="relative", alignment="scale_shift")
-    metric.update(inverse, target, valid)
-    result = metric.compute()
-    assert result["abs_rel"].item() == pytest.approx(0, abs=1e-5)
-    assert result["delta1"].item() == 1
 
 
 def test_relative_alignment_is_least_squares_on_inverse_depth():

@@ -71,17 +71,6 @@ def test_a_class_only_predicted_counts_as_zero_in_miou():
     assert result["mean_accuracy"].item() == 0.5
 
 
-def test_parts_add_up_to_the_whole():
-    prediction, labels = example()
-    whole = SegmentationMetrics(K)
-    whole.update(prediction, labels)
-    parts = [SegmentationMetrics(K), SegmentationMetrics(K)]
-    parts[0].update(prediction[:1], labels[:1])
-    parts[1].update(prediction[1:], labels[1:])
-    assert torch.equal(parts[0].confusion + parts[1].confusion, whole.confusion)
-    assert whole._reductions["confusion"].__name__ == "dim_zero_sum"
-
-
 def test_predicting_no_class_is_wrong_not_skipped():
     prediction, labels = example()
     honest, blank = SegmentationMetrics(K), SegmentationMetrics(K)

@@ -78,16 +78,6 @@ def close(found, wanted, atol=1e-12):
 # lecture 000
 
 
-def test_receptive_field_of_five_3x3_convolutions_is_11():
-    x = torch.zeros(1, 1, 31, 31, requires_grad=True)
-    stack = nn.Sequential(*(nn.Conv2d(1, 1, 3, padding=1, bias=False) for _ in range(5)))
-    for conv in stack:
-        nn.init.ones_(conv.weight)
-    stack(x)[0, 0, 15, 15].backward()
-    seen = x.grad[0, 0] != 0
-    assert seen.any(dim=1).sum() == seen.any(dim=0).sum() == 11
-
-
 def test_a_token_sees_its_patch_and_attention_sees_everything():
     """The lecture's contrast: one block of attention reaches where five convolutions do not."""
     vit = toy_vit()
