@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from peer_cases import Case, jolt
-from peers_official import Readout, Unit
+from peers_official import Readout, Refine, resamplers
 from peers_transformers import Output
 from torch import nn
 
@@ -73,23 +73,6 @@ class Transformers(Case):
         return folder
 
 
-class Refine(nn.Module):
-    """Upsamples the deeper map to ``size``, or doubles it."""
-
-    def __init__(self, channels):
-        super().__init__()
-        self.out_conv = nn.Conv2d(channels, channels, 1)
-        self.resConfUnit1 = Unit(channels, bn=False, bias=True)  # in the deepest, it never runs
-        self.resConfUnit2 = Unit(channels, bn=False, bias=True)
-
-    def forward(self, x, lateral=None, size=None):
-        if lateral is not None:
-            x = x + self.resConfUnit1(lateral)
-        x = self.resConfUnit2(x)
-        size = size or (2 * x.shape[-2], 2 * x.shape[-1])
-        return self.out_conv(F.interpolate(x, size=size, mode="bilinear", align_corners=True))
-
-
 class BeitTrunk(nn.Module):
     """timm's BEiT over any grid, as MiDaS has it: its table of biases is resized."""
 
@@ -145,12 +128,7 @@ class Midas31(nn.Module):
             self._over = [BeitTrunk(**trunk)]  # in a list: its tensors are saved as timm's own
             self.pretrained.model = self._over[0].model
             dim = trunk["embed_dim"]
-            resample = [
-                nn.ConvTranspose2d(channels[0], channels[0], 4, 4),
-                nn.ConvTranspose2d(channels[1], channels[1], 2, 2),
-                nn.Identity(),
-                nn.Conv2d(channels[3], channels[3], 3, 2, 1),
-            ]
+            resample = resamplers(channels)
             for n in range(4):
                 project = nn.Conv2d(dim, channels[n], 1)
                 between = (nn.Identity(), nn.Identity())  # transpose, unflatten

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from peer_cases import Case, jolt
+from peers_official import Refine, resamplers
 from torch import nn
 
 OUT_INDICES = {"v1": (4, 5, 6, 7), "v2": (1, 3, 5, 7)}
@@ -123,30 +124,6 @@ class HubViT(nn.Module):
         return found
 
 
-class Unit(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.conv2(F.relu(self.conv1(F.relu(x))))
-
-
-class Refine(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.out_conv = nn.Conv2d(channels, channels, 1)
-        self.resConfUnit1, self.resConfUnit2 = Unit(channels), Unit(channels)
-
-    def forward(self, x: torch.Tensor, *lateral: torch.Tensor, size: Any = None) -> torch.Tensor:
-        if lateral:
-            x = x + self.resConfUnit1(lateral[0])
-        x = self.resConfUnit2(x)
-        size = size or [2 * s for s in x.shape[-2:]]
-        return self.out_conv(F.interpolate(x, size=size, mode="bilinear", align_corners=True))
-
-
 class HubDepthAnything(nn.Module):
     """Takes sides that are multiples of 14 pixels."""
 
@@ -164,14 +141,7 @@ class HubDepthAnything(nn.Module):
         self.pretrained = HubViT(gated=gated)
         self.depth_head = head = nn.Module()
         head.projects = nn.ModuleList(nn.Conv2d(DIM, c, 1) for c in channels)
-        head.resize_layers = nn.ModuleList(
-            [
-                nn.ConvTranspose2d(channels[0], channels[0], 4, 4),
-                nn.ConvTranspose2d(channels[1], channels[1], 2, 2),
-                nn.Identity(),
-                nn.Conv2d(channels[3], channels[3], 3, 2, 1),
-            ]
-        )
+        head.resize_layers = nn.ModuleList(resamplers(channels))
         head.scratch = scratch = nn.Module()
         for n, c in enumerate(channels, start=1):
             setattr(scratch, f"layer{n}_rn", nn.Conv2d(c, fusion, 3, padding=1, bias=False))

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from peer_cases import Case, jolt
 from peers_depth_anything import DIM, OUT_INDICES, HubViT
+from peers_official import resamplers
 from torch import nn
 
 
@@ -52,14 +53,7 @@ class HubHead(nn.Module):
         super().__init__()
         self.reassemble_blocks = blocks = nn.Module()
         blocks.projects = nn.ModuleList(ConvModule(DIM, c, 1) for c in channels)
-        blocks.resize_layers = nn.ModuleList(
-            [
-                nn.ConvTranspose2d(channels[0], channels[0], 4, 4),
-                nn.ConvTranspose2d(channels[1], channels[1], 2, 2),
-                nn.Identity(),
-                nn.Conv2d(channels[3], channels[3], 3, 2, 1),
-            ]
-        )
+        blocks.resize_layers = nn.ModuleList(resamplers(channels))
         blocks.readout_projects = nn.ModuleList(
             nn.Sequential(nn.Linear(2 * DIM, DIM), nn.GELU()) for _ in channels
         )

@@ -4,6 +4,7 @@ Written from the key table and the published recipe; the transformer blocks and 
 timm's, which official DPT builds upon too.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,18 +43,32 @@ class Unit(nn.Module):
 
 
 class Refine(nn.Module):
-    def __init__(self, channels: int, **unit: bool) -> None:
+    """Upsamples the deeper map to ``size``, or doubles it."""
+
+    def __init__(self, channels: int, *, bn: bool = False, bias: bool = True) -> None:
         super().__init__()
         self.out_conv = nn.Conv2d(channels, channels, 1)
-        self.resConfUnit1 = Unit(channels, **unit)  # in the deepest block, it never runs
-        self.resConfUnit2 = Unit(channels, **unit)
+        self.resConfUnit1 = Unit(channels, bn=bn, bias=bias)  # in the deepest, it never runs
+        self.resConfUnit2 = Unit(channels, bn=bn, bias=bias)
 
-    def forward(self, x: torch.Tensor, lateral: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, lateral: torch.Tensor | None = None, size: Any = None
+    ) -> torch.Tensor:
         if lateral is not None:
             x = x + self.resConfUnit1(lateral)
         x = self.resConfUnit2(x)
-        x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
-        return self.out_conv(x)
+        size = size or [2 * s for s in x.shape[-2:]]
+        return self.out_conv(F.interpolate(x, size=size, mode="bilinear", align_corners=True))
+
+
+def resamplers(channels: Sequence[int]) -> list[nn.Module]:
+    """From the grid of patches to 4, 2, 1 and 1/2 times its size."""
+    return [
+        nn.ConvTranspose2d(channels[0], channels[0], 4, 4),
+        nn.ConvTranspose2d(channels[1], channels[1], 2, 2),
+        nn.Identity(),
+        nn.Conv2d(channels[3], channels[3], 3, 2, 1),
+    ]
 
 
 def standardised_conv() -> type[nn.Module]:
@@ -117,12 +132,7 @@ class OfficialDPT(nn.Module):
         self.out_indices = out_indices[2:] if hybrid else out_indices
         self.pretrained = nn.Module()
         self.pretrained.model = vit
-        resample: list[nn.Module] = [
-            nn.ConvTranspose2d(channels[0], channels[0], 4, 4),
-            nn.ConvTranspose2d(channels[1], channels[1], 2, 2),
-            nn.Identity(),
-            nn.Conv2d(channels[3], channels[3], 3, 2, 1),
-        ]
+        resample = resamplers(channels)
         if hybrid:
             channels = (256, 512, *channels[2:])
         for n in range(4):
