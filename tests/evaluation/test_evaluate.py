@@ -31,14 +31,6 @@ def test_scores_and_pictures_are_written(joint_scores, scores, joint_run):
     assert not (joint_scores / "checkpoints").exists()
 
 
-@pytest.mark.slow
-def test_batches_and_workers_do_not_matter(evaluate, checkpoint, scores, joint_run, tmp_path):
-    run = evaluate(tmp_path, checkpoint, "data.batch_size=2", "data.num_workers=1")
-    for key, value in scores(joint_run).items():
-        if isinstance(value, float):
-            assert scores(run)[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
-
-
 def test_the_image_size_is_the_checkpoints_unless_it_is_given(
     evaluate, checkpoint, scores, joint_run, tmp_path
 ):

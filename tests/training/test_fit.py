@@ -284,30 +284,6 @@ def test_fewer_images_than_a_batch(train, image_folder, tmp_path):
     assert steps_of(run) == 2
 
 
-# ------------------------------------------------------------------------------ first weights
-
-
-@pytest.mark.slow
-def test_an_encoder_starts_from_a_classification_run(train, tmp_path):
-    source = train(tmp_path / "classes", "task=classification")
-    weights = source / "checkpoints/last.ckpt"
-    started = train(tmp_path / "started", "task=segmentation", "optim.lr=0", "seed=1",
-                    f"model.encoder.weights={weights}")  # fmt: skip
-    wanted = dpt.DPT.from_pretrained(weights).encoder.state_dict()
-    found = dpt.DPT.from_pretrained(started / "checkpoints/last.ckpt").encoder.state_dict()
-    assert all(torch.equal(found[k], wanted[k]) for k in wanted)
-    assert f"{weights}: {len(wanted)} encoder tensors loaded" in log_of(started)
-    assert "encoder tensors loaded" not in log_of(source)
-
-
-@pytest.mark.slow
-def test_an_encoder_of_another_image_size_is_resized(train, tmp_path):
-    source = train(tmp_path / "classes", "task=classification", "data.image_size=[32,32]")
-    run = train(tmp_path / "run", "task=depth", "data.image_size=[48,48]",
-                f"model.encoder.weights={source / 'checkpoints/last.ckpt'}")  # fmt: skip
-    assert "pos_embed 2x2 to 3x3" in log_of(run)
-
-
 # ------------------------------------------------------------------------------ several runs
 
 

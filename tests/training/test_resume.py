@@ -24,7 +24,8 @@ MODEL = (*TINY_VIT, "optim=adamw", "model.encoder.drop_path=0.1")
 RUN = (*MODEL, "task=joint", "data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0",
        "data.train.length=10", "data.val.length=3", "logger=csv", *ON_CPU,
        "trainer.log_every_n_steps=1", "trainer.val_check_interval=7",
-       "callbacks.checkpoint.every_n_train_steps=1", "optim.lr=1e-3")  # fmt: skip
+       "callbacks.checkpoint.every_n_train_steps=1", "optim.lr=1e-3",
+       "optim.layer_decay=0.8")  # fmt: skip
 STEPS = "trainer.max_steps=12"
 resume_it = partial(call, "train")
 
@@ -189,14 +190,6 @@ def test_a_moved_run_stays_in_its_new_place(train, tmp_path):
     resume_it("trainer.max_steps=3", f"resume={tmp_path / 'new'}")
     assert resume.step_of(tmp_path / "new/checkpoints/last.ckpt") == 3
     assert not (tmp_path / "old").exists()
-
-
-@pytest.mark.slow
-def test_auto_starts_where_there_is_nothing_and_then_goes_on(train, tmp_path):
-    for steps in (2, 4):
-        train(tmp_path, "task=regression", "resume=auto", f"trainer.max_steps={steps}")
-    assert "last.ckpt, step 2" in (tmp_path / "log.txt").read_text()
-    assert resume.step_of(tmp_path / "checkpoints/last.ckpt") == 4
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import torch
 import dpt
 from dpt.nn import TimmConfig, TimmEncoder, VisionTransformer, ViTConfig, resize_positions
 from dpt.weights import load_encoder_weights
-from dpt.weights.formats import CONFIG_KEY
 
 SMALL = {
     "embed_dim": 32,
@@ -44,14 +43,6 @@ def test_from_a_saved_folder(tmp_path):
     assert report.loaded == len(source.encoder.state_dict())
     assert report.resized == report.missing == report.unused == []
     assert str(tmp_path) in str(report)
-
-
-def test_from_a_runs_checkpoint(tmp_path):
-    source, target = small(), small()
-    state = {f"model.{k}": v for k, v in source.state_dict().items()}
-    torch.save({CONFIG_KEY: source.config.to_dict(), "state_dict": state}, tmp_path / "last.ckpt")
-    load_encoder_weights(target.encoder, tmp_path / "last.ckpt")
-    assert_equal(target.encoder.state_dict(), source.encoder.state_dict())
 
 
 @pytest.mark.parametrize(
