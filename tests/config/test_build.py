@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 from dpt.config import build
 from dpt.config.compose import as_argument, config_dir, values_of
 from dpt.config.model import make_model
-from dpt.config.objects import continued
 from dpt.data import FolderDataset, ScenesDataset
 from dpt.evaluation.evaluate import objectives_of
 from dpt.metrics import Protocol
@@ -127,20 +126,6 @@ def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
     assert len(model.encoder.blocks) == 4
 
 
-@pytest.mark.parametrize(
-    ("part", "change", "says"),
-    [
-        ("encoder", {"num_blocks": "x"}, r"^model\.encoder\.num_blocks='x': .*integer"),
-        ("encoder", {"kind": "mamba"}, r"^model\.encoder\.kind='mamba': .*vit.*DPT_PLUGINS"),
-        ("decoder", {"readout": "half"}, r"^model\.decoder\.readout='half': .*project"),
-    ],
-)
-def test_wrong_model_settings(scenes, part, change, says):
-    objectives = build.make_objectives(task(depth=DEPTH), scenes)
-    with pytest.raises(ValueError, match=says):
-        make_model({**MODEL, part: {**MODEL[part], **change}}, objectives, SETTINGS)
-
-
 def test_objectives_of_a_finished_model(scenes):
     objectives = build.make_objectives(
         task(depth={**DEPTH, "kind": "relative"}, segmentation=SEGMENTATION), scenes
@@ -185,14 +170,6 @@ def test_a_data_set_of_files(dense_folder):
     assert isinstance(build.make_dataset(data, "val"), FolderDataset)
     with pytest.raises(ValueError, match=r"data\.num_classes='x'"):
         build.make_dataset({**data, "num_classes": "x"}, "val")
-
-
-def test_a_configuration_that_multiplies_itself(tmp_path):
-    """Each line doubles the one before: 2 ** 40 entries if its aliases were followed."""
-    lines = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))]
-    (tmp_path / "config.yaml").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=r"config\.yaml: nested too deep, or holds an alias"):
-        continued(OmegaConf.create({}), tmp_path, [])
 
 
 @pytest.mark.parametrize("given", ["{}", "here"])

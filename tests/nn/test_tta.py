@@ -5,7 +5,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import dpt
 from dpt.nn.tta import augmented, flipped_mean, mirror, multi_scale, slide
 from dpt.types import OutputSpec
 
@@ -161,22 +160,6 @@ def test_half_precision_outputs_are_averaged_in_float32(images):
         assert all(
             v.dtype is torch.float32 for v in augmented(half, SPECS, **form)(images).values()
         )
-
-
-def test_a_model_with_every_head():
-    model = dpt.create_model(
-        "dpt_tiny",
-        heads={"depth": {"kind": "relative"}, "segmentation": {"num_classes": 4}},
-        encoder={"num_blocks": 4, "out_indices": [0, 1, 2, 3], "embed_dim": 48},
-        decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
-    ).eval()
-    images = torch.randn(1, 3, 40, 56)
-    with torch.no_grad():
-        found = augmented(model, model.outputs, flip=True, scales=(0.75, 1.0), window=(32, 32))(
-            images
-        )
-    assert found["depth"].shape == (1, 40, 56)
-    assert found["segmentation"].shape == (1, 4, 40, 56)
 
 
 def test_mistakes_are_named(images):

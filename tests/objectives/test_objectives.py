@@ -19,7 +19,7 @@ from dpt.objectives import (
     SegmentationObjective,
 )
 from dpt.objectives.depth import default_loss
-from dpt.types import IGNORE_INDEX, NO_CLASS, OutputSpec
+from dpt.types import NO_CLASS, OutputSpec
 
 # ------------------------------------------------------------------------------ depth
 
@@ -69,16 +69,6 @@ def test_depth_is_scored_at_the_labels_own_size():
     )
     found = scores(DepthObjective(max_depth=10.0), constant, batch)
     assert found["abs_rel"] == pytest.approx(expected / 2, rel=1e-5)
-
-
-def test_an_image_without_valid_depth_does_not_count():
-    batch = depth_batch(((6, 8), (6, 8)))
-    objective = DepthObjective(max_depth=10.0)
-    outputs = {"depth": torch.full((2, 6, 8), 3.0)}
-    batch["valid"][1] = torch.zeros(6, 8, dtype=torch.bool)
-    alone = {key: value[:1] for key, value in batch.items()}
-    first = scores(objective, {"depth": outputs["depth"][:1]}, alone)
-    assert scores(objective, outputs, batch) == pytest.approx(first)
 
 
 def test_the_range_bounds_what_counts():
@@ -164,16 +154,6 @@ def test_the_auxiliary_loss_is_a_fifth():
     assert set(SegmentationObjective(num_classes=3).losses(evaluated, {"labels": labels})) == {
         "loss_segmentation"
     }
-
-
-def test_ignored_pixels_have_no_gradient():
-    labels = torch.randint(3, (1, 8, 8))
-    labels[:, 4:] = IGNORE_INDEX
-    logits = torch.randn(1, 3, 8, 8, requires_grad=True)
-    objective = SegmentationObjective(num_classes=3)
-    objective.losses({"segmentation": logits}, {"labels": labels})["loss_segmentation"].backward()
-    assert logits.grad[:, :, 4:].abs().sum() == 0
-    assert logits.grad[:, :, :4].abs().sum() > 0
 
 
 # ------------------------------------------------------------------------------ whole images
