@@ -39,6 +39,11 @@ def _fresh_log() -> None:
     log.handlers.clear()
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()

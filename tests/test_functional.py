@@ -28,11 +28,6 @@ from dpt.nn.vit import Block, ViTConfig, swiglu
 DOUBLE = {"dtype": torch.float64}
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def whole(maps, size):
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
 

@@ -9,51 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny import HEADS, assert_equal, small_model
 
 import dpt
 from dpt.weights.formats import CONFIG_KEY, convert
-
-HEADS = {
-    "depth": {"kind": "metric", "max_depth": 10.0},
-    "segmentation": {"num_classes": 5},
-    "classification": {"num_classes": 7},
-    "regression": {},
-}
-
-
-def tiny(**overrides):
-    return dpt.create_model(
-        "dpt_tiny",
-        **{
-            "heads": HEADS,
-            "embed_dim": 32,
-            "num_blocks": 4,
-            "num_heads": 2,
-            "out_indices": [0, 1, 2, 3],
-            "image_size": [64, 64],
-            "reassemble_channels": [8, 8, 12, 16],
-            "fusion_channels": 8,
-            **overrides,
-        },
-    )
 
 
 @pytest.fixture
 def saved(tmp_path):
     torch.manual_seed(0)
-    model = tiny().eval()
+    model = small_model().eval()
     model.save_pretrained(tmp_path / "saved")
     return model, tmp_path / "saved"
 
 
 def snapshot(model):
     return {k: v.clone() for k, v in model.state_dict().items()}
-
-
-def assert_equal(found, wanted):
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert torch.equal(found[name], value), name
 
 
 def test_saved_model_comes_back_bit_for_bit(saved):
@@ -85,7 +56,7 @@ def test_every_option_is_saved_with_the_weights(tmp_path, overrides):
     if "encoder" in overrides:
         model = dpt.create_model("dpt_tiny", heads=HEADS, **overrides).eval()
     else:
-        model = tiny(**overrides).eval()
+        model = small_model(**overrides).eval()
     model.save_pretrained(tmp_path)
     again = dpt.DPT.from_pretrained(tmp_path)
     assert again.config == model.config
@@ -352,13 +323,13 @@ def test_other_files_are_told_apart(tmp_path):
     torch.save(torch.ones(2), tmp_path / "tensor.pt")
     with pytest.raises(ValueError, match=r"tensor\.pt: holds a Tensor"):
         dpt.DPT.from_pretrained(tmp_path / "tensor.pt")
-    torch.save({CONFIG_KEY: tiny().config.to_dict()}, tmp_path / "half.ckpt")
+    torch.save({CONFIG_KEY: small_model().config.to_dict()}, tmp_path / "half.ckpt")
     with pytest.raises(ValueError, match=r"half\.ckpt: .*state_dict"):
         dpt.DPT.from_pretrained(tmp_path / "half.ckpt")
 
 
 def test_model_shows_its_three_parts():
-    model = tiny()
+    model = small_model()
     assert list(model.heads) == list(HEADS)
     tokens = model.encoder(torch.zeros(1, 3, 48, 80))
     assert model.decoder(tokens).shape == (1, 8, 24, 40)
@@ -372,4 +343,4 @@ def test_model_shows_its_three_parts():
 )
 def test_images_of_another_kind_are_named(images):
     with pytest.raises(ValueError, match=r"float \(B, 3, H, W\), found .*image\[None\]"):
-        tiny()(images)
+        small_model()(images)

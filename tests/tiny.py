@@ -5,6 +5,7 @@ import sys
 
 import torch
 
+import dpt
 from dpt.cli import main
 
 TINY_MODEL = (
@@ -19,6 +20,35 @@ TINY_DATA = ("data.image_size=[32,48]", "data.batch_size=4", "data.num_workers=0
 TINY_SCENES = ("data.train.length=8", "data.val.length=5")
 ON_CPU = ("trainer.accelerator=cpu",)
 TINY_RUN = (*TINY_MODEL, *TINY_DATA, *ON_CPU, "logger=none", "trainer.max_steps=2")
+
+HEADS = {
+    "depth": {"kind": "metric", "max_depth": 10.0},
+    "segmentation": {"num_classes": 5},
+    "classification": {"num_classes": 7},
+    "regression": {},
+}
+
+
+def small_model(**overrides):
+    """A model with all ``HEADS`` but for what ``overrides`` say, at its first weights."""
+    options = {
+        "heads": HEADS,
+        "embed_dim": 32,
+        "num_blocks": 4,
+        "num_heads": 2,
+        "out_indices": [0, 1, 2, 3],
+        "image_size": [64, 64],
+        "reassemble_channels": [8, 8, 12, 16],
+        "fusion_channels": 8,
+    }
+    return dpt.create_model("dpt_tiny", **(options | overrides))
+
+
+def assert_equal(found, wanted) -> None:
+    """Equality of two dictionaries of tensors, bit for bit."""
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.equal(found[name], value), name
 
 
 def losses_of(task, batch, *, steps: int, lr: float) -> list[float]:

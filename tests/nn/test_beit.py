@@ -17,11 +17,6 @@ SMALL = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def small(**arguments):
     model = Beit(BeitConfig(**{**SMALL, **arguments})).eval()
     with torch.no_grad():

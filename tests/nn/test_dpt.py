@@ -2,40 +2,16 @@
 
 import pytest
 import torch
+from tiny import HEADS, small_model
 from torch import nn
 
-import dpt
 from dpt.functional import upsample
 
-HEADS = {
-    "depth": {"kind": "metric", "max_depth": 10.0},
-    "segmentation": {"num_classes": 5},
-    "classification": {"num_classes": 7},
-    "regression": {},
-}
 SETS = [[name] for name in HEADS] + [["depth", "segmentation"], list(HEADS)]
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def tiny(heads=HEADS, **overrides):
-    return dpt.create_model(
-        "dpt_tiny",
-        heads={name: HEADS[name] for name in heads},
-        **{
-            "embed_dim": 32,
-            "num_blocks": 4,
-            "num_heads": 2,
-            "out_indices": [0, 1, 2, 3],
-            "image_size": [64, 64],
-            "reassemble_channels": [8, 8, 12, 16],
-            "fusion_channels": 8,
-            **overrides,
-        },
-    )
+    return small_model(heads={name: HEADS[name] for name in heads}, **overrides)
 
 
 def shapes(outputs):

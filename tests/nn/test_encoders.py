@@ -26,11 +26,6 @@ BACKBONES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def timm_model(name, heads=None, **arguments):
     return dpt.create_model(
         "dpt_tiny",

@@ -10,11 +10,6 @@ from dpt.nn import Decoder, DecoderConfig, Encoder, Fusion, ResidualConvUnit
 from dpt.types import Tokens
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def decoder(levels=4, *, embed_dims=None, num_prefix_tokens=None, **settings):
     settings = {
         "reassemble_channels": (4, 6, 8, 10)[:levels],

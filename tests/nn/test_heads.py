@@ -25,11 +25,6 @@ from dpt.weights.formats import convert
 GRID = (3, 5)
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def encoder(prefix=1, dim=8, levels=4):
     """The declarations of an encoder, which is all that heads read of it."""
     made = Encoder()

@@ -13,11 +13,6 @@ SEMANTIC = {"segmentation": {"num_classes": 4, "kind": "masks", "num_queries": 6
 SMALL = {"embed_dim": 48, "num_heads": 4, "num_blocks": 6, "num_register_tokens": 2}
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def eomt(heads=PANOPTIC, **options):
     sizes = {**SMALL, "out_indices": [3], "num_later_blocks": 2, "image_size": [64, 64]}
     return dpt.create_model("eomt_small", heads=heads, **{**sizes, **options})

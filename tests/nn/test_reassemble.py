@@ -8,11 +8,6 @@ from torch import nn
 from dpt.nn import Assemble, Project, Read, Reassemble, Resample
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def tokens(prefix=1, count=6, dim=4):
     return torch.randn(2, prefix + count, dim, dtype=torch.float64)
 

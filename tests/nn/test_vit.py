@@ -12,11 +12,6 @@ SMALL = {"image_size": (32, 32), "patch_size": 8, "embed_dim": 16, "num_blocks":
 KINDS = ("learned", "sincos_1d", "sincos_2d", "concat", "none")
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def small(**arguments):
     arguments = {"out_indices": (0, 1, 2, 3), "position_dim": 4, **SMALL, **arguments}
     return VisionTransformer(ViTConfig(**arguments)).eval()

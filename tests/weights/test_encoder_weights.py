@@ -2,37 +2,15 @@
 
 import pytest
 import torch
+from tiny import assert_equal, small_model
 
 import dpt
 from dpt.nn import TimmConfig, TimmEncoder, VisionTransformer, ViTConfig, resize_positions
 from dpt.weights import load_encoder_weights
 
-SMALL = {
-    "embed_dim": 32,
-    "num_blocks": 4,
-    "num_heads": 2,
-    "out_indices": [0, 1, 2, 3],
-    "reassemble_channels": [8, 8, 12, 16],
-    "fusion_channels": 8,
-}
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
 
 def small(image_size=(64, 64), **overrides):
-    heads = {"depth": {}}
-    return dpt.create_model(
-        "dpt_tiny", heads=heads, **{**SMALL, "image_size": list(image_size), **overrides}
-    )
-
-
-def assert_equal(found, wanted):
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert torch.equal(found[name], value), name
+    return small_model(heads={"depth": {}}, image_size=list(image_size), **overrides)
 
 
 def test_from_a_saved_folder(tmp_path):

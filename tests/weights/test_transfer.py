@@ -2,18 +2,10 @@
 
 import pytest
 import torch
+from tiny import small_model
 
-import dpt
 from dpt.weights import load_model_weights
 
-SMALL = {
-    "embed_dim": 32,
-    "num_blocks": 4,
-    "num_heads": 2,
-    "out_indices": [0, 1, 2, 3],
-    "reassemble_channels": [8, 8, 12, 16],
-    "fusion_channels": 8,
-}
 FINAL = {f"heads.segmentation.{layers}.4.{kind}" for layers in ("layers", "auxiliary_layers")
          for kind in ("weight", "bias")}  # fmt: skip
 
@@ -21,8 +13,7 @@ FINAL = {f"heads.segmentation.{layers}.4.{kind}" for layers in ("layers", "auxil
 def model_of(seed, size=(64, 64), heads=None, **overrides):
     torch.manual_seed(seed)
     heads = heads or {"segmentation": {"num_classes": 11}}
-    return dpt.create_model("dpt_tiny", heads=heads,
-                            **{**SMALL, "image_size": list(size), **overrides})  # fmt: skip
+    return small_model(heads=heads, image_size=list(size), **overrides)
 
 
 def transfer(target, source):
