@@ -1,6 +1,7 @@
-"""A folder behind an address, as a hub or an archive of shards is."""
+"""Servers on this machine, such as a folder behind an address, as a hub is."""
 
 import http.server
+import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,22 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
+def running(server: socketserver.BaseServer) -> Iterator[None]:
+    """Answers inside the block, and then closes the server."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address at which ``folder`` can be read inside the block."""
     handler = partial(Quiet, directory=folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with running(server):
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()

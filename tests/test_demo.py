@@ -12,17 +12,16 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import urllib.parse
 import zlib
 
 import cv2
 import numpy as np
 import pytest
-import torch
 from browser import open_browser
+from photos import save_photo, tiny
+from servers import running
 
-import dpt
 from dpt.commands import demo as command
 from dpt.data import read_depth, read_image, read_labels
 from dpt.demo.server import MAX_BYTES, Demo, is_local, make_server, note
@@ -30,22 +29,6 @@ from dpt.predict import Prediction, Predictor
 from dpt.types import OutputSpec
 
 HEADS = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 5}}
-
-
-def tiny_model():
-    torch.manual_seed(0)
-    return dpt.create_model(
-        "dpt_tiny", heads=HEADS, embed_dim=48, num_blocks=4, out_indices=[0, 1, 2, 3],
-        reassemble_channels=[8, 8, 16, 16], fusion_channels=16, image_size=[64, 64],
-    ).eval()  # fmt: skip
-
-
-def save_photo(path, height=60, width=90):
-    """Smooth, so that it is a small file; not square, so that H and W cannot be mixed up."""
-    rows, columns = np.mgrid[:height, :width]
-    photo = np.stack((rows * 255 // height, columns * 255 // width, rows * 0 + 90), axis=-1)
-    cv2.imwrite(str(path), photo.astype(np.uint8))
-    return path
 
 
 def png_header(width, height):
@@ -62,7 +45,7 @@ def png_header(width, height):
 
 @pytest.fixture(scope="module")
 def predictor():
-    return Predictor(tiny_model(), device="cpu")
+    return Predictor(tiny(HEADS), device="cpu")
 
 
 def demo_of(predictor):
@@ -85,7 +68,7 @@ def test_the_page_names_the_outputs_and_the_model(predictor):
 
 
 def test_an_image_is_answered_with_pictures_and_files_of_its_own_size(predictor, tmp_path):
-    path = save_photo(tmp_path / "photo.png")
+    path = save_photo(tmp_path / "photo.png", 60, 90)
     demo = demo_of(predictor)
     answer = demo.predict(path.read_bytes())
     assert [output["name"] for output in answer["outputs"]] == ["depth", "segmentation"]
@@ -114,7 +97,7 @@ def test_a_map_of_three_channels_needs_no_legend(predictor, monkeypatch, tmp_pat
     demo = demo_of(predictor)
     monkeypatch.setattr(demo, "outputs", found.outputs)
     monkeypatch.setattr(demo, "predictor", lambda image: found)
-    (output,) = demo.predict(save_photo(tmp_path / "photo.png").read_bytes())["outputs"]
+    (output,) = demo.predict(save_photo(tmp_path / "photo.png", 60, 90).read_bytes())["outputs"]
     assert output["legend"] == ""
     assert decoded(output["picture"]).shape == (60, 90, 3)
 
@@ -138,7 +121,7 @@ def test_bad_images_are_refused_in_one_line(predictor, content, says):
 def test_the_number_of_pixels_is_limited(predictor, tmp_path, monkeypatch):
     monkeypatch.setattr("dpt.demo.server.MAX_PIXELS", 1000)
     with pytest.raises(ValueError, match="image: 90 x 60: more than 1,000 pixels"):
-        demo_of(predictor).predict(save_photo(tmp_path / "photo.png").read_bytes())
+        demo_of(predictor).predict(save_photo(tmp_path / "photo.png", 60, 90).read_bytes())
 
 
 def test_outputs_for_the_whole_image_are_noted():
@@ -176,18 +159,12 @@ class Client:
 @pytest.fixture(scope="module")
 def client(predictor):
     server = make_server(demo_of(predictor), host="127.0.0.1", port=0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with running(server):
         yield Client(server.server_address)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def test_an_upload_is_answered(client, tmp_path):
-    photo = save_photo(tmp_path / "photo.png").read_bytes()
+    photo = save_photo(tmp_path / "photo.png", 60, 90).read_bytes()
     status, body = client.request("POST", "/predict", photo)
     assert status == 200
     answer = json.loads(body)
@@ -248,18 +225,12 @@ def test_slow_requests_are_closed(predictor, monkeypatch):
     """One that sends a byte now and then, which no limit on silence ends."""
     monkeypatch.setattr("dpt.demo.server.MAX_SECONDS", 0.2)
     server = make_server(demo_of(predictor), host="127.0.0.1", port=0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with running(server):
         for start in (b"GET / HTTP/1.1\r\nX: ", HALF):
             with socket.create_connection(server.server_address, timeout=60) as visitor:
                 visitor.sendall(start)
                 visitor.settimeout(0.05)
                 assert drip(visitor) < 600
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def drip(visitor):
@@ -295,7 +266,7 @@ def test_it_listens_on_this_computer_only_by_default(monkeypatch, tmp_path):
         raise ValueError(f"at {port}")
 
     monkeypatch.setattr("dpt.demo.server.make_server", listen)
-    tiny_model().save_pretrained(tmp_path)
+    tiny(HEADS).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="at 7860"):
         command.run([str(tmp_path)])
 
@@ -330,7 +301,7 @@ def test_an_address_that_cannot_be_used(predictor):
 @pytest.fixture
 def server(tmp_path):
     """``python -m dpt demo`` in a process of its own."""
-    tiny_model().save_pretrained(tmp_path / "model")
+    tiny(HEADS).save_pretrained(tmp_path / "model")
     process = subprocess.Popen(
         [sys.executable, "-m", "dpt", "demo", str(tmp_path / "model"), "--port", "0",
          "--device", "cpu"],

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ import torch
 from photos import photo_of
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
 from dpt.commands.fit import (
@@ -775,8 +775,8 @@ def test_a_pretrained_encoder_where_a_hub_offers_it(tmp_path):
     save_file(timm.create_model(ENCODER, num_classes=0).state_dict(), file)
     root, run = folder(tmp_path / "set"), tmp_path / "run"
     handler = partial(Handler, directory=str(tmp_path / "hub"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with running(server):
         address = f"http://127.0.0.1:{server.server_port}"
         done = subprocess.run(
             [sys.executable, "-c", HUB_RUN, str(root), "steps=1", "data.batch_size=2", *ON_CPU,
@@ -786,7 +786,6 @@ def test_a_pretrained_encoder_where_a_hub_offers_it(tmp_path):
                  "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        server.shutdown()
     assert done.returncode == 0, done.stderr
     assert "model: from the encoder DINOv2" in done.stdout
     assert "174 encoder tensors loaded" in (run / "log.txt").read_text()

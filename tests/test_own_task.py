@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from photos import photo_of, save_photo
+from servers import running
 from tiny import call
 
 import dpt
@@ -115,16 +115,10 @@ def test_the_demo_serves_it(checkpoint, tmp_path):
     predictor = dpt.Predictor(checkpoint)
     demo = Demo(predictor, name="normals")
     server = make_server(demo, host="127.0.0.1", port=0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with running(server):
         address = "http://{}:{}".format(*server.server_address)
         photo = save_photo(tmp_path / "photo.png").read_bytes()
         with urlopen(Request(f"{address}/predict", data=photo)) as answer:
             content = json.load(answer)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
     assert [output["name"] for output in content["outputs"]] == ["normals"]
     assert "normals.png" in [file["name"] for file in content["files"]]

@@ -4,12 +4,12 @@ import base64
 import hashlib
 import re
 import shutil
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from servers import Quiet, running
 
 from dpt.data import DataError
 from dpt.data.datasets import download
@@ -52,10 +52,10 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/file.zip"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     server: Server
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  (the name that is called)
         wanted = self.headers["Range"]
         self.server.requests.append(wanted)
         self.server.authorizations.append(self.headers["Authorization"])
@@ -87,18 +87,12 @@ class Handler(BaseHTTPRequestHandler):
         end = start + self.server.cuts.pop(0) if self.server.cuts else len(content)
         self.wfile.write(content[start:end])
 
-    def log_message(self, *arguments: object) -> None:
-        pass
-
 
 @contextmanager
 def serving():
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    server = Server()
+    with running(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

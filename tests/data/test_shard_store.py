@@ -4,12 +4,12 @@ import http.server
 import multiprocessing
 import os
 import re
-import threading
 from functools import partial
 
 import fsspec
 import numpy as np
 import pytest
+from servers import Quiet, running
 
 from dpt.data import DataError, Dataset, PackedDataset, TrainTransform, make_loader
 from dpt.data.datasets import download
@@ -34,12 +34,12 @@ class Noise(Dataset):
         return {"image": image, "depth": depth, "valid": depth > 0, "name": f"{index}"}
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
+class Handler(Quiet):
     """A folder's files, with Range; ``server.cut`` breaks answers off after so many bytes."""
 
     protocol_version = "HTTP/1.0"
 
-    def do_GET(self):
+    def do_GET(self):  # noqa: N802  (the name that is called)
         path = self.translate_path(self.path)
         wanted = self.headers["Range"]
         name = os.path.basename(path)
@@ -58,9 +58,6 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         cut = self.server.cut if name.endswith(".tar") else None
         self.wfile.write(content[start:] if cut is None else content[start : start + cut])
 
-    def log_message(self, *arguments):
-        pass
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -73,14 +70,11 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def server(folder):
     handler = partial(Handler, directory=folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.asked, server.cut = [], None
-        server.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.asked, server.cut = [], None
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    with running(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def at(server, cache, **options):
