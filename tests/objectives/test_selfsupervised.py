@@ -1,4 +1,4 @@
-"""Objectives that compare views: what they read, and that every parameter learns."""
+"""Objectives that compare views: what they read, and what they learn from it."""
 
 import copy
 import math
@@ -17,18 +17,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 
 SIZE = (32, 48)
 VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_size": SIZE}
-ENCODERS = {
-    "vit": VIT,
-    "hybrid": {**VIT, "kind": "hybrid", "out_indices": [1, 3]},
-    "timm ConvNeXt": {"kind": "timm", "name": "test_convnext"},
-}
 
 
-def task_of(objective, encoder="vit", **options):
+def task_of(objective, **options):
     torch.manual_seed(0)
-    name = "dpt_hybrid" if encoder == "hybrid" else "dpt_tiny"
     heads = {objective.head: objective.head_options}
-    model = dpt.create_model(name, heads=heads, encoder=ENCODERS[encoder])
+    model = dpt.create_model("dpt_tiny", heads=heads, encoder=VIT)
     objectives = {objective.head: objective}
     if objective.head == "dino":
         options["teacher"] = SelfTeacher(model=model, objectives=objectives, decay=0.9)
@@ -43,13 +37,13 @@ def dino():
     return DinoObjective(num_prototypes=16)
 
 
-def batch_of(count=3, views=2, crops=0, size=SIZE, seed=0):
+def batch_of(count=3, views=2, crops=0, seed=0):
     random = torch.Generator().manual_seed(seed)
 
     def draw(*shape):
         return torch.randint(256, shape, generator=random, dtype=torch.uint8)
 
-    batch = {"image": draw(count, 3, *size), "views": draw(count, views, 3, *size),
+    batch = {"image": draw(count, 3, *SIZE), "views": draw(count, views, 3, *SIZE),
              "index": torch.arange(count), "name": ["x"] * count}  # fmt: skip
     return batch | ({"crops": draw(count, crops, 3, 16, 32)} if crops else {})
 
@@ -62,20 +56,6 @@ def test_the_contrastive_loss_sees_the_views_of_each_image(crops):
     outputs = [task(v)["contrastive_auxiliary"].unflatten(0, (3, -1)) for v in views]
     expected = nt_xent(torch.cat(outputs, dim=1), temperature=0.2)
     torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("objective", [contrastive, dino])
-@pytest.mark.parametrize(
-    "encoder",
-    ["vit", *(pytest.param(e, marks=pytest.mark.slow) for e in ENCODERS if e != "vit")],
-)
-def test_every_parameter_of_every_encoder_learns(encoder, objective):
-    """Registered with DDP: none may be without a gradient."""
-    size = (64, 96) if "timm" in encoder else SIZE
-    task = task_of(objective(), encoder)
-    task.training_step(batch_of(size=size, crops=1), 0).backward()
-    assert [n for n, p in task.named_parameters() if p.grad is None] == []
-    assert task.model.decoder is None
 
 
 def test_evaluation_gives_the_embedding():

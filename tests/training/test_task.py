@@ -13,7 +13,10 @@ import dpt
 from dpt.config.objects import make
 from dpt.objectives import (
     ClassificationObjective,
+    ContrastiveObjective,
     DepthObjective,
+    DinoObjective,
+    InpaintingObjective,
     InstanceObjective,
     PanopticObjective,
     RegressionObjective,
@@ -21,6 +24,7 @@ from dpt.objectives import (
 )
 from dpt.objectives.base import same_size_groups, take
 from dpt.training.task import Task
+from dpt.training.teacher import SelfTeacher
 from dpt.types import IGNORE_INDEX, NO_CLASS
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
@@ -40,6 +44,11 @@ TASKS = {
     "two of masks": lambda: [objective(num_classes=3, things=[True] * 3, num_queries=12)
                              for objective in (PanopticObjective, InstanceObjective)],
 }  # fmt: skip
+PRETRAINING = {  # without labels, and without a decoder
+    "inpainting": lambda: [InpaintingObjective(mask_size=16)],
+    "contrastive": lambda: [ContrastiveObjective()],
+    "dino": lambda: [DinoObjective(num_prototypes=16)],
+}
 VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_size": SIZE,
        "num_register_tokens": 1}  # fmt: skip
 ENCODERS = {
@@ -53,7 +62,7 @@ ENCODERS = {
 
 def task_of(name, encoder="vit", *, without_randomness=False):
     torch.manual_seed(0)
-    objectives = {o.head: o for o in TASKS[name]()}
+    objectives = {o.head: o for o in (TASKS | PRETRAINING)[name]()}
     heads = {head: objective.head_options for head, objective in objectives.items()}
     if without_randomness:
         for options in heads.values():
@@ -69,6 +78,9 @@ def task_of(name, encoder="vit", *, without_randomness=False):
             "fusion_channels": 16,
         },
     )
+    if name == "dino":
+        teacher = SelfTeacher(model=model, objectives=objectives, decay=0.9)
+        return Task(model=model, objectives=objectives, teacher=teacher)
     return Task(model=model, objectives=objectives)
 
 
@@ -129,6 +141,21 @@ def test_every_parameter_has_a_gradient(name, labelled):
 def test_every_parameter_of_other_encoders_has_one_too(name, encoder):
     _, gradients = step(task_of(name, encoder), batch_of(2))
     assert [n for n, g in gradients.items() if g is None] == []
+
+
+@pytest.mark.parametrize("name", PRETRAINING)
+@pytest.mark.parametrize(
+    "encoder",
+    ["vit", *(pytest.param(e, marks=pytest.mark.slow) for e in ENCODERS if e != "vit")],
+)
+def test_every_parameter_has_one_in_pretraining(name, encoder):
+    task, size = task_of(name, encoder), (64, 96) if "timm" in encoder else SIZE
+    parts = {"image": ()} if name == "inpainting" else {"image": (), "views": (2,), "crops": (1,)}
+    batch = {key: torch.randint(256, (3, *count, 3, *size), dtype=torch.uint8)
+             for key, count in parts.items()}  # fmt: skip
+    _, gradients = step(task, {**batch, "index": torch.arange(3)})
+    assert [n for n, g in gradients.items() if g is None] == []
+    assert task.model.decoder is None
 
 
 @pytest.mark.parametrize("name", ["joint", "relative", "everything"])
