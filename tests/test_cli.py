@@ -337,11 +337,6 @@ def test_the_healthy_folder_trains(dpt_command, folder):
     assert (code, err) == (0, "")
 
 
-def test_missing_root(mistake):
-    message = mistake("train", *TINY, "data=folder", "task=segmentation")
-    assert "data.root must be given: data.root=VALUE" in message
-
-
 def test_missing_folders(mistake, folder):
     message = mistake(*masks(folder / "nowhere"))
     assert str(folder / "nowhere") in message
@@ -350,13 +345,6 @@ def test_missing_folders(mistake, folder):
     assert str(folder / "mask") in message
     assert "masks" in message
     assert "data.labels" in message
-    message = mistake("train", *TINY, "task=classification", "data=imagefolder",
-                      f"data.root={folder / 'nowhere'}")  # fmt: skip
-    assert "nowhere" in message
-    message = mistake("train", *TINY, "task=regression", "data=imagetable",
-                      f"data.root={folder}")  # fmt: skip
-    assert "labels_train.csv" in message
-    assert "data.table" in message
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -401,10 +389,6 @@ def test_task_that_needs_labels_the_data_lacks(mistake, folder):
     message = mistake(*depths(folder, "task=segmentation"))
     assert "task=segmentation needs class masks" in message
     assert "data.labels" in message
-    message = mistake(*masks(folder, "task=depth"))
-    assert "task=depth needs depth maps" in message
-    message = mistake(*masks(folder, "task=classification"))
-    assert "task=classification needs a class for each image" in message
 
 
 def test_two_heads_with_a_score_of_one_name_are_refused(mistake):

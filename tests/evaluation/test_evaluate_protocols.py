@@ -567,10 +567,7 @@ def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, 
     assert "scores depth maps and class masks" in mistake(files, data=photos)
     assert "'metric' or 'relative'" in mistake(files, "predictions_kind=disparity")
     assert "predictions_scale=" in mistake(files, "predictions_scale=0")
-    assert "no unit" in mistake(files, "predictions_kind=relative", "protocol.alignment=none")
     assert "one of the two" in mistake(files, "checkpoint=some.ckpt")
-    assert "eigen_nyu is for maps of 480x640" in mistake(files, "protocol=nyu_eigen")
-    assert "protocol.crop" in mistake(files, "protocol.crop=middle")
 
 
 SLOW_KEYS = ("protocol.flip=true", "protocol=slide", "protocol.scales=[2]",
