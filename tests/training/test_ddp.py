@@ -26,6 +26,7 @@ def start(*arguments, **options):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,  # so that a rank that hangs can be ended with its parent
+        **options,
     )
 
 

@@ -1,39 +1,21 @@
 """An error ends its command also while the loaders' workers live, and leaves no process behind."""
 
-import os
 import resource
-import signal
-import subprocess
-import sys
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from test_ddp import finish, start
 from tiny import ON_CPU, TINY_SCENES, TINY_VIT
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 RUN = ("train", "task=depth", *TINY_VIT, *ON_CPU, "logger=none", "trainer.max_steps=2",
        "data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=2")  # fmt: skip
 
 
 def ends(*arguments: str, code: int = 1, **options) -> str:
     """The output of ``dpt ARGUMENTS``, once no process holds the pipe any more."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dpt", *arguments],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True, **options,
-    )  # fmt: skip
-    try:
-        out, _ = process.communicate(timeout=150)
-    except subprocess.TimeoutExpired:
-        pytest.fail("hangs, or leaves a process behind")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == code, out[-2000:]
+    out = finish(start("-m", "dpt", *arguments, **options), code, timeout=150)
     assert "Traceback" not in out
     return out
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import test_ddp
 import torch
 from tiny import ON_CPU, TINY_VIT, call
 
@@ -30,18 +31,11 @@ STEPS = "trainer.max_steps=12"
 resume_it = partial(call, "train")
 
 
+finish = partial(test_ddp.finish, timeout=400)
+
+
 def start(*overrides):
-    return subprocess.Popen(
-        [sys.executable, "train.py", *RUN, STEPS, *overrides],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-
-
-def finish(process, code=0):
-    out, _ = process.communicate(timeout=400)
-    assert process.returncode == code, out[-3000:]
-    return out
+    return test_ddp.start("train.py", *RUN, STEPS, *overrides)
 
 
 def start_and_kill(folder, step, *overrides):
