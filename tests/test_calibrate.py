@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny import save_checkpoint
 
 import dpt
 from dpt.calibrate import Report, Residuals, calibrate, fit, read_maps, read_points
@@ -171,8 +172,7 @@ def test_it_is_saved_with_the_weights(tmp_path, form):
         path = tmp_path / "saved"
     else:
         path = tmp_path / "a.ckpt"
-        state = {f"model.{k}": v for k, v in model.state_dict().items()}
-        torch.save({"dpt_config": model.config.to_dict(), "state_dict": state}, path)
+        save_checkpoint(model, path)
     again = dpt.DPT.from_pretrained(path)
     assert again.calibration == model.calibration
     assert again.optimize_for_inference(compiled=False).calibration == model.calibration

@@ -7,6 +7,7 @@ import torch
 
 import dpt
 from dpt.cli import main
+from dpt.weights.formats import CONFIG_KEY
 
 TINY_MODEL = (
     "model.encoder.num_blocks=4",
@@ -49,6 +50,13 @@ def assert_equal(found, wanted) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         assert torch.equal(found[name], value), name
+
+
+def save_checkpoint(model, path, **changed) -> None:
+    """Writes what a run's checkpoint holds of ``model``, but for tensors that are given."""
+    state = model.state_dict() | changed
+    content = {CONFIG_KEY: model.config.to_dict()}
+    torch.save(content | {"state_dict": {f"model.{k}": v for k, v in state.items()}}, path)
 
 
 def losses_of(task, batch, *, steps: int, lr: float) -> list[float]:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from photos import photo_of, save_photo, tiny
 from PIL import Image
+from tiny import save_checkpoint
 
 import dpt
 from dpt.data import read_depth, read_labels
@@ -466,13 +467,11 @@ def test_names_that_are_not_utf8_or_have_two_lines(run, checkpoints, tmp_path):
 
 
 def test_a_runs_folder_is_a_checkpoint(run, joint, photos, tmp_path):
-    state = {f"model.{k}": v for k, v in joint.state_dict().items()}
-    content = {"dpt_config": joint.config.to_dict(), "state_dict": state}
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     (tmp_path / "run/config.yaml").write_text("seed: 0")
     code, _, err = run(tmp_path / "run", photos, "--out", tmp_path / "out")
     assert (code, "nor checkpoints/best.ckpt or checkpoints/last.ckpt" in err) == (1, True)
-    torch.save(content, tmp_path / "run/checkpoints/last.ckpt")
+    save_checkpoint(joint, tmp_path / "run/checkpoints/last.ckpt")
     assert run(tmp_path / "run", photos, "--out", tmp_path / "out")[0] == 0
     (tmp_path / "run/checkpoints/best.ckpt").write_bytes(b"damaged")  # the best one is taken
     code, _, err = run(tmp_path / "run", photos, "--out", tmp_path / "out")
