@@ -236,24 +236,27 @@ def test_labels_in_arrays(tmp_path):
         assert np.array_equal(io.read_labels(tmp_path / name), labels)
 
 
-def make(path: Path) -> Path:
-    """A depth file of the kind that the suffix names."""
-    large = RNG.integers(1, 60000, (64, 80)).astype(np.uint16)
+LARGE = RNG.integers(1, 60000, (64, 80)).astype(np.uint16)
+
+
+def depth_file(path: Path, depth: np.ndarray = LARGE, *, compressed: bool = False) -> Path:
+    """``depth`` in the format that the suffix names."""
     if path.suffix == ".exr":
-        return write_exr(path, {"Z": large.astype(np.float32)})
+        return write_exr(path, {"Z": depth.astype(np.float32)})
     if path.suffix == ".h5":
         with h5py.File(path, "w") as file:
-            file["dataset"] = large
+            file["dataset"] = depth
     elif path.suffix == ".mat":
-        scipy.io.savemat(path, {"depth": large})
+        scipy.io.savemat(path, {"depth": depth}, do_compression=compressed)
     elif path.suffix == ".npy":
-        np.save(path, large)
+        np.save(path, depth)
     elif path.suffix == ".npz":
-        np.savez(path, large)
+        (np.savez_compressed if compressed else np.savez)(path, depth)
     elif path.suffix == ".pfm":
-        path.write_bytes(b"Pf\n80 64\n-1\n" + large.astype("<f4").tobytes())
+        height, width = depth.shape
+        path.write_bytes(f"Pf\n{width} {height}\n-1\n".encode() + depth.astype("<f4").tobytes())
     else:
-        cv2.imwrite(str(path), large)
+        cv2.imwrite(str(path), depth)
     return path
 
 
@@ -262,7 +265,7 @@ def make(path: Path) -> Path:
     "suffix", [".png", ".tif", ".pgm", ".exr", ".h5", ".mat", ".npy", ".npz", ".pfm"]
 )
 def test_truncated_files_are_named(tmp_path, suffix, share):
-    path = make(tmp_path / f"d{suffix}")
+    path = depth_file(tmp_path / f"d{suffix}")
     assert io.read_raw_depth(path).shape == (64, 80)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
@@ -282,7 +285,7 @@ def test_truncated_files_are_named(tmp_path, suffix, share):
     ("module", "suffix", "extra"), [("OpenEXR", ".exr", "exr"), ("h5py", ".h5", "datasets")]
 )
 def test_missing_package_names_the_extra(tmp_path, monkeypatch, module, suffix, extra):
-    path = make(tmp_path / f"d{suffix}")
+    path = depth_file(tmp_path / f"d{suffix}")
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(DataError, match=rf"d\{suffix}: reading it needs {module}: .*\[{extra}\]"):
         io.read_raw_depth(path)

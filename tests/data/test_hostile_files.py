@@ -9,10 +9,9 @@ import zlib
 import cv2
 import h5py
 import numpy as np
-import OpenEXR
 import pytest
-import scipy.io
 from PIL import Image
+from test_file_formats import depth_file
 
 from dpt.data import DataError, EvalTransform, FolderDataset
 from dpt.data.formats import io
@@ -22,23 +21,6 @@ from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.types import Preprocessing
 
 MAP = np.arange(1, 601, dtype=np.uint16).reshape(20, 30)
-
-
-def depth_file(path):
-    """A map of 20 × 30 in the format that the suffix names."""
-    if path.suffix == ".exr":
-        header = {"compression": OpenEXR.ZIP_COMPRESSION, "type": OpenEXR.scanlineimage}
-        OpenEXR.File(header, {"Z": MAP.astype(np.float32)}).write(str(path))
-    elif path.suffix == ".h5":
-        with h5py.File(path, "w") as file:
-            file["depth"] = MAP
-    elif path.suffix == ".mat":
-        scipy.io.savemat(path, {"depth": MAP}, do_compression=True)
-    elif path.suffix == ".npz":
-        np.savez_compressed(path, MAP)
-    else:
-        cv2.imwrite(str(path), MAP.astype(np.uint8))
-    return path
 
 
 def chunk(kind, data):
@@ -77,7 +59,8 @@ def test_the_pixels_are_counted_before_they_are_decoded(tmp_path, color_type, si
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif", ".bmp", ".webp", ".pgm", ".exr", ".h5",
                                     ".mat", ".npz"])  # fmt: skip
 def test_one_limit_holds_for_every_format(tmp_path, monkeypatch, suffix):
-    path = depth_file(tmp_path / f"a{suffix}")
+    depth = MAP if suffix in (".exr", ".h5", ".mat", ".npz") else MAP.astype(np.uint8)
+    path = depth_file(tmp_path / f"a{suffix}", depth, compressed=True)
     if suffix != ".webp":  # which has colours always
         io.read_raw_depth(path)
     monkeypatch.setattr(io, "MAX_PIXELS", 599)
