@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from photos import save_dense
 from PIL import Image
 from tiny import ON_CPU, TINY_DATA, TINY_RUN, TINY_SCENES, call
 
@@ -178,25 +179,12 @@ def scores() -> Callable[[Path], dict[str, float]]:
     return scores_of
 
 
-def _save(path: Path, array: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(array).save(path)
-
-
 @pytest.fixture(scope="session")
 def dense_folder(tmp_path_factory) -> Path:
     """Photos of several sizes for data=folder: of six, two lack the mask and two the depth."""
     root = tmp_path_factory.mktemp("dense")
-    random = np.random.default_rng(0)
-    for split, count in (("train", 6), ("val", 5)):
-        for i in range(count):
-            size = ((40, 60), (52, 44), (32, 48))[i % 3]
-            _save(root / f"images/{split}/{i}.png", random.integers(0, 255, (*size, 3), np.uint8))
-            if i not in (0, 3):
-                _save(root / f"masks/{split}/{i}.png", random.integers(0, 3, size, np.uint8))
-            if i not in (1, 4):
-                depth = random.integers(500, 9000, size).astype(np.uint16)
-                _save(root / f"depth/{split}/{i}.png", depth)
+    lacking = {"masks": (0, 3), "depth": (1, 4)}
+    save_dense(root, {"train": 6, "val": 5}, (40, 60), (52, 44), (32, 48), lacking=lacking)
     return root
 
 
@@ -216,7 +204,9 @@ def image_folder(tmp_path_factory) -> Path:
         lines = ["image,value"]
         for i in range(count):
             name = f"{split}/{'ab'[i % 2]}/{i}.png"
-            _save(root / name, random.integers(0, 255, (36 + i, 50, 3), np.uint8))
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            photo = random.integers(0, 255, (36 + i, 50, 3), np.uint8)
+            Image.fromarray(photo).save(root / name)
             lines.append(f"{name},{i + 0.5}")
         (root / f"labels_{split}.csv").write_text("\n".join(lines))
     return root

@@ -36,3 +36,29 @@ def save_photo(path, height=40, width=57, *, seed=0):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(photo_of(height, width, seed=seed)).save(path)
     return path
+
+
+def save_dense(root, counts, *sizes, lacking=None, suffix=".png"):
+    """Photos, masks of three classes and depth in millimetres, as data=folder reads them.
+
+    Args:
+        counts: of each split.
+        sizes: (H, W), used in turn.
+        lacking: numbers of the images without masks, and of those without depth.
+        suffix: of the photos.
+    """
+    random = np.random.default_rng(0)
+    for split, count in counts.items():
+        for i in range(count):
+            size = sizes[i % len(sizes)]
+            for kind, shape, bounds, dtype in (
+                ("images", (*size, 3), (0, 255), np.uint8),
+                ("masks", size, (0, 3), np.uint8),
+                ("depth", size, (500, 9000), np.int64),
+            ):
+                if i not in (lacking or {}).get(kind, ()):
+                    values = random.integers(*bounds, shape, dtype)
+                    values = values.astype(np.uint16) if kind == "depth" else values
+                    path = root / kind / split / f"{i}{suffix if kind == 'images' else '.png'}"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    Image.fromarray(values).save(path)

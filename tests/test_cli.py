@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from photos import save_dense
 from PIL import Image
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
@@ -310,13 +311,7 @@ def folder(tmp_path):
 
     What is said of other faults of a folder, tests/data/test_folder.py holds.
     """
-    random = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for i in range(3):
-            save(tmp_path / f"images/{split}/{i}.jpg", random.integers(0, 255, (36, 50, 3), "u1"))
-            save(tmp_path / f"masks/{split}/{i}.png", random.integers(0, 3, (36, 50), "u1"))
-            depth = random.integers(500, 5000, (36, 50)).astype(np.uint16)
-            save(tmp_path / f"depth/{split}/{i}.png", depth)
+    save_dense(tmp_path, {"train": 3, "val": 3}, (36, 50), suffix=".jpg")
     return tmp_path
 
 

@@ -4,10 +4,9 @@ Runs as the command line starts them, two through gloo and Lightning's DDP. With
 momentum is the gradient itself, as DDP averaged it, and the checkpoint keeps it.
 """
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from photos import save_dense
 from test_ddp import DATA, SCENES, TWO_RANKS, assert_close, finish, start
 from tiny import TINY_VIT
 
@@ -78,20 +77,11 @@ def assert_same_lesson(train, tmp_path):
 @pytest.fixture
 def partial_data(request, tmp_path):
     """Four training images, of which those at the places in ``request.param`` lack a label."""
-    random, root = np.random.default_rng(0), tmp_path / "data"
+    root = tmp_path / "data"
     order = [index for _, index in EpochSampler(4, seed=0, shuffle=True)]
     lacking = {kind: {order[k] for k in places} for kind, places in request.param.items()}
-    for split, count in (("train", 4), ("val", 5)):
-        for i in range(count):
-            maps = {
-                "images": random.integers(0, 255, (40, 60, 3), np.uint8),
-                "masks": random.integers(0, 3, (40, 60), np.uint8),
-                "depth": random.integers(500, 9000, (40, 60)).astype(np.uint16),
-            }
-            for kind, values in maps.items():
-                (root / kind / split).mkdir(parents=True, exist_ok=True)
-                if split == "val" or i not in lacking.get(kind, ()):
-                    Image.fromarray(values).save(root / kind / split / f"{i}.png")
+    save_dense(root, {"train": 4}, (40, 60), lacking=lacking)
+    save_dense(root, {"val": 5}, (40, 60))
     return ("data=folder", f"data.root={root}", "data.labels=masks", "data.num_classes=3",
             "data.depth=depth", "data.max_depth=10")  # fmt: skip
 
