@@ -46,7 +46,12 @@ ATTACKS = [
     "dpt.data.Dataset",
     "builtins.exec",
     "torch.nn." + "a." * 100_000,
+    "dptx.evil",
+    "dpt.losses.NoSuchLoss",
+    "dpt.losses.nowhere.Loss",
     {"dpt.losses.SILogLoss": 1},
+    None,
+    3,
 ]
 
 
