@@ -30,10 +30,13 @@ from dpt.objectives import (
 )
 from dpt.types import IGNORE_INDEX, Calibration, OutputSpec
 
-PUBLISHED = {
-    "nyu_eigen": (10.0, "eigen_nyu"),
-    "kitti_eigen": (80.0, "eigen_kitti"),
-    "kitti_garg": (80.0, "garg"),
+PUBLISHED = {  # largest depth, crop, how predictions are resized
+    "nyu_eigen": (10.0, "eigen_nyu", "bilinear_aligned"),
+    "kitti_eigen": (80.0, "eigen_kitti", "bilinear_aligned"),
+    "kitti_garg": (80.0, "garg", "bilinear_aligned"),
+    "dpt": (None, "none", "bicubic"),
+    "slide": (None, "none", "bilinear"),
+    "multi_scale": (None, "none", "bilinear"),
 }
 PROTOCOLS = sorted(p.stem for p in (config_dir() / "protocol").glob("[a-z]*.yaml"))
 
@@ -62,7 +65,8 @@ def images_table(run):
 def test_every_protocol_can_be_read(name):
     protocol = Protocol(**check_arguments(Protocol, composed(name), "protocol"))
     assert protocol.name == name
-    assert (protocol.max_depth, protocol.crop) == PUBLISHED.get(name, (None, "none"))
+    found = (protocol.max_depth, protocol.crop, protocol.resize)
+    assert found == PUBLISHED.get(name, (None, "none", "bilinear_aligned"))
     assert (protocol.min_depth, protocol.alignment, protocol.space) == (1e-3, None, None)
 
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from omegaconf import OmegaConf
 from PIL import Image
 
-from dpt.config.compose import config_dir
 from dpt.evaluation.evaluate import objectives_of
 from dpt.metrics import Protocol, SegmentationMetrics
 from dpt.objectives import DepthObjective, PanopticObjective, SegmentationObjective
@@ -17,14 +15,6 @@ RULES = {
     "bilinear_aligned": {"mode": "bilinear", "align_corners": True},
     "bilinear": {"mode": "bilinear", "align_corners": False},
     "bicubic": {"mode": "bicubic", "align_corners": False},
-}
-SOURCES = {
-    "dpt": "bicubic",
-    "slide": "bilinear",
-    "multi_scale": "bilinear",
-    "nyu_eigen": "bilinear_aligned",
-    "kitti_eigen": "bilinear_aligned",
-    "kitti_garg": "bilinear_aligned",
 }
 
 
@@ -57,12 +47,6 @@ def test_the_protocol_sets_the_rule_and_names_it():
     assert protocol.view_notes()["protocol/resize"] == "bicubic"
     masks = PanopticObjective(num_classes=2, things=(True, False))  # as in Mask2Former
     assert masks.notes["protocol/resize"] == "bilinear"
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_a_published_protocol_states_the_rule_of_its_source(name):
-    own = OmegaConf.load(config_dir() / f"protocol/{name}.yaml")
-    assert own.resize == SOURCES[name]
 
 
 @pytest.mark.slow
