@@ -607,8 +607,6 @@ def test_rgbd(shared_data):
     assert depth.max() == pytest.approx(3.231)
     assert depth.mean(dtype=np.float64) == pytest.approx(1.6366, abs=1e-4)
     assert np.median(depth) == pytest.approx(1.711, abs=1e-4)
-    share = np.mean([(~train[i]["valid"]).mean() for i in range(len(train))])
-    assert 100 * share == pytest.approx(10.41, abs=0.006)
     assert train.validate(limit=4) == []
     metres = FolderDataset(root=root, split="val", depth="depth", depth_scale=1, max_depth=10)
     with pytest.raises(DataError, match=r"look like millimetres: set data\.depth_scale=0\.001"):
@@ -627,3 +625,6 @@ def test_rgbd_65535_is_invalid(shared_data):
     ]
     assert max(both for both, _ in highest) < 4
     assert sum(zero > 65 for _, zero in highest) == 1
+    train = FolderDataset(root=root, split="train", invalid_depth=[0, 65535], **options)
+    share = np.mean([(~train[i]["valid"]).mean() for i in range(len(train))])
+    assert 100 * share == pytest.approx(10.41, abs=0.006)
