@@ -67,6 +67,21 @@ def write(folder, *, panoptic=True, lengths=(("train", 12), ("val", 4)), size=(9
         path.write_text(json.dumps(content))
 
 
+def write_objects(path, names, categories, size=(8, 8)):
+    """The JSON of a triangle in each photo, of the last of ``categories`` (names by their ids)."""
+    photos, category = list(enumerate(names, 1)), list(categories)[-1]
+    content = {
+        "images": [{"id": k, "file_name": name, "height": size[0], "width": size[1]}
+                   for k, name in photos],
+        "annotations": [{"id": k, "image_id": k, "category_id": category, "iscrowd": 0, "area": 8,
+                         "bbox": [1, 1, 4, 4], "segmentation": [[1, 1, 5, 1, 5, 5]]}
+                        for k, _ in photos],
+        "categories": [{"id": k, "name": name} for k, name in categories.items()],
+    }  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
 def save(path, rgb):
     path.parent.mkdir(parents=True, exist_ok=True)
     assert cv2.imwrite(str(path), rgb[..., ::-1])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from coco_files import write_objects
 from photos import photo_of
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -223,14 +224,7 @@ def test_lists_of_names_divide_the_photos(tmp_path):
 
 
 def write_coco(path, count):
-    notes = [{"id": i + 1, "image_id": i + 1, "category_id": 7, "iscrowd": 0, "area": 80,
-              "bbox": [2, 2, 10, 8], "segmentation": [[2, 2, 12, 2, 12, 10, 2, 10]]}
-             for i in range(count)]  # fmt: skip
-    images = [{"id": i + 1, "file_name": f"{i}.jpg", "height": 24, "width": 32}
-              for i in range(count)]  # fmt: skip
-    content = {"images": images, "annotations": notes, "categories": [{"id": 7, "name": "cup"}]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
+    write_objects(path, [f"{i}.jpg" for i in range(count)], {7: "cup"}, size=(24, 32))
 
 
 def test_coco(tmp_path):
