@@ -7,6 +7,7 @@ from tiny import assert_equal, small_model
 import dpt
 from dpt.nn import TimmConfig, TimmEncoder, VisionTransformer, ViTConfig, resize_positions
 from dpt.weights import load_encoder_weights
+from dpt.weights.formats import CONFIG_KEY
 
 
 def small(image_size=(64, 64), **overrides):
