@@ -37,6 +37,11 @@ def has_bf16(device: str) -> bool:
     return device == "cpu" and bool(found.get("amx_bf16") or found.get("avx512_bf16"))
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Switches autocast off; the meta device has none."""
+    return NO_CONTEXT if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
 # --- Several processes
 
 

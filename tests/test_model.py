@@ -326,8 +326,11 @@ def test_model_shows_its_three_parts():
 
 @pytest.mark.parametrize(
     "images",
-    [torch.zeros(3, 64, 64), torch.zeros(1, 3, 64, 64).byte(), torch.zeros(1, 64, 64, 3)],
+    [torch.zeros(shape) for shape in ((3, 64, 64), (1, 64, 64, 3), (1, 3, 0, 64))]
+    + [torch.zeros(1, 3, 64, 64).byte()],
 )
 def test_images_of_another_kind_are_named(images):
-    with pytest.raises(ValueError, match=r"float \(B, 3, H, W\), found .*image\[None\]"):
+    with pytest.raises(
+        ValueError, match=r"float \(B, 3, H, W\) with H, W > 0, found .*image\[None\]"
+    ):
         small_model()(images)

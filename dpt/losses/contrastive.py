@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.distributed.nn.functional import all_gather
 
 from dpt.depthmath import at_least_float32
+from dpt.functional import without_autocast
 
 ALONE = "a loss between images needs two of them in a step: raise data.batch_size"
 
@@ -34,7 +35,7 @@ def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
     excluded = (groups[:, None] == all_groups).scatter(1, own[:, None], False) | (all_groups < 0)
     known = groups >= 0
     total = images.new_zeros(())
-    with torch.autocast(images.device.type, enabled=False):  # logits of 100 are coarse in bfloat16
+    with without_autocast(images.device):  # logits of 100 are coarse in bfloat16
         for queries, keys in ((images, texts), (texts, images)):
             logits = (queries @ gather_rows(keys)[1].mT).masked_fill(excluded, -torch.inf)[known]
             total = total + F.cross_entropy(logits, own[known], reduction="sum")
@@ -52,7 +53,7 @@ def nt_xent(projections: Tensor, *, temperature: float) -> Tensor:
     Raises:
         ValueError: there is one image only.
     """
-    with torch.autocast(projections.device.type, enabled=False):
+    with without_autocast(projections.device):
         views = F.normalize(at_least_float32(projections), dim=-1).flatten(0, 1)
         own, everything = gather_rows(views)
         if len(everything) == (count := projections.shape[1]):
@@ -80,7 +81,7 @@ def dino_loss(
     Raises:
         ValueError: there is one image only.
     """
-    with torch.autocast(student.device.type, enabled=False):
+    with without_autocast(student.device):
         logs = (at_least_float32(student) / temperature).log_softmax(-1)
         scores = at_least_float32(teacher).flatten(0, 1) / teacher_temperature
         own, everything = gather_rows(scores)

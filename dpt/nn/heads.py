@@ -14,7 +14,14 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32
-from dpt.functional import mean_over_processes, norm_relu_conv2d, resize, upsample, upsample_conv2d
+from dpt.functional import (
+    mean_over_processes,
+    norm_relu_conv2d,
+    resize,
+    upsample,
+    upsample_conv2d,
+    without_autocast,
+)
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
 from dpt.nn.masks import QueryConfig, require_per_class
 from dpt.types import OutputSpec
@@ -96,7 +103,7 @@ class DepthHead(Head):
         double = (2 * x.shape[-2], 2 * x.shape[-1])
         x = upsample_conv2d(x, size if self.config.upsample == "image" else double, self.conv2)
         assert self.conv3.bias is not None
-        with torch.autocast(x.device.type, enabled=False):  # bf16 would round 30 m to 0.125 m
+        with without_autocast(x.device):  # bf16 would round 30 m to 0.125 m
             parts = (x, self.conv3.weight, self.conv3.bias)
             x, weight, bias = map(at_least_float32, parts)
             x = self._activate(F.conv2d(torch.relu(x), weight, bias))
@@ -375,7 +382,7 @@ class Standardize(nn.Module):
     """
 
     def forward(self, rows: Tensor) -> Tensor:
-        with torch.autocast(rows.device.type, enabled=False):
+        with without_autocast(rows.device):
             centred = at_least_float32(rows)
             centred = centred - mean_over_processes(centred.mean(0))
             return centred * (mean_over_processes(centred.square().mean(0)) + 1e-5).rsqrt()
