@@ -493,6 +493,9 @@ def test_forms_of_tables(tmp_path, separator, header, row):
     assert [len(read["train"]), len(read["val"])] == [7, 4]
     (root / "long.csv").write_text(f"image,caption\n1,{'a' * 300}\n")  # not of files
     assert len(samples(root)[0]["train"]) == 7
+    (root / "list.csv").write_text("\n".join([header, "images/none.jpg", *rows]))  # a short row
+    with pytest.raises(DataError, match=r"list.csv: 1 of its files do not exist|split is images"):
+        detect(root, {})
     (root / "list.csv").write_text("\n".join([header, row.format("gone", "train"), *rows]))
     with pytest.raises(
         DataError, match=r"list.csv: 2 of its files do not exist \((images|masks)/gone"

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from dpt.data.formats import io
+from dpt.data_check.measure import measure_depth
 from dpt.files import DataError
 
 RNG = np.random.default_rng(0)
@@ -300,3 +301,11 @@ def test_a_table_names_files_with_line_breaks(tmp_path):
     (tmp_path / "a.csv").write_bytes('image,value\r\n"a\nb.png",1\r\nc\u2028d.png,2\r\n'.encode())
     rows = [texts for _, texts in io.read_table(tmp_path / "a.csv", ["image", "value"], remedy="")]
     assert rows == [["a\nb.png", "1"], ["c\u2028d.png", "2"]]
+
+
+def test_declared_values_of_float_files_are_compared_as_stored():
+    raw = np.full((4, 4), 655.35, np.float32)
+    raw[0] = 2.0
+    rule = io.DepthRule(scale=1.0, invalid=(655.35,))
+    assert rule(raw)[1].sum() == rule.is_declared_valid(raw).sum() == 4
+    assert measure_depth(*rule(raw), raw=raw, rule=rule).measured == 0.25
