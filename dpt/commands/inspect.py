@@ -9,7 +9,7 @@ from dpt.files import real_path
 def run(arguments: list[str]) -> None:
     parser = command_parser(
         "inspect",
-        "Draws one sheet for one photo: outputs; principal components and lengths of "
+        "Draws one sheet for one photo: outputs; principal components and norms of "
         "the tokens of each feature level, and the CLS token's contribution; attention of the "
         "CLS token and of a patch. Blocks, rows and columns are counted from 0.",
     )

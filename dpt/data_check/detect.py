@@ -238,7 +238,7 @@ def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> 
     invalid = [0, last] if last and any((raw == last).any() for raw in raws) else [0]
     invalid = given.get("invalid_depth", invalid)
     rule = DepthRule(invalid=invalid)
-    values = [raw[np.isfinite(raw) & (raw > 0) & rule.is_declared_valid(raw)] for raw in raws]
+    values = [raw[rule.is_measured(raw)] for raw in raws]
     share = sum(v.size for v in values) / sum(raw.size for raw in raws)
     values = [v for v in values if v.size]
     if not values:

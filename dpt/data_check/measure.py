@@ -115,8 +115,7 @@ def measure_depth(
     metres, limit = depth[valid], np.inf
     measured, values = metres, depth
     if raw is not None and rule is not None:
-        measured = raw[(raw > 0) & np.isfinite(raw) & rule.is_declared_valid(raw)]
-        values = raw
+        measured, values = raw[rule.is_measured(raw)], raw
         limit = np.inf if rule.max_depth is None else rule.max_depth / rule.scale
     is_constant = bool(metres.size >= 100 and metres.min() == metres.max())
     last = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else np.inf

@@ -82,7 +82,7 @@ def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray
         for name, n in zip(names, norms, strict=True)
     ]
     rows = _section("Tokens: principal components as red, green, blue", pca, names, shape)
-    title = "Tokens: length; single bright patches are outliers"
+    title = "Tokens: norm; single bright patches are outliers"
     rows += _section(title, [heatmap(n) for n in norms], captions, shape)
     if model.decoder is not None:
         shares = [level[0] for level in readout_contribution(model, images)]

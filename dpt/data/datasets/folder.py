@@ -131,7 +131,7 @@ class FolderDataset(FileDataset):
             elif kind != "objects":
                 labelled |= found.keys()
             if own and not own_maps:
-                self._refuse_shared(photos, found)
+                self._refuse_shared({key: photos[key] for key in keys}, found)
             else:  # otherwise they may belong to another split's photos
                 stray += [path for key, path in found.items() if key not in photos]
         if divided and of_split:  # label folders define the splits of a single photo folder

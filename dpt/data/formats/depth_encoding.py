@@ -59,6 +59,10 @@ class DepthRule:
             valid &= raw != (int(value) if whole else value)  # integers compare 8 times as fast
         return valid
 
+    def is_measured(self, raw: np.ndarray) -> np.ndarray:
+        """Where the values of a file are finite, above 0 and declared valid, bool (H, W)."""
+        return np.isfinite(raw) & (raw > 0) & self.is_declared_valid(raw)
+
     def explain(self, raw: np.ndarray) -> str:
         """Why no pixel of a file is valid, with a remedy."""
         values = raw if self.decode is None else self.decode(raw)
