@@ -80,10 +80,10 @@ def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str
 
 def unknown_key(place: str, key: str, allowed: list[str]) -> str:
     """A message for the unknown key ``place``, with the closest of the allowed keys."""
-    near = get_close_matches(key, allowed, n=1)
+    shown = sorted(k for k in allowed if not k.startswith("_"))
+    near = get_close_matches(key, shown, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    shown = ", ".join(sorted(k for k in allowed if not k.startswith("_")))
-    return f"there is no {place}.{hint} Allowed here: {shown}"
+    return f"there is no {place}.{hint} Allowed here: {', '.join(shown) or 'none'}"
 
 
 def to_plain(value: Any) -> Any:

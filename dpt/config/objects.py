@@ -28,6 +28,7 @@ from dpt.data import Dataset
 from dpt.files import read_yaml
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
+from dpt.objectives.teacher import Teacher
 from dpt.plugins import VARIABLE, plugin_names
 from dpt.validation import unknown_key, validate
 
@@ -43,6 +44,7 @@ SLOTS: dict[type, tuple[str, ...]] = {
     LRScheduler: ("dpt.", "torch.optim.lr_scheduler."),
     Dataset: ("dpt.data.",),
     Objective: ("dpt.objectives.",),
+    Teacher: ("dpt.objectives.teacher.",),
     SumMetric: ("dpt.metrics.",),
     nn.Module: ("dpt.losses.", "dpt.objectives.", "torch.nn."),  # losses
 }
@@ -62,7 +64,8 @@ def make(node: Any, where: str, *bases: type) -> Any:
         *bases: allowed base classes of the object, keys of :data:`SLOTS`.
     """
     if not isinstance(node, Mapping):
-        raise ValueError(f"{where}={node!r}: must be a mapping with _target_")
+        choice = f": choose by {where.replace('.', '/')}={node}" if isinstance(node, str) else ""
+        raise ValueError(f"{where}={node!r}: must be a mapping with _target_{choice}")
     target = find(node.get("_target_"), where, *bases)
     arguments = {k: _build(v, f"{where}.{k}") for k, v in node.items() if k != "_target_"}
     is_partial = bases in ((Optimizer,), (LRScheduler,))

@@ -59,7 +59,7 @@ class ContrastiveObjective(SelfSupervisedObjective):
 
 class DinoObjective(SelfSupervisedObjective):
     """DINO (Caron et al. 2021): every view is assigned to the prototypes to which a moving average
-    of the model (:class:`dpt.training.teacher.SelfTeacher`) assigns the other views.
+    of the model (:class:`dpt.objectives.teacher.SelfTeacher`) assigns the other views.
 
     Args:
         temperature, teacher_temperature: see :func:`dpt.losses.dino_loss`.
@@ -78,7 +78,7 @@ class DinoObjective(SelfSupervisedObjective):
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         if "teacher" not in batch:
-            raise ValueError("task=dino needs task.teacher=self")
+            raise ValueError("task=dino needs task/teacher=self")
         student = self.projections(outputs, batch)
         loss = dino_loss(student, batch["teacher"], **self.temperatures)
         return {"loss_dino": self.weight * loss}

@@ -17,9 +17,9 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
+from dpt.objectives.teacher import ema
 from dpt.process import Stopped, end_now
 from dpt.training.task import Task
-from dpt.training.teacher import ema
 from dpt.types import Batch
 from dpt.validation import Share
 
@@ -103,7 +103,7 @@ def make_progress() -> Callback:
 
 
 class MovingAverage(WeightAveraging):
-    """A moving average of the weights (:func:`dpt.training.teacher.ema`), which is validated and
+    """A moving average of the weights (:func:`dpt.objectives.teacher.ema`), which is validated and
     saved instead of them."""
 
     def __init__(self, *, decay: Share = 0.999, use_buffers: bool = True) -> None:

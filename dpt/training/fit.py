@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from dpt.config import build
 from dpt.config.compose import as_argument
 from dpt.config.model import complete, make_model
-from dpt.config.objects import map_strings
+from dpt.config.objects import make, map_strings
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
 from dpt.data.base import require_same_classes
@@ -26,6 +26,7 @@ from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.files import without_passwords
 from dpt.objectives.base import lower_is_better, nonfinite_summary
+from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
@@ -61,13 +62,14 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
     objectives = build.make_objectives(cfg["task"], train)
     targets = [o.target for o in objectives.values()]
-    check_data(train, val, objectives, cfg)
+    teacher = make(cfg["task"]["teacher"], "task.teacher", Teacher)
+    check_data(train, val, objectives, teacher, on_error=settings.on_error)
 
     # the model, new or from the run's checkpoint
     checkpoint = checkpoint_of(folder, cfg["resume"]) if cfg["resume"] else None
     parts = cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
     model = make_model(parts, objectives, settings, cfg["overrides"])
-    task = make_task(cfg, objectives, model)
+    task = make_task(cfg, objectives, teacher, model)
 
     # loaders and trainer
     if cfg["overwrite"] and is_first_rank():
@@ -149,7 +151,14 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     return scores
 
 
-def check_data(train: Any, val: Any, objectives: Mapping[str, Any], cfg: Mapping[str, Any]) -> None:
+def check_data(
+    train: Any,
+    val: Any,
+    objectives: Mapping[str, Any],
+    teacher: Teacher,
+    *,
+    on_error: str,
+) -> None:
     """Reads a few files of each split, and warns about what may be wrong with them."""
     if os.environ.get("LOCAL_RANK", "0") != "0":  # their launcher ends them; srun does not
         return
@@ -158,24 +167,23 @@ def check_data(train: Any, val: Any, objectives: Mapping[str, Any], cfg: Mapping
             lacks = build.LABEL_NAMES[objective.target]
             log.warning("%s is trained but not scored: the val split has no %s", name, lacks)
     require_same_classes(train, val)
-    has_average = cfg["task"].get("teacher") == "ema"
     for dataset in (train, val):
         try:
             remarks = dataset.validate(limit=CHECKED_FILES)
             if dataset.reads_files:
                 remarks = [*remarks, *quick_findings(dataset, CHECKED_FILES)]
-            if dataset is train and (dataset.reads_files or has_average):
-                remarks += missing_labels(train, objectives, has_average)
+            if dataset is train and (dataset.reads_files or teacher.labels_images):
+                remarks += missing_labels(train, objectives, teacher)
         except DataError as error:
-            if cfg["data"].get("on_error") != "skip":
+            if on_error != "skip":
                 raise
             remarks = [str(error)]
         for remark in remarks:
             log.warning("%s", remark)
 
 
-def missing_labels(train: Any, objectives: Mapping[str, Any], has_average: bool) -> Iterator[str]:
-    """Warnings about targets that no image has, and about an average without images to label."""
+def missing_labels(train: Any, objectives: Mapping[str, Any], teacher: Teacher) -> Iterator[str]:
+    """Warnings about targets that no image has, and about a teacher without images to label."""
     found = (train[index] for index in train.some_indices(CHECKED_FILES))
     # pictures and maps are not kept: 16 large ones take a gigabyte
     samples: list[Any] = [{k: None if np.ndim(v) else v for k, v in s.items()} for s in found]
@@ -185,9 +193,9 @@ def missing_labels(train: Any, objectives: Mapping[str, Any], has_average: bool)
         if objective.target and not any(objective.target in keys for keys in read):
             lacks = build.LABEL_NAMES[objective.target]
             yield f"{name}: none of the {len(read)} training images that were read has {lacks}"
-    if has_average and all({"labels", "depth"} & keys for keys in read):
+    if teacher.labels_images and all({"labels", "depth"} & keys for keys in read):
         yield (
-            f"task.teacher=ema: all of the {len(read)} training images that were read have labels; "
+            f"task/teacher: all of the {len(read)} training images that were read have labels; "
             "the teacher labels only images without them"
         )
 

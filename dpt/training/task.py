@@ -26,8 +26,8 @@ from dpt.objectives.base import (
     same_size_groups,
     take,
 )
+from dpt.objectives.teacher import Teacher
 from dpt.training.finite import StepGuard
-from dpt.training.teacher import Teacher, make_teacher
 from dpt.types import Batch
 from dpt.validation import validate
 from dpt.weights.formats import CONFIG_KEY
@@ -65,6 +65,7 @@ class Task(L.LightningModule):
         self.model = model
         self.objectives: Any = nn.ModuleDict(objectives)
         self.teacher = teacher or Teacher()
+        self.teacher.setup(model, objectives)
         self.optimizer_factory = optimizer
         self.schedule_factory = schedule
         self.monitor = monitor
@@ -251,36 +252,27 @@ class Task(L.LightningModule):
         average = checkpoint.get("average", {})
         if self.teacher.state_dict().keys() - average.keys():
             raise ValueError(
-                "resume: the run has no moving average, which this task.teacher needs: restore "
-                f"task.teacher, {OR_NEW_RUN}"
+                "resume: the run has no moving average, which this task/teacher needs: restore "
+                f"task/teacher, {OR_NEW_RUN}"
             )
         self.teacher.load_state_dict(average)
 
 
-def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model: DPT) -> Task:
+def make_task(
+    cfg: Mapping[str, Any], objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
+) -> Task:
     """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
-    if cfg["task"].get("teacher") == "ema":
-        check_average(cfg, objectives)
-    learns_labels = any(objective.target for objective in objectives.values())
-    parts = (cfg["data"], *(cfg["data"].get("sets") or {}).values())
-    has_unlabelled = any({**part, **(part.get("train") or {})}.get("unlabelled") for part in parts)
-    if has_unlabelled and learns_labels and cfg["task"].get("teacher") is None:
-        raise ValueError(
-            "data.unlabelled: images without labels have no effect without a teacher: set "
-            "task.teacher=ema augment.strong=1, or leave data.unlabelled out"
-        )
+    check_unlabelled(cfg, objectives, teacher)
     check_views(cfg, objectives)
     if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
-        averages = [("task", "teacher", name, "trainer.strategy=ddp") for name in ("ema", "self")]
-        for group, key, value, remedy in (*averages, ("optim", "kind", "muon", "optim=adamw")):
-            if cfg[group].get(key) == value:
-                raise ValueError(
-                    f"{group}.{key}={value} needs whole weights, but trainer.strategy=fsdp shards "
-                    f"them: set {remedy}"
-                )
-    teacher = make_teacher(cfg["task"], objectives, model, cfg["overrides"])
-    if cfg["augment"].get("strong") and cfg["task"].get("teacher") != "ema":
-        raise ValueError("augment.strong has no effect without task.teacher=ema: leave it out")
+        is_muon = cfg["optim"].get("kind") == "muon"
+        for key, is_whole, remedy in (
+            ("task.teacher", teacher.needs_whole_weights, "trainer.strategy=ddp"),
+            ("optim.kind=muon", is_muon, "optim=adamw"),
+        ):
+            if is_whole:
+                raise ValueError(f"{key} needs whole weights, but trainer.strategy=fsdp shards "
+                                 f"them: set {remedy}")  # fmt: skip
     return Task(
         model=model,
         objectives=objectives,
@@ -292,17 +284,30 @@ def make_task(cfg: Mapping[str, Any], objectives: Mapping[str, Objective], model
     )
 
 
-def check_average(cfg: Mapping[str, Any], objectives: Mapping[str, Objective]) -> None:
-    """Raises ValueError if the average of ``task.teacher=ema`` would label nothing."""
-    if all(type(o).pseudo_labels is Objective.pseudo_labels for o in objectives.values()):
-        raise ValueError(f"task.teacher=ema labels no images for task={cfg['task']['name']}")
+def check_unlabelled(
+    cfg: Mapping[str, Any], objectives: Mapping[str, Objective], teacher: Teacher
+) -> None:
+    """Raises ValueError if images without labels, their strong views or the teacher have no
+    effect because one of these is missing."""
+    parts = (cfg["data"], *(cfg["data"].get("sets") or {}).values())
+    has_unlabelled = any({**part, **(part.get("train") or {})}.get("unlabelled") for part in parts)
+    learns_labels = any(objective.target for objective in objectives.values())
+    if has_unlabelled and learns_labels and not teacher.uses_unlabelled:
+        raise ValueError(
+            "data.unlabelled: images without labels have no effect without a teacher: set "
+            "task/teacher=ema augment.strong=1, or leave data.unlabelled out"
+        )
+    if cfg["augment"].get("strong") and not teacher.labels_images:
+        raise ValueError("augment.strong has no effect without task/teacher=ema: leave it out")
+    if not teacher.labels_images:
+        return
     if not cfg["augment"].get("strong"):
-        raise ValueError("task.teacher=ema needs augment.strong above 0, as augment.strong=1")
+        raise ValueError("task/teacher=ema needs augment.strong above 0, as augment.strong=1")
     # data sets without this key, such as packed ones and mixes, may hold images without labels
     data = {**cfg["data"], **(cfg["data"].get("train") or {})}
     if not data.get("unlabelled", True) and data.get("missing") != "keep":
         raise ValueError(
-            "task.teacher=ema needs images without labels: set data.unlabelled=FOLDER, or "
+            "task/teacher=ema needs images without labels: set data.unlabelled=FOLDER, or "
             "data.labelled=NUMBER and data.unlabelled=true"
         )
 

@@ -13,6 +13,7 @@ from dpt.config import build
 from dpt.config.model import make_model
 from dpt.config.objects import make
 from dpt.config.trainer import build_trainer, trainer_arguments
+from dpt.objectives.teacher import Teacher
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import ignore_errors
 from dpt.training.task import make_task
@@ -100,9 +101,9 @@ def short_run(
     settings = build.loader_settings(cfg["data"])
     train = build.make_dataset(cfg["data"], "train")
     objectives = build.make_objectives(cfg["task"], train)
-    task = make_task(
-        cfg, objectives, make_model(cfg["model"], objectives, settings, cfg["overrides"])
-    )
+    teacher = make(cfg["task"]["teacher"], "task.teacher", Teacher)
+    model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
+    task = make_task(cfg, objectives, teacher, model)
     task.schedule_factory = schedule or task.schedule_factory
     targets = [objective.target for objective in objectives.values()]
     loader = build.train_loader(train, settings, cfg["augment"], int(cfg["seed"]), targets)

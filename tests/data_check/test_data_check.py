@@ -23,6 +23,7 @@ from dpt.data_check.detect import detect
 from dpt.data_check.masks import class_settings
 from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Finding, Scan, read_records
+from dpt.objectives.teacher import Teacher
 from dpt.training.fit import check_data
 from dpt.types import DatasetInfo, Sample
 
@@ -469,7 +470,7 @@ def test_splits_with_other_lists_of_classes_are_found(tmp_path):
     assert "class 1 is b in one split and c in another" in error.message
     train, val = (make_dataset(data, split) for split in ("train", "val"))
     with pytest.raises(DataError, match="class 1 is b in one split and c in another"):
-        check_data(train, val, {}, {"task": {}, "data": {}})
+        check_data(train, val, {}, Teacher(), on_error="raise")
 
 
 def test_a_split_that_is_not_there_does_not_hide_the_others(camvid):
@@ -819,7 +820,8 @@ def test_a_run_starts_with_them(dense_folder, caplog):
     data = configured("data=folder", f"data.root={dense_folder}", "data.depth=depth",
                       "data.max_depth=10", "data.missing=skip", "data.depth_scale=1e-6",
                       "data.min_depth=0")  # fmt: skip
-    check_data(*(make_dataset(data, s) for s in ("train", "val")), {}, {"task": {}, "data": {}})
+    train, val = (make_dataset(data, s) for s in ("train", "val"))
+    check_data(train, val, {}, Teacher(), on_error="raise")
     assert "these look like millimetres" in caplog.text
 
 

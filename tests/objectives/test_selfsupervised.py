@@ -10,8 +10,8 @@ from tiny import losses_of
 import dpt
 from dpt.losses import dino_loss, nt_xent
 from dpt.objectives import ContrastiveObjective, DinoObjective
+from dpt.objectives.teacher import SelfTeacher, Teacher
 from dpt.training.task import Task
-from dpt.training.teacher import SelfTeacher, Teacher
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 
@@ -25,7 +25,7 @@ def task_of(objective, **options):
     model = dpt.create_model("dpt_tiny", heads=heads, encoder=VIT)
     objectives = {objective.head: objective}
     if objective.head == "dino":
-        options["teacher"] = SelfTeacher(model=model, objectives=objectives, decay=0.9)
+        options["teacher"] = SelfTeacher()
     return Task(model=model, objectives=objectives, **options)
 
 
@@ -118,10 +118,10 @@ def test_no_gradient_flows_to_the_teacher():
 def test_dino_needs_its_teacher():
     task = task_of(dino())
     task.teacher = Teacher()
-    with pytest.raises(ValueError, match=r"task\.teacher=self"):
+    with pytest.raises(ValueError, match=r"task/teacher=self"):
         task.training_step(batch_of(), 0)
     with pytest.raises(ValueError, match="task=dino"):
-        SelfTeacher(model=task.model, objectives={"contrastive": contrastive()}, decay=0.9)
+        SelfTeacher().setup(task.model, {"contrastive": contrastive()})
 
 
 def test_learns_to_tell_images_apart():

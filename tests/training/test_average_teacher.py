@@ -1,4 +1,4 @@
-"""task.teacher=ema: the average of the weights labels images that have no labels."""
+"""task/teacher=ema: the average of the weights labels images that have no labels."""
 
 import copy
 from types import SimpleNamespace
@@ -11,9 +11,9 @@ from photos import save_dense
 from dpt.data import ScenesDataset, TrainTransform, collate_train
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
+from dpt.objectives.teacher import PseudoLabelTeacher, predict
 from dpt.training.fit import check_data
 from dpt.training.task import Task
-from dpt.training.teacher import PseudoLabelTeacher, predict
 from dpt.types import IGNORE_INDEX
 
 SIZE = (32, 48)
@@ -26,8 +26,8 @@ def photos(tmp_path):
     save_dense(root, {"train": 8, "val": 2}, (40, 60))
     return ("data=folder", f"data.root={root}", "data.labels=masks", "data.num_classes=3",
             "data.depth=depth", "data.max_depth=10", "data.labelled=2",
-            "data.unlabelled=true", "augment.strong=1", "task.teacher=ema",
-            "task.teacher_start=0")  # fmt: skip
+            "data.unlabelled=true", "augment.strong=1", "task/teacher=ema",
+            "task.teacher.start=0")  # fmt: skip
 
 
 def batch(count=4, labelled=2):
@@ -52,7 +52,9 @@ def teacher(**options):
     torch.manual_seed(0)
     heads = {o.head: o.head_options for o in objectives.values()}
     model = create_model("dpt_tiny", heads=heads).train()
-    return PseudoLabelTeacher(model=model, objectives=objectives, **options), model
+    found = PseudoLabelTeacher(**options)
+    found.setup(model, objectives)
+    return found, model
 
 
 def test_images_without_labels_get_those_of_the_average():
@@ -145,7 +147,7 @@ def test_measured_depth_that_is_pasted(kind):
 
 def test_a_teacher_cannot_be_added_to_a_run():
     ours, model = teacher()
-    task = Task(model=model, objectives={}, teacher=ours)
+    task = Task(model=model, objectives={o.head: o for o in ours.objectives}, teacher=ours)
     task.trainer = SimpleNamespace(strategy=None)
     saved = {"skipped_steps": [0, 0], "state_dict": task.state_dict()}
     with pytest.raises(ValueError, match="resume: the run has no moving average"):
@@ -156,20 +158,23 @@ def test_a_teacher_cannot_be_added_to_a_run():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("task=classification",), "task.teacher=ema labels no images for task=classification"),
-        (("task=classification", "task.teacher=self"), "task.teacher=self is for task=dino"),
+        (("task=classification",), "task/teacher=ema labels no images for classification"),
+        (
+            ("task=classification", "task/teacher=self", "augment.strong=0"),
+            "task/teacher=self is for task=dino",
+        ),
     ],
 )
 def test_a_teacher_that_could_do_nothing_is_refused(train, tmp_path, refused, arguments, says):
-    run = ("task.teacher=ema", "augment.strong=1", *arguments)
+    run = ("task/teacher=ema", "augment.strong=1", *arguments)
     assert f"error: {says}" in refused(train, tmp_path / "run", *run)
 
 
 def test_an_average_without_images_to_label_is_told(caplog):
     data = ScenesDataset(length=8)
-    check_data(data, data, {}, {"task": {"teacher": "ema"}, "data": {}})
+    check_data(data, data, {}, PseudoLabelTeacher(), on_error="raise")
     assert (
-        "task.teacher=ema: all of the 8 training images that were read have labels; the teacher "
+        "task/teacher: all of the 8 training images that were read have labels; the teacher "
         "labels only images without them"
     ) in caplog.text
 
@@ -179,7 +184,7 @@ def test_images_without_labels_may_be_a_setting_of_the_train_split(train, photos
                  "+data.train.labelled=2", "+data.train.unlabelled=true")  # fmt: skip
     train(tmp_path / "run", *arguments)
     with pytest.raises(SystemExit):
-        train(tmp_path / "alone", *arguments, "task.teacher=null")
+        train(tmp_path / "alone", *(a for a in arguments if "teacher" not in a), "augment.strong=0")
     assert "data.unlabelled: images without labels have no effect" in capsys.readouterr().err
 
 
@@ -203,12 +208,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ("augment.strong=0", "task.teacher=ema needs augment.strong above 0"),
-        pytest.param("task.teacher_decay=2", "task.teacher_decay", marks=pytest.mark.slow),
-        pytest.param("trainer=fsdp", "task.teacher=ema", marks=pytest.mark.slow),
-        ("data.unlabelled=null", "task.teacher=ema needs images without labels"),
-        ("task.teacher=null", "data.unlabelled: images without labels have no effect"),
-        ("task.teacher_weight=2", "task.teacher_weight has no effect with task.teacher=ema"),
+        ("augment.strong=0", "task/teacher=ema needs augment.strong above 0"),
+        pytest.param("task.teacher.decay=2", "task.teacher.decay", marks=pytest.mark.slow),
+        pytest.param("trainer=fsdp", "task.teacher needs whole weights", marks=pytest.mark.slow),
+        ("data.unlabelled=null", "task/teacher=ema needs images without labels"),
+        ("task.teacher.weight=2", "task.teacher.weight. Allowed here: decay, share, start"),
     ],
 )
 def test_mistakes(train, photos, tmp_path, refused, argument, says):
@@ -217,4 +221,4 @@ def test_mistakes(train, photos, tmp_path, refused, argument, says):
 
 def test_strong_views_need_the_average(train, tmp_path, refused):
     message = refused(train, tmp_path / "run", "task=depth", "augment.strong=1")
-    assert "augment.strong has no effect without task.teacher=ema" in message
+    assert "augment.strong has no effect without task/teacher=ema" in message

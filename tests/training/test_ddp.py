@@ -111,7 +111,7 @@ def test_every_task_runs_on_two_ranks(tmp_path, task, metrics):
 
 
 SEMI_SUPERVISED = ("data.labelled=1", "data.unlabelled=true", "augment.strong=1",
-                   "task.teacher=ema", "task.teacher_start=0")  # fmt: skip
+                   "task/teacher=ema", "task.teacher.start=0")  # fmt: skip
 
 
 @pytest.mark.slow

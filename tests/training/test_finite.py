@@ -8,7 +8,7 @@ import torch
 from test_task import batch_of, task_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpt.training.teacher import PseudoLabelTeacher
+from dpt.objectives.teacher import PseudoLabelTeacher
 
 NAMES = ["a.jpg", "b, c.jpg"]
 
@@ -142,7 +142,8 @@ def test_statistics_of_such_a_step_are_forgotten(trained, monkeypatch):
     """BatchNorm has seen the images before their loss is known, and would keep a NaN for ever."""
     task, optimizer, kept = trained
     assert any("running_var" in k for k in kept)
-    task.teacher = PseudoLabelTeacher(model=task.model, objectives=task.objectives)
+    task.teacher = PseudoLabelTeacher()
+    task.teacher.setup(task.model, task.objectives)
     with monkeypatch.context() as patch:
         patch.setattr(task, "_normalize", lambda images: torch.full(images.shape, float("nan")))
         step(task, optimizer)

@@ -14,6 +14,7 @@ from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
 import dpt
 from dpt.data import DataError, Dataset
 from dpt.data.scenes.dataset import CLASSES
+from dpt.objectives.teacher import PseudoLabelTeacher, Teacher
 from dpt.training import task
 from dpt.training.fit import check_data, missing_labels
 from dpt.types import DatasetInfo
@@ -383,11 +384,10 @@ def test_one_rank_of_a_machine_reads_the_first_files(monkeypatch):
         def __getitem__(self, index):
             raise DataError("broken")
 
-    cfg = {"data": {}, "task": {}}
     with pytest.raises(DataError, match="broken"):
-        check_data(Broken(), Broken(), {}, cfg)
+        check_data(Broken(), Broken(), {}, Teacher(), on_error="raise")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    check_data(Broken(), Broken(), {}, cfg)
+    check_data(Broken(), Broken(), {}, Teacher(), on_error="raise")
 
 
 def test_labels_that_no_image_has_are_missed():
@@ -404,7 +404,7 @@ def test_labels_that_no_image_has_are_missed():
         name: SimpleNamespace(target=name, remarks=lambda samples: ())
         for name in ("depth", "labels")
     }
-    lines = [*missing_labels(Photos(), targets, True)]
+    lines = [*missing_labels(Photos(), targets, PseudoLabelTeacher())]
     assert lines == ["depth: none of the 16 training images that were read has depth maps"]
 
 

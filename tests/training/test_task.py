@@ -23,8 +23,8 @@ from dpt.objectives import (
     SegmentationObjective,
 )
 from dpt.objectives.base import same_size_groups, take
+from dpt.objectives.teacher import SelfTeacher
 from dpt.training.task import Task
-from dpt.training.teacher import SelfTeacher
 from dpt.types import IGNORE_INDEX, NO_CLASS
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
@@ -79,8 +79,7 @@ def task_of(name, encoder="vit", *, without_randomness=False):
         },
     )
     if name == "dino":
-        teacher = SelfTeacher(model=model, objectives=objectives, decay=0.9)
-        return Task(model=model, objectives=objectives, teacher=teacher)
+        return Task(model=model, objectives=objectives, teacher=SelfTeacher())
     return Task(model=model, objectives=objectives)
 
 

@@ -1,4 +1,4 @@
-"""task.teacher: a run that imitates another's model besides its labels."""
+"""task/teacher: a run that imitates another's model besides its labels."""
 
 import pytest
 import torch
@@ -11,12 +11,16 @@ def teacher(joint_run):
     return joint_run / "checkpoints/best.ckpt"
 
 
+def trained(path):
+    return "task/teacher=trained", f"task.teacher.path={path}"
+
+
 def content(folder):
     return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
 
 
 def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
-    run = train(tmp_path / "taught", "task=joint", f"task.teacher={teacher}",
+    run = train(tmp_path / "taught", "task=joint", *trained(teacher),
                 "logger=csv",
                 "trainer.log_every_n_steps=1")  # fmt: skip
     assert (
@@ -34,8 +38,8 @@ def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
 
 @pytest.mark.slow
 def test_resume_with_a_teacher_is_exact(train, teacher, tmp_path):
-    arguments = ("task=segmentation", f"task.teacher={teacher}", "schedule=constant",
-                 "task.teacher_temperature=2")  # fmt: skip
+    arguments = ("task=segmentation", *trained(teacher), "schedule=constant",
+                 "task.teacher.temperature=2")  # fmt: skip
     train(tmp_path / "once", *arguments, "trainer.max_steps=3")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=1")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=3", "resume=auto")
@@ -53,16 +57,17 @@ def test_images_without_labels_take_part(train, teacher, dense_folder, tmp_path)
     with pytest.raises(SystemExit):
         train(tmp_path / "raise", "task=depth", *data)
     run = train(tmp_path / "keep", "task=depth", *data, "data.missing=keep",
-                f"task.teacher={teacher}")  # fmt: skip
+                *trained(teacher))  # fmt: skip
     assert "depth on FolderDataset (6 train, 5 val images)" in (run / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("task=depth", "task.teacher=nowhere.ckpt"), "nowhere.ckpt"),
-        (("task=depth", "task.teacher={teacher}", "task.teacher_weight=x"), "task.teacher_weight"),
-        (("task=classification", "task.teacher={teacher}"), "but not classification"),
+        (("task=depth", *trained("nowhere.ckpt")), "nowhere.ckpt"),
+        (("task=depth", *trained("x"), "task.teacher.weight=-1"), "task.teacher.weight"),
+        (("task=depth", "task.teacher=ema"), "choose by task/teacher=ema"),
+        (("task=classification", *trained("{teacher}")), "but not classification"),
     ],
 )
 def test_mistakes_have_one_line(train, teacher, tmp_path, refused, arguments, says):

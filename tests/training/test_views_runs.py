@@ -51,13 +51,13 @@ def test_a_run_on_photos_without_classes(train, dense_folder, metrics, tmp_path,
             ("task=depth", "augment=views"),
             "augment.views=2, augment.crops=0: task=depth needs none",
         ),
-        (("task=dino", "task.teacher=null"), "task=dino needs task.teacher=self"),
+        (("task=dino", "task/teacher=none"), "task=dino needs task/teacher=self"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 (("task=dino", "trainer.strategy=fsdp"), "set trainer.strategy=ddp"),
                 (("optim=muon", "task=contrastive", "trainer.strategy=fsdp"), "set optim=adamw"),
-                (("task=depth", "task.teacher=self"), "task.teacher=self is for task=dino"),
+                (("task=depth", "task/teacher=self"), "task/teacher=self is for task=dino"),
                 (("task=dino", "task.objectives.dino.temperature=0"), "temperature=0"),
             )
         ),

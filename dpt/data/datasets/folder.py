@@ -167,7 +167,7 @@ class FolderDataset(FileDataset):
             raise DataError(
                 f"{len(bare)} of {len(files)} images in {self.folder} have no "
                 f"{' and no '.join(kinds)} ({few(names)}): add the files, fix the name templates "
-                "or the table, or set data.missing=skip (or keep, with a task.teacher)"
+                "or the table, or set data.missing=skip (or keep, with a task/teacher)"
             )
         self.unpaired = bare, stray
         skipped = set(bare) if self.missing == "skip" else set()

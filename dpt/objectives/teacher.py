@@ -2,8 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, cast
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.distributed as dist
@@ -11,18 +11,28 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel
 
-from dpt.config.objects import keys_of
 from dpt.depthmath import inverse_depth
 from dpt.model import DPT
 from dpt.objectives.base import Objective
 from dpt.types import Batch
-from dpt.validation import Share, validate
+from dpt.validation import NonNegative, Positive, Share
 
 log = logging.getLogger("dpt")
 
 
 class Teacher:
-    """The base class of teachers, which does nothing."""
+    """The base class of teachers, which does nothing. A configuration chooses one (``conf/task/
+    teacher``); :meth:`setup` is called once, before the first step."""
+
+    uses_unlabelled: ClassVar[bool] = False
+    """Whether images without labels have an effect."""
+    labels_images: ClassVar[bool] = False
+    """Whether ``add_labels`` gives labels to images that have none, from their weak views."""
+    needs_whole_weights: ClassVar[bool] = False
+    """Whether it reads the weights of the trained model, which FSDP shards."""
+
+    def setup(self, model: DPT, objectives: Mapping[str, Objective]) -> None:
+        """Receives the trained model and its objectives; ValueError if it cannot teach these."""
 
     def update(self, model: nn.Module) -> None:
         """Called once per optimiser step, before the weights change."""
@@ -50,38 +60,33 @@ class FrozenTeacher(Teacher):
     """Distillation: a trained model, and the loss terms it adds for each head that it has too.
 
     It is not an ``nn.Module``, so that checkpoints, optimisers and averaged weights leave it out.
+    It gets the training images, normalised by its own preprocessing.
 
     Args:
-        model: gets the training images, normalised by its own preprocessing.
-        objectives: of the trained model; those whose head the teacher lacks get no term.
+        path: checkpoint of any known format, see :meth:`dpt.DPT.from_pretrained`.
         weight: factor of the terms.
         temperature: of class probabilities.
     """
 
+    uses_unlabelled = True
+
     def __init__(
-        self,
-        *,
-        model: DPT,
-        objectives: Mapping[str, Objective],
-        weight: float = 1.0,
-        temperature: float = 1.0,
+        self, *, path: str, weight: NonNegative = 1.0, temperature: Positive = 1.0
     ) -> None:
-        if weight < 0 or temperature <= 0:
-            raise ValueError(
-                f"task.teacher_weight={weight} must be at least 0, and "
-                f"task.teacher_temperature={temperature} above 0"
-            )
-        heads = model.config.to_dict()["heads"]
+        self.path, self.weight, self.temperature = path, weight, temperature
+
+    def setup(self, model: DPT, objectives: Mapping[str, Objective]) -> None:
+        self.model = DPT.from_pretrained(self.path).eval().requires_grad_(False)
+        heads = self.model.config.to_dict()["heads"]
         self.objectives = [o for o in objectives.values() if o.head in heads]
         if not self.objectives:
             wanted = " or ".join(o.head for o in objectives.values())
-            raise ValueError(f"task.teacher predicts {', '.join(heads)}, but not {wanted}")
+            raise ValueError(f"{self.path} predicts {', '.join(heads)}, but not {wanted}")
         for objective in self.objectives:
-            if reason := objective.teacher_mismatch(model.outputs[objective.head]):
-                raise ValueError(f"task.teacher cannot be used for {objective.head}: {reason}")
-        self.model = model.eval().requires_grad_(False)
-        self.weight = weight
-        self.temperature = temperature
+            if reason := objective.teacher_mismatch(self.model.outputs[objective.head]):
+                raise ValueError(f"{self.path} cannot teach {objective.head}: {reason}")
+        taught = ", ".join(o.head for o in self.objectives)
+        log.info("teacher: %s (%s), for %s", self.path, self.model.config.name, taught)
 
     def losses(self, outputs: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
         targets = predict(self.model, images)
@@ -93,10 +98,13 @@ class FrozenTeacher(Teacher):
 
 
 class MovingAverageTeacher(Teacher):
-    """The base class of teachers that are an average of the model, by a rule such as ``ema``'s."""
+    """The base class of teachers that are an average of the model, by :attr:`rule`."""
 
-    def __init__(self, model: DPT, rule: Callable[[Any, Any, Any], Any]) -> None:
-        average: Any = AveragedModel(model, avg_fn=rule, use_buffers=True)
+    needs_whole_weights = True
+    rule: Callable[[Any, Any, Any], Any]  # as ``AveragedModel`` takes it
+
+    def setup(self, model: DPT, objectives: Mapping[str, Objective]) -> None:
+        average: Any = AveragedModel(model, avg_fn=self.rule, use_buffers=True)
         self.average = average.eval()
 
     def update(self, model: nn.Module) -> None:
@@ -120,15 +128,15 @@ class SelfTeacher(MovingAverageTeacher):
     ``decay`` rises to 1 by a cosine over the run (Caron et al. 2021, section 3.1).
     """
 
-    def __init__(
-        self, *, model: DPT, objectives: Mapping[str, Objective], decay: float = 0.9
-    ) -> None:
+    def __init__(self, *, decay: Share = 0.9) -> None:
+        self.decay, self.progress = decay, 0.0
+
+    def setup(self, model: DPT, objectives: Mapping[str, Objective]) -> None:
         if "dino" not in {objective.head for objective in objectives.values()}:
-            raise ValueError("task.teacher=self is for task=dino: leave it out")
-        super().__init__(model, self.rule)
+            raise ValueError("task/teacher=self is for task=dino: leave it out")
+        super().setup(model, objectives)
         for head in self.average.module.heads.values():
             head.train()  # else it would give no projection
-        self.decay, self.progress = decay, 0.0
 
     def rule(self, mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
         share = (1 - self.decay) * (1 + math.cos(math.pi * self.progress)) / 2
@@ -155,18 +163,18 @@ class PseudoLabelTeacher(MovingAverageTeacher):
         start: share of the run after which the average labels images.
     """
 
-    def __init__(
-        self,
-        *,
-        model: DPT,
-        objectives: Mapping[str, Objective],
-        decay: float = 0.996,
-        share: float = 0.7,
-        start: float = 0.3,
-    ) -> None:
-        super().__init__(model, ema(decay))
+    uses_unlabelled = True
+    labels_images = True
+
+    def __init__(self, *, decay: Share = 0.996, share: Share = 0.7, start: Share = 0.3) -> None:
+        self.rule, self.share, self.start = ema(decay), share, start
+
+    def setup(self, model: DPT, objectives: Mapping[str, Objective]) -> None:
+        super().setup(model, objectives)
         self.objectives = list(objectives.values())
-        self.share, self.start = share, start
+        if all(type(o).pseudo_labels is Objective.pseudo_labels for o in self.objectives):
+            heads = ", ".join(o.head for o in self.objectives)
+            raise ValueError(f"task/teacher=ema labels no images for {heads}: leave it out")
 
     def add_labels(self, batch: Batch, *, progress: float) -> Batch:
         if "weak" not in batch or progress < self.start:
@@ -205,39 +213,3 @@ def ema(decay: float) -> Callable[[Any, Any, Any], Any]:
         return rate * mean + (1 - rate) * value
 
     return average
-
-
-def make_teacher(
-    task: Mapping[str, Any],
-    objectives: Mapping[str, Objective],
-    model: DPT,
-    overrides: Iterable[str] = (),
-) -> Teacher:
-    """The teacher that ``task.teacher`` names.
-
-    Raises:
-        ValueError: a setting is out of range, or ``overrides``, the arguments of the command line,
-            name one that this teacher does not take.
-    """
-    path = task.get("teacher")
-    own = {"ema": ("decay", "share", "start"), "self": ("decay",), None: ()}
-    names = own.get(path, ("weight", "temperature"))
-    taken = {f"task.teacher_{name}" for name in names}
-    for key in sorted(keys_of(overrides) - taken):
-        if key.startswith("task.teacher_"):
-            raise ValueError(
-                f"{key} has no effect with task.teacher={path or 'null'}: leave it out"
-            )
-    if path is None:
-        return Teacher()
-    kind: Any = Share if path in own else float
-    found = {name: task[f"teacher_{name}"] for name in names if f"teacher_{name}" in task}
-    options = {k: validate(kind, v, f"task.teacher_{k}") for k, v in found.items()}
-    if path == "ema":
-        return PseudoLabelTeacher(model=model, objectives=objectives, **options)
-    if path == "self":
-        return SelfTeacher(model=model, objectives=objectives, **options)
-    teacher = FrozenTeacher(model=DPT.from_pretrained(path), objectives=objectives, **options)
-    heads = ", ".join(o.head for o in teacher.objectives)
-    log.info("teacher: %s (%s), for %s", path, teacher.model.config.name, heads)
-    return teacher
