@@ -392,6 +392,8 @@ def test_names_of_folders_and_files(tmp_path, photo, label, given):
         ("a/original_images/{}.jpg", "b/label_images/{}.png", "a, b, images and 1 more", {}),
         ("rgb/frame_{}.jpg", "label_color/frame_{}.png", "color, frame", {}),
         ("raw/x_{}.jpg", "full/x_{}_L.png", "L", {"images": "raw", "labels": "full"}),
+        ("2_Ortho_RGB/top_2_{}_RGB.jpg", "5_Labels_all/top_2_{}_label.png", None, {}),  # Potsdam
+        ("top/top_2_{}.jpg", "gts_for_participants/top_2_{}.png", None, {}),  # Vaihingen
     ],
 )
 def test_words_that_only_the_names_of_one_kind_have(tmp_path, photo, label, words, given):
@@ -402,7 +404,8 @@ def test_words_that_only_the_names_of_one_kind_have(tmp_path, photo, label, word
     found = detect(root, given)
     expected = [(photo.format(seed), label.format(seed)) for seed in range(6)]
     assert [(row["image"], row["labels"]) for row in found.rows] == expected
-    assert found.notes[0] == f"pairs: by names without {words}"
+    how = f"names without {words}" if words else "file names alone"
+    assert found.notes[0] == f"pairs: by {how}"
 
 
 @pytest.mark.parametrize("task", ["segmentation", "depth"])

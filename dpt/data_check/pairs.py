@@ -27,7 +27,7 @@ _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
 _KINDS = {
     "depth": "depths?|depthmaps?",
     "labels": "masks?|msks?|labels?(?:tr)?|ann(?:ot|otation)?s?|seg|segmentations?|"
-    "segmentationclass|semantics?|trimaps?|targets?|gt|gtfine|groundtruth|ids|classes",
+    "segmentationclass|semantics?|trimaps?|targets?|gts?|gtfine|groundtruth|ids|classes",
     "image": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|imgs?|leftimg8bit|photos?|pictures?|"
     "frames?|inputs?",
 }
@@ -84,13 +84,18 @@ def by_names(
     if not _has_pairs(files):
         own_words = _own_words(files)
         files = _shortened(
-            files, lambda kind, key: (key[0], *(w for w in key[1:] if w not in own_words[kind]))
+            files,
+            lambda kind, key, path: (key[0], *(w for w in key[1:] if w not in own_words[kind])),
         )
         if _has_pairs(files):
             words = sorted({*chain(*own_words.values())})
             unread.append(f"pairs: by names without {few(words)}")
     if not _has_pairs(files):  # perhaps only photos, or only labels, are in folders of splits
-        files = _shortened(files, lambda kind, key: key[1:])
+        files = _shortened(files, lambda kind, key, path: key[1:])
+    if not _has_pairs(files):
+        files = _shortened(files, lambda kind, key, path: _describe(Path(path).name, ())[2][1])
+        if _has_pairs(files):
+            unread.append("pairs: by file names alone")
     photos, maps = files["image"], {k: v for k, v in files.items() if v and k != "image"}
     every = sorted((path for own in maps.values() for path in own.values()), reverse=True)
     held = sorted({os.path.dirname(path): path for path in every}.values())  # one of each folder
@@ -194,9 +199,10 @@ def _own_words(files: _Files) -> dict[str, set[str]]:
     return found
 
 
-def _shortened(files: _Files, shorten: Callable[[str, _Key], _Key]) -> _Files:
-    """The files by shorter keys; unchanged if two of a kind would have one key."""
-    new = {k: {shorten(k, key): path for key, path in own.items()} for k, own in files.items()}
+def _shortened(files: _Files, shorten: Callable[[str, _Key, str], _Key]) -> _Files:
+    """The files by shorter keys, of kind, key and path; unchanged if two of a kind would have one
+    key."""
+    new = {k: {shorten(k, *item): item[1] for item in own.items()} for k, own in files.items()}
     return new if all(len(new[kind]) == len(own) for kind, own in files.items()) else files
 
 
