@@ -177,7 +177,9 @@ def train_loader(
     dataset: Any, settings: LoaderSettings, augment: Mapping[str, Any], seed: int, targets: Any
 ) -> DataLoader:
     values = check_arguments(
-        TrainTransform, {"image_size": settings.image_size, **augment}, "augment"
+        TrainTransform,
+        {"image_size": settings.image_size, "targets": list(targets), **augment},
+        "augment",
     )
     return _loader(dataset, TrainTransform(**values), settings, targets, training=True, seed=seed)
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import cv2
 import numpy as np
@@ -46,6 +46,8 @@ class TrainTransform:
         strong: strength in 0..1 of :func:`strongly_changed` for images without labels; ``weak``
             holds the image with its own colours. Images with labels get ``part``, the mask of
             pixels to paste on images without labels, see :func:`part_to_paste`. 0: neither.
+        targets: labels that are trained; ``strong`` treats images with none of these as images
+            without labels.
         views: number of random views of at least a quarter of the photo, see :func:`random_view`.
         crops: number of random views of at most a quarter (DINO's local crops).
         crop_size: [h, w] of the crops; None is half of ``image_size``.
@@ -62,6 +64,7 @@ class TrainTransform:
     grayscale: Probability = 0.0
     blur: Probability = 0.0
     strong: Probability = 0.0
+    targets: Sequence[str | None] = ("labels", "depth")
     views: Annotated[int, Field(ge=0, le=64)] = 0
     crops: Annotated[int, Field(ge=0, le=64)] = 0
     crop_size: Sequence[int] | None = None
@@ -87,6 +90,9 @@ class TrainTransform:
     def __call__(self, sample: Sample, *, seed: int) -> Sample:
         """The same seed gives the same result; the arrays of ``sample`` are not written to."""
         random = np.random.default_rng(seed)
+        unlabelled = self.strong and not {*self.targets} & sample.keys()
+        if unlabelled:
+            sample = cast(Sample, {k: v for k, v in sample.items() if k in ("image", "name")})
         height, width = sample["image"].shape[:2]
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
         scale = max(self._size[0] / height, self._size[1] / width) * zoom
@@ -103,7 +109,6 @@ class TrainTransform:
             valid = cut(resize_map, sample["valid"], False)
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             arrays["depth"] = np.where(valid, depth * factor, np.float32(0))
-        unlabelled = self.strong and not {"labels", "depth"} & sample.keys()
         if unlabelled:  # to know what is padding
             arrays["labels"] = cut(resize_map, np.ones((height, width), np.uint8), 0)
         arrays = _apply(self._moves, arrays, random)

@@ -193,7 +193,8 @@ def missing_labels(train: Any, objectives: Mapping[str, Any], teacher: Teacher) 
         if objective.target and not any(objective.target in keys for keys in read):
             lacks = build.LABEL_NAMES[objective.target]
             yield f"{name}: none of the {len(read)} training images that were read has {lacks}"
-    if teacher.labels_images and all({"labels", "depth"} & keys for keys in read):
+    targets = {objective.target for objective in objectives.values()}
+    if teacher.labels_images and all(targets & keys for keys in read):
         yield (
             f"task/teacher: all of the {len(read)} training images that were read have labels; "
             "the teacher labels only images without them"

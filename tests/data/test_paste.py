@@ -50,6 +50,12 @@ def test_half_of_the_classes_are_pasted_with_all_that_is_known():
         assert torch.equal(batch["labels"][k], torch.from_numpy(before[k]["labels"]))
 
 
+def test_an_image_without_the_trained_label_is_unlabelled():
+    masks_alone = samples(2, keys=("labels",), targets=("depth",))
+    assert all("weak" in s and "labels" not in s for s in masks_alone)
+    assert not any("weak" in s for s in samples(2, keys=("labels",)))
+
+
 def test_depth_alone_is_pasted_in_rectangles():
     parts = [s["part"] for seed in range(8) for s in samples(8, keys=("depth",), seed=8 * seed)]
     assert {part.shape for part in parts} == {SIZE}

@@ -172,7 +172,8 @@ def test_a_teacher_that_could_do_nothing_is_refused(train, tmp_path, refused, ar
 
 def test_an_average_without_images_to_label_is_told(caplog):
     data = ScenesDataset(length=8)
-    check_data(data, data, {}, PseudoLabelTeacher(), on_error="raise")
+    objectives = {"depth": DepthObjective(max_depth=10.0)}
+    check_data(data, data, objectives, PseudoLabelTeacher(), on_error="raise")
     assert (
         "task/teacher: all of the 8 training images that were read have labels; the teacher "
         "labels only images without them"
