@@ -62,7 +62,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
     objectives = build.make_objectives(cfg["task"], train)
     targets = [o.target for o in objectives.values()]
-    teacher = make(cfg["task"]["teacher"], "task.teacher", Teacher)
+    teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
     check_data(train, val, objectives, teacher, on_error=settings.on_error)
 
     # the model, new or from the run's checkpoint

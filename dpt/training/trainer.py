@@ -101,7 +101,7 @@ def short_run(
     settings = build.loader_settings(cfg["data"])
     train = build.make_dataset(cfg["data"], "train")
     objectives = build.make_objectives(cfg["task"], train)
-    teacher = make(cfg["task"]["teacher"], "task.teacher", Teacher)
+    teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
     model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
     task = make_task(cfg, objectives, teacher, model)
     task.schedule_factory = schedule or task.schedule_factory
