@@ -21,8 +21,8 @@ log = logging.getLogger("dpt")
 
 
 class Teacher:
-    """The base class of teachers, which does nothing. A configuration chooses one (``conf/task/
-    teacher``); :meth:`setup` is called once, before the first step."""
+    """The base class of teachers, which does nothing. The group ``task/teacher`` chooses one;
+    :meth:`setup` is called once, before the first step."""
 
     uses_unlabelled: ClassVar[bool] = False
     """Whether images without labels have an effect."""

@@ -265,14 +265,11 @@ def make_task(
     check_unlabelled(cfg, objectives, teacher)
     check_views(cfg, objectives)
     if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
-        is_muon = cfg["optim"].get("kind") == "muon"
-        for key, is_whole, remedy in (
-            ("task.teacher", teacher.needs_whole_weights, "trainer.strategy=ddp"),
-            ("optim.kind=muon", is_muon, "optim=adamw"),
-        ):
-            if is_whole:
-                raise ValueError(f"{key} needs whole weights, but trainer.strategy=fsdp shards "
-                                 f"them: set {remedy}")  # fmt: skip
+        fault = "needs whole weights, but trainer.strategy=fsdp shards them: set"
+        if teacher.needs_whole_weights:
+            raise ValueError(f"task.teacher {fault} trainer.strategy=ddp")
+        if cfg["optim"].get("kind") == "muon":
+            raise ValueError(f"optim.kind=muon {fault} optim=adamw")
     return Task(
         model=model,
         objectives=objectives,
