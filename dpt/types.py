@@ -69,7 +69,8 @@ class Batch(TypedDict, total=False):
     views: Tensor  # uint8 (B, N, 3, H, W), which the model sees in place of ``image``
     crops: Tensor  # uint8 (B, M, 3, h, w)
     teacher: Tensor  # float (B, N, K), a teacher's outputs for ``views``
-    hidden: Tensor  # bool (B, H, W), pixels that the task masks before the model sees them
+    teacher_patches: Tensor  # float (B·N, T, K), for their patch tokens
+    hidden: Tensor  # bool (B or B·N, H, W), pixels that the task hides from the model
     name: list[str]
     failed: list[str]  # why files could not be read; absent where all could
     blank: list[int]  # positions of images that could not be read, which are not scored

@@ -93,6 +93,25 @@ def dino_loss(
     return entropies[~same].mean()
 
 
+def ibot_loss(
+    student: Tensor, teacher: Tensor, *, temperature: float, teacher_temperature: float
+) -> Tensor:
+    """Cross-entropy of the teacher's and the student's distributions over prototypes for the same
+    patches, which are hidden from the student (iBOT, Zhou et al. 2022, equation 2).
+
+    The teacher's are centred over the patches of all processes, as in :func:`dino_loss`.
+
+    Args:
+        student, teacher: float (R, K), equally many rows in each process.
+        temperature, teacher_temperature: divide ``student`` and ``teacher``.
+    """
+    with without_autocast(student.device):
+        logs = (at_least_float32(student) / temperature).log_softmax(-1)
+        own, everything = gather_rows(at_least_float32(teacher) / teacher_temperature)
+        targets = sinkhorn_knopp(everything)[own].to(logs)
+        return -(targets * logs).sum(-1).mean()
+
+
 def sinkhorn_knopp(scores: Tensor) -> Tensor:
     """Softmax of scores (R, K) with nearly equal sums over R: three iterations of Sinkhorn-Knopp
     (SwAV, Caron et al. 2020, section 3.1)."""

@@ -358,14 +358,16 @@ class ContrastiveHeadConfig(HeadConfig):
 class DinoHeadConfig(HeadConfig):
     """Settings of an :class:`EmbeddingHead` with the projection of DINO: an MLP of three layers of
     1024 (DINO: 2048) and 256 channels, and cosines to ``num_prototypes`` (DINO: 65536) vectors
-    (Caron et al. 2021, appendix C). On a CPU without bf16, Muon takes 20 s a step with 2048.
+    (Caron et al. 2021, appendix C). On a CPU without bf16, Muon takes 20 s a step with 2048. With
+    ``patches``, patch tokens are projected too, by the same layers (iBOT, Zhou et al. 2022).
     """
 
     num_prototypes: int = Field(1024, ge=2, le=2**20)
+    patches: bool = False
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         prototypes = CosineLinear(256, self.num_prototypes, bias=False)
-        return EmbeddingHead(encoder, "dino", [1024, 1024, 256], prototypes)
+        return EmbeddingHead(encoder, "dino", [1024, 1024, 256], prototypes, patches=self.patches)
 
 
 class CosineLinear(nn.Linear):
@@ -391,15 +393,21 @@ class Standardize(nn.Module):
 class EmbeddingHead(Head):
     """The normalised CLS token (B, D), and in training its projection (B, E) as auxiliary output.
 
-    If the encoder has no CLS token, the mean of the patch tokens replaces it. The projection is an
-    MLP with a :class:`Standardize` after each hidden layer, as in SimCLR and MoCo v3: without it
-    all projections are nearly equal at first, and short runs of DINO learn nothing.
+    If the encoder has no CLS token, the mean of the patch tokens replaces it. With ``patches``, the
+    projections (B, N, E) of the patch tokens are a further output ``_patches`` in training. The
+    projection is an MLP with a :class:`Standardize` after each hidden layer, as in SimCLR and
+    MoCo v3: without it all projections are nearly equal at first, and short runs of DINO learn
+    nothing.
     """
 
     uses_decoder = False
 
-    def __init__(self, encoder: Encoder, name: str, dims: Sequence[int], *last: nn.Module) -> None:
+    def __init__(
+        self, encoder: Encoder, name: str, dims: Sequence[int], *last: nn.Module,
+        patches: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.patches = patches
         dim = encoder.embed_dims[-1]
         self.output = OutputSpec(name, "vector", channels=dim, dense=False)
         self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
@@ -414,6 +422,16 @@ class EmbeddingHead(Head):
 
     def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor:
         return self.projection(self(features, size))
+
+    def predict(
+        self, features: Features, size: tuple[int, int], *, small: bool = False
+    ) -> dict[str, Tensor]:
+        found = super().predict(features, size, small=small)
+        if self.patches and self.training:
+            tokens = self.norm(features.tokens.levels[-1][:, self.num_prefix_tokens :])
+            rows = self.projection(tokens.flatten(0, 1))
+            found["_patches"] = rows.unflatten(0, tokens.shape[:2])
+        return found
 
     def prepare_for_inference(self) -> None:
         del self.projection

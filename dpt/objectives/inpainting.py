@@ -6,6 +6,7 @@ Hidden patches have the mean colour; one linear layer predicts them. Unlike mask
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from dpt.depthmath import at_least_float32, masked_mean
 from dpt.metrics.image import RegressionMetrics
 from dpt.objectives.base import Objective, Outputs
 from dpt.types import Batch, OutputSpec
+from dpt.validation import Count, Fraction
 from dpt.viz import colorize_output, side_by_side
 
 
@@ -34,8 +36,7 @@ def draw_hidden(
     height, width = (math.ceil(length / patch) for length in size)
     if height * width < 2:
         raise ValueError(
-            f"task.objectives.inpainting.mask_size={patch} hides whole images of {size[0]}x"
-            f"{size[1]}: make it smaller"
+            f"mask_size={patch} hides whole images of {size[0]}x{size[1]}: make it smaller"
         )
     count = min(max(1, round(ratio * height * width)), height * width - 1)
     chosen = np.zeros((len(indices), height * width), bool)
@@ -44,6 +45,17 @@ def draw_hidden(
     grid = torch.from_numpy(chosen).view(-1, height, width)
     pixels = grid.repeat_interleave(patch, 1).repeat_interleave(patch, 2)
     return pixels[:, : size[0], : size[1]]
+
+
+def hide_patches(
+    inputs: Tensor, batch: Batch, indices: Sequence[int], *, step: int, ratio: float, patch: int
+) -> tuple[Tensor, Batch]:
+    """Normalised images (B, 3, H, W) without the patches of :func:`draw_hidden`, and the batch with
+    ``hidden``, which says where they are."""
+    size = (inputs.shape[-2], inputs.shape[-1])
+    hidden = draw_hidden(indices, size, step=step, ratio=ratio, patch=patch).to(inputs.device)
+    # 0 is the mean colour; the patch embedding maps it to its bias, a learned token
+    return inputs.masked_fill(hidden[:, None], 0.0), {**batch, "hidden": hidden}
 
 
 class InpaintingObjective(Objective):
@@ -62,23 +74,15 @@ class InpaintingObjective(Objective):
     target = None
 
     def __init__(
-        self, *, mask_ratio: float = 0.6, mask_size: int = 32, weight: float = 1.0
+        self, *, mask_ratio: Fraction = 0.6, mask_size: Count = 32, weight: float = 1.0
     ) -> None:
         super().__init__(weight=weight)
-        if not 0 < mask_ratio < 1:
-            raise ValueError(f"mask_ratio={mask_ratio} must lie between 0 and 1")
-        if mask_size < 1:
-            raise ValueError(f"mask_size={mask_size} must be at least 1 pixel")
-        self.mask_ratio, self.mask_size = mask_ratio, mask_size
+        self.masks: dict[str, Any] = {"ratio": mask_ratio, "patch": mask_size}
         self.metrics = RegressionMetrics()
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """Hides patches; in evaluation (step 0) always the same ones of an image."""
-        size, indices = (inputs.shape[-2], inputs.shape[-1]), batch["index"].tolist()
-        ratio, patch = self.mask_ratio, self.mask_size
-        hidden = draw_hidden(indices, size, step=step, ratio=ratio, patch=patch).to(inputs.device)
-        # 0 is the mean colour; the patch embedding maps it to its bias, a learned token
-        return inputs.masked_fill(hidden[:, None], 0.0), {**batch, "hidden": hidden}
+        return hide_patches(inputs, batch, batch["index"].tolist(), step=step, **self.masks)
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         error = at_least_float32(outputs["inpainting"]) - batch["image"] / 255

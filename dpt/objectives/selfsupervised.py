@@ -1,20 +1,24 @@
 """Pretraining by comparing random views of images without labels (``augment.views``)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from dpt.losses.contrastive import dino_loss, nt_xent
+from dpt.losses.contrastive import dino_loss, ibot_loss, nt_xent
 from dpt.metrics.image import EmbeddingMetrics
 from dpt.objectives.base import Objective, Outputs
+from dpt.objectives.inpainting import hide_patches
 from dpt.types import NO_CLASS, Batch
-from dpt.validation import Positive
+from dpt.validation import Count, Fraction, NonNegative, Positive
 
 
 class SelfSupervisedObjective(Objective):
     """The base class: embeddings are scored by the images' classes, where the data has any.
 
     In training the model sees the B·N views of a batch and gives ``outputs["<head>_auxiliary"]``,
-    projections (B·N, E); in evaluation it sees images and gives embeddings (B, D).
+    projections (B·N, E), and those of the smaller views, if there are any, under the same name with
+    ``_crops``; in evaluation it sees images and gives embeddings (B, D).
     """
 
     target = None
@@ -28,10 +32,9 @@ class SelfSupervisedObjective(Objective):
 
     def projections(self, outputs: Outputs, batch: Batch) -> Tensor:
         """(B, V, E), of the views and then of the smaller ones (``augment.crops``)."""
-        count, views = batch["views"].shape[:2]
-        found = outputs[f"{self.head}_auxiliary"]
-        parts = found.tensor_split([count * views])  # the second may be empty
-        return torch.cat([part.unflatten(0, (count, len(part) // count)) for part in parts], dim=1)
+        names = (f"{self.head}_auxiliary", f"{self.head}_auxiliary_crops")
+        found = [outputs[name] for name in names if name in outputs]
+        return torch.cat([rows.unflatten(0, (len(batch["views"]), -1)) for rows in found], dim=1)
 
     def update(self, outputs: Outputs, batch: Batch) -> None:
         index = batch["index"]
@@ -61,24 +64,52 @@ class DinoObjective(SelfSupervisedObjective):
     """DINO (Caron et al. 2021): every view is assigned to the prototypes to which a moving average
     of the model (:class:`dpt.objectives.teacher.SelfTeacher`) assigns the other views.
 
+    ``patch_weight`` adds iBOT (Zhou et al. 2022, section 3): patches of the views are hidden, and
+    their tokens are assigned to the prototypes to which the average assigns the visible patches.
+
     Args:
         temperature, teacher_temperature: see :func:`dpt.losses.dino_loss`.
         num_prototypes: see :class:`dpt.nn.heads.DinoHeadConfig`.
+        patch_weight: factor of the loss of hidden patches (iBOT: 1); at 0 none are hidden.
+        mask_ratio: share of hidden patches (iBOT: 0.1 to 0.5 in every second view).
+        mask_size: side of a patch in pixels, which must be the encoder's.
     """
 
     head = "dino"
 
     def __init__(
         self, *, temperature: Positive = 0.1, teacher_temperature: Positive = 0.02,
-        num_prototypes: int = 1024, weight: float = 1.0,
+        num_prototypes: int = 1024, patch_weight: NonNegative = 0.0, mask_ratio: Fraction = 0.3,
+        mask_size: Count = 16, weight: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(weight=weight)
         self.temperatures = {"temperature": temperature, "teacher_temperature": teacher_temperature}
-        self.head_options = {"num_prototypes": num_prototypes}
+        self.patch_weight, self.mask_size = patch_weight, mask_size
+        self.masks: dict[str, Any] = {"ratio": mask_ratio, "patch": mask_size}
+        self.head_options = {"num_prototypes": num_prototypes, "patches": patch_weight > 0}
+
+    def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
+        """Hides patches of the views, other ones in each."""
+        if not self.patch_weight or "views" not in batch:
+            return inputs, batch
+        count = batch["views"].shape[1]
+        indices = [count * i + k for i in batch["index"].tolist() for k in range(count)]
+        return hide_patches(inputs, batch, indices, step=step, **self.masks)
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         if "teacher" not in batch:
             raise ValueError("task=dino needs task/teacher=self")
         student = self.projections(outputs, batch)
         loss = dino_loss(student, batch["teacher"], **self.temperatures)
-        return {"loss_dino": self.weight * loss}
+        terms = {"loss_dino": self.weight * loss}
+        if self.patch_weight:
+            hidden = batch["hidden"][:, :: self.mask_size, :: self.mask_size].flatten(1)
+            own, targets = outputs["dino_patches"], batch["teacher_patches"]
+            if hidden.shape != own.shape[:2]:
+                raise ValueError(
+                    f"task.objectives.dino.mask_size={self.mask_size} must be the side of the "
+                    f"encoder's patches (it has {own.shape[1]} of them, not {hidden.shape[1]})"
+                )
+            loss = ibot_loss(own[hidden], targets[hidden], **self.temperatures)
+            terms["loss_dino_patches"] = self.weight * self.patch_weight * loss
+        return terms

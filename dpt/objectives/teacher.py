@@ -145,7 +145,11 @@ class SelfTeacher(MovingAverageTeacher):
     def add_labels(self, batch: Batch, *, progress: float) -> Batch:
         self.progress, views = progress, batch["views"]
         outputs = predict(self.average.module, views.flatten(0, 1))
-        return {**batch, "teacher": outputs["dino_auxiliary"].unflatten(0, views.shape[:2])}
+        projections = outputs["dino_auxiliary"].unflatten(0, views.shape[:2])
+        batch = {**batch, "teacher": projections}
+        if "dino_patches" in outputs:
+            batch["teacher_patches"] = outputs["dino_patches"]
+        return batch
 
 
 class PseudoLabelTeacher(MovingAverageTeacher):

@@ -106,7 +106,7 @@ class Task(L.LightningModule):
         outputs = self.model(inputs, upsample_logits=False)  # losses upsample the logits
         if "crops" in batch:  # these views have another size
             small = self.model(self._normalize(batch["crops"].flatten(0, 1)))
-            outputs = {name: torch.cat([value, small[name]]) for name, value in outputs.items()}
+            outputs |= {f"{name}_crops": value for name, value in small.items()}
         for objective in self.objectives.values():
             outputs = objective.add_outputs(self.model.heads, outputs, batch)
         terms: dict[str, Tensor] = {}

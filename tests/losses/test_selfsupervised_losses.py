@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dpt.losses import dino_loss, nt_xent
+from dpt.losses import dino_loss, ibot_loss, nt_xent
 from dpt.losses.contrastive import sinkhorn_knopp
 
 
@@ -81,6 +81,20 @@ def test_dino_loss_equals_its_algorithm(views):
                     terms.append(-sum(t * math.log(s) for t, s in zip(target, own, strict=True)))
     found = dino_loss(student, teacher, temperature=0.1, teacher_temperature=0.5)
     assert float(found) == pytest.approx(sum(terms) / len(terms), rel=1e-12)
+
+
+def test_ibot_loss_equals_its_formula():
+    """Zhou et al. 2022, equation 2, with the targets of DINOv2."""
+    torch.manual_seed(0)
+    student, teacher = torch.randn(2, 5, 7, dtype=torch.float64).unbind()
+    targets = naive_sinkhorn_knopp((teacher / 0.5).tolist())
+    owns = [naive_softmax([v / 0.1 for v in row]) for row in student.tolist()]
+    terms = [
+        -sum(t * math.log(s) for t, s in zip(target, own, strict=True))
+        for target, own in zip(targets, owns, strict=True)
+    ]
+    found = ibot_loss(student, teacher, temperature=0.1, teacher_temperature=0.5)
+    assert float(found) == pytest.approx(sum(terms) / 5, rel=1e-12)
 
 
 def test_a_student_in_double_precision_has_a_teacher_in_single():

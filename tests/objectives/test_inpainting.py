@@ -5,7 +5,9 @@ import torch
 from tiny import losses_of
 
 import dpt
+from dpt.config.objects import make
 from dpt.objectives import InpaintingObjective
+from dpt.objectives.base import Objective
 from dpt.objectives.inpainting import draw_hidden
 from dpt.training.task import Task
 
@@ -72,8 +74,9 @@ def test_the_model_sees_nothing_of_what_is_hidden():
 
 @pytest.mark.parametrize("options", [{"mask_ratio": 0.0}, {"mask_ratio": 1.0}, {"mask_size": 0}])
 def test_wrong_settings(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        InpaintingObjective(**options)
+    node = {"_target_": "dpt.objectives.InpaintingObjective", **options}
+    with pytest.raises(ValueError, match=f"task.{next(iter(options))}"):
+        make(node, "task", Objective)
 
 
 # ------------------------------------------------------------------------ what is learned

@@ -8,7 +8,7 @@ import torch
 from tiny import losses_of
 
 import dpt
-from dpt.losses import dino_loss, nt_xent
+from dpt.losses import dino_loss, ibot_loss, nt_xent
 from dpt.objectives import ContrastiveObjective, DinoObjective
 from dpt.objectives.teacher import SelfTeacher, Teacher
 from dpt.training.task import Task
@@ -33,8 +33,8 @@ def contrastive():
     return ContrastiveObjective()
 
 
-def dino():
-    return DinoObjective(num_prototypes=16)
+def dino(**options):
+    return DinoObjective(num_prototypes=16, **options)
 
 
 def batch_of(count=3, views=2, crops=0, seed=0):
@@ -106,6 +106,38 @@ def test_dino_follows_its_algorithm():
         task.teacher.average.module.parameters(), teacher.parameters(), strict=True
     ):
         torch.testing.assert_close(mean, value)
+
+
+def test_hidden_patches_learn_what_the_teacher_sees_there():
+    """iBOT: a third of the six patches of each view is hidden from the trained model alone."""
+    task, batch = task_of(dino(patch_weight=2.0)), batch_of()
+    task.total_steps = 3.0
+    model, views = copy.deepcopy(task.model), batch["views"].flatten(0, 1)
+    terms = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task, "log_dict", lambda found, **_: terms.update(found))
+        task.training_step(batch, 0)
+    inputs, prepared = task._prepare(batch, step=0)
+    hidden = prepared["hidden"].unfold(1, 16, 16).unfold(2, 16, 16)
+    patches = hidden.all((-2, -1))
+    assert torch.equal(patches, hidden.any((-2, -1)))
+    assert patches.sum((1, 2)).tolist() == [2] * 6
+    assert len({tuple(row.tolist()) for row in patches.flatten(1)}) > 1
+    assert not inputs[prepared["hidden"][:, None].expand_as(inputs)].any()
+    whole = model(model.preprocessing.normalize(views))
+    masked = model(inputs)
+    rows = [outputs["dino_patches"][patches.flatten(1)] for outputs in (masked, whole)]
+    options = {"temperature": 0.1, "teacher_temperature": 0.02}
+    expected = 2 * ibot_loss(*rows, **options)
+    torch.testing.assert_close(terms["train/loss_dino_patches"], expected)
+    student, said = (outputs["dino_auxiliary"].unflatten(0, (3, 2)) for outputs in (masked, whole))
+    torch.testing.assert_close(terms["train/loss_dino"], dino_loss(student, said, **options))
+
+
+def test_hidden_patches_have_the_size_of_the_encoders():
+    task = task_of(dino(patch_weight=1.0, mask_size=8))
+    with pytest.raises(ValueError, match="mask_size=8 must be the side of the encoder's patches"):
+        task.training_step(batch_of(), 0)
 
 
 def test_no_gradient_flows_to_the_teacher():

@@ -38,6 +38,7 @@ TASKS = {
     "clip": ("task=clip",),
     "contrastive": ("task=contrastive",),
     "dino": ("task=dino",),
+    "ibot": ("task=dino", "task.objectives.dino.patch_weight=1"),
 }  # fmt: skip
 
 

@@ -8,6 +8,11 @@ import dpt
 SMALL = {
     "contrastive": ("task=contrastive",),
     "dino": ("task=dino", "task.objectives.dino.num_prototypes=64"),
+    "ibot": (
+        "task=dino",
+        "task.objectives.dino.num_prototypes=64",
+        "task.objectives.dino.patch_weight=1",
+    ),
 }
 TASKS = [pytest.param(task, marks=() if task == "contrastive" else pytest.mark.slow)
          for task in SMALL]  # fmt: skip
