@@ -318,6 +318,7 @@ def test_mistakes_are_one_line_and_the_photo_is_not_replaced(files, tmp_path, re
         (tmp_path / "loop.png", sheet, "levels of symbolic links"),
         (tmp_path / "line.png", sheet, "1x50000 pixels are too elongated"),
         (photo, sheet, "device='warp' cannot be used", "--device", "warp"),
+        (photo, sheet, "device='meta' cannot be used", "--device", "meta"),
     ):
         assert message in refused(call, "inspect", files[0], image, "--out", out, *more)
     assert photo.read_bytes() == files[1].read_bytes()

@@ -380,8 +380,8 @@ def pick_device(name: str | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()  # a meta tensor holds no value
+    except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"device={str(name)!r} cannot be used here ({reason})") from None
     return device
