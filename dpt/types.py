@@ -70,7 +70,7 @@ class Batch(TypedDict, total=False):
     crops: Tensor  # uint8 (B, M, 3, h, w)
     teacher: Tensor  # float (B, N, K), a teacher's outputs for ``views``
     teacher_patches: Tensor  # float (B·N, T, K), for their patch tokens
-    hidden: Tensor  # bool (B or B·N, H, W), pixels that the task hides from the model
+    hidden: Tensor  # bool (B, H, W), pixels that the task hides from the model; or of its views
     name: list[str]
     failed: list[str]  # why files could not be read; absent where all could
     blank: list[int]  # positions of images that could not be read, which are not scored

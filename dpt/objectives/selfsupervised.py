@@ -64,14 +64,15 @@ class DinoObjective(SelfSupervisedObjective):
     """DINO (Caron et al. 2021): every view is assigned to the prototypes to which a moving average
     of the model (:class:`dpt.objectives.teacher.SelfTeacher`) assigns the other views.
 
-    ``patch_weight`` adds iBOT (Zhou et al. 2022, section 3): patches of the views are hidden, and
-    their tokens are assigned to the prototypes to which the average assigns the visible patches.
+    ``patch_weight`` adds iBOT (Zhou et al. 2022, section 3): patches of every second view are
+    hidden, and their tokens are assigned to the prototypes to which the average, which sees them,
+    assigns them.
 
     Args:
         temperature, teacher_temperature: see :func:`dpt.losses.dino_loss`.
         num_prototypes: see :class:`dpt.nn.heads.DinoHeadConfig`.
         patch_weight: factor of the loss of hidden patches (iBOT: 1); at 0 none are hidden.
-        mask_ratio: share of hidden patches (iBOT: 0.1 to 0.5 in every second view).
+        mask_ratio: share of hidden patches in these views (iBOT: 0.1 to 0.5).
         mask_size: side of a patch in pixels, which must be the encoder's.
     """
 
@@ -89,12 +90,16 @@ class DinoObjective(SelfSupervisedObjective):
         self.head_options = {"num_prototypes": num_prototypes, "patches": patch_weight > 0}
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
-        """Hides patches of the views, other ones in each."""
+        """Hides patches of every second view, other ones in each."""
         if not self.patch_weight or "views" not in batch:
             return inputs, batch
         count = batch["views"].shape[1]
         indices = [count * i + k for i in batch["index"].tolist() for k in range(count)]
-        return hide_patches(inputs, batch, indices, step=step, **self.masks)
+        views = inputs.clone()
+        views[1::2], batch = hide_patches(
+            inputs[1::2], batch, indices[1::2], step=step, **self.masks
+        )
+        return views, batch
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         if "teacher" not in batch:
@@ -104,7 +109,7 @@ class DinoObjective(SelfSupervisedObjective):
         terms = {"loss_dino": self.weight * loss}
         if self.patch_weight:
             hidden = batch["hidden"][:, :: self.mask_size, :: self.mask_size].flatten(1)
-            own, targets = outputs["dino_patches"], batch["teacher_patches"]
+            own, targets = outputs["dino_patches"][1::2], batch["teacher_patches"][1::2]
             if hidden.shape != own.shape[:2]:
                 raise ValueError(
                     f"task.objectives.dino.mask_size={self.mask_size} must be the side of the "
