@@ -12,8 +12,8 @@ from tiny import TINY_VIT
 
 from dpt.data.samplers import EpochSampler
 
-# in float64: in float32 some gradients are as small as the rounding errors of their sums, and losses
-# that follow the sign of a residual change with them
+# float64, because some gradients are as small as the rounding errors of float32, and some losses
+# follow the sign of a residual, which these errors can change
 ONE_STEP = ("optim=sgd", "trainer.max_steps=1", "trainer.gradient_clip_val=null",
             "trainer.precision=64-true")  # fmt: skip
 NO_DROPOUT = ("task.objectives.segmentation.dropout=0",)
