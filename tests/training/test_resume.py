@@ -122,7 +122,11 @@ CASES = {
     "muon": ("optim.kind=muon", "~optim.fused"),
     "accumulated": ("trainer.accumulate_grad_batches=3",),
     "queries": ("task=panoptic",),
-    "average of the model as teacher": ("task=dino", "task.objectives.dino.num_prototypes=64"),
+    "average of the model as teacher": (
+        "task=dino",
+        "task.objectives.dino.num_prototypes=64",
+        "task.objectives.dino.patch_weight=1",
+    ),
     "queries on two ranks": ("task=panoptic", "trainer.devices=2", "trainer.strategy=ddp"),
 }
 
