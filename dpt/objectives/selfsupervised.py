@@ -65,8 +65,8 @@ class DinoObjective(SelfSupervisedObjective):
     of the model (:class:`dpt.objectives.teacher.SelfTeacher`) assigns the other views.
 
     ``patch_weight`` adds iBOT (Zhou et al. 2022, section 3): patches of every second view are
-    hidden, and their tokens are assigned to the prototypes to which the average, which sees them,
-    assigns them.
+    hidden from the trained model. The average sees the whole views, and its assignments of these
+    patches are the targets of their tokens.
 
     Args:
         temperature, teacher_temperature: see :func:`dpt.losses.dino_loss`.
