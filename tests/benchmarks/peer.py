@@ -3,7 +3,7 @@
 ``python tests/benchmarks/peer.py task=segmentation data=camvid data.folds=3 steps=1150`` takes the
 arguments of ``train.py``, of which it uses ``task``, ``data``, ``seed`` and ``steps``: a tiny ViT
 from scratch with a decoder as wide as that of ``dpt_tiny``, AdamW 5e-4 with a cosine schedule,
-bf16 (fp32 on a CPU without bf16 instructions), random flips.
+bf16 (fp32 on a CPU without bf16 instructions), random flips. It runs on a GPU if there is one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import segmentation_models_pytorch
 import torch
 import torch.nn.functional as F
 from hydra import compose, initialize_config_dir
+from lightning.fabric.utilities import move_data_to_device
 from omegaconf import OmegaConf
 
 from dpt.config import build
@@ -31,10 +32,12 @@ def main(overrides: list[str]) -> None:
     cfg = OmegaConf.to_container(config, resolve=False)
     data = OmegaConf.to_container(config.data, resolve=True)
     L.seed_everything(cfg["seed"], verbose=False)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = build.loader_settings(data)
     train, val = (build.make_dataset(data, split) for split in ("train", "val"))
     task = OmegaConf.to_container(config.task, resolve=True)
     (objective,) = build.make_objectives(task, train).values()
+    objective.to(device)
     targets = ("labels",) if objective.target == "labels" else ("depth",)
     batches = build.train_loader(train, settings, {"hflip": 0.5}, cfg["seed"], targets)
     preprocessing = Preprocessing(
@@ -49,12 +52,12 @@ def main(overrides: list[str]) -> None:
         classes=classes,
         dynamic_img_size=True,
         img_size=settings.image_size,
-    )
+    ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, cfg["steps"])
 
     def outputs(images: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=has_bf16("cpu")):
+        with torch.autocast(device, torch.bfloat16, enabled=has_bf16(device)):
             maps = model(preprocessing.normalize(images)).float()
         return maps if classes > 1 else F.softplus(maps[:, 0])
 
@@ -63,6 +66,7 @@ def main(overrides: list[str]) -> None:
     while step < cfg["steps"]:
         batches.sampler.set_epoch(step // len(batches))
         for batch in batches:
+            batch = move_data_to_device(batch, torch.device(device))
             terms = objective.losses({objective.head: outputs(batch["image"])}, batch)
             optimizer.zero_grad()
             sum(terms.values()).backward()
@@ -76,6 +80,7 @@ def main(overrides: list[str]) -> None:
     multiple = 32
     with torch.no_grad():
         for batch in build.eval_loader(val, settings, preprocessing, targets):
+            batch = move_data_to_device(batch, torch.device(device))
             for images, positions in same_size_groups(batch):
                 pad = [-images.shape[-1] % multiple, -images.shape[-2] % multiple]
                 padded = F.pad(images.float(), (0, pad[0], 0, pad[1]), mode="replicate")
