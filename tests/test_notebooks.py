@@ -36,4 +36,6 @@ def test_notebook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
         pytest.importorskip("onnxscript", reason="needs the extra 'onnx'")
     where = {"metadata": {"path": str(FOLDER)}}
-    nbclient.NotebookClient(notebook, km=kernel, timeout=600, resources=where).execute()
+    nbclient.NotebookClient(notebook, km=kernel, timeout=600, resources=where).execute(
+        cleanup_kc=True  # stop the kernel, which was given
+    )
