@@ -114,6 +114,13 @@ def test_the_temperature_leaves_its_limit_again():
     assert head.log_scale.grad.item() == pytest.approx(100, rel=1e-4)
 
 
+def test_a_run_without_pictures_names_no_folder_of_them(clip_run):
+    assert not (clip_run / "panels").exists()
+    log = (clip_run / "log.txt").read_text()
+    assert "checkpoints:" in log
+    assert "panels:" not in log
+
+
 def test_evaluation_scores_as_the_run_did(clip_run, evaluate, scores, tmp_path):
     found = scores(clip_run)
     assert {"val/image_to_text_r5", "val/text_to_image_r1", "val/zero_shot_accuracy"} <= set(found)

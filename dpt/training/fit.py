@@ -137,7 +137,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         minutes = (time.monotonic() - started) / 60
         log.info("%d steps in %.1f minutes", trainer.global_step, minutes)
         log.info("checkpoints: %s", folder / "checkpoints")
-        log.info("panels:      %s", folder / "panels")
+        if (panels := folder / "panels").is_dir():  # some tasks have no pictures
+            log.info("panels:      %s", panels)
     if stop.received is not None:
         log.info("stopped by %s after %d steps", stop.received.name, trainer.global_step)
         log.info("go on with: %s", stop.resume)

@@ -20,6 +20,7 @@ from lightning.fabric.utilities import move_data_to_device
 from omegaconf import OmegaConf
 
 from dpt.config import build
+from dpt.config.compose import MISTAKES, fail
 from dpt.files import config_dir
 from dpt.functional import has_bf16
 from dpt.objectives.base import same_size_groups, take
@@ -90,4 +91,7 @@ def main(overrides: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except MISTAKES as error:
+        fail(str(error))
