@@ -24,6 +24,8 @@ Model = Callable[[Tensor], Mapping[str, Tensor]]
 """Normalised images, float (B, 3, H, W), to a tensor for each head."""
 Specs = Mapping[str, OutputSpec]
 
+MAX_SCALE = 8  # the memory of a forward pass grows with its square
+
 
 def augmented(
     model: Model,
@@ -101,8 +103,9 @@ def multi_scale(
     The sides are those of ``images`` times each of ``scales``, rounded to ``multiple_of`` pixels.
     Scales above 1 add no detail of the original photo.
     """
-    if not scales or min(scales) <= 0:
-        raise ValueError(f"scales={list(scales)}: must be factors above 0, as [0.75, 1.0, 1.25]")
+    if not scales or not all(0 < scale <= MAX_SCALE for scale in scales):
+        allowed = f"must be factors above 0 and up to {MAX_SCALE}, as [0.75, 1.0, 1.25]"
+        raise ValueError(f"scales={list(scales)}: {allowed}")
     height, width = images.shape[-2:]
 
     def side(length: int, scale: float) -> int:

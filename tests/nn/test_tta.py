@@ -167,5 +167,6 @@ def test_mistakes_are_named(images):
         slide(uneven, SPECS, images, window=(4, 4), stride=(5, 4))
     with pytest.raises(ValueError, match=r"stride=\[4, 4\] has no effect without window"):
         augmented(uneven, SPECS, stride=(4, 4))
-    with pytest.raises(ValueError, match="factors above 0"):
-        multi_scale(uneven, SPECS, images, scales=[])
+    for scales in ([], [0.0], [1e9], [float("nan")]):
+        with pytest.raises(ValueError, match="factors above 0 and up to 8"):
+            multi_scale(uneven, SPECS, images, scales=scales)
