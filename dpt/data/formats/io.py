@@ -56,12 +56,12 @@ _TIFF_STARTS, _ORIENTATION = (b"II", b"MM"), 0x0112
 _ALPHA = (2,)
 """Of EXTRASAMPLES: an alpha by which OpenCV multiplies colours of 8 bits; Pillow does not."""
 _AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
-    2: lambda upright: upright[:, ::-1],
-    3: lambda upright: upright[::-1, ::-1],
-    4: lambda upright: upright[::-1],
+    2: np.fliplr,
+    3: lambda upright: np.rot90(upright, 2),
+    4: np.flipud,
     5: lambda upright: upright.swapaxes(0, 1),
-    6: lambda upright: np.rot90(upright),
-    7: lambda upright: upright[::-1, ::-1].swapaxes(0, 1),
+    6: np.rot90,
+    7: lambda upright: np.rot90(upright, 2).swapaxes(0, 1),
     8: lambda upright: np.rot90(upright, -1),
 }
 """By orientation: the pixels as a TIFF stores them, which OpenCV turns upright in any case."""
@@ -312,13 +312,7 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
     """Pixels by OpenCV with ``flags``, after a check that the file is complete."""
-    if data.startswith(_JPEG_START):
-        # search after the last scan: an embedded thumbnail has an end mark of its own
-        scan = 0 if data.endswith(_JPEG_END) else data.rfind(_JPEG_SCAN)
-        _require_end(path, data, _JPEG_END, max(scan, 0))
-    elif data.startswith(_PNG_START):
-        _require_end(path, data, _PNG_END)
-    _stored_size(path, io.BytesIO(data))
+    _check_picture(path, data)
     with _decoding(path, "a picture"):
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if image is None:
@@ -343,11 +337,18 @@ def _undecodable(path: str | Path) -> DataError:
     return DataError(f"{path}: not a picture that can be decoded, or damaged: {remedy}")
 
 
-def _require_end(path: str | Path, data: bytes, mark: bytes, start: int = 0) -> None:
-    if not data.endswith(mark) and data.find(mark, start) < 0:
+def _check_picture(path: str | Path, data: bytes) -> None:
+    """DataError if a picture has no end mark or too many pixels."""
+    if data.startswith(_JPEG_START):
+        # search after the last scan: an embedded thumbnail has an end mark of its own
+        is_whole = data.endswith(_JPEG_END) or _JPEG_END in data[max(data.rfind(_JPEG_SCAN), 0) :]
+    else:
+        is_whole = not data.startswith(_PNG_START) or data.endswith(_PNG_END) or _PNG_END in data
+    if not is_whole:
         raise DataError(
             f"{path}: the file is truncated ({len(data)} bytes, no end mark): {COPY_AGAIN}"
         )
+    _stored_size(path, io.BytesIO(data))
 
 
 def read_picture(path: str | Path, key: None = None) -> np.ndarray:
@@ -360,10 +361,7 @@ def read_label_picture(path: str | Path, key: None = None) -> np.ndarray:
     data = read_bytes(path)
     if data.startswith(_JPEG_START):
         raise DataError(f"{path}: JPEG compression changes class ids: save label files as PNG")
-    is_png = data.startswith(_PNG_START)
-    if is_png:
-        _require_end(path, data, _PNG_END)
-    _stored_size(path, io.BytesIO(data))
+    _check_picture(path, data)
     try:
         picture = Image.open(io.BytesIO(data), formats=("PNG", "BMP", "TIFF"))
     except Exception:  # of many kinds; OpenCV opens more kinds of TIFF
@@ -373,7 +371,7 @@ def read_label_picture(path: str | Path, key: None = None) -> np.ndarray:
             turned = picture.getexif().get(_ORIENTATION, 1) if picture.format == "TIFF" else 1
             stored = _AS_STORED.get(turned, np.asarray)(np.asarray(picture))
             return np.ascontiguousarray(stored)
-    bits = data[24] if is_png else 8
+    bits = data[24] if data.startswith(_PNG_START) else 8
     labels = decode_picture(path, data, cv2.IMREAD_UNCHANGED)
     if bits < 8:  # OpenCV stretches 2 and 4 bits to 0..255
         labels = labels // np.uint8(255 // (2**bits - 1))
