@@ -284,10 +284,8 @@ def _finish(
     faces = [(shading.WALL, face) for face in (wall, accent, wall, wall)]
     faces += [(shading.GROUND, floor), (shading.CEILING, _random_material(rng, CEILINGS, 0.8))]
     surfaces = [*site.surfaces, *((*face, walls.get(k)) for k, face in enumerate(faces))]
-    exposure, noise, blur = rng.uniform((0.85, 0.004, 0.35), (1.4, 0.02, 0.75)).tolist()
-    solids, objects = site.solids, site.objects
-    looks = (light, sky, exposure, noise, blur)
-    return Scene(site.camera, site.shell, solids, surfaces, objects, *looks)
+    looks = rng.uniform((0.85, 0.004, 0.35), (1.4, 0.02, 0.75)).tolist()  # exposure, noise, blur
+    return Scene(site.camera, site.shell, site.solids, surfaces, site.objects, light, sky, *looks)
 
 
 # --- objects and materials ----------------------------------------------------------------------

@@ -50,10 +50,9 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
         parts = {{"jpeg": "jpg", "tiff": "tif"}.get(suffix, suffix): data}
     else:
         parts = {"png": _png(sample["image"][..., ::-1])}
-    if "labels" in sample:
-        parts["labels.png"] = _png(sample["labels"])
-    if "objects" in sample:
-        parts["objects.png"] = _png(sample["objects"])
+    for key in ("labels", "objects"):
+        if key in sample:
+            parts[f"{key}.png"] = _png(sample[key])
     if "depth" in sample:
         file = BytesIO()
         depth = np.where(sample["valid"], sample["depth"], np.float32(0))
@@ -77,8 +76,7 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
     sample = cast(Sample, {"image": image, **{k: v for k, v in scalars.items() if v is not None}})
     for key in ("labels", "objects"):
         if (part := f"{key}.png") in parts:
-            found = io.decode_picture(f"{source}.{part}", parts[part], cv2.IMREAD_UNCHANGED)
-            cast(dict[str, Any], sample)[key] = found
+            sample[key] = io.decode_picture(f"{source}.{part}", parts[part], cv2.IMREAD_UNCHANGED)
     if "depth.npz" in parts:
         sample["depth"] = io.read_numpy(f"{source}.depth.npz", data=parts["depth.npz"])
     check_sample(sample)
