@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -59,6 +59,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     depth_rule: DepthRule | None = None  # from the values of depth files to metres
     label_rule: LabelRule | None = None  # from the values of label files to classes
     depth_key: str | None = None  # name of the depth array in files that hold several
+    split_names: Mapping[str, str] | None = None  # the splits' names on disk, where they differ
     # photos with neither labels nor depth; label and depth files without a photo
     unpaired: tuple[Sequence[Path], Sequence[Path]] = ((), ())
     reads_files: bool = True  # False if samples are computed: there are no files to check

@@ -11,7 +11,7 @@ from pycocotools import mask as coco
 from pydantic import Field, StrictInt, TypeAdapter
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, split_folder
+from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, few, parse_as, read_bytes, required_file
@@ -86,7 +86,7 @@ class CocoDataset(FileDataset):
 
     def list_files(self) -> list[Files]:
         remedy = "check data.root and data.annotations"
-        path = required_file(self._path(self.annotations), remedy=remedy)
+        path = required_file(self.path_of(self.annotations), remedy=remedy)
         content = parse_as(
             _CONTENT, read_bytes(path), path, what="in COCO's format", remedy="correct it"
         )
@@ -106,7 +106,7 @@ class CocoDataset(FileDataset):
         )
         segments: dict[int | str, list[_Segment]] = {row.id: [] for row in images}
         pictures: dict[int | str, Path] = {}
-        folder = path.with_suffix("") if self.masks is None else self._path(self.masks)
+        folder = path.with_suffix("") if self.masks is None else self.path_of(self.masks)
         for row in content.annotations:
             if row.image_id not in segments:
                 raise DataError(
@@ -122,16 +122,13 @@ class CocoDataset(FileDataset):
                         "the categories: add it to them"
                     )
                 segments[row.image_id].append(part)
-        photos = self._path(self.images)
+        photos = self.path_of(self.images)
         files: list[Files] = []
         for row in images:
             photo, own = photos / row.file_name, ((row.height, row.width), segments[row.id])
             io.check_pixels(photo, row.height, row.width)
             files.append(Files(photo, objects=pictures.get(row.id), own=own))
         return existing(files, source=path, remedy="check data.images and data.masks")
-
-    def _path(self, template: str) -> Path:
-        return split_folder(self.folder, template, self.split, self.split_names)
 
     def make_info(self) -> DatasetInfo:
         info = super().make_info()

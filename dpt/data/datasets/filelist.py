@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import existing, read_list, split_folder
+from dpt.data.datasets.files import existing, read_list
 from dpt.data.datasets.folder import FolderDataset
 from dpt.files import DataError
 from dpt.types import Sample
@@ -39,11 +39,7 @@ class FileListDataset(FolderDataset):
         return existing(files, source=path, remedy="check data.root, data.images and data.depth")
 
     def locate(self, image: str, depth: str) -> Files:
-        images, maps = (
-            split_folder(self.folder, template, self.split, self.split_names)
-            for template in (self.images, self.depth)
-        )
-        return Files(images / image, depth=maps / depth)
+        return Files(self.path_of(self.images) / image, depth=self.path_of(self.depth) / depth)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -61,10 +57,9 @@ class KittiDataset(FileListDataset):
     crop: Literal["kb"] | None = None
 
     def locate(self, image: str, depth: str) -> Files:
-        files = super().locate(image, depth)
-        maps = split_folder(self.folder, self.depth, self.split, self.split_names)
+        photo, maps = self.path_of(self.images) / image, self.path_of(self.depth)
         return Files(
-            _first(files.image, files.image.with_suffix(".jpg")),
+            _first(photo, photo.with_suffix(".jpg")),
             depth=_first(maps / depth, maps / "train" / depth, maps / "val" / depth),
         )
 

@@ -114,6 +114,15 @@ class FileDataset(Dataset):
         """The samples of the split in order; called last, when the rules are known."""
         raise NotImplementedError
 
+    @property
+    def split_on_disk(self) -> str:
+        """What the split is called in folders and tables, see ``split_names``."""
+        return (self.split_names or {}).get(self.split, self.split)
+
+    def path_of(self, template: str) -> Path:
+        """A path below ``root``; ``%split`` stands for the split's name on disk."""
+        return self.folder / template.replace("%split", self.split_on_disk)
+
     def _of_fold(self, files: list[Files]) -> list[Files]:
         if self.folds is None or self.split != "train":
             return files
@@ -373,11 +382,6 @@ def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
         fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
         raise DataError(f"{source}: {fault}: cut it into parts")
     return numbers[places].reshape(ids.shape).astype(np.uint16)
-
-
-def split_folder(root: Path, template: str, split: str, names: Mapping[str, str] | None) -> Path:
-    """The folder of a template, in which ``%split`` stands for the split's name on disk."""
-    return root / template.replace("%split", (names or {}).get(split, split))
 
 
 def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files]:

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, read_list, split_folder
+from dpt.data.datasets.files import FileDataset, existing, read_list
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
@@ -144,7 +144,7 @@ class FolderDataset(FileDataset):
     def _refuse_shared(self, photos: Mapping[str, Path], maps: Mapping[str, Path]) -> None:
         """Raises DataError if one map pairs with photos of two splits."""
         template = self.images if "%split" in self.images else f"{self.images}/%split"
-        own = split_folder(self.folder, template, self.split, self.split_names)
+        own = self.path_of(template)
         for name in {*_SPLIT_FOLDERS, *(self.split_names or {}).values()}:
             folder = self.folder / template.replace("%split", name)
             if folder == own or not folder.is_dir():
@@ -199,7 +199,7 @@ class FolderDataset(FileDataset):
         """The split's rows of a CSV table of paths below the root."""
         columns = {"mask": "labels", "depth": "depth", "objects": "objects"}
         kinds = [column for column, kind in columns.items() if getattr(self, kind)]
-        names = (self.split, (self.split_names or {}).get(self.split))
+        names = (self.split, self.split_on_disk)
         files: list[Files] = []
         table = io.read_table(path, ["split", "image", *kinds], remedy="name the columns so")
         rows = [row for _, row in table]
@@ -230,20 +230,20 @@ class FolderDataset(FileDataset):
 
     def _find(self, template: str, *, option: str) -> tuple[Path, bool]:
         """The folder of a template, and whether it holds only files of this split."""
-        on_disk = (self.split_names or {}).get(self.split, self.split)
-        folder = split_folder(self.folder, template, self.split, self.split_names)
+        folder = self.path_of(template)
         if not folder.is_dir():
             raise missing_path(folder, what="folder", remedy=f"check data.root and {option}")
         if "%split" in template or self._lists:
             return folder, "%split" in template
-        if (folder / on_disk).is_dir():
-            return folder / on_disk, True
+        own = folder / self.split_on_disk
+        if own.is_dir():
+            return own, True
         others = [name for name in _SPLIT_FOLDERS if (folder / name).is_dir()]
         known = self.split in (self.split_names or {})
         name = f"{'' if known else '+'}data.split_names.{self.split}"
         if others:  # using the folder for all splits would mix their files
             raise DataError(
-                f"folder {folder / on_disk} does not exist, but {folder} holds "
+                f"folder {own} does not exist, but {folder} holds "
                 f"{', '.join(others)}: make it, set {name}={others[-1]}, or "
                 f"set {option}={template.rstrip('/')}/{others[0]} to divide it by data.fractions"
             )

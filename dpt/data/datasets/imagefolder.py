@@ -80,7 +80,7 @@ class ImageTableDataset(FileDataset):
         self.refuse_unused(self.fractions)
 
     def list_files(self) -> list[Files]:
-        path = self.folder / self.table.replace("%split", self.split)
+        path = self.path_of(self.table)
         required_file(path, what="table", remedy="check data.root and data.table")
         target = "caption" if self.caption_column else "value"
         columns = (self.image_column, self.caption_column or self.value_column)
@@ -95,7 +95,7 @@ class ImageTableDataset(FileDataset):
                     "correct or remove it"
                 )
             found[name] = label
-        folder = self.folder / self.images.replace("%split", self.split)
+        folder = self.path_of(self.images)
         photos = {name: folder / name for name in found}
         names = [*found] if "%split" in self.table else self.divide(photos, self.fractions)
         files = [Files(photos[name])._replace(**{target: found[name]}) for name in names]
