@@ -144,10 +144,9 @@ class FileDataset(Dataset):
             )
         start, stop = (len(groups) * k // self.folds for k in (self.fold, self.fold + 1))
         if self.part == "val":
-            chosen = groups[start:stop]
+            kept = set(groups[start:stop])
         else:
-            chosen = groups[: max(0, start - self.gap)] + groups[stop + self.gap :]
-        kept = set(chosen)
+            kept = {*groups[: max(0, start - self.gap)], *groups[stop + self.gap :]}
         if not kept:
             raise DataError(f"data.gap={self.gap} leaves no photo for training: make it smaller")
         return [each for each in files if self.group(each.image) in kept]

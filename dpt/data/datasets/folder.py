@@ -106,9 +106,7 @@ class FolderDataset(FileDataset):
         folder, own = self._find(self.images, option="data.images")
         photos = scan(folder, self.images_name, io.IMAGE_SUFFIXES, option="data.images_name")
         divided = not self._lists and not own
-        keys = list(photos)
-        if self._lists:
-            keys = self._select_listed(photos, folder)
+        keys = self._select_listed(photos, folder) if self._lists else list(photos)
         maps: dict[str, dict[str, Any]] = {}
         stray: list[Path] = []
         labelled, of_split = set[str](), set[str]()
@@ -198,10 +196,10 @@ class FolderDataset(FileDataset):
     def _read_table(self, path: Path) -> list[Files]:
         """The split's rows of a CSV table of paths below the root."""
         columns = {"mask": "labels", "depth": "depth", "objects": "objects"}
-        kinds = [column for column, kind in columns.items() if getattr(self, kind)]
+        columns = {column: kind for column, kind in columns.items() if getattr(self, kind)}
         names = (self.split, self.split_on_disk)
         files: list[Files] = []
-        table = io.read_table(path, ["split", "image", *kinds], remedy="name the columns so")
+        table = io.read_table(path, ["split", "image", *columns], remedy="name the columns so")
         rows = [row for _, row in table]
         splits = dict.fromkeys(row[0] for row in rows)
         if not splits.keys() & names:
@@ -212,8 +210,8 @@ class FolderDataset(FileDataset):
             )
         for split, image, *texts in rows:
             if split in names:
-                pairs = zip(kinds, texts, strict=True)
-                maps: dict[str, Any] = {columns[k]: self.folder / text for k, text in pairs if text}
+                pairs = zip(columns.values(), texts, strict=True)
+                maps: dict[str, Any] = {kind: self.folder / text for kind, text in pairs if text}
                 files.append(Files(self.folder / image, **maps))
         return existing(self._keep(files), source=path, remedy="check data.root and the table")
 
