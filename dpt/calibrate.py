@@ -75,15 +75,14 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
     folder = Path(path).parent if images is None else Path(images)
     known = []
     for name, points in found.items():
-        height, width = io.read_image(folder / name, exif=True).shape[:2]
+        photo = folder / name
+        height, width = io.read_image(photo, exif=True).shape[:2]
         for x, y, _ in points:
             if not (0 <= x < width and 0 <= y < height):
-                file = f"{folder / name} ({width}x{height} pixels)"
+                file = f"{photo} ({width}x{height} pixels)"
                 raise DataError(f"{path}: x={x:g}, y={y:g} lies outside of {file}")
         x, y, depth = np.array(points).T
-        known.append(
-            KnownDepths(folder / name, (x + 0.5) / width, (y + 0.5) / height, depth, exif=True)
-        )
+        known.append(KnownDepths(photo, (x + 0.5) / width, (y + 0.5) / height, depth, exif=True))
     return known
 
 
@@ -108,31 +107,30 @@ def read_maps(
     photos, maps = (
         scan(Path(folder), "%stem", suffixes, option=option) for folder, suffixes, option in wanted
     )
-    if not photos.keys() & maps.keys():
+    pairs = [(photo, maps[key]) for key, photo in photos.items() if key in maps]
+    if not pairs:
         raise DataError(
             f"no file of {images} has the stem of one of {depth} (such as {next(iter(photos))} and "
             f"{next(iter(maps))}): name them alike"
         )
     known = []
-    for key in (key for key in photos if key in maps):
-        metres, valid = io.read_depth(maps[key], scale=scale, invalid=invalid)
-        (height, width), (rows, columns) = metres.shape, io.read_size(photos[key])
+    for photo, file in pairs:
+        metres, valid = io.read_depth(file, scale=scale, invalid=invalid)
+        (height, width), (rows, columns) = metres.shape, io.read_size(photo)
         if abs(height * columns - width * rows) > max(rows, columns):  # more than a pixel
-            turn = io.exif_orientation(photos[key])
+            turn = io.exif_orientation(photo)
             turned = f" (EXIF orientation {turn}, which is not applied)" if turn != 1 else ""
             raise DataError(
-                f"{maps[key]}: {width}x{height} pixels (width x height) is not the aspect ratio of "
-                f"{photos[key]}, {columns}x{rows}{turned}: save both in the same orientation, uncut"
+                f"{file}: {width}x{height} pixels (width x height) is not the aspect ratio of "
+                f"{photo}, {columns}x{rows}{turned}: save both in the same orientation, uncut"
             )
         places = np.flatnonzero(valid)
         if len(places) > POINTS_PER_IMAGE:
-            random = np.random.default_rng(zlib.crc32(os.fsencode(photos[key].name)))
+            random = np.random.default_rng(zlib.crc32(os.fsencode(photo.name)))
             places = np.sort(random.choice(places, POINTS_PER_IMAGE, replace=False))
         y, x = np.divmod(places, width)
         chosen = metres.flat[places].astype(float)
-        known.append(
-            KnownDepths(photos[key], (x + 0.5) / width, (y + 0.5) / height, chosen, exif=False)
-        )
+        known.append(KnownDepths(photo, (x + 0.5) / width, (y + 0.5) / height, chosen, exif=False))
     return known
 
 
