@@ -151,15 +151,14 @@ def as_rgb(image: Image) -> np.ndarray:
                 f"{tuple(image.shape)}: give several images as a list"
             )
         if is_float:
-            image = image.float()  # NumPy has no bfloat16
-        array = image.detach().cpu().permute(1, 2, 0).numpy()
-        if is_float:
+            image = image.float()
             if not ((image >= 0) & (image <= 1)).all():  # NaN neither
                 raise ValueError(
                     "a float tensor must be in 0..1: divide by 255, and do not normalise: the "
                     "predictor does that"
                 )
-            array = np.rint(array * np.float32(255)).astype(np.uint8)
+            image = (image * 255).round().byte()
+        array = image.cpu().permute(1, 2, 0).numpy()
     if not isinstance(array, np.ndarray):
         raise ValueError(
             "an image must be a path, a NumPy array, a PIL image or a tensor, not a "
