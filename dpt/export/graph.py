@@ -72,12 +72,10 @@ class Graph(nn.Module):
 
     def example(self, shape: Shape) -> Tensor:
         """Noise as input, always the same for a shape."""
-        batch, height, width = shape
         random = torch.Generator().manual_seed(0)
         if self.preprocessing is None:
-            return torch.randn(batch, 3, height, width, generator=random)
-        size = (batch, height, width, 3)
-        return torch.randint(0, 256, size, dtype=torch.uint8, generator=random)
+            return torch.randn(shape[0], 3, *shape[1:], generator=random)
+        return torch.randint(0, 256, (*shape, 3), dtype=torch.uint8, generator=random)
 
 
 def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
