@@ -6,6 +6,7 @@ process queries are not included.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -44,15 +45,11 @@ def attention_maps(
         weights = attention_rows(attention, *args, queries=queries, **options)
         found[k] = weights.cpu().numpy()
 
-    hooks = [
-        encoder.blocks[k].attn.register_forward_pre_hook(partial(keep, k), with_kwargs=True)
-        for k in set(blocks)
-    ]
-    try:
+    with ExitStack() as hooks:  # which are removed at its end
+        for k in set(blocks):
+            register = encoder.blocks[k].attn.register_forward_pre_hook
+            hooks.enter_context(register(partial(keep, k), with_kwargs=True))
         encoder(model.pad(images)[0])
-    finally:
-        for hook in hooks:
-            hook.remove()
     return [found[k] for k in blocks]
 
 
