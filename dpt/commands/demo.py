@@ -33,7 +33,5 @@ def run(arguments: list[str]) -> None:
         )
     shown = f"[{host}]" if ":" in host else host
     print(f"http://{shown}:{server.server_port}/  (stop with Ctrl-C)", flush=True)
-    try:
+    with server:
         server.serve_forever()
-    finally:
-        server.server_close()

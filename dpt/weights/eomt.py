@@ -7,7 +7,7 @@ with 80 classes is of COCO's objects; one with 133 is of COCO's panoptic classes
 squares of ``image_size``; here position embeddings are resized for other sizes.
 """
 
-from fnmatch import fnmatchcase
+import fnmatch
 from pathlib import Path
 
 from dpt.model_config import model_dict
@@ -154,9 +154,7 @@ class Eomt(Format):
             **write_keys(KEYS, encoder),
             "image_size": height,
             "mlp_ratio": int(encoder["mlp_ratio"]),
-            "num_upscale_blocks": sum(
-                fnmatchcase(key, f"heads.{name}.upscale.*.norm.bias") for key in tensors
-            ),
+            "num_upscale_blocks": len(fnmatch.filter(tensors, f"heads.{name}.upscale.*.norm.bias")),
             "num_queries": head["num_queries"],
             **write_names(head),
             "dtype": str(tensors["encoder.cls_token"].dtype).removeprefix("torch."),

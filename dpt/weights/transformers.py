@@ -317,8 +317,7 @@ class Transformers(Format):
         ((name, head),) = config["heads"].items()
         model_type, _ = _family(encoder)
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1  # later ones are not built
-        if encoder["num_register_tokens"]:
-            count = encoder["num_register_tokens"]
+        if count := encoder["num_register_tokens"]:
             raise ValueError(f"num_register_tokens={count}: its dpt takes them for patches")
         if name == "segmentation" and model_type:
             raise ValueError("its dpt has no segmentation over a DINOv2 or BEiT encoder")
