@@ -14,13 +14,12 @@ import cv2
 import numpy as np
 import pytest
 import timm
-import torch
 from coco_files import write_objects
 from photos import photo_of
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from servers import running
-from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
+from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
 from dpt.commands.fit import (
     ENCODER,
@@ -789,7 +788,7 @@ def test_a_pretrained_encoder_where_a_hub_offers_it(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "model: from the encoder DINOv2" in done.stdout
     assert "174 encoder tensors loaded" in (run / "log.txt").read_text()
-    weights = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    weights = checkpoint_of(run)["state_dict"]
     theirs = load_file(file)["blocks.0.attn.qkv.weight"]
     ours = next(v for k, v in weights.items() if k.endswith("encoder.blocks.0.attn.qkv.weight"))
     assert (ours - theirs).abs().max() < 1e-3  # one step of fine-tuning

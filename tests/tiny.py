@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -57,6 +59,11 @@ def save_checkpoint(model, path, **changed) -> None:
     state = model.state_dict() | changed
     content = {CONFIG_KEY: model.config.to_dict()}
     torch.save(content | {"state_dict": {f"model.{k}": v for k, v in state.items()}}, path)
+
+
+def checkpoint_of(run: Path, name: str = "last") -> dict[str, Any]:
+    """What the checkpoint ``name`` in a run's folder holds."""
+    return torch.load(run / f"checkpoints/{name}.ckpt", weights_only=True)
 
 
 def losses_of(task, batch, *, steps: int, lr: float) -> list[float]:

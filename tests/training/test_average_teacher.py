@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from photos import save_dense
+from tiny import assert_equal, checkpoint_of
 
 from dpt.data import ScenesDataset, TrainTransform, collate_train
 from dpt.model import create_model
@@ -189,21 +190,16 @@ def test_images_without_labels_may_be_a_setting_of_the_train_split(train, photos
     assert "data.unlabelled: images without labels have no effect" in capsys.readouterr().err
 
 
-def content(folder):
-    return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
-
-
 @pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
     arguments = ("task=joint", *photos, "schedule=constant", "data.batch_size=4")
     train(tmp_path / "once", *arguments, "trainer.max_steps=3")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=2")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=3", "resume=auto")
-    once, twice = (content(tmp_path / name) for name in ("once", "twice"))
+    once, twice = (checkpoint_of(tmp_path / name) for name in ("once", "twice"))
     for key in ("state_dict", "average"):
         assert list(once[key]) == list(twice[key])
-        for name, tensor in once[key].items():
-            assert torch.equal(tensor, twice[key][name]), name
+        assert_equal(twice[key], once[key])
 
 
 @pytest.mark.parametrize(

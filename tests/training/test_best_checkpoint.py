@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_resume import resume_it
+from tiny import checkpoint_of
 
 from dpt.objectives import RegressionObjective
 from dpt.training.checkpoints import RunCheckpoints, is_last_step
@@ -121,7 +122,7 @@ def test_a_score_of_another_name_is_forgotten(tmp_path, caplog):
 @pytest.mark.slow
 def test_a_validation_after_the_last_step_counts(train, metrics, tmp_path):
     run = train(tmp_path, "task=regression", "trainer.max_steps=3", "trainer.val_check_interval=5")
-    content = torch.load(run / "checkpoints/best.ckpt", weights_only=True)
+    content = checkpoint_of(run, "best")
     assert content["global_step"] == 3
     assert content["callbacks"]["RunCheckpoints"]["best_score"] == metrics(run)["val/mae"]
 
@@ -131,11 +132,11 @@ def test_a_moved_and_extended_run_keeps_its_best(train, tmp_path):
     """At a rate of 1e3 every later validation is worse."""
     rate = ("schedule=constant", "schedule.warmup=0", "trainer.val_check_interval=1")
     train(tmp_path / "old", "task=regression", "optim.lr=0", *rate).rename(tmp_path / "new")
-    before = torch.load(tmp_path / "new/checkpoints/best.ckpt", weights_only=True)
+    before = checkpoint_of(tmp_path / "new", "best")
     resume_it(f"resume={tmp_path / 'new'}", "optim.lr=1e3", "trainer.max_steps=4")
-    after = torch.load(tmp_path / "new/checkpoints/best.ckpt", weights_only=True)
+    after = checkpoint_of(tmp_path / "new", "best")
     assert after["global_step"] == before["global_step"]
-    last = torch.load(tmp_path / "new/checkpoints/last.ckpt", weights_only=True)
+    last = checkpoint_of(tmp_path / "new")
     assert last["global_step"] == 4
     changed = [
         k for k, v in before["state_dict"].items() if not torch.equal(v, last["state_dict"][k])
@@ -181,7 +182,7 @@ def test_early_stopping_can_be_switched_on(train, metrics, tmp_path):
     """At a rate of 0 no validation is better than the first."""
     run = train(tmp_path, "task=regression", "optim.lr=0", "trainer.max_steps=50",
                 "trainer.val_check_interval=1", "callbacks.checkpoint.patience=2")  # fmt: skip
-    content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    content = checkpoint_of(run)
     assert content["global_step"] == 3
     assert "val/mae" in metrics(run)
     assert "stopping early: val/mae has not improved in 2" in (run / "log.txt").read_text()

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from tiny import assert_equal, checkpoint_of
 from torch.optim.swa_utils import AveragedModel
 
 from dpt.evaluation.callbacks import spread
@@ -170,7 +171,7 @@ def test_ctrl_c_in_a_run_validates_and_saves(train, metrics, monkeypatch, tmp_pa
     assert signal.getsignal(signal.SIGINT) == before
     assert "val/mae" in metrics(tmp_path)
     assert f"resume={tmp_path}" in (tmp_path / "log.txt").read_text()
-    assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] <= 4
+    assert checkpoint_of(tmp_path)["global_step"] <= 4
     assert (tmp_path / "checkpoints/best.ckpt").is_file()
 
 
@@ -304,19 +305,12 @@ def test_an_average_leaves_training_alone_and_has_statistics_of_its_own(train, t
     common = ("task=segmentation", "trainer.max_steps=6")
     plain = train(tmp_path / "plain", *common)
     averaged = train(tmp_path / "ema", *common, "callbacks=ema", "callbacks.ema.decay=0.5")
-    expected, found = (
-        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
-        for folder in (plain, averaged)
-    )
+    expected, found = (checkpoint_of(folder) for folder in (plain, averaged))
     for name, value in expected["state_dict"].items():
         assert torch.equal(found["current_model_state"][name], value), name
     (name, *_) = [k for k in expected["state_dict"] if k.endswith("running_mean")]
     assert not torch.equal(found["state_dict"][name], found["current_model_state"][name])
     for folder in (plain, averaged):  # the average is left out
         train(folder, *common, "trainer.max_steps=8", "resume=auto", "callbacks=default")
-    expected, found = (
-        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for folder in (plain, averaged)
-    )
-    for name, value in expected.items():
-        assert torch.equal(found[name], value), name
+    expected, found = (checkpoint_of(folder)["state_dict"] for folder in (plain, averaged))
+    assert_equal(found, expected)

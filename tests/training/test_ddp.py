@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from tiny import TINY_VIT
+from tiny import TINY_VIT, checkpoint_of
 
 ROOT = Path(__file__).parents[2]
 TWO_RANKS = ("trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp")
@@ -82,7 +81,7 @@ def test_two_ranks_train_and_score_as_one(
     run, out = train(tmp_path / "runs", *task, *SCENES)
     assert "Traceback" not in out
     assert out.count("Scores on val") == 1
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
+    assert checkpoint_of(run)["global_step"] == 2
     assert (run / "checkpoints/best.ckpt").is_file()
     assert f"constant/val/{constant}" in metrics(run)
     checkpoint = run / "checkpoints/last.ckpt"
@@ -107,7 +106,7 @@ def test_every_task_runs_on_two_ranks(tmp_path, task, metrics):
                    "data.val.length=3", "trainer.max_steps=-1", "trainer.max_epochs=2")  # fmt: skip
     assert "constant/val/mae" in metrics(run) or choice != "regression"
     # seven images are shared as four and four, in two batches a rank and epoch
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 4
+    assert checkpoint_of(run)["global_step"] == 4
 
 
 SEMI_SUPERVISED = ("data.labelled=1", "data.unlabelled=true", "augment.strong=1",

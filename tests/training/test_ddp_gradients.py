@@ -8,7 +8,7 @@ import pytest
 import torch
 from photos import save_dense
 from test_ddp import DATA, SCENES, TWO_RANKS, assert_close, finish, start
-from tiny import TINY_VIT
+from tiny import TINY_VIT, checkpoint_of
 
 from dpt.data.samplers import EpochSampler
 
@@ -45,7 +45,7 @@ TASKS = {
 
 def gradients(folder):
     """Of every trained parameter, in the optimiser's order, after the one step of a run."""
-    checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    checkpoint = checkpoint_of(folder)
     assert checkpoint["global_step"] == 1
     (state,) = checkpoint["optimizer_states"]
     numbers = [number for group in state["param_groups"] for number in group["params"]]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_task import batch_of, task_of
+from tiny import assert_equal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpt.objectives.teacher import PseudoLabelTeacher
@@ -65,9 +66,9 @@ def test_a_nonfinite_step_changes_nothing_and_is_listed(task, tmp_path, factor):
     moments = {i: {k: v.clone() for k, v in s.items()} for i, s in
                optimizer.state_dict()["state"].items()}  # fmt: skip
     step(task, optimizer, factor=factor)
-    assert all(torch.equal(v, weights[k]) for k, v in task.model.state_dict().items())
+    assert_equal(task.model.state_dict(), weights)
     for i, state in optimizer.state_dict()["state"].items():
-        assert all(torch.equal(v, moments[i][k]) for k, v in state.items())
+        assert_equal(state, moments[i])
     task.guard.fetch(task.trainer)
     rows = list(csv.DictReader((tmp_path / "nonfinite.csv").open()))
     assert [row["sample"] for row in rows] == NAMES
@@ -119,7 +120,7 @@ def test_an_infinite_statistic_skips_the_step(trained):
     task.model.get_buffer(name).fill_(torch.inf)
     step(task, optimizer)
     assert task.guard.total == 1
-    assert all(torch.equal(v, kept[k]) for k, v in task.model.state_dict().items())
+    assert_equal(task.model.state_dict(), kept)
 
 
 def test_every_batch_of_an_accumulated_step_is_written_down(task, tmp_path):
@@ -149,7 +150,7 @@ def test_statistics_of_such_a_step_are_forgotten(trained, monkeypatch):
         step(task, optimizer)
     assert task.guard.total == 1
     for model in (task.model, task.teacher.average.module):
-        assert all(torch.equal(v, kept[k]) for k, v in model.state_dict().items())
+        assert_equal(model.state_dict(), kept)
     step(task, optimizer)
     name = next(k for k in kept if "running_var" in k)
     assert not torch.equal(task.model.state_dict()[name], kept[name])

@@ -9,7 +9,7 @@ import cv2
 import pytest
 import torch
 from omegaconf import OmegaConf
-from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
+from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call, checkpoint_of
 
 import dpt
 from dpt.data import DataError, Dataset
@@ -52,10 +52,6 @@ def run(kind, train, joint_run, tmp_path_factory):
 
 def log_of(folder):
     return (folder / "log.txt").read_text()
-
-
-def checkpoint_of(folder, name="last"):
-    return torch.load(folder / f"checkpoints/{name}.ckpt", weights_only=True)
 
 
 # ------------------------------------------------------------------------------ every task
@@ -351,7 +347,7 @@ def test_wandb_without_an_account(train, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_double_precision_is_double_throughout(train, metrics, tmp_path):
     folder = train(tmp_path / "run", "task=joint", "trainer.precision=64-true")
-    checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    checkpoint = checkpoint_of(folder)
     weights = [v for v in checkpoint["state_dict"].values() if v.is_floating_point()]
     assert {v.dtype for v in weights} == {torch.float64}
     assert metrics(folder)["val/abs_rel"] > 0

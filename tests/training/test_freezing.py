@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from test_ddp import train as train_two_ranks
+from tiny import checkpoint_of
 
 import dpt
 
@@ -16,10 +17,6 @@ RUN = ("task=segmentation", "data.train.length=12", "trainer.val_check_interval=
 def start(train, tmp_path_factory):
     """The tensors that every run of this seed begins with."""
     return tensors(train(tmp_path_factory.mktemp("start") / "run", *RUN, "optim.lr=0"))
-
-
-def content(run):
-    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)
 
 
 def tensors(run):
@@ -34,7 +31,7 @@ def changed(run, start):
 
 def groups_with_state(run):
     """Names of the optimiser's groups, and of those with momenta."""
-    (optimizer,) = content(run)["optimizer_states"]
+    (optimizer,) = checkpoint_of(run)["optimizer_states"]
     groups = optimizer["param_groups"]
     known = {g["name"] for g in groups}
     return known, {g["name"] for g in groups if set(g["params"]) & set(optimizer["state"])}
@@ -61,7 +58,7 @@ def test_batch_statistics_are_frozen_too(train, start, tmp_path):
 @pytest.mark.slow
 def test_a_linear_probe(train, tmp_path):
     run = train(tmp_path / "run", "task=classification", ENCODER)
-    (optimizer,) = content(run)["optimizer_states"]
+    (optimizer,) = checkpoint_of(run)["optimizer_states"]
     assert sum(len(g["params"]) for g in optimizer["param_groups"]) == 4  # a norm and a linear map
 
 

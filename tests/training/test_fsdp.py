@@ -3,7 +3,7 @@
 import pytest
 import torch
 from test_ddp import DATA, SCENES, finish, start
-from tiny import TINY_VIT
+from tiny import TINY_VIT, checkpoint_of
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ RUN = ("train.py", "task=joint", *TINY_VIT, *DATA, *SCENES, "logger=none",
 
 
 def weights_of(folder, step):
-    checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    checkpoint = checkpoint_of(folder)
     assert checkpoint["global_step"] == step
     return checkpoint["state_dict"]
 

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-import torch
 from servers import served
-from tiny import call
+from tiny import assert_equal, call, checkpoint_of
 
 from dpt.training import resume
 
@@ -27,14 +26,8 @@ def data(root, cache):
     return "data=packed", f"data.root={root}", f"data.cache_dir={cache}"
 
 
-def weights(run):
-    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-
-
 def assert_same(run, other):
-    found, expected = weights(run), weights(other)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert_equal(*(checkpoint_of(each)["state_dict"] for each in (run, other)))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from PIL import Image
-from tiny import ON_CPU, TINY_MODEL, call
+from tiny import ON_CPU, TINY_MODEL, call, checkpoint_of
 
 import dpt
 from dpt.config import build
@@ -87,7 +87,7 @@ def test_every_recipe_runs_two_steps(recipe, trees, tmp_path):
     call("train", f"experiment={recipe}", "debug=tiny", f"paths.data_dir={trees}",
          f"run_dir={folder}", *tiny, *ON_CPU, *NO_DOWNLOADS, f"data.image_size={size}",
          f"data.eval_size={size}", "trainer.precision=32-true")  # fmt: skip
-    content = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    content = checkpoint_of(folder)
     assert content["global_step"] == 2
     metrics = json.loads((folder / "metrics.json").read_text())
     assert any(k.startswith("val/") for k in metrics)

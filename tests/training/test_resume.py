@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import test_ddp
 import torch
-from tiny import ON_CPU, TINY_VIT, call
+from tiny import ON_CPU, TINY_VIT, call, checkpoint_of
 
 from dpt.training import resume
 
@@ -60,7 +60,7 @@ def start_and_kill(folder, step, *overrides):
 
 
 def state_of(folder):
-    checkpoint = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+    checkpoint = checkpoint_of(folder)
     return {k: checkpoint.get(k) for k in ("state_dict", "optimizer_states", "lr_schedulers",
             "global_step", "current_model_state", "averaging_state", resume.KEY)}  # fmt: skip
 

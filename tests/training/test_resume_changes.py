@@ -4,9 +4,9 @@ import shutil
 from copy import deepcopy
 
 import pytest
-import torch
 import yaml
 from test_resume import assert_same, csv_rows, resume_it, state_of
+from tiny import checkpoint_of
 
 import dpt
 from dpt.evaluation.callbacks import FailedFiles
@@ -146,7 +146,7 @@ def test_a_stop_waits_for_accumulated_gradients(train, tmp_path, monkeypatch, ba
     with monkeypatch.context() as patch:
         patch.setattr(FailedFiles, "on_train_batch_start", stop)
         cut = train(tmp_path / "cut", *run)
-    assert torch.load(cut / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
+    assert checkpoint_of(cut)["global_step"] == 2
     resume_it(f"resume={cut}")
     assert_same(state_of(cut), state_of(whole))
 
@@ -157,7 +157,7 @@ def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train
                 "+callbacks.stop.divergence_threshold=-1")  # fmt: skip
     run = train(tmp_path, "task=regression", "trainer.max_steps=9", "data.train.length=40",
                 "trainer.val_check_interval=3", *stopping)  # fmt: skip
-    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
+    assert checkpoint_of(run)["global_step"] == 3
 
 
 # ------------------------------------------------------------------------------ first weights

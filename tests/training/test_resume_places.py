@@ -7,8 +7,8 @@ import os
 import signal
 
 import pytest
-import torch
 from test_resume import MODEL, assert_same, logged, resume_it, state_of
+from tiny import checkpoint_of
 
 from dpt.evaluation.callbacks import FailedFiles
 
@@ -49,7 +49,7 @@ def sigterm():
 
 
 def best_of(folder):
-    checkpoint = torch.load(folder / "checkpoints/best.ckpt", weights_only=True)
+    checkpoint = checkpoint_of(folder, "best")
     return checkpoint["state_dict"], checkpoint["callbacks"]["RunCheckpoints"]
 
 

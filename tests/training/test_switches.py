@@ -5,15 +5,11 @@ import shutil
 import pytest
 import torch
 from benchmarks.models import kept_bytes
+from tiny import checkpoint_of
 
 import dpt
 from dpt import functional
 from dpt.config.model import set_switches
-
-
-def weights(run):
-    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-
 
 DROPPED = ["model.encoder.drop_path=0.2"]
 # torch.compile draws other random numbers
@@ -31,8 +27,9 @@ NOTHING_DROPPED = ["model.encoder.drop_path=0", "task.objectives.segmentation.dr
     ],
 )  # fmt: skip
 def test_a_switch_changes_nothing_but_the_cost(train, tmp_path, switch, dropped):
-    plain = weights(train(tmp_path / "plain", "task=joint", *dropped))
-    found = weights(train(tmp_path / "run", "task=joint", *dropped, f"model.{switch}=true"))
+    plain = checkpoint_of(train(tmp_path / "plain", "task=joint", *dropped))["state_dict"]
+    run = train(tmp_path / "run", "task=joint", *dropped, f"model.{switch}=true")
+    found = checkpoint_of(run)["state_dict"]
     assert found.keys() == plain.keys()
     # two steps of Adam, whose first steps have the learning rate's size in whatever direction
     scale = 1e-3

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny import assert_equal, checkpoint_of
 
 import dpt
 
@@ -15,10 +16,6 @@ def trained(path):
     return "task/teacher=trained", f"task.teacher.path={path}"
 
 
-def content(folder):
-    return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
-
-
 def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
     run = train(tmp_path / "taught", "task=joint", *trained(teacher),
                 "logger=csv",
@@ -28,7 +25,7 @@ def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
     )
     header = next(run.rglob("metrics.csv")).read_text().partition("\n")[0].split(",")
     assert {"train/teacher_depth", "train/teacher_segmentation"} <= {*header}
-    taught, untaught = content(run), content(joint_run)
+    taught, untaught = checkpoint_of(run), checkpoint_of(joint_run)
     assert list(taught["state_dict"]) == list(untaught["state_dict"])
     states = [c["optimizer_states"][0]["state"] for c in (taught, untaught)]
     model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
@@ -43,9 +40,8 @@ def test_resume_with_a_teacher_is_exact(train, teacher, tmp_path):
     train(tmp_path / "once", *arguments, "trainer.max_steps=3")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=1")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=3", "resume=auto")
-    once, twice = (content(tmp_path / name) for name in ("once", "twice"))
-    for name, tensor in once["state_dict"].items():
-        assert torch.equal(tensor, twice["state_dict"][name]), name
+    once, twice = (checkpoint_of(tmp_path / name) for name in ("once", "twice"))
+    assert_equal(twice["state_dict"], once["state_dict"])
     moments = [c["optimizer_states"][0]["state"] for c in (once, twice)]
     for index, state in moments[0].items():
         assert torch.equal(state["exp_avg"], moments[1][index]["exp_avg"])

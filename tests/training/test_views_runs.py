@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny import checkpoint_of
 
 import dpt
 
@@ -40,7 +41,7 @@ def test_a_run_on_photos_without_classes(train, dense_folder, metrics, tmp_path,
     run = train(tmp_path, *SMALL[task], "data=folder", f"data.root={dense_folder}",
                 "trainer.val_check_interval=1")  # fmt: skip
     assert not {"val/knn_accuracy"} & {k for k, v in metrics(run).items() if v is not None}
-    best = torch.load(run / "checkpoints/best.ckpt", weights_only=True)
+    best = checkpoint_of(run, "best")
     assert best["global_step"] == 2
 
 

@@ -20,6 +20,7 @@ from peers_beit_swin import (
     to_old_names,
 )
 from peers_transformers import Output
+from tiny import assert_equal
 
 import dpt
 from dpt.model_config import ModelConfig
@@ -64,9 +65,7 @@ def test_our_own_folder_gives_the_same_model(case, tmp_path):
     ours.save_pretrained(tmp_path / "ours")
     again = dpt.DPT.from_pretrained(tmp_path / "ours")
     assert again.config == ours.config
-    state = ours.state_dict()
-    assert again.state_dict().keys() == state.keys()
-    assert all(torch.equal(v, state[k]) for k, v in again.state_dict().items())
+    assert_equal(again.state_dict(), ours.state_dict())
     images = torch.randn(1, 3, 96, 96)
     with torch.no_grad():
         assert torch.equal(again(images)["depth"], ours(images)["depth"])
@@ -79,8 +78,7 @@ def test_the_encoder_alone_is_read_too(case, tmp_path):
     encoder, _, _ = ours.config.build()
     report = load_encoder_weights(encoder, path)
     assert report.missing == report.resized == []
-    state = ours.encoder.state_dict()
-    assert all(torch.equal(v, state[k]) for k, v in encoder.state_dict().items())
+    assert_equal(encoder.state_dict(), ours.encoder.state_dict())
 
 
 def test_tables_fit_an_encoder_of_another_grid(files):
@@ -326,7 +324,7 @@ def test_optimizer_and_all(files, tmp_path):
     torch.save({"model": content, "optimizer": {"state": {}}}, tmp_path / "a.pt")
     wanted = dpt.DPT.from_pretrained(files["BEiT"]).state_dict()
     found = dpt.DPT.from_pretrained(tmp_path / "a.pt").state_dict()
-    assert all(torch.equal(v, found[k]) for k, v in wanted.items())
+    assert_equal(found, wanted)
 
 
 def drop(part):

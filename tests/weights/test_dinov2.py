@@ -3,6 +3,7 @@
 import pytest
 import torch
 from peers_dinov2 import HubDepther
+from tiny import assert_equal
 
 import dpt
 from dpt.weights import depth_anything
@@ -45,8 +46,7 @@ def test_a_head_finds_its_backbone_beside_it(tensors, tmp_path):
     torch.save(backbone, tmp_path / "dinov2_vits14_pretrain.pth")
     found, wanted = (dpt.DPT.from_pretrained(path) for path in (alone, whole))
     assert found.config == wanted.config
-    state = found.state_dict()
-    assert all(torch.equal(v, state[k]) for k, v in wanted.state_dict().items())
+    assert_equal(found.state_dict(), wanted.state_dict())
 
 
 def test_heads_that_are_no_whole_dpt(tensors, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
+from tiny import assert_equal
 
 import dpt
 from dpt.weights import formats, load_encoder_weights
@@ -39,9 +40,7 @@ def saved(tmp_path):
 
 
 def assert_same(found, model):
-    state = model.state_dict()
-    assert found.state_dict().keys() == state.keys()
-    assert all(torch.equal(v, state[k]) for k, v in found.state_dict().items())
+    assert_equal(found.state_dict(), model.state_dict())
 
 
 def test_the_registry_lists_each_format_once():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import small_model
+from tiny import assert_equal, small_model
 
 from dpt.weights import load_model_weights
 
@@ -50,7 +50,7 @@ def test_other_classes_keep_all_but_the_final_layers():
 def test_the_same_classes_keep_everything():
     source, target = model_of(0), model_of(1)
     report = transfer(target, source)
-    assert all(torch.equal(v, source.state_dict()[k]) for k, v in target.state_dict().items())
+    assert_equal(target.state_dict(), source.state_dict())
     assert report.outputs == report.missing == report.unused == []
 
 
@@ -122,4 +122,4 @@ def test_another_architecture_is_refused_and_nothing_is_loaded(change, says):
     before = copy(target)
     with pytest.raises(ValueError, match=rf"^old\.ckpt: another architecture.*{says}"):
         transfer(target, model_of(0))
-    assert all(torch.equal(v, before[k]) for k, v in target.state_dict().items())
+    assert_equal(target.state_dict(), before)

@@ -10,6 +10,7 @@ from peers_official import CASES as OFFICIAL_CASES
 from peers_transformers import CASES, HYBRID, Output, make
 from PIL import Image
 from safetensors.torch import load_file
+from tiny import assert_equal
 
 import dpt
 from dpt.data.resize import resize_image
@@ -93,9 +94,7 @@ def test_a_fine_tuned_model_of_ours_opens_in_transformers(name, tmp_path):
                 wanted[None], size=(side, side), mode="bilinear"
             )[0]
         assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
-    again = dpt.DPT.from_pretrained(tmp_path).state_dict()
-    assert again.keys() == model.state_dict().keys()
-    assert all(torch.equal(again[k], v) for k, v in model.state_dict().items())
+    assert_equal(dpt.DPT.from_pretrained(tmp_path).state_dict(), model.state_dict())
 
 
 def test_over_dinov2(tmp_path):
