@@ -7,6 +7,7 @@ import numpy as np
 import scipy.io
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from photos import save_picture
 from PIL import Image
 
 from dpt.config.build import make_dataset
@@ -26,8 +27,7 @@ def configured(name: str, root: Path, *overrides: str, split: str = "train") -> 
 
 def photo(path: Path) -> np.ndarray:
     pixels = RNG.integers(0, 256, (*SIZE, 3), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
+    save_picture(path, pixels)
     return pixels
 
 
@@ -35,8 +35,7 @@ def depth_png(path: Path, metres: float | np.ndarray, *, scale: float) -> None:
     """A 16-bit PNG; its first row is 0, which means not measured."""
     raw = np.full(SIZE, np.round(np.asarray(metres) * scale), np.uint16)
     raw[0] = 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(raw).save(path)
+    save_picture(path, raw)
 
 
 def nyuv2(root: Path) -> dict[str, np.ndarray]:

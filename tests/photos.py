@@ -32,10 +32,15 @@ def photo_of(height, width, *, seed=0):
     return np.clip(smooth + random.integers(-9, 10, smooth.shape), 0, 255).astype(np.uint8)
 
 
-def save_photo(path, height=40, width=57, *, seed=0):
+def save_picture(path, array, **options):
+    """Writes a picture, in new folders where they are needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(photo_of(height, width, seed=seed)).save(path)
+    Image.fromarray(array).save(path, **options)
     return path
+
+
+def save_photo(path, height=40, width=57, *, seed=0):
+    return save_picture(path, photo_of(height, width, seed=seed))
 
 
 def save_dense(root, counts, *sizes, lacking=None, suffix=".png"):
@@ -60,5 +65,4 @@ def save_dense(root, counts, *sizes, lacking=None, suffix=".png"):
                     values = random.integers(*bounds, shape, dtype)
                     values = values.astype(np.uint16) if kind == "depth" else values
                     path = root / kind / split / f"{i}{suffix if kind == 'images' else '.png'}"
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    Image.fromarray(values).save(path)
+                    save_picture(path, values)

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from photos import save_dense
-from PIL import Image
+from photos import save_dense, save_picture
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
 import dpt
@@ -299,12 +298,6 @@ def test_a_full_gpu_is_answered_with_what_takes_less(mistake, tmp_path, monkeypa
 # ------------------------------------------------------------------------ mistakes in the data
 
 
-def save(path: Path, array: np.ndarray) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(array).save(path)
-    return path
-
-
 @pytest.fixture
 def folder(tmp_path):
     """A healthy folder of photos with masks and depth, to be spoilt.
@@ -356,8 +349,8 @@ def test_truncated_image_that_is_first_met_by_a_worker(mistake, folder):
     """More files than are checked at the start: the loader's own error is as short."""
     random = np.random.default_rng(0)
     for i in range(3, 60):
-        save(folder / f"images/train/{i}.jpg", random.integers(0, 255, (36, 50, 3), "u1"))
-        save(folder / f"masks/train/{i}.png", np.zeros((36, 50), "u1"))
+        save_picture(folder / f"images/train/{i}.jpg", random.integers(0, 255, (36, 50, 3), "u1"))
+        save_picture(folder / f"masks/train/{i}.png", np.zeros((36, 50), "u1"))
     for i in range(30, 60):  # in the sorted order of names, not among the first
         path = folder / f"images/train/{i}.jpg"
         if i % 3 == 0:
@@ -374,7 +367,7 @@ def test_truncated_image_that_is_first_met_by_a_worker(mistake, folder):
             break
         except DataError as error:
             path = Path(str(error).partition(": ")[0])
-            save(path, random.integers(0, 255, (36, 50, 3), "u1"))
+            save_picture(path, random.integers(0, 255, (36, 50, 3), "u1"))
     message = mistake(*masks(folder, "data.num_workers=1", "trainer.max_steps=20"))
     assert "images/train/" in message
     assert "truncated" in message

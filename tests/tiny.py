@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import dpt
 from dpt.cli import main
@@ -45,6 +46,17 @@ def small_model(**overrides):
         "fusion_channels": 8,
     }
     return dpt.create_model("dpt_tiny", **(options | overrides))
+
+
+def random_norms(module):
+    """Running statistics and affine maps away from their defaults, so that BN is no identity."""
+    for bn in module.modules():
+        if isinstance(bn, nn.BatchNorm2d):
+            nn.init.uniform_(bn.running_mean, -1, 1)
+            nn.init.uniform_(bn.running_var, 0.5, 2)
+            nn.init.uniform_(bn.weight, 0.5, 2)
+            nn.init.uniform_(bn.bias, -1, 1)
+    return module
 
 
 def assert_equal(found, wanted) -> None:

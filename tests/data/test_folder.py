@@ -2,17 +2,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from photos import save_picture
 
 from dpt.data import DataError, FolderDataset
 from dpt.data.datasets.files import numbered
 from dpt.data.formats.labels import LabelRule
 from dpt.types import IGNORE_INDEX
-
-
-def write(path: Path, array: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(array).save(path)
 
 
 def photo(value: int = 0, size: tuple[int, int] = (6, 8)) -> np.ndarray:
@@ -47,8 +42,8 @@ def stems(dataset: FolderDataset) -> list[str]:
 def test_sub_folder_named_after_the_split(tmp_path):
     for split, count in (("train", 3), ("val", 2)):
         for i in range(count):
-            write(tmp_path / f"images/{split}/{i}.png", photo(i))
-            write(tmp_path / f"masks/{split}/{i}.png", ids(i % 3))
+            save_picture(tmp_path / f"images/{split}/{i}.png", photo(i))
+            save_picture(tmp_path / f"masks/{split}/{i}.png", ids(i % 3))
     dataset = segmentation(tmp_path)
     assert (len(dataset), len(segmentation(tmp_path, split="val"))) == (3, 2)
     sample = dataset[2]
@@ -65,8 +60,8 @@ def test_sub_folder_named_after_the_split(tmp_path):
 
 def test_split_in_a_template_and_sub_folders(tmp_path):
     for town in ("bonn", "ulm"):
-        write(tmp_path / f"train/rgb/{town}/a.jpg", photo())
-        write(tmp_path / f"train/ids/{town}/a.png", ids(1 if town == "ulm" else 2))
+        save_picture(tmp_path / f"train/rgb/{town}/a.jpg", photo())
+        save_picture(tmp_path / f"train/ids/{town}/a.png", ids(1 if town == "ulm" else 2))
     dataset = segmentation(tmp_path, images="%split/rgb", labels="%split/ids")
     assert [int(dataset[i]["labels"][0, 0]) for i in range(2)] == [2, 1]
     with pytest.raises(DataError, match=r"val/rgb does not exist.*train.*data\.images"):
@@ -75,33 +70,33 @@ def test_split_in_a_template_and_sub_folders(tmp_path):
 
 def test_split_on_disk_may_have_another_name(tmp_path):
     for split in ("train", "validation"):
-        write(tmp_path / f"images/{split}/a.png", photo())
-        write(tmp_path / f"masks/{split}/a.png", ids())
+        save_picture(tmp_path / f"images/{split}/a.png", photo())
+        save_picture(tmp_path / f"masks/{split}/a.png", ids())
     assert len(segmentation(tmp_path, split="val", split_names={"val": "validation"})) == 1
 
 
 def test_missing_split_folder_does_not_fall_back_to_the_other_splits_files(tmp_path):
-    write(tmp_path / "images/train/a.png", photo())
-    write(tmp_path / "masks/train/a.png", ids())
+    save_picture(tmp_path / "images/train/a.png", photo())
+    save_picture(tmp_path / "masks/train/a.png", ids())
     with pytest.raises(DataError, match=r"images/val does not exist.*holds train.*split_names"):
         segmentation(tmp_path, split="val")
 
 
 def test_a_missing_folder_is_told_with_all_others_closest_first(tmp_path):
-    write(tmp_path / "images/train/a.png", photo())
+    save_picture(tmp_path / "images/train/a.png", photo())
     (tmp_path / "masks").mkdir()
     with pytest.raises(DataError, match=r"labels does not exist; .* holds images, masks: check"):
         segmentation(tmp_path, labels="labels")
 
 
 def test_flat_masks_serve_split_images(tmp_path):
-    write(tmp_path / "images/train/a.png", photo())
-    write(tmp_path / "images/val/b.png", photo())
+    save_picture(tmp_path / "images/train/a.png", photo())
+    save_picture(tmp_path / "images/val/b.png", photo())
     for stem in "ab":
-        write(tmp_path / f"masks/{stem}.png", ids())
+        save_picture(tmp_path / f"masks/{stem}.png", ids())
     assert stems(segmentation(tmp_path)) == ["a"]
     assert stems(segmentation(tmp_path, split="val")) == ["b"]
-    write(tmp_path / "images/val/a.png", photo())
+    save_picture(tmp_path / "images/val/a.png", photo())
     for template in ("images", "images/%split"):
         with pytest.raises(DataError, match=r"masks/a\.png pairs with .*train/a.* and .*val/a"):
             segmentation(tmp_path, images=template)
@@ -109,17 +104,17 @@ def test_flat_masks_serve_split_images(tmp_path):
 
 def test_split_masks_divide_flat_images(tmp_path):
     for i in range(12):
-        write(tmp_path / f"images/{i}.png", photo(i))
+        save_picture(tmp_path / f"images/{i}.png", photo(i))
         if i < 10:
-            write(tmp_path / f"masks/{'train' if i < 7 else 'val'}/{i}.png", ids())
+            save_picture(tmp_path / f"masks/{'train' if i < 7 else 'val'}/{i}.png", ids())
     train, val = (segmentation(tmp_path, split=split) for split in ("train", "val"))
     assert (stems(train), stems(val)) == ([*"0123456"], [*"789"])
 
 
 def test_a_table_pairs_files_of_any_name(tmp_path):
     for i in range(4):
-        write(tmp_path / f"rgb/{i}.png", photo(i))
-        write(tmp_path / f"ids/mask_{9 - i}.png", ids(i % 3))
+        save_picture(tmp_path / f"rgb/{i}.png", photo(i))
+        save_picture(tmp_path / f"ids/mask_{9 - i}.png", ids(i % 3))
     rows = ["image, mask, split", "rgb/0.png, ids/mask_9.png, train", "rgb/1.png,,train",
             "rgb/2.png,ids/mask_7.png,train", "rgb/3.png,ids/mask_6.png,validation"]  # fmt: skip
     (tmp_path / "list.csv").write_text("\n".join(rows))
@@ -144,8 +139,8 @@ def test_a_table_pairs_files_of_any_name(tmp_path):
 
 def test_fractions_cover_everything_once_and_are_stable(tmp_path):
     for i in range(50):
-        write(tmp_path / f"images/{i}.png", photo())
-        write(tmp_path / f"masks/{i}.png", ids())
+        save_picture(tmp_path / f"images/{i}.png", photo())
+        save_picture(tmp_path / f"masks/{i}.png", ids())
     train, val = (set(stems(segmentation(tmp_path, split=s))) for s in ("train", "val"))
     assert (len(train), len(val)) == (45, 5)
     assert not train & val
@@ -154,22 +149,22 @@ def test_fractions_cover_everything_once_and_are_stable(tmp_path):
     assert [len(p) for p in parts] == [30, 10, 10]
     assert sorted(stem for part in parts for stem in part) == sorted(train | val)
     # a new file moves at most one of the old ones
-    write(tmp_path / "images/new.png", photo())
-    write(tmp_path / "masks/new.png", ids())
+    save_picture(tmp_path / "images/new.png", photo())
+    save_picture(tmp_path / "masks/new.png", ids())
     assert len(val ^ set(stems(segmentation(tmp_path, split="val"))) - {"new"}) <= 1
 
 
 def test_fractions_faults(tmp_path):
-    write(tmp_path / "images/a.png", photo())
-    write(tmp_path / "masks/a.png", ids())
+    save_picture(tmp_path / "images/a.png", photo())
+    save_picture(tmp_path / "masks/a.png", ids())
     with pytest.raises(DataError, match="1 images or groups are too few"):
         segmentation(tmp_path)
     with pytest.raises(DataError, match=r"split test has no folder.*train, val"):
         segmentation(tmp_path, split="test")
     with pytest.raises(DataError, match="sum to at most 1"):
         segmentation(tmp_path, fractions={"train": 0.9, "val": 0.2})
-    write(tmp_path / "images/b.png", photo())
-    write(tmp_path / "masks/b.png", ids())
+    save_picture(tmp_path / "images/b.png", photo())
+    save_picture(tmp_path / "masks/b.png", ids())
     (tmp_path / "list.txt").write_text("a\n")
     for other in ({"folds": 2}, {"split_files": {"train": "list.txt"}}):
         with pytest.raises(DataError, match=r"data.fractions has no effect"):
@@ -178,15 +173,15 @@ def test_fractions_faults(tmp_path):
 
 def test_tiny_folder_still_has_a_validation_image(tmp_path):
     for stem in "ab":
-        write(tmp_path / f"images/{stem}.png", photo())
-        write(tmp_path / f"masks/{stem}.png", ids())
+        save_picture(tmp_path / f"images/{stem}.png", photo())
+        save_picture(tmp_path / f"masks/{stem}.png", ids())
     assert len(segmentation(tmp_path)) == len(segmentation(tmp_path, split="val")) == 1
 
 
 def test_list_files(tmp_path):
     for stem in ("x/a", "x/b", "y/b", "c"):
-        write(tmp_path / f"images/{stem}.jpg", photo())
-        write(tmp_path / f"masks/{stem}.png", ids())
+        save_picture(tmp_path / f"images/{stem}.jpg", photo())
+        save_picture(tmp_path / f"masks/{stem}.png", ids())
     (tmp_path / "train.txt").write_text("# a comment\n\nx/b.jpg\nimages/y/b.jpg\nc\n./x/a\n")
     lists = {"train": "train.txt", "val": "val.txt"}
     dataset = segmentation(tmp_path, split_files=lists)
@@ -206,9 +201,9 @@ def test_list_files(tmp_path):
 
 def test_name_templates(tmp_path):
     for stem in ("s1", "s2"):
-        write(tmp_path / f"images/train/{stem}_leftImg8bit.png", photo())
-        write(tmp_path / f"masks/train/{stem}_gtFine_labelIds.png", ids(1))
-        write(tmp_path / f"masks/train/{stem}_gtFine_color.png", photo())
+        save_picture(tmp_path / f"images/train/{stem}_leftImg8bit.png", photo())
+        save_picture(tmp_path / f"masks/train/{stem}_gtFine_labelIds.png", ids(1))
+        save_picture(tmp_path / f"masks/train/{stem}_gtFine_color.png", photo())
         np.save(tmp_path / f"masks/train/depth_{stem}.npy", np.full((6, 8), 2.0))
     dataset = segmentation(
         tmp_path,
@@ -230,8 +225,8 @@ def test_name_templates(tmp_path):
 
 def test_photos_and_masks_in_one_folder(tmp_path):
     for stem in "ab":
-        write(tmp_path / f"train/{stem}.jpg", photo())
-        write(tmp_path / f"train/{stem}.png", ids())
+        save_picture(tmp_path / f"train/{stem}.jpg", photo())
+        save_picture(tmp_path / f"train/{stem}.png", ids())
     dataset = segmentation(
         tmp_path, images=".", labels=".", images_name="%stem.jpg", labels_name="%stem.png"
     )
@@ -242,9 +237,9 @@ def test_photos_and_masks_in_one_folder(tmp_path):
 
 def test_images_without_labels(tmp_path):
     for i in range(5):
-        write(tmp_path / f"images/train/{i}.png", photo())
+        save_picture(tmp_path / f"images/train/{i}.png", photo())
     for i in (0, 2):
-        write(tmp_path / f"masks/train/{i}.png", ids())
+        save_picture(tmp_path / f"masks/train/{i}.png", ids())
     (tmp_path / "masks/train/.hidden.png").write_bytes(b"junk")
     with pytest.raises(DataError, match=r"3 of 5 .* no labels \(images.train.1.png, .*=skip"):
         segmentation(tmp_path)
@@ -255,14 +250,14 @@ def test_images_without_labels(tmp_path):
 
 def test_partial_labels(tmp_path):
     for i in range(4):
-        write(tmp_path / f"images/train/{i}.png", photo())
+        save_picture(tmp_path / f"images/train/{i}.png", photo())
     for i in (0, 1):
-        write(tmp_path / f"masks/train/{i}.png", ids())
+        save_picture(tmp_path / f"masks/train/{i}.png", ids())
     for i in (1, 2):
-        write(tmp_path / f"depth/train/{i}.png", millimetres())
+        save_picture(tmp_path / f"depth/train/{i}.png", millimetres())
     with pytest.raises(DataError, match=r"1 of 4 images.*no labels and no depth.*/3\.png\)"):
         segmentation(tmp_path, depth="depth", max_depth=10)
-    write(tmp_path / "masks/train/3.png", ids())
+    save_picture(tmp_path / "masks/train/3.png", ids())
     dataset = segmentation(tmp_path, depth="depth", max_depth=10)
     keys = [sorted(dataset[i].keys() & {"labels", "depth", "valid"}) for i in range(4)]
     assert keys == [["labels"], ["depth", "labels", "valid"], ["depth", "valid"], ["labels"]]
@@ -291,8 +286,8 @@ def test_faulty_folders(tmp_path):
 
 
 def one(root: Path, mask: np.ndarray, **options) -> FolderDataset:
-    write(root / "images/train/a.png", photo())
-    write(root / "masks/train/a.png", mask)
+    save_picture(root / "images/train/a.png", photo())
+    save_picture(root / "masks/train/a.png", mask)
     return segmentation(root, **options)
 
 
@@ -410,10 +405,10 @@ def test_faulty_label_map(label_map, says):
 
 
 def test_depth_in_metres(tmp_path):
-    write(tmp_path / "images/train/a.png", photo())
+    save_picture(tmp_path / "images/train/a.png", photo())
     raw = np.arange(48, dtype=np.uint16).reshape(6, 8) * 300
     raw[0, 1] = 65535
-    write(tmp_path / "depth/train/a.png", raw)
+    save_picture(tmp_path / "depth/train/a.png", raw)
     sample = depth_set(tmp_path, invalid_depth=[0, 65535], min_depth=0.5)[0]
     valid = (raw >= 500) & (raw <= 10000)
     assert np.array_equal(sample["valid"], valid)
@@ -421,8 +416,8 @@ def test_depth_in_metres(tmp_path):
 
 
 def test_depth_options(tmp_path):
-    write(tmp_path / "images/train/a.png", photo())
-    write(tmp_path / "depth/train/a.png", millimetres())
+    save_picture(tmp_path / "images/train/a.png", photo())
+    save_picture(tmp_path / "depth/train/a.png", millimetres())
     for options, says in [
         ({"max_depth": None}, r"data\.max_depth is needed"),
         ({"min_depth": 20}, r"data\.min_depth=20 must lie"),
@@ -447,7 +442,7 @@ def test_sizes_must_agree(tmp_path):
 
 
 def with_objects(root: Path, objects: np.ndarray, **options) -> FolderDataset:
-    write(root / "ids/train/a.png", objects)
+    save_picture(root / "ids/train/a.png", objects)
     names = ["road", "car", "person"]
     return one(root, ids(1), objects="ids", class_names=names, **options)
 
@@ -486,8 +481,8 @@ def test_the_number_of_objects_is_bounded():
 
 def depth_files(root: Path, values: list[int], **options) -> FolderDataset:
     for i, value in enumerate(values):
-        write(root / f"images/train/{i:03}.png", photo())
-        write(root / f"depth/train/{i:03}.png", millimetres(value))
+        save_picture(root / f"images/train/{i:03}.png", photo())
+        save_picture(root / f"depth/train/{i:03}.png", millimetres(value))
     return depth_set(root, **options)
 
 
@@ -539,8 +534,8 @@ def test_cache_keeps_samples_safe(tmp_path):
 
 def test_a_broken_file_does_not_stop_the_filling_of_the_cache(tmp_path):
     for name in ("a", "b"):
-        write(tmp_path / f"images/{name}.png", photo())
-        write(tmp_path / f"masks/{name}.png", ids())
+        save_picture(tmp_path / f"images/{name}.png", photo())
+        save_picture(tmp_path / f"masks/{name}.png", ids())
     dataset = FolderDataset(
         root=tmp_path, split="train", labels="masks", num_classes=3, cache=True,
         fractions={"train": 1.0},
@@ -554,9 +549,9 @@ def test_a_broken_file_does_not_stop_the_filling_of_the_cache(tmp_path):
 
 def test_cache_size_is_for_training_only(tmp_path):
     for split in ("train", "val"):
-        write(tmp_path / f"images/{split}/a.png", photo(7, size=(60, 80)))
+        save_picture(tmp_path / f"images/{split}/a.png", photo(7, size=(60, 80)))
         ramp = np.arange(4800, dtype=np.uint16).reshape(60, 80) + 1000
-        write(tmp_path / f"depth/{split}/a.png", ramp)
+        save_picture(tmp_path / f"depth/{split}/a.png", ramp)
     train = depth_set(tmp_path, cache=True, cache_size=[20, 40])
     sample = train[0]
     assert sample["image"].shape == (30, 40, 3)  # covers 20 x 40

@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
-from PIL import Image
+from photos import save_picture
 
 from dpt.data import DataError, ImageFolderDataset, ImageTableDataset, PhotoDataset
 
 
 def write(path, value=0):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((4, 5, 3), value, np.uint8)).save(path)
+    save_picture(path, np.full((4, 5, 3), value, np.uint8))
 
 
 def test_classes_are_numbered_by_the_train_split(tmp_path):

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from photos import save_picture
 from PIL import Image
 
 from dpt.data import DataError, TrainTransform
@@ -28,11 +29,6 @@ def truth(number, drive=DRIVE):
     return f"{drive}/proj_depth/groundtruth/image_02/{number:010d}.png"
 
 
-def write(path, array):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(array).save(path)
-
-
 def depth_file(metres=2.5, size=(6, 8)):
     values = np.zeros(size, np.uint16)
     values[0] = round(metres * 256)
@@ -43,9 +39,9 @@ def depth_file(metres=2.5, size=(6, 8)):
 def root(tmp_path):
     """Ten frames of a drive, of which the first and the last two have no ground truth."""
     for i in range(10):
-        write(tmp_path / "raw" / frame(i), np.full((6, 8, 3), i, np.uint8))
+        save_picture(tmp_path / "raw" / frame(i), np.full((6, 8, 3), i, np.uint8))
         if 1 <= i < 8:
-            write(tmp_path / "data_depth_annotated/val" / truth(i), depth_file(i + 0.5))
+            save_picture(tmp_path / "data_depth_annotated/val" / truth(i), depth_file(i + 0.5))
     lines = [f"{frame(i)} {truth(i) if 1 <= i < 8 else 'None'} 721.5377" for i in range(10)]
     (tmp_path / "val.txt").write_text("\n".join(lines) + "\n")
     return tmp_path
@@ -121,7 +117,7 @@ def test_the_crop_is_that_of_the_benchmark(height, width, root, monkeypatch):
 
 def test_frames_without_their_depth_are_cropped(root):
     for number in (1, 2):
-        write(root / "raw" / frame(number), np.zeros((376, 1241, 3), np.uint8))
+        save_picture(root / "raw" / frame(number), np.zeros((376, 1241, 3), np.uint8))
     (root / "train.txt").write_text("\n".join(f"{frame(i)} {truth(i)} 721.5" for i in (1, 2)))
     options = {**LAYOUT, "labelled": 1, "unlabelled": True}
     (sample,) = KittiDataset(root=root, split="train", crop="kb", **options)

@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from PIL import Image
+from photos import save_picture
 
 from dpt.data import (
     DataError,
@@ -33,11 +33,6 @@ RNG = np.random.default_rng(0)
 COUNT = 23
 
 
-def save(path, array, **options):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(array).save(path, **options)
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """JPEG and PNG photos of several sizes; some lack masks, some depth; millimetres and floats."""
@@ -45,14 +40,16 @@ def tree(tmp_path_factory):
     for i in range(COUNT):
         size = (24 + i, 32)
         suffix = ("jpg", "png", "jpeg", "webp")[i % 4]
-        save(root / f"images/val/{i:02}.{suffix}", RNG.integers(0, 256, (*size, 3), np.uint8))
+        save_picture(
+            root / f"images/val/{i:02}.{suffix}", RNG.integers(0, 256, (*size, 3), np.uint8)
+        )
         if i % 5 != 1:
             labels = RNG.integers(0, 4, size, np.uint8)
             labels[0] = 9
-            save(root / f"masks/val/{i:02}.png", labels)
+            save_picture(root / f"masks/val/{i:02}.png", labels)
         if i % 5 != 2:
             depth = RNG.integers(0, 12000, size).astype(np.uint16)
-            save(root / f"depth/val/{i:02}.png", depth)
+            save_picture(root / f"depth/val/{i:02}.png", depth)
             floats = np.where(depth, RNG.uniform(0.1, 12, size), np.nan).astype(np.float32)
             (root / "metres/val").mkdir(parents=True, exist_ok=True)
             np.save(root / f"metres/val/{i:02}.npy", floats)
@@ -120,7 +117,7 @@ def test_photos_keep_the_bytes_of_their_files(tree, tmp_path):
 
 def test_image_level_labels(tmp_path):
     for name in ("train/ant/1.png", "train/bee/2.png", "val/ant/3.jpg", "val/bee/4.jpg"):
-        save(tmp_path / "images" / name, RNG.integers(0, 256, (30, 40, 3), np.uint8))
+        save_picture(tmp_path / "images" / name, RNG.integers(0, 256, (30, 40, 3), np.uint8))
     table = "image,value,text\nval/ant/3.jpg,0.1,a „black“ ant\n"
     (tmp_path / "images/labels_val.csv").write_text(table, encoding="utf-8")
     classes = ImageFolderDataset(root=tmp_path / "images", split="val")

@@ -4,6 +4,7 @@ import coco_files
 import depth_trees
 import numpy as np
 import pytest
+from photos import save_picture
 from PIL import Image
 
 from dpt.config.build import make_dataset
@@ -21,9 +22,8 @@ def drives(tmp_path_factory):
     for name in (*names, "val/c_04", "val/c_05"):
         for kind in ("images", "masks"):
             path = root / kind / f"{name}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
             shape = (16, 16, 3) if kind == "images" else (16, 16)
-            Image.fromarray(np.full(shape, int(path.stem[-1]) % 2, np.uint8)).save(path)
+            save_picture(path, np.full(shape, int(path.stem[-1]) % 2, np.uint8))
     return root
 
 
@@ -69,8 +69,7 @@ def test_folds_of_class_folders_have_every_class(tmp_path):
     for name, count in (("cat", 6), ("dog", 3)):
         for i in range(count):
             path = tmp_path / "images/train" / name / f"{name}.{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (8, 8)).save(path)
+            save_picture(path, np.zeros((8, 8, 3), np.uint8))
     on_disk = {"train": "images/train", "val": "images/train"}
     for fold in range(3):
         data = ImageFolderDataset(
@@ -165,10 +164,7 @@ def test_val_does_not_need_the_photos_without_labels(drives, tmp_path):
 def test_few_labels_in_one_folder(drives, tmp_path):
     """Every split gets its share of them, and half of the drawn images have labels."""
     for i in range(40):
-        for kind in ("images", "masks") if i < 10 else ("images",):
-            (tmp_path / kind).mkdir(exist_ok=True)
-            shape = (16, 16, 3) if kind == "images" else (16, 16)
-            Image.fromarray(np.zeros(shape, np.uint8)).save(tmp_path / kind / f"{i}.png")
+        save_pictures(tmp_path, "images", *(["masks"] if i < 10 else []), names=[i])
     data = {"_target_": "dpt.data.FolderDataset", "root": str(tmp_path), "labels": "masks",
             "num_classes": 2}  # fmt: skip
     for missing, train, val in (("skip", 9, 1), ("keep", 9 + 27, 1 + 3)):
@@ -183,10 +179,9 @@ def test_few_labels_in_one_folder(drives, tmp_path):
 
 def save_pictures(root, *kinds, names):
     for kind in kinds:
-        (root / kind).mkdir(exist_ok=True)
+        shape = (16, 16, 3) if kind == "images" else (16, 16)
         for name in names:
-            shape = (16, 16, 3) if kind == "images" else (16, 16)
-            Image.fromarray(np.ones(shape, np.uint8)).save(root / kind / f"{name}.png")
+            save_picture(root / kind / f"{name}.png", np.ones(shape, np.uint8))
 
 
 @pytest.mark.parametrize("fold", range(3))

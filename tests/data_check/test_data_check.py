@@ -12,6 +12,7 @@ import pytest
 from coco_files import write_objects
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from photos import save_picture
 from PIL import Image
 
 from dpt.config.build import make_dataset
@@ -77,15 +78,11 @@ def load(path: Path) -> np.ndarray:
     return np.asarray(Image.open(path))
 
 
-def save(path: Path, array: np.ndarray) -> None:
-    Image.fromarray(array).save(path)
-
-
 def change(root: Path, kind: str, function) -> None:
     """Rewrites all label files of both splits."""
     for split in COUNTS:
         for path in files(root, kind, split):
-            save(path, function(load(path)))
+            save_picture(path, function(load(path)))
 
 
 def configured(*overrides: str) -> dict:
@@ -144,7 +141,7 @@ def truncated_photos(root):
 
 def masks_of_another_size(root):
     for path in files(root, "masks")[2:4]:
-        save(path, load(path)[:-20])
+        save_picture(path, load(path)[:-20])
     return [path.name for path in files(root, "masks")[2:4]]
 
 
@@ -173,7 +170,7 @@ def ids_outside(root):
     for path, value in zip(files(root, "masks")[6:8], (40, 77), strict=True):
         mask = load(path).copy()
         mask[:9, :9] = value
-        save(path, mask)
+        save_picture(path, mask)
     return ["40", "77"]
 
 
@@ -260,7 +257,7 @@ def test_labels_of_other_photos_are_found(shared_data, tmp_path, name, labels, k
     folder, order = tmp_path / labels / "train", np.arange(24)
     if fault == "mirrored":
         for path in folder.iterdir():
-            save(path, load(path)[:, ::-1])
+            save_picture(path, load(path)[:, ::-1])
     elif fault == "swapped":
         order[[4, 15]] = order[[15, 4]]
     elif fault == "next":
@@ -303,7 +300,7 @@ def test_a_shuffled_set_is_found(shared_data, tmp_path, name, labels):
 def test_masks_of_one_split_shifted_by_one_class(camvid):
     for path in files(camvid, "masks", "val"):
         mask = load(path)
-        save(path, np.where(mask == 11, mask, (mask + 1) % 11).astype(np.uint8))
+        save_picture(path, np.where(mask == 11, mask, (mask + 1) % 11).astype(np.uint8))
     found = diagnose(camvid, *CAMVID)
     assert found.keys() - HARMLESS == {"class_shift"}
     assert (found["class_shift"].split, found["class_shift"].severity) == ("val", "error")
@@ -311,12 +308,10 @@ def test_masks_of_one_split_shifted_by_one_class(camvid):
 
 def test_two_classes_of_other_shares_are_not_shifted(tmp_path):
     for split, row in (("train", 18), ("val", 6)):
-        for kind in ("images", "masks"):
-            (tmp_path / kind / split).mkdir(parents=True)
         mask = np.zeros((24, 32), np.uint8)
         mask[row:] = 1
-        save(tmp_path / f"images/{split}/{row}.png", np.dstack([40 * mask + row] * 3))
-        save(tmp_path / f"masks/{split}/{row}.png", mask)
+        save_picture(tmp_path / f"images/{split}/{row}.png", np.dstack([40 * mask + row] * 3))
+        save_picture(tmp_path / f"masks/{split}/{row}.png", mask)
     settings = ("data=folder", "data.root={root}", "data.labels=masks", "data.num_classes=2")
     assert "class_shift" not in diagnose(tmp_path, *settings)
 
@@ -349,13 +344,13 @@ def test_zero_as_other_is_recognised(camvid):
 
 def constant_map(root):
     path = files(root, "depth")[1]
-    save(path, np.full_like(load(path), 1500))
+    save_picture(path, np.full_like(load(path), 1500))
     return [path.stem]
 
 
 def empty_map(root):
     path = files(root, "depth")[2]
-    save(path, np.zeros_like(load(path)))
+    save_picture(path, np.zeros_like(load(path)))
     return [path.stem]
 
 
@@ -377,7 +372,7 @@ def whole_metres(root):
 def a_tenth(root):
     path = files(root, "depth")[3]
     depth = load(path)
-    save(path, np.where(depth == 65535, depth, depth // 10).astype(np.uint16))
+    save_picture(path, np.where(depth == 65535, depth, depth // 10).astype(np.uint16))
     return [path.stem]
 
 
@@ -434,7 +429,7 @@ def test_faults_of_depth_are_found(rgbd, overrides, faults):
 
 def test_a_wrong_unit_does_not_hide_a_map_of_8_bits(rgbd):
     path = files(rgbd, "depth")[0]
-    save(path, (load(path) // 40).clip(0, 254).astype(np.uint8))
+    save_picture(path, (load(path) // 40).clip(0, 254).astype(np.uint8))
     found = diagnose(rgbd, *RGBD, "data.depth_scale=1", splits=["train"])
     assert "data.depth_scale=0.001" in found["depth_unit"].remedy
     assert path.stem in " ".join(found["depth_8bit"].examples)
@@ -461,8 +456,7 @@ def test_photos_without_labels_in_a_table_are_found(dense_folder, tmp_path):
 
 def test_splits_with_other_lists_of_classes_are_found(tmp_path):
     for split, names in (("train", "abc"), ("val", "ac")):
-        (tmp_path / split).mkdir()
-        save(tmp_path / f"{split}/1.png", np.zeros((8, 8, 3), np.uint8))
+        save_picture(tmp_path / f"{split}/1.png", np.zeros((8, 8, 3), np.uint8))
         write_objects(tmp_path / f"{split}.json", ["1.png"], dict(enumerate(names)))
     data = configured("data=coco", f"data.root={tmp_path}", "data.annotations=%split.json",
                       "data.split_names.train=train", "data.split_names.val=val")  # fmt: skip
@@ -602,15 +596,11 @@ def test_photos_are_looked_at(tmp_path):
             photo = random.integers(0, 255, (40, 60 + i, 3), np.uint8)
             if i == 1:
                 photo[:] = 0
-            for kind in ("images", "masks"):
-                (tmp_path / kind / split).mkdir(parents=True, exist_ok=True)
-            save(
-                tmp_path / f"masks/{split}/{i}.png",
-                random.integers(0, 3, photo.shape[:2], np.uint8),
-            )
+            mask = random.integers(0, 3, photo.shape[:2], np.uint8)
+            save_picture(tmp_path / f"masks/{split}/{i}.png", mask)
             exif = Image.Exif()
             exif[0x0112] = 6 if i == 3 else 1
-            Image.fromarray(photo).save(tmp_path / f"images/{split}/{i}.png", exif=exif)
+            save_picture(tmp_path / f"images/{split}/{i}.png", photo, exif=exif)
     data = ("data=folder", f"data.root={tmp_path}", "data.labels=masks", "data.num_classes=3",
             "data.image_size=[48,48]")  # fmt: skip
     found = diagnose(tmp_path, *data)
@@ -627,8 +617,7 @@ def test_masks_of_0_and_255(dense_folder, tmp_path):
     shutil.copytree(dense_folder / "images", tmp_path / "images")
     for path in (dense_folder / "masks").rglob("*.png"):
         target = tmp_path / path.relative_to(dense_folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        save(target, np.where(load(path) == 1, 255, 0).astype(np.uint8))
+        save_picture(target, np.where(load(path) == 1, 255, 0).astype(np.uint8))
     settings = ("data=folder", f"data.root={tmp_path}", "data.labels=masks", "data.missing=skip")
     found = diagnose(tmp_path, *settings, "data.num_classes=2")
     assert "set data.label_map=[0,255]" in found["labels_constant"].remedy
@@ -827,7 +816,7 @@ def test_a_run_starts_with_them(dense_folder, caplog):
 
 def test_photos_and_masks_of_one_name_in_one_folder(tmp_path):
     for suffix in (".bmp", ".png"):  # beside a JPEG, the PNG would be its map
-        save(tmp_path / f"a{suffix}", np.zeros((8, 8), np.uint8))
+        save_picture(tmp_path / f"a{suffix}", np.zeros((8, 8), np.uint8))
     with pytest.raises(DataError, match=r"a\.bmp and a\.png.*give photos and labels folders"):
         detect(tmp_path, {})
 
@@ -835,7 +824,7 @@ def test_photos_and_masks_of_one_name_in_one_folder(tmp_path):
 def test_the_json_of_val_is_found_below_a_folder_called_training_set(tmp_path):
     for split in ("train", "val"):
         (tmp_path / f"training_set/{split}").mkdir(parents=True)
-        save(tmp_path / f"training_set/{split}/a.jpg", np.zeros((8, 8), np.uint8))
+        save_picture(tmp_path / f"training_set/{split}/a.jpg", np.zeros((8, 8), np.uint8))
         path = tmp_path / f"training_set/instances_{split}.json"
         write_objects(path, ["a.jpg"], {1: "thing"})
     settings = detect(tmp_path, {}).settings

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from photos import save_picture
 from PIL import Image
 
 import dpt
@@ -236,11 +237,10 @@ def files(folder_run, dense_folder, tmp_path_factory):
     """A folder of that run's predictions: depth/*.npy and labels/*.png."""
     root = tmp_path_factory.mktemp("predictions")
     (root / "depth").mkdir()
-    (root / "labels").mkdir()
     last = folder_run / "checkpoints/last.ckpt"
     for stem, depth, labels in predicted(last, dense_folder / "images/val"):
         np.save(root / f"depth/{stem}.npy", depth)
-        Image.fromarray(labels).save(root / f"labels/{stem}.png")
+        save_picture(root / f"labels/{stem}.png", labels)
     return root
 
 
@@ -328,10 +328,9 @@ def test_images_that_fit_into_the_window_are_seen_whole(
 
 
 def test_sixteen_bits_with_a_scale(score_files, scored_files, files, metrics, tmp_path):
-    (tmp_path / "png/depth").mkdir(parents=True)
     for path in (files / "depth").iterdir():
         value = np.rint(np.load(path) * 256).astype(np.uint16)
-        Image.fromarray(value).save(tmp_path / f"png/depth/{path.stem}.png")
+        save_picture(tmp_path / f"png/depth/{path.stem}.png", value)
     scale = "predictions_scale=0.00390625"
     found = metrics(score_files(tmp_path / "png_run", tmp_path / "png", scale))
     assert found["val/abs_rel"] == pytest.approx(metrics(scored_files)["val/abs_rel"], rel=1e-2)
@@ -358,12 +357,11 @@ def test_the_manifest_of_dpt_predict_says_the_scale(
 ):
     """Relative depth stretched to 16 bits, each picture by a scale and offset of its own."""
     root, lines = tmp_path / "out", []
-    (root / "depth").mkdir(parents=True)
     for path in sorted((files / "depth").iterdir()):
         inverse = 1 / np.load(path)
         low, scale = float(inverse.min()), float(np.ptp(inverse)) / 65535
         value = np.rint((inverse - low) / scale).astype(np.uint16)
-        Image.fromarray(value).save(root / f"depth/{path.stem}.png")
+        save_picture(root / f"depth/{path.stem}.png", value)
         lines.append(json.dumps({
             "name": path.stem, "source": f"{dense_folder}/images/val/{path.stem}.png",
             "depth": {"scale": scale, "offset": low, "unit": "relative inverse depth"},
@@ -409,10 +407,9 @@ def test_files_that_the_manifest_does_not_name_are_not_scored(
 def metres(files, dense_folder, tmp_path):
     """A folder of metric depth as dpt predict writes it: depth/*.png in millimetres."""
     root, lines = tmp_path / "metres", []
-    (root / "depth").mkdir(parents=True)
     for path in sorted((files / "depth").iterdir()):
         value = np.rint(np.load(path) * 1000).astype(np.uint16)
-        Image.fromarray(value).save(root / f"depth/{path.stem}.png")
+        save_picture(root / f"depth/{path.stem}.png", value)
         lines.append(json.dumps({
             "name": path.stem, "source": f"{dense_folder}/images/val/{path.stem}.png",
             "depth": {"scale": 0.001, "offset": 0.0, "unit": "metres"},
@@ -561,11 +558,9 @@ def test_mistakes_about_predictions(mistake, files, dense_folder, image_folder, 
     only_depth = ("data=folder", f"data.root={dense_folder}", "data.depth=depth",
                   "data.max_depth=10", "data.missing=skip")  # fmt: skip
     assert "no file with a suffix of .png" in mistake(tmp_path / "empty", data=only_depth)
-    (tmp_path / "png/depth").mkdir(parents=True)
     for path in (files / "depth").iterdir():
-        Image.fromarray(np.ones(np.load(path).shape, np.uint16)).save(
-            tmp_path / f"png/depth/{path.stem}.png"
-        )
+        ones = np.ones(np.load(path).shape, np.uint16)
+        save_picture(tmp_path / f"png/depth/{path.stem}.png", ones)
     assert "predictions_scale=0.001 for millimetres" in mistake(tmp_path / "png")
     photos = ("data=imagefolder", f"data.root={image_folder}")
     assert "scores depth maps and class masks" in mistake(files, data=photos)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from tiny import random_norms
 
 from dpt.functional import upsample
 from dpt.nn import Decoder, DecoderConfig, Encoder, Fusion, ResidualConvUnit
@@ -34,20 +34,13 @@ def tokens(grid, batch=1, levels=4, prefix=1, dim=8):
     return Tokens([torch.randn(shape) for _ in range(levels)], [grid] * levels)
 
 
-def jolt(module):
-    """Running statistics and affine maps away from their defaults, so that BN is no identity."""
-    for bn in module.modules():
-        if isinstance(bn, nn.BatchNorm2d):
-            nn.init.uniform_(bn.running_mean, -1, 1)
-            nn.init.uniform_(bn.running_var, 0.5, 2)
-            nn.init.uniform_(bn.weight, 0.5, 2)
-            nn.init.uniform_(bn.bias, -1, 1)
-    return module
-
-
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_residual_unit_by_formula(batch_norm):
-    unit = jolt(ResidualConvUnit(5, batch_norm=batch_norm, bias=not batch_norm)).double().eval()
+    unit = (
+        random_norms(ResidualConvUnit(5, batch_norm=batch_norm, bias=not batch_norm))
+        .double()
+        .eval()
+    )
     x = torch.randn(2, 5, 6, 7, dtype=torch.float64)
     kept = x.clone()
     y = F.conv2d(F.relu(x), unit.conv1.weight, unit.conv1.bias, padding=1)
@@ -63,7 +56,7 @@ def test_residual_unit_by_formula(batch_norm):
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_fusion_then_upsampling_equals_the_papers_order(batch_norm, size):
     """Refine, upsample, then project; projecting first commutes, as bilinear weights sum to 1."""
-    block = jolt(fusion(batch_norm=batch_norm)).eval()
+    block = random_norms(fusion(batch_norm=batch_norm)).eval()
     lateral, above = torch.randn(2, 2, 5, 4, 6).unbind(0)
     x = block.rcu2(above + block.rcu1(lateral))
     wanted = block.project(F.interpolate(x, size=size, mode="bilinear", align_corners=True))

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from tiny import assert_equal
+from tiny import assert_equal, random_norms
 from torch import nn
 
 import dpt
@@ -41,18 +41,7 @@ print("compiled:", fast.forward.chosen is not fast.forward.function)
 def model():
     torch.manual_seed(0)
     made = dpt.create_model("dpt_tiny", heads=HEADS, encoder=TINY, decoder=DECODER)
-    randomise_norms(made)
-    return made.eval()
-
-
-def randomise_norms(model):
-    """Statistics that a missed BN would show."""
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.running_mean, -1, 1)
-            nn.init.uniform_(module.running_var, 0.5, 2)
-            nn.init.uniform_(module.weight, 0.5, 2)
-            nn.init.uniform_(module.bias, -1, 1)
+    return random_norms(made).eval()
 
 
 def fused(model, height, width):
@@ -75,7 +64,7 @@ def test_the_copy_predicts_the_same_without_batch_norms(model):
 def test_the_stems_batch_norms_are_fused_and_projections_removed():
     torch.manual_seed(0)
     model = dpt.create_model("dpt_stem", heads={"depth": {}, "dino": {}}, encoder=STEM)
-    randomise_norms(model.eval())
+    random_norms(model.eval())
     fast = fused(model, 64, 64)
     assert not any("projection" in name for name in fast.state_dict())
 
@@ -84,7 +73,7 @@ def test_norms_of_a_timm_model_are_fused():
     torch.manual_seed(0)
     encoder = {"kind": "timm", "name": "resnet18d"}
     model = dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=encoder)
-    randomise_norms(model.eval().double())
+    random_norms(model.eval().double())
     images = torch.randn(1, 3, 64, 64, dtype=torch.float64)
     with torch.no_grad():
         wanted = model.encoder(images).levels

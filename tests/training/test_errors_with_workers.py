@@ -4,7 +4,7 @@ import resource
 
 import numpy as np
 import pytest
-from PIL import Image
+from photos import save_picture
 from test_ddp import finish, start
 from tiny import ON_CPU, TINY_SCENES, TINY_VIT
 
@@ -47,9 +47,8 @@ def test_a_file_that_cannot_be_read(tmp_path, command):
         for split in ("train", "val"):
             for kind, high in (("images", 255), ("depth", 9000)):
                 path = tmp_path / f"{kind}/{split}/{i:02}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
                 values = random.integers(0, high, (48, 64, 3) if kind == "images" else (48, 64))
-                Image.fromarray(values.astype(np.uint8 if high == 255 else np.uint16)).save(path)
+                save_picture(path, values.astype(np.uint8 if high == 255 else np.uint16))
     for split in ("train", "val"):
         path = tmp_path / f"images/{split}/13.png"
         path.write_bytes(path.read_bytes()[:200])

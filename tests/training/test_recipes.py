@@ -10,7 +10,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from PIL import Image
+from photos import save_picture
 from tiny import ON_CPU, TINY_MODEL, call, checkpoint_of
 
 import dpt
@@ -33,8 +33,7 @@ def trees(tmp_path_factory) -> Path:
     random = np.random.default_rng(0)
 
     def save(path: str, array: np.ndarray) -> None:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(array).save(root / path)
+        save_picture(root / path, array)
 
     def photo(path: str, size: tuple[int, int] = (40, 48)) -> None:
         save(path, random.integers(0, 255, (*size, 3), np.uint8))
