@@ -36,11 +36,8 @@ def tokens(grid, batch=1, levels=4, prefix=1, dim=8):
 
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_residual_unit_by_formula(batch_norm):
-    unit = (
-        random_norms(ResidualConvUnit(5, batch_norm=batch_norm, bias=not batch_norm))
-        .double()
-        .eval()
-    )
+    unit = ResidualConvUnit(5, batch_norm=batch_norm, bias=not batch_norm)
+    random_norms(unit).double().eval()
     x = torch.randn(2, 5, 6, 7, dtype=torch.float64)
     kept = x.clone()
     y = F.conv2d(F.relu(x), unit.conv1.weight, unit.conv1.bias, padding=1)

@@ -138,6 +138,7 @@ def test_a_moved_and_extended_run_keeps_its_best(train, tmp_path):
     assert after["global_step"] == before["global_step"]
     last = checkpoint_of(tmp_path / "new")
     assert last["global_step"] == 4
+    assert not (tmp_path / "old").exists()
     changed = [
         k for k, v in before["state_dict"].items() if not torch.equal(v, last["state_dict"][k])
     ]

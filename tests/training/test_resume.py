@@ -4,7 +4,6 @@ import contextlib
 import csv
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -167,27 +166,6 @@ def test_twenty_kills_in_a_row(tmp_path):
 
 
 # ------------------------------------------------------------------------------ on the command line
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_extended_and_what_changes_is_said(train, tmp_path):
-    run = train(tmp_path / "run", "task=regression")
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 2
-    resume_it("trainer.max_steps=3", "optim.lr=0.002", f"resume={run}")
-    text = (run / "log.txt").read_text()
-    assert "resume: changes trainer.max_steps: 2 -> 3" in text
-    assert re.search(r"resume: changes optim.lr: \S+ -> 0.002", text)
-    assert "last.ckpt, step 2" in text
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
-    assert "embed_dim: 48" in (run / "config.yaml").read_text()  # of the first start
-
-
-@pytest.mark.slow
-def test_a_moved_run_stays_in_its_new_place(train, tmp_path):
-    train(tmp_path / "old", "task=regression").rename(tmp_path / "new")
-    resume_it("trainer.max_steps=3", f"resume={tmp_path / 'new'}")
-    assert resume.step_of(tmp_path / "new/checkpoints/last.ckpt") == 3
-    assert not (tmp_path / "old").exists()
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def rates(folder):
 
 
 @pytest.mark.parametrize("schedule", ["poly", pytest.param("cosine", marks=SLOW)])
-def test_what_is_configured_anew_counts(train, tmp_path, schedule):
+def test_what_is_configured_anew_counts_and_is_said(train, tmp_path, schedule):
     """Twice as long, at another rate: the second half is that of such a run from the start."""
     common = ("task=regression", f"schedule={schedule}", "logger=csv", "optim.weight_decay=0.1",
               "trainer.log_every_n_steps=1", "trainer.val_check_interval=100")  # fmt: skip
@@ -108,6 +108,11 @@ def test_what_is_configured_anew_counts(train, tmp_path, schedule):
     found, expected = (state_of(folder)["optimizer_states"][0] for folder in (run, whole))
     assert found["param_groups"] == expected["param_groups"]
     assert all(float(s["step"]) == 6 for s in found["state"].values())
+    text = (run / "log.txt").read_text()
+    assert "resume: changes trainer.max_steps: 3 -> 6" in text
+    assert "resume: changes optim.lr: 0.001 -> 0.002" in text
+    assert "last.ckpt, step 3" in text
+    assert "embed_dim: 48" in (run / "config.yaml").read_text()  # of the first start
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def train_from(folder, *overrides):
     return folder
 
 
-def test_a_run_on_data_of_fewer_classes(source, dense_data, tmp_path):
+def test_a_run_on_data_of_fewer_classes(source, dense_data, metrics, tmp_path):
     only_labels = [d for d in dense_data if not d.startswith("data.depth")]
     weights = f"model.weights={source / 'checkpoints/last.ckpt'}"
     run = train_from(tmp_path / "run", "task=segmentation", "optim.lr=0", "data.missing=skip",
@@ -45,7 +45,9 @@ def test_a_run_on_data_of_fewer_classes(source, dense_data, tmp_path):
     assert {n.rpartition(".")[0] for n in other} == {
         "heads.segmentation.layers.4", "heads.segmentation.auxiliary_layers.4"
     }  # fmt: skip
+    assert "val/miou" in metrics(run)
     log = (run / "log.txt").read_text()
+    assert "(4 train, 3 val images)" in log  # those with masks
     assert re.search(r"weights of a dpt_tiny: .*last\.ckpt: \d+ encoder tensors loaded", log)
     assert (
         "initialised randomly, of another size or meaning: "
