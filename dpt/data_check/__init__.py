@@ -21,8 +21,7 @@ from dpt.data.base import Dataset, require_same_classes
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.propose import propose
-from dpt.data_check.report import has_errors
-from dpt.data_check.scan import SEVERITIES, Finding, Scan, read_records, record_of
+from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
 from dpt.validation import Count, validate
 
 __all__ = ["check_data", "examine", "quick_findings"]

@@ -18,7 +18,7 @@ from dpt.data_check.registration import (
     find_misalignment,
     fit_table,
 )
-from dpt.data_check.scan import Finding, Record, Scan, Severity
+from dpt.data_check.scan import Finding, Record, Scan, Severity, has_errors
 from dpt.files import few
 from dpt.types import IGNORE_INDEX
 
@@ -403,12 +403,8 @@ def likely_scale(
     return max((u for u in plausible if abs(u / scale - 1) > 0.01), default=None)
 
 
-def _unit_is_wrong(scan: Scan) -> bool:
-    return any(finding.severity == "error" for finding in unit(scan))
-
-
 def empty_maps(scan: Scan) -> Iterable[Finding]:
-    wrong_unit = _unit_is_wrong(scan)
+    wrong_unit = has_errors(unit(scan))
     empty = [(r, not depth.valid and not wrong_unit) for r, depth in scan.maps]
     what = "depth maps without a measured pixel in the valid range"
     remedy = "check data.min_depth, data.max_depth and the files, or remove them"
@@ -430,7 +426,7 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
     yield from scan.affected(last, "depth_undeclared", what, remedy, "warning")
     measured = sum(depth.measured for _, depth in scan.maps)
     beyond = sum(depth.beyond * depth.measured for _, depth in scan.maps) / max(measured, 1e-9)
-    if beyond > _MANY_BEYOND and not _unit_is_wrong(scan):
+    if beyond > _MANY_BEYOND and not has_errors(unit(scan)):
         limit = f"data.max_depth={scan.dataset.info.max_depth:g} m"
         message = f"{beyond:.0%} of measured pixels are beyond {limit}"
         remedy = "raise it if they are correct; otherwise add their value to data.invalid_depth"

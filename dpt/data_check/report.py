@@ -12,7 +12,7 @@ from dpt import html
 from dpt.data.base import Augmented
 from dpt.data.resize import resize_image
 from dpt.data_check.checks import class_counts, plural
-from dpt.data_check.scan import SEVERITIES, Finding, Scan, read, shorten
+from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read, shorten
 from dpt.run_log import log_rows
 from dpt.segments import OBJECT_IDS
 from dpt.types import IGNORE_INDEX, Sample
@@ -24,10 +24,6 @@ Table = tuple[str, str, list[str], list[list[html.Cell]]]  # heading, note, head
 CELL = 256  # width of a cell in a row of pictures, in pixels
 ROWS = 40  # of a table in the terminal
 EPOCHS = 4  # augmented versions that are shown of each sample
-
-
-def has_errors(findings: Iterable[Finding]) -> bool:
-    return any(finding.severity == "error" for finding in findings)
 
 
 def summary(findings: Sequence[Finding]) -> str:

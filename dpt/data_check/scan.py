@@ -47,6 +47,10 @@ class Finding:
         return f"{self.message}: {self.remedy}" if self.remedy else self.message
 
 
+def has_errors(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
+
+
 Fault = tuple[str, str]
 """Why a sample cannot be used: a code and a message."""
 
