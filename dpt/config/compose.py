@@ -109,6 +109,13 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         sys.argv = typed
 
 
+def composed(name: str, overrides: Sequence[str]) -> Any:
+    """The configuration of a command, within :func:`run_configured`."""
+    from hydra import compose
+
+    return compose(name, [*overrides])
+
+
 def as_text(value: Any) -> str:
     """The value as Hydra reads it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

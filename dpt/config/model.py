@@ -144,4 +144,5 @@ def set_switches(net: DPT, model: Mapping[str, Any]) -> None:
     if switches["channels_last"]:
         net.to(memory_format=torch.channels_last)
     if switches["compile"]:
-        net.compile(dynamic=None)
+        # one graph for each size: TorchInductor fails on gradients at sizes that vary
+        net.compile(dynamic=False)

@@ -13,7 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from hydra import compose
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
@@ -24,6 +23,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from yaml import YAMLError
 
+from dpt.config.compose import composed
 from dpt.data import Dataset
 from dpt.files import read_yaml
 from dpt.metrics import SumMetric
@@ -193,7 +193,7 @@ def continued(cfg: Any, folder: Path, arguments: Sequence[str]) -> Any:
     is_changed = keys - _OF_RESUMING and not keys & _RECIPES
     if is_changed and {*kept} <= {*cfg.overrides}:  # else the folder was not known before
         same = (f"{key}='{OmegaConf.select(cfg, key)}'" for key in ("paths.name", "run_dir"))
-        before = compose("train", [*own, *same])  # within compose.run_configured
+        before = composed("train", [*own, *same])
         plain = (OmegaConf.to_container(each, resolve=True) for each in (before, cfg))
         values = _followed(values, *plain)
 
