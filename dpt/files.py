@@ -51,6 +51,28 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def path_below(root: Path, name: str, source: str | Path) -> Path:
+    """The file that a list or table names by its path from ``root``, or by an absolute path.
+
+    Backslashes may separate folders, and the suffix may differ in capitals.
+
+    Raises:
+        DataError: the path leads out of ``root``; ``source`` names the list or table.
+    """
+    path = Path(os.path.normpath(root / name))
+    if not os.path.isfile(path):  # False for impossible names, too
+        other = Path(os.path.normpath(root / name.replace("\\", "/")))
+        stem, suffix = os.path.splitext(other)
+        cases = [Path(stem + text) for text in (suffix, suffix.lower(), suffix.upper())]
+        path = next((each for each in cases if os.path.isfile(each)), other)
+    if Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root)):
+        return path
+    real, real_root = real_path(path), real_path(root)  # root may be given by a link
+    if not real.is_relative_to(real_root):
+        raise DataError(f"{source}: {name} is not below {root}: copy the file there")
+    return root / real.relative_to(real_root)
+
+
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     """The error for a path that does not exist, or not as ``what``; it lists similar names."""
     if path.exists():

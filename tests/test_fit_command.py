@@ -485,6 +485,7 @@ def test_folders_of_splits_beside_one_folder(tmp_path):
         (";", "image;mask;split", "images/{0}.jpg;masks/{0}.png;{1}"),
         (",", "image, mask, split", "images\\{0}.jpg, masks\\{0}.png, {1}"),
         ("\t", "split\tmask\tfile", "{1}\tmasks/{0}.png\timages/{0}.jpg"),
+        (",", "IMAGE,MASK,SPLIT", "images/{0}.JPG,./masks/{0}.PNG,{1}"),
     ],
 )
 def test_forms_of_tables(tmp_path, separator, header, row):
@@ -504,10 +505,21 @@ def test_forms_of_tables(tmp_path, separator, header, row):
     ):
         detect(root, {})
     (root / "list.csv").write_text("\n".join([header, *rows, row.format(NAMES[0], "holdout")]))
-    with pytest.raises(DataError, match="split is holdout: write train, "):
+    with pytest.raises(DataError, match=r"(?i)split is holdout: write train, "):
         detect(root, {})
     (root / "list.csv").write_text("name,split\n000,train\n001,val\n")
     with pytest.raises(DataError, match=r"list.csv: names splits, but no photos and labels"):
+        detect(root, {})
+
+
+def test_tables_with_absolute_paths(tmp_path):
+    root = folder(tmp_path / "set")
+    rows = [f"{root}/images/{n}.jpg,{root}/masks/{n}.png,{n.partition('/')[0]}" for n in NAMES]
+    (root / "list.csv").write_text("\n".join(["image,mask,split", *rows]))
+    assert detect(root, {}).rows[0]["image"] == "images/train/000.jpg"
+    (root / "list.csv").write_text("\n".join(["image,mask,split", *rows]).replace("set", "old"))
+    folder(tmp_path / "old")
+    with pytest.raises(DataError, match=r"list\.csv: .*old/images/train/000\.jpg is not below"):
         detect(root, {})
 
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from dpt.atomic import write_bytes
 from dpt.config import build
+from dpt.config.objects import keys_of
 from dpt.data import DataError
 from dpt.data.base import Dataset, require_same_classes
 from dpt.data_check import report
@@ -41,13 +42,20 @@ def check_data(cfg: Mapping[str, Any]) -> None:
         raise ValueError("split=[]: name one or several, as in split=[train,val]")
     limit = validate(Count | None, cfg["limit"], "limit")
     findings, scans = examine(data, splits=validate(list[str], splits, "split"), limit=limit)
+    targets = scans[0].dataset.info.targets if scans else ()
+    # train.yaml has a task in any case, which says nothing about the data
+    if scans and {"task", "experiment"} & keys_of(cfg["overrides"]):
+        try:
+            objectives = build.make_objectives(cfg["task"], scans[0].dataset)
+            targets = tuple(o.target for o in objectives.values() if o.target)
+        except ValueError as error:
+            findings = [Finding("error", "task", scans[0].split, str(error)), *findings]
     entries = [asdict(finding) for finding in findings]
     for entry in entries:
         del entry["indices"]
     write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
     if scans:
         dataset, settings = scans[0].dataset, build.loader_settings(data)
-        targets = dataset.info.targets
         loader = build.train_loader(dataset, settings, cfg["augment"], cfg["seed"], targets)
         title = f"Data check of {data.get('root', data['_target_'])}"
         page = folder / "report.html"

@@ -17,7 +17,7 @@ from dpt.data import DataError
 from dpt.data.formats import io
 from dpt.data_check.checks import plural
 from dpt.data_check.masks import CLASS_FILE
-from dpt.files import few, missing_path, read_text
+from dpt.files import few, missing_path, path_below, read_text
 
 _MANY_VALUES = 64  # in one map: more than classes have
 _NOT_READ = {".heic", ".heif", ".avif", ".gif", ".jp2", ".dng", ".cr2", ".nef", ".arw"}
@@ -233,6 +233,13 @@ def from_tables(root: Path, paths: Sequence[str], unread: list[str]) -> list[dic
     return [{**row, "split": splits[path]} for path, rows in tables.items() for row in rows]
 
 
+def _is_file(root: Path, name: Path) -> bool:
+    try:
+        return os.path.isfile(path_below(root, str(name), root))
+    except DataError:  # the table's rows are refused later
+        return os.path.isfile(root / name)
+
+
 def _table(root: Path, path: str, text: str) -> list[dict[str, str]]:
     """Rows of a CSV file; none if no column holds paths of photos, or none those of labels."""
     head, base = text.partition("\n")[0], Path(path).parent
@@ -247,7 +254,7 @@ def _table(root: Path, path: str, text: str) -> list[dict[str, str]]:
         values = [value for line in lines if (value := line.get(name))]
         if 2 * sum(value.lower() in _SPLITS for value in values) > len(values):
             columns["split"] = name
-        elif any(os.path.isfile(root / base / value) for value in values):  # not too long
+        elif any(_is_file(root, base / value) for value in values):
             columns.setdefault(_kind(re.split(r"[-_. ]+", name)) or "image", name)
     split = columns.pop("split", "")
     if "image" not in columns or not {"labels", "depth"} & columns.keys():
@@ -260,7 +267,9 @@ def _table(root: Path, path: str, text: str) -> list[dict[str, str]]:
         word = line.get(split, "").lower()
         if word and word not in _SPLITS:
             raise DataError(f"{root / path}: {split} is {word}: write {', '.join(_SPLITS)}")
-        files = {k: (base / line[n]).as_posix() for k, n in columns.items() if line.get(n)}
+        paths = {k: path_below(root, str(base / line[n]), root / path)
+                 for k, n in columns.items() if line.get(n)}  # fmt: skip
+        files = {kind: path.relative_to(root).as_posix() for kind, path in paths.items()}
         if "image" in files:
             rows.append({"split": _SPLITS.get(word, ""), **files})
     used = [row[kind] for row in rows for kind in columns if kind in row]

@@ -196,6 +196,76 @@ def test_list_files(tmp_path):
         segmentation(tmp_path, split="test", split_files=lists)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\nb\n",
+        "\ufeffa\r\nb\r\n",
+        "a 1\nb -1\n",
+        "images/a.jpg masks/a.png\nimages/b.jpg masks/b.png\n",
+        "images\\a.JPG;masks\\a.png\nb.jpg;x\n",
+        "{root}/images/a.JPG\n{root}/images/b.jpg\n",
+    ],
+)
+def test_forms_of_lists(tmp_path, text):
+    for stem, suffix in (("a", ".JPG"), ("b", ".jpg"), ("c d", ".jpg")):
+        save_picture(tmp_path / f"images/{stem}{suffix}", photo())
+        save_picture(tmp_path / f"masks/{stem}.png", ids())
+    (tmp_path / "train.txt").write_text(text.format(root=tmp_path), newline="")
+    (tmp_path / "val.txt").write_text("c d\n")
+    lists = {"split_files": {"train": "train.txt", "val": "val.txt"}}
+    assert stems(segmentation(tmp_path, **lists)) == ["a", "b"]
+    assert stems(segmentation(tmp_path, split="val", **lists)) == ["c d"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffSplit;Image;Mask\r\ntrain;rgb/a.jpg;ids/a.png\r\ntrain;rgb/b.png;ids/b.png\r\n",
+        "IMAGE\tMASK\tSPLIT\n./rgb/a.JPG\tids/a.PNG\ttrain\nrgb\\b.png\tids\\b.png\ttrain\n",
+        "split,image,mask\ntrain,{root}/rgb/a.JPG,ids/a.png\ntrain,x/../rgb/b.png,{root}/ids/b.png",
+    ],
+)
+def test_forms_of_tables(tmp_path, text):
+    for name in ("a.JPG", "b.png"):
+        save_picture(tmp_path / f"rgb/{name}", photo())
+        save_picture(tmp_path / f"ids/{name[0]}.png", ids())
+    (tmp_path / "list.csv").write_text(text.format(root=tmp_path), newline="")
+    table = {"split_files": {"train": "list.csv"}}
+    assert stems(segmentation(tmp_path, **table)) == ["a", "b"]
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert stems(segmentation(tmp_path / "link", **table)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["../secret.png", "{root}/../secret.png", "rgb/../../secret.png"])
+def test_a_table_names_files_below_the_root_only(tmp_path, name):
+    save_picture(tmp_path / "secret.png", photo())
+    save_picture(tmp_path / "set/ids/a.png", ids())
+    row = f"train,{name.format(root=tmp_path / 'set')},ids/a.png"
+    (tmp_path / "set/list.csv").write_text(f"split,image,mask\n{row}\n")
+    with pytest.raises(DataError, match=r"list\.csv: .*secret\.png is not below"):
+        segmentation(tmp_path / "set", split_files={"train": "list.csv"})
+
+
+def test_copies_by_roboflow_are_in_one_part(tmp_path):
+    names = [f"{i}_jpg.rf.{k}{i:07x}" for i in range(10) for k in "abc"]
+    for name in names:
+        save_picture(tmp_path / f"images/{name}.jpg", photo())
+        save_picture(tmp_path / f"masks/{name}.png", ids())
+    for options in ({}, {"folds": 10, "fold": 9}):
+        parts = [stems(segmentation(tmp_path, split=s, **options)) for s in ("train", "val")]
+        assert [len(part) for part in parts] == [27, 3]
+        train, val = ({name.split(".")[0] for name in part} for part in parts)
+        assert not train & val
+
+
+def test_labelled_photos_are_spaced_in_natural_order(tmp_path):
+    for i in range(1, 101):
+        save_picture(tmp_path / f"images/train/f{i}.png", photo())
+        save_picture(tmp_path / f"masks/train/f{i}.png", ids())
+    assert {*stems(segmentation(tmp_path, labelled=4))} == {"f1", "f26", "f51", "f76"}
+
+
 # ----------------------------------------------------------------------------------- pairing
 
 

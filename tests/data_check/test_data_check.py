@@ -578,6 +578,22 @@ def test_classes_of_ids(ids, settings):
     assert class_settings(Counter((i,) for i in ids))[0] == settings
 
 
+def test_the_arguments_of_training_are_taken(data_check, dense_folder, tmp_path):
+    folder = ("data=folder", f"data.root={dense_folder}", "data.labels=masks", "data.missing=skip",
+              "data.num_classes=3", "data.num_workers=0", "limit=4")  # fmt: skip
+    others = ("model=dpt_tiny", "optim.lr=1e-3", "trainer.max_steps=3", "logger=csv", "seed=1")
+    assert data_check(tmp_path / "right", "task=segmentation", *folder, *others) == 0
+    assert data_check(tmp_path / "none", *folder) == 0  # the default task needs depth, too
+    assert data_check(tmp_path / "wrong", "task=depth", *folder) == 1
+    assert report(tmp_path / "wrong")[0]["code"] == "task"
+
+
+@pytest.mark.parametrize("task", ["dino", "contrastive", "inpainting"])
+def test_tasks_with_other_views_are_checked(data_check, dense_folder, tmp_path, task):
+    folder = ("data=folder", f"data.root={dense_folder}", "data.num_workers=0", "limit=2")
+    assert data_check(tmp_path / "run", f"task={task}", *folder) == 0
+
+
 def test_a_mistake_in_the_configuration_is_no_finding(data_check, tmp_path, capsys):
     assert data_check(tmp_path, "data.nmu_workers=0") == 1
     assert "num_workers" in capsys.readouterr().err

@@ -65,12 +65,12 @@ class FileDataset(Dataset):
         fold: the part that is val, from 0.
         group_by: regular expression, searched in a photo's path below ``root``. Photos with the
             same match (of its first group, if it has one) are in the same part; a part consists of
-            whole groups. None: each photo is a group.
+            whole groups. None: each photo is a group, with its copies by Roboflow.
         gap: number of groups, of all classes together, on either side of val that are in neither
             part.
-        labelled: number of training images that are used with their labels, evenly spaced among
-            those with the same kinds of labels; ``all`` are those that have any. None: no image is
-            left out.
+        labelled: number of training images that are used with their labels, evenly spaced in the
+            natural order of names among those with the same kinds of labels; ``all`` are those that
+            have any. None: no image is left out.
         unlabelled: give the other training images instead, without labels.
     """
 
@@ -156,7 +156,8 @@ class FileDataset(Dataset):
         if self.part != "train" or (self.labelled is None and not self.unlabelled):
             return files
         kinds = [[v is not None for v in labels] for image, *labels in files]
-        known = sorted((i for i, kind in enumerate(kinds) if any(kind)), key=lambda i: kinds[i])
+        known = [i for i, kind in enumerate(kinds) if any(kind)]
+        known.sort(key=lambda i: (kinds[i], natural_key(str(files[i].image))))
         count = self.labelled if isinstance(self.labelled, int) else len(known)
         if count > len(known):
             raise DataError(f"data.labelled={count}: only {len(known)} training images have labels")
@@ -181,7 +182,7 @@ class FileDataset(Dataset):
         """The group of a photo, see ``group_by``; without it, the photo's path below ``root``."""
         name = Path(os.path.relpath(path, self.folder)).as_posix()
         if self.group_by is None:
-            return name
+            return original(name)
         try:
             match = re.search(self.group_by, name)
         except re.error as error:
@@ -218,7 +219,8 @@ class FileDataset(Dataset):
         self.is_divided = True
         groups: dict[str, list[str]] = {}
         for key, path in keys.items():
-            groups.setdefault(key if self.group_by is None else self.group(path), []).append(key)
+            group = original(key) if self.group_by is None else self.group(path)
+            groups.setdefault(group, []).append(key)
         shares, split = dict(fractions or FRACTIONS), self.split
         if split not in shares or self.folds is not None:
             rest = "data.folds divides all photos into train and val"
@@ -386,7 +388,7 @@ def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
 def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files]:
     """``files``; DataError if there are none or one does not exist. ``source`` names them."""
     paths = [p for f in files for p in (f.image, f.labels, f.depth, f.objects) if p]
-    absent = [str(path) for path in paths if not path.is_file()]
+    absent = [str(path) for path in paths if not os.path.isfile(path)]
     if absent:
         raise DataError(
             f"{source}: {len(absent)} files of its {len(files)} images do not exist "
@@ -395,6 +397,11 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
     if not files:
         raise DataError(f"{source}: no image found: {remedy}")
     return list(files)
+
+
+def original(name: str) -> str:
+    """The name that Roboflow's copies of a photo share: ``a_jpg`` of ``a_jpg.rf.HASH.jpg``."""
+    return re.sub(r"\.rf\.[0-9A-Za-z]{8,}.*", "", name)
 
 
 def natural_key(name: str) -> list[Any]:

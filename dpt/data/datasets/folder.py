@@ -3,8 +3,9 @@
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from dpt.data.datasets.files import FileDataset, existing, read_list
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
-from dpt.files import DataError, few, files_below, missing_path
+from dpt.files import DataError, few, files_below, missing_path, path_below
 from dpt.types import IGNORE_INDEX, DatasetInfo
 
 _SUFFIXES = {"labels": io.LABEL_SUFFIXES, "depth": io.DEPTH_SUFFIXES, "objects": io.LABEL_SUFFIXES}
@@ -174,7 +175,8 @@ class FolderDataset(FileDataset):
     def _select_listed(self, photos: Mapping[str, Path], folder: Path) -> list[str]:
         """The keys that the split's list names, in its order.
 
-        A line is a key, or a path from ``folder`` or from the root, with or without suffix.
+        A line begins with a key, or with a path from ``folder`` or from the root, with or without
+        suffix; after it there may be others, as in VOC's ``name 1``.
         """
         known: dict[str, str] = {}
         from_root = Path(os.path.relpath(folder, self.folder)).as_posix() + "/"
@@ -184,7 +186,7 @@ class FolderDataset(FileDataset):
                 known[line] = known[os.path.splitext(line)[0]] = key
         known |= {key: key for key in photos}
         path = self.list_file()
-        wanted = [line.replace("\\", "/").removeprefix("./") for line in read_list(path)]
+        wanted = [self._listed_name(line.replace("\\", "/"), known) for line in read_list(path)]
         unknown = [line for line in wanted if line not in known]
         if unknown or not wanted:
             raise DataError(
@@ -192,6 +194,19 @@ class FolderDataset(FileDataset):
                 f"({few(unknown)}): write one relative path or stem per line"
             )
         return list(dict.fromkeys(known[line] for line in wanted))
+
+    def _listed_name(self, line: str, known: Container[str]) -> str:
+        """The name of ``known`` with which a line begins; if there is none, the line."""
+        for text in (line, re.split(r"[\s,;]", line)[0]):
+            name = os.path.normpath(text)
+            if os.path.isabs(name):
+                name = os.path.relpath(name, os.path.abspath(self.folder))
+            stem, suffix = os.path.splitext(name)
+            if name in known:
+                return name
+            if suffix.lower() in io.IMAGE_SUFFIXES and stem in known:  # a.jpg for a.JPG
+                return stem
+        return line
 
     def _read_table(self, path: Path) -> list[Files]:
         """The split's rows of a CSV table of paths below the root."""
@@ -211,8 +226,9 @@ class FolderDataset(FileDataset):
         for split, image, *texts in rows:
             if split in names:
                 pairs = zip(columns.values(), texts, strict=True)
-                maps: dict[str, Any] = {kind: self.folder / text for kind, text in pairs if text}
-                files.append(Files(self.folder / image, **maps))
+                below = partial(path_below, self.folder, source=path)
+                maps: dict[str, Any] = {kind: below(text) for kind, text in pairs if text}
+                files.append(Files(below(image), **maps))
         return existing(self._keep(files), source=path, remedy="check data.root and the table")
 
     @property

@@ -166,14 +166,20 @@ def read_objects(path: str | Path) -> np.ndarray:
 def read_table(
     path: str | Path, columns: Sequence[str], *, remedy: str
 ) -> Iterator[tuple[str, list[str]]]:
-    """The ``columns`` of each row of a CSV file with a header line.
+    """The ``columns`` of each row of a CSV file with a header line, in capitals or not, whose cells
+    are separated by commas, semicolons or tabs.
 
     Yields:
         The row's place for messages, ``FILE: line N``, and its texts; "" where it is too short.
     """
     with _decoding(path, "a table"):
-        rows = csv.DictReader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
-        header = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+        text = read_text(path)
+        separator = max(",;\t", key=text.partition("\n")[0].count)
+        source = io.StringIO(text, newline="")
+        rows = csv.DictReader(source, delimiter=separator, skipinitialspace=True)
+        header = [name.strip() for name in rows.fieldnames or ()]
+        known = {name.lower(): name for name in columns if name not in header}
+        header = rows.fieldnames = [known.get(name.lower(), name) for name in header]
         if absent := [name for name in columns if name not in header]:
             found = few(header, 6) or "none"
             raise DataError(f"{path}: no column {', '.join(absent)} (it has {found}): {remedy}")
