@@ -15,6 +15,7 @@ from dpt.atomic import replacing
 from dpt.training.callbacks import completes_step
 from dpt.types import Batch
 from dpt.validation import Count, Positive
+from dpt.weights.pickles import load_pickles
 
 log = logging.getLogger("dpt")
 
@@ -167,7 +168,7 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     if not path.is_file():  # a FIFO would block
         return None
     try:
-        values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        values = load_pickles(path, mmap=True)
         return values if "global_step" in values else None
     except Exception:  # a damaged archive raises errors of many types
         return None

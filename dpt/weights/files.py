@@ -18,12 +18,14 @@ from torch import Tensor
 
 from dpt.atomic import replacing
 from dpt.files import parse_json, read_bytes, reason
+from dpt.weights.pickles import load_pickles
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 RUN_FILES = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+_MAX_JSON = 1 << 24  # bytes; lists of the tensors of the largest models have a few megabytes
 WRAPPERS = ("teacher", "model_ema", "encoder", "model", "state_dict", "model_state_dict")
 
 
@@ -162,7 +164,7 @@ def _read_shards(index: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
-    values = parse_json(read_bytes(path), path)
+    values = parse_json(read_bytes(path, limit=_MAX_JSON), path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: holds a {type(values).__name__}, not an object")
     return values
@@ -189,7 +191,7 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
             return safetensors.torch.load_file(path)
         check_archive(path)
         with warnings.catch_warnings(action="ignore"):  # of files that are refused
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = load_pickles(path)
     except Exception as error:  # of pickle, zip files and safetensors
         texts = isinstance(error, pickle.UnpicklingError | EOFError)  # of torch, which mislead
         raise ValueError(

@@ -1,9 +1,11 @@
 """The registry: formats recognised by content, atomic folders, shards, the hub, damaged files."""
 
 import contextlib
+import itertools
 import json
 import os
 import pickle
+import zipfile
 
 import pytest
 import safetensors.torch
@@ -12,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from tiny import assert_equal
 
 import dpt
-from dpt.weights import formats, load_encoder_weights
+from dpt.training.checkpoints import read_checkpoint
+from dpt.weights import formats, load_encoder_weights, pickles
 from dpt.weights.files import Source, open_source, unwrap
 from dpt.weights.formats import WRITABLE, convert, fingerprint
 
@@ -188,6 +191,14 @@ def test_conversions_that_cannot_be(saved, tmp_path):
     for src, dst in ((folder, folder), (folder, file), (file, folder)):
         with pytest.raises(ValueError, match="the source itself"):
             convert(src, dst, to="official")
+    (tmp_path / "dead").symlink_to("nothing")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("dead", "fifo"):
+        with pytest.raises(ValueError, match=f"{name}: exists already"):
+            convert(folder, tmp_path / name, to="dpt")
+    for src, dst in ((folder, "a\0b"), ("a\0b", tmp_path / "a")):
+        with pytest.raises(ValueError, match=r"'a\\x00b': not a file name"):
+            convert(src, dst, to="dpt")
     with pytest.raises(ValueError, match="no such file"):
         convert(tmp_path / "nowhere", tmp_path / "a", to="dpt")
     state = load_file(folder / "model.safetensors")
@@ -305,3 +316,87 @@ def test_a_refused_file_gives_no_warning(tmp_path):
     (tmp_path / "a.pt").write_bytes(pickle.dumps({"a": 1}, protocol=4)[:-1])
     with pytest.raises(ValueError, match="damaged"):
         formats.read(tmp_path / "a.pt")
+
+
+def chain(kind, levels=40, width=2):
+    """A value of width^levels values: lists or tuples of references to the next one."""
+    value = kind([1])
+    for _ in range(levels):
+        value = kind([value] * width)
+    return value
+
+
+def circle():
+    values = []
+    values.append(values)
+    return values
+
+
+def filled_late():
+    """The outer lists first, so that each is small when it is made."""
+    lists = [[] for _ in range(40)]
+    for outer, inner in itertools.pairwise(lists):
+        outer += [inner, inner]
+    return lists
+
+
+def body(value):
+    """The operations that make a value, without the protocol and the end."""
+    return pickle.dumps(value, protocol=2)[2:-1]
+
+
+BOMBS = {
+    "lists": pickle.dumps({"dpt_config": {"name": chain(list)}, "state_dict": {}}, protocol=2),
+    "tuples": pickle.dumps({"a": chain(tuple)}, protocol=2),
+    "in the state": pickle.dumps({"state_dict": {"a": chain(list)}}, protocol=2),
+    "few levels": pickle.dumps({"a": chain(list, 7, 10)}, protocol=2),
+    "a key": b"\x80\x02}" + body(chain(tuple)) + b"K\x01s.",
+    "a function": b"\x80\x02" + body(chain(list)) + b")R.",
+    "forgotten": b"\x80\x02" + body(chain(list)) + b"}.",
+    "circle": pickle.dumps({"a": circle()}, protocol=2),
+    "filled late": pickle.dumps({"a": filled_late()}, protocol=2),
+    "depth": b"\x80\x02" + b"]" * 5000 + b"a" * 4999 + b".",
+}
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy"])
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_with_endless_plain_data_is_refused(tmp_path, name, form):
+    path = tmp_path / "a.pt"
+    torch.save({"a": torch.zeros(1)}, path, _use_new_zipfile_serialization=form == "zip")
+    if form == "legacy":  # three short pickles are in front
+        pickles = [pickle.dumps(each, protocol=2) for each in (0x1950A86A20F9469CFC6C, 1001, {})]
+        path.write_bytes(b"".join([*pickles, BOMBS[name], pickle.dumps([], protocol=2)]))
+    else:
+        with zipfile.ZipFile(path) as archive:
+            records = {each.filename: archive.read(each) for each in archive.infolist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for each, content in records.items():
+                archive.writestr(each, BOMBS[name] if each.endswith("data.pkl") else content)
+    with pytest.raises(ValueError, match=r"a\.pt: .*1000000 values, or 50 levels"):
+        formats.read(path)
+    assert read_checkpoint(path) is None
+
+
+def test_a_huge_configuration_is_not_read(saved):
+    (saved[1] / "config.json").write_text('{"name": ' + " " * (1 << 24) + "1}")
+    with pytest.raises(ValueError, match=r"config\.json: has more than"):
+        formats.read(saved[1])
+
+
+def test_long_plain_data_are_refused(tmp_path, monkeypatch):
+    torch.save({"a": torch.zeros(1), "losses": [0.5] * 1000}, tmp_path / "a.pt")
+    assert open_source(tmp_path / "a.pt")
+    monkeypatch.setattr(pickles, "MAX_VALUES", 1000)
+    with pytest.raises(ValueError, match=r"a\.pt: .* values"):
+        open_source(tmp_path / "a.pt")
+
+
+def test_shared_and_long_plain_data_are_read(tmp_path):
+    betas = (0.9, 0.999)
+    content = {"losses": [0.5] * 10_000, "groups": [{"betas": betas}] * 500, "a": torch.ones(3)}
+    for is_zip in (True, False):
+        torch.save(content, tmp_path / "a.pt", _use_new_zipfile_serialization=is_zip)
+        found = open_source(tmp_path / "a.pt").content
+        assert torch.equal(found.pop("a"), torch.ones(3))
+        assert found == {"losses": content["losses"], "groups": content["groups"]}

@@ -1,0 +1,102 @@
+"""Loading of what ``torch.save`` wrote: no code is executed, and the plain data are bounded.
+
+Lists and tuples in a pickle may refer to one another, so that a small file describes data of any
+size: forty lists of two references each hold 2^40 values. A hash, a message or a validator of such
+data never ends, even inside of ``torch.load``; so the pickle is measured before it is loaded.
+"""
+
+import zipfile
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from pickletools import genops, markobject
+from typing import IO, Any
+
+import torch
+
+from dpt.files import open_file
+
+MAX_VALUES = 1_000_000  # plain values in a file, each counted at every place where it appears
+MAX_LEVELS = 50
+_TOO_LARGE = f"plain data of more than {MAX_VALUES} values, or {MAX_LEVELS} levels"
+_LEGACY_PICKLES = 5  # in files before torch 1.6: magic number, version, system, data, keys
+_ZIP_START = b"PK\x03\x04"
+_FILLING = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
+_GETTING = {"GET", "BINGET", "LONG_BINGET"}
+_PUTTING = {"PUT", "BINPUT", "LONG_BINPUT"}
+
+Node = list[Any]
+"""The values inside of a value; empty for a number or a text."""
+
+
+def load_pickles(path: Path, *, mmap: bool = False) -> Any:
+    """The content of a file of ``torch.save``: tensors and plain data.
+
+    Raises:
+        ValueError: the data are larger or nested deeper than ``MAX_VALUES`` and ``MAX_LEVELS``.
+        Exception: the file is damaged or holds other objects, errors of many types.
+    """
+    with open_file(path) as file:
+        is_zip = file.read(len(_ZIP_START)) == _ZIP_START
+        file.seek(0)
+        for pickle in _pickles_of_zip(file) if is_zip else [file] * _LEGACY_PICKLES:
+            _check_pickle(pickle)
+    return torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
+
+
+def _pickles_of_zip(file: BufferedReader) -> Iterator[IO[bytes]]:
+    with zipfile.ZipFile(file) as archive:
+        for record in archive.infolist():
+            if record.filename.endswith(".pkl"):
+                with archive.open(record) as pickle:
+                    yield pickle
+
+
+def _check_pickle(file: IO[bytes]) -> None:
+    """ValueError if the next pickle of a file describes data that are too large.
+
+    The operations are followed with a :data:`Node` in place of each value.
+    """
+    stack: list[Node] = []
+    memo: dict[Any, Node] = {}
+    marks: list[int] = []
+    for count, (operation, argument, _) in enumerate(genops(file)):
+        if count > MAX_VALUES:
+            raise ValueError(_TOO_LARGE)
+        if operation.name == "MARK":
+            marks.append(len(stack))
+        elif operation.name in _GETTING:
+            stack.append(memo[argument])
+        elif operation.name in _PUTTING:
+            memo[argument] = stack[-1]
+        else:
+            start = len(stack) - len(operation.stack_before)
+            if markobject in operation.stack_before:
+                start = marks.pop() - operation.stack_before.index(markobject)
+            if start < 0:
+                raise ValueError("an operation without operands")
+            node = stack[start:]
+            del stack[start:]
+            if operation.name in _FILLING:
+                node[0] += node[1:]
+                node = node[0]
+            is_last = operation.name == "STOP"
+            stack += [node] * (len(operation.stack_after) + is_last)
+    sizes: dict[int, tuple[int, int]] = {}
+    for node in (*memo.values(), *stack):
+        _measure(node, sizes, MAX_LEVELS)
+
+
+def _measure(node: Node, sizes: dict[int, tuple[int, int]], levels: int) -> tuple[int, int]:
+    """The numbers of values and of levels in a node, by ``sizes`` if it is known.
+
+    ValueError if there are more than ``MAX_VALUES`` values or ``levels``.
+    """
+    if id(node) not in sizes and levels:
+        parts = [_measure(part, sizes, levels - 1) for part in node]
+        deepest = max((depth for _, depth in parts), default=0)
+        sizes[id(node)] = 1 + sum(size for size, _ in parts), 1 + deepest
+    size, depth = sizes.get(id(node), (0, levels + 1))
+    if size > MAX_VALUES or depth > levels:
+        raise ValueError(_TOO_LARGE)
+    return size, depth
