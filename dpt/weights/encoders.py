@@ -178,8 +178,14 @@ def _read(name: str) -> tuple[State, Grid | None]:
     if name.startswith(TIMM):
         import timm
 
+        model_name = name.removeprefix(TIMM)
+        if re.search(r"[^\w.-]", model_name):  # as local-dir:DIR, which timm may unpickle
+            raise ValueError(
+                f"{name}: {TIMM} takes the name of a timm model: give a file or folder without "
+                f"{TIMM}, or {HUB}USER/NAME"
+            )
         try:
-            model = timm.create_model(name.removeprefix(TIMM), pretrained=True, num_classes=0)
+            model = timm.create_model(model_name, pretrained=True, num_classes=0)
         except Exception as error:  # no such model or tag, no released weights, no network
             fault = f"{name}: cannot be fetched from timm ({reason(error)})"
             raise ValueError(f"{fault}: check the name and the network, or give a file") from error

@@ -1,5 +1,7 @@
 """Weights for the encoder alone: saved models of ours, timm's files, other grids, other things."""
 
+import re
+
 import pytest
 import torch
 from tiny import assert_equal, small_model
@@ -542,3 +544,17 @@ def test_from_names_of_hubs():
         load_encoder_weights(our_vit(), "timm:vit_of_nobody")
     with pytest.raises(ValueError, match=r"not a name: .*from the hub .*: check the name and"):
         load_encoder_weights(our_vit(), "hf:not a name")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["local-dir:{}", "LOCAL-DIR:{}", "hf-hub:a/b", "hf_hub:a/b", "file:{}", "{}", "a/b", ":"],
+)
+def test_other_sources_of_timm_are_refused(tmp_path, name):
+    """timm unpickles what it finds there."""
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nmkdir\n(S'" + bytes(tmp_path) + b"/x'\ntR.")
+    (tmp_path / "config.json").write_text('{"architecture": "vit_tiny_patch16_224"}')
+    name = "timm:" + name.format(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(f"{name}: timm: takes the name")):
+        load_encoder_weights(our_vit(), name)
+    assert not (tmp_path / "x").exists()
