@@ -10,8 +10,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ def data_root(root: str | Path) -> Path:
 
 def real_path(path: Path) -> Path:
     """The file that a link leads to; ``Path.resolve`` fails for links in a circle."""
+    if "\0" in str(path):
+        raise DataError(f"{str(path)!r}: not a file name: check the path")
     return Path(os.path.realpath(path))
 
 
@@ -71,6 +73,22 @@ def path_below(root: Path, name: str, source: str | Path) -> Path:
     if not real.is_relative_to(real_root):
         raise DataError(f"{source}: {name} is not below {root}: copy the file there")
     return root / real.relative_to(real_root)
+
+
+def file_identity(path: str | Path) -> tuple[int, int] | None:
+    """Device and inode of the file that a path leads to, which all names of the file share; None
+    if there is no file."""
+    with suppress(OSError, ValueError):  # ValueError: a null byte in the name
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    return None
+
+
+def refuse_inputs(target: Path, inputs: Iterable[str | Path]) -> None:
+    """ValueError if ``target``, which is going to be written, is one of the input files."""
+    for path in inputs:
+        if file_identity(target) == file_identity(path) is not None:
+            raise ValueError(f"{target}: is the input {path}, not replaced: give another path")
 
 
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:

@@ -325,6 +325,13 @@ def test_the_command_reports_and_saves(scene, run):
     code, _, said = run(folder / "model", "--points", "x.csv", "--out", folder / "new")
     assert (code, said.count("\n")) == (1, 1)
     assert "exists already" in said
+    (folder / "link").symlink_to(folder / "model")
+    (folder / "dead").symlink_to("nothing")
+    points = folder / "images" / "points.csv"
+    for out in (folder / "model", folder / "link", folder / "images", points, folder / "dead"):
+        code, _, said = run(folder / "model", "--points", points, "--out", out)
+        assert (code, said.count("\n"), str(out) in said) == (1, 1, True)
+    assert not (folder / "nothing").exists()
 
 
 @pytest.mark.parametrize("form", ["millimetres", "metres"])

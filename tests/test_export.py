@@ -353,6 +353,18 @@ def test_mistakes_are_told_in_one_line(tmp_path, run, monkeypatch):
     assert not (tmp_path / "a.onnx").exists()
 
 
+@pytest.mark.parametrize("name", ["a.pt2", "a.onnx", "a.onnx.data"])
+def test_the_checkpoint_is_not_replaced(tmp_path, run, name):
+    (tmp_path / name).write_text("a checkpoint")
+    out = tmp_path / name.removesuffix(".data")
+    code, _, err = run(tmp_path / name, out)
+    assert (code, f"{name}: is the input" in err) == (1, True)
+    (tmp_path / "link.pt").hardlink_to(tmp_path / name)
+    code, _, err = run(tmp_path / "link.pt", out)
+    assert (code, f"{name}: is the input" in err) == (1, True)
+    assert (tmp_path / name).read_text() == "a checkpoint"
+
+
 def test_an_optimised_copy_is_not_exported(model, tmp_path):
     with pytest.raises(ValueError, match="give the original model"):
         export(model.optimize_for_inference(compiled=False), tmp_path / "a.onnx")

@@ -308,12 +308,14 @@ def test_mistakes_are_one_line_and_the_photo_is_not_replaced(files, tmp_path, re
     photo = tmp_path / "photo.png"
     photo.write_bytes(files[1].read_bytes())
     (tmp_path / "link.png").symlink_to(photo)
+    (tmp_path / "hard.png").hardlink_to(photo)
     (tmp_path / "loop.png").symlink_to("loop.png")
     cv2.imwrite(str(tmp_path / "line.png"), np.zeros((50_000, 1, 3), np.uint8))
     sheet = tmp_path / "sheet.png"
     for image, out, message, *more in (
-        (photo, photo, "is the photo itself"),
-        (photo, tmp_path / "link.png", "is the photo itself"),
+        (photo, photo, "photo.png: is the input"),
+        (photo, tmp_path / "link.png", "link.png: is the input"),
+        (photo, tmp_path / "hard.png", "hard.png: is the input"),
         (photo, photo / "sheet.png", "sheet.png: cannot be written (File exists)"),
         (tmp_path / "loop.png", sheet, "levels of symbolic links"),
         (tmp_path / "line.png", sheet, "1x50000 pixels are too elongated"),

@@ -27,9 +27,12 @@ def run(arguments: list[str]) -> None:
 
     from dpt.export import export
     from dpt.export.files import check_target
+    from dpt.files import refuse_inputs
     from dpt.model import DPT
 
     check_target(options.out, opset=options.opset)  # before a large model is read
+    for target in (options.out, Path(f"{options.out}.data")):  # the latter for large weights
+        refuse_inputs(target, [options.checkpoint])
     if options.out.exists():
         print(f"{options.out}: exists; the new file replaces it after the comparison", flush=True)
     report = export(

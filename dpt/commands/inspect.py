@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpt.commands import command_parser
-from dpt.files import real_path
+from dpt.files import refuse_inputs
 
 
 def run(arguments: list[str]) -> None:
@@ -23,8 +23,7 @@ def run(arguments: list[str]) -> None:
     out = options.out
     if out.suffix.lower() != ".png":
         raise ValueError(f"--out {out}: the sheet is a PNG, so name it {out.stem}.png")
-    if real_path(out) == real_path(options.image):
-        raise ValueError(f"--out {out}: is the photo itself: choose another --out")
+    refuse_inputs(out, [options.image, options.checkpoint])
 
     from dpt.data import read_image
     from dpt.inspect import inspection_sheet

@@ -4,6 +4,9 @@
 empty at first: files are replaced in these folders only. ``predictions.jsonl`` gets a line for each
 finished input after its files are written. A killed run may leave files without a line; the next
 run writes them again.
+
+Both files may be a stranger's. A file is written or removed only if its real path is below such a
+folder, the folder has a name of :func:`dpt.predict.inputs.product_folders`, and it is no input.
 """
 
 import errno
@@ -16,11 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from dpt.atomic import replacing, write_bytes
-from dpt.files import parse_json, read_bytes, real_path
-from dpt.predict.inputs import SETTINGS_FILE, Source, read_settings
+from dpt.files import file_identity, parse_json, read_bytes, real_path
+from dpt.predict.inputs import RECORDS_FILE, SETTINGS_FILE, Source, read_settings
 from dpt.predict.outputs import Product
-
-RECORDS_FILE = "predictions.jsonl"
 
 
 class OutputFolder:
@@ -46,6 +47,9 @@ class OutputFolder:
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
         self._settings = json.loads(json.dumps(settings))  # as it will be read back
+        for record in (path / SETTINGS_FILE, path / RECORDS_FILE):
+            if record.is_symlink():
+                raise ValueError(f"{record}: is a link: remove it, or choose another --out")
         own, self._earlier = list[str](), dict[str, dict[str, Any]]()
         if os.path.lexists(known := path / SETTINGS_FILE):
             own = _check_settings(known, self._settings, overwrite=overwrite)
@@ -58,8 +62,8 @@ class OutputFolder:
                     f"{taken}: exists and was not written by dpt predict: choose another --out"
                 )
         self._settings["written"] = sorted({*own, *names})
-        inputs, root = (real_path(source.path) for source in sources), real_path(path)
-        self._inputs = {file for file in inputs if file.is_relative_to(root)}
+        self._root = real_path(path)
+        self._inputs = {file_identity(source.path) for source in sources} - {None}
 
     def start(self) -> None:
         """Writes the settings, and the records of the inputs that are finished."""
@@ -71,9 +75,8 @@ class OutputFolder:
     def is_done(self, source: Source, products: Sequence[Product]) -> bool:
         """Whether all files of an input were written since it changed, and exist."""
         places = [self._file(source, p) for p in products]
-        for place in places if self._inputs else ():
-            if real_path(place) in self._inputs:
-                raise ValueError(f"{place}: is an input, not replaced: choose another --out")
+        for place in places:
+            self._require_own(place)
         earlier = self._records.get(source.name)
         if earlier is None or not all(place.is_file() for place in places):
             return False
@@ -121,17 +124,27 @@ class OutputFolder:
     def _file(self, source: Source, product: Product) -> Path:
         return self.path / product.folder / f"{source.name}{product.suffix}"
 
+    def _require_own(self, file: Path) -> None:
+        """ValueError if the file is an input, or a link leads to its folder."""
+        if real_path(file.parent) != self._root / file.parent.relative_to(self.path):
+            raise ValueError(
+                f"{file.parent}: is a link or below one, and nothing outside of {self.path} is "
+                "written: choose another --out"
+            )
+        if file_identity(file) in self._inputs:
+            raise ValueError(f"{file}: is an input, not replaced: choose another --out")
+
     def _name(self, file: Path) -> str:
         """What records call a file."""
         return file.relative_to(self.path).as_posix()
 
     def _remove(self, names: Iterable[str]) -> None:
         """Removes files that a record names, in the folders that ``dpt predict`` wrote."""
-        for name in names:
-            folder, *inside = name.split("/")
-            if folder in self._settings["written"] and inside and ".." not in inside:
-                file = self.path / name
-                if file.is_file() and real_path(file) not in self._inputs:
+        folders = [self._root / folder for folder in self._settings["written"]]
+        for file in (self.path / name for name in names):
+            if os.path.isfile(file) and file_identity(file) not in self._inputs:
+                parent = real_path(file.parent)
+                if any(parent.is_relative_to(folder) for folder in folders):
                     file.unlink()
 
 

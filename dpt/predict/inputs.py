@@ -17,6 +17,7 @@ from torch import Tensor
 from dpt.data.formats.io import IMAGE_SUFFIXES, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.files import DataError, missing_path, parse_json, read_bytes, reason
+from dpt.nn import HEADS
 
 log = logging.getLogger("dpt")
 
@@ -26,6 +27,7 @@ NOT_READ = (".heic", ".heif", ".avif", ".gif", ".jxl", ".arw", ".cr2", ".cr3", "
             ".orf", ".raf", ".rw2")  # fmt: skip
 """Suffixes of pictures, also raw ones of cameras, in formats that are not read."""
 SETTINGS_FILE = "predictions.json"
+RECORDS_FILE = "predictions.jsonl"
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,19 @@ def read_settings(folder: Path) -> dict[str, Any]:
         return {}
     try:
         found = dict(parse_json(read_bytes(path), path))
-        return {**found, "written": [str(name) for name in found["written"]]}
+        written = {str(name) for name in found["written"]}
     except (ValueError, TypeError, KeyError):
         return {}
+    if not written <= {*product_folders(), RECORDS_FILE}:
+        return {}
+    return found | {"written": sorted(written)}
+
+
+def product_folders() -> set[str]:
+    """The names of all sub-folders that ``dpt predict`` writes for any model, see
+    :func:`dpt.predict.outputs.all_products`."""
+    names, formats = ("depth", "labels", *HEADS), ("", "_npy", "_color", "_overlay", "_json")
+    return {"overlay", *(f"{name}{ending}" for name in names for ending in formats)}
 
 
 def _absolute(path: str | Path) -> Path:

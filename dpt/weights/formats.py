@@ -5,6 +5,7 @@ This project's own is a folder written by ``save_pretrained``, or a run's ``.ckp
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     source, target = map(real_path, (Path(src).expanduser(), dst))
     if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):
         raise ValueError(f"{dst}: is the source itself or a part of it; give another path")
-    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+    if os.path.lexists(dst) and not (dst.is_dir() and not any(dst.iterdir())):
         raise ValueError(f"{dst}: exists already; give a new path")
     found, checkpoint = _open(src)
     if checkpoint.config.get("calibration") and to != "dpt":

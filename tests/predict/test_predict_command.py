@@ -346,6 +346,101 @@ def test_records_of_another_program_are_kept(run, checkpoints, photos, tmp_path,
     assert (tmp_path / "out" / name).read_text() == "[1, 2]"
 
 
+@pytest.fixture
+def written(run, checkpoints, tmp_path):
+    """A folder of predictions, and the command that made it; its records can be forged."""
+    photo = save_photo(tmp_path / "photos/1.png")
+    command = (checkpoints["metric"], photo, "--out", tmp_path / "out", "--format", "png")
+    assert run(*command)[0] == 0
+    return tmp_path / "out", command
+
+
+@pytest.mark.parametrize(
+    "folder", ["", ".", "..", "/", "mine", "depth/", "depth\\0", "predictions"]
+)
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_forged_records_remove_nothing(run, written, tmp_path, folder, overwrite):
+    """``written`` lists a name that is no product's, or a record lists files of others."""
+    out, command = written
+    mine = [out / "mine/a.txt", out / "a.txt", tmp_path / "a.txt"]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    settings = json.loads((out / "predictions.json").read_text())
+    names = [str(path) for path in mine]
+    names += ["../a.txt", "./a.txt", "a.txt", "mine/a.txt", "depth/../mine/a.txt", "depth/.."]
+    names += ["", ".", "..", "/", "depth", "a\0", "a" * 300, "depth/" + "a" * 300]
+    record = records_of(out)["1"] | {"modified": [0, 0]}
+    record["files"] += names
+    (out / "predictions.jsonl").write_text(json.dumps(record) + "\n")
+    assert run(*command, *overwrite)[0] == 0  # the settings are its own
+    settings["written"].append(folder)
+    (out / "predictions.json").write_text(json.dumps(settings))
+    (out / "predictions.jsonl").write_text(json.dumps(record) + "\n")
+    code, _, err = run(*command, *overwrite)
+    assert (code, "predictions.json: was not written by dpt predict" in error_line(err)) == (
+        1,
+        True,
+    )
+    assert all(path.read_text() == "mine" for path in mine)
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+@pytest.mark.parametrize("place", ["depth", "depth/b", "depth_npy"])
+@pytest.mark.parametrize("target", ["photos", "photos/b", "empty", "out/depth_color"])
+def test_nothing_is_written_through_a_linked_folder(
+    run, written, tmp_path, place, target, overwrite
+):
+    """Not even where the link leads to the inputs, or to another folder of the output."""
+    out, (model, photo, *_) = written
+    save_photo(photo.parent / "b/2.png")
+    (tmp_path / target).mkdir(exist_ok=True)
+    if (out / place).is_dir():
+        (out / place).rename(tmp_path / "moved")
+    (out / place).parent.mkdir(exist_ok=True)
+    (out / place).symlink_to(tmp_path / target)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    options = ("--out", out, "--format", "png,npy", *overwrite)
+    code, _, err = run(model, photo.parent, *options)
+    assert (code, str(out / place) in error_line(err)) == (1, True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_an_input_is_kept_under_all_its_names(run, written, link):
+    out, (model, photo, *options) = written
+    (out / "depth/1.png").unlink()
+    link(photo, out / "depth/1.png")
+    before = photo.read_bytes()
+    for given in (photo, out / "depth/1.png"):
+        code, _, err = run(model, given, *options, "--overwrite")
+        assert (code, "depth/1.png: is an input" in error_line(err)) == (1, True)
+    assert photo.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["predictions.json", "predictions.jsonl"])
+def test_the_records_are_no_links(run, written, tmp_path, name):
+    out, command = written
+    kept = (out / name).rename(tmp_path / "kept")
+    before = kept.read_text()
+    os.link(kept, out / name)  # replaced, not written to
+    assert run(*command, "--overwrite")[0] == 0
+    (out / name).unlink()
+    (out / name).symlink_to(kept)
+    code, _, err = run(*command, "--overwrite")
+    assert (code, f"{name}: is a link" in error_line(err)) == (1, True)
+    assert kept.read_text() == before
+
+
+def test_the_output_folder_itself_may_be_a_link(run, written, tmp_path):
+    _, (model, photo, *_) = written
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    for _ in range(2):
+        assert run(model, photo, "--out", tmp_path / "link", "--format", "png")[0] == 0
+    assert (tmp_path / "disk/depth/1.png").is_file()
+
+
 # ------------------------------------------------------------------------------ what goes wrong
 
 
