@@ -22,6 +22,9 @@ MAX_BYTES = 8 * MAX_PIXELS
 """Largest file that is read as a whole, and largest array in a file: 16-bit RGBA, or float64."""
 _MAX_YAML = 1 << 20
 _MAX_LEVELS = 50  # of mappings and lists in a YAML file
+_MAX_ENTRIES = 100_000  # of a run's folder
+_WRITTEN_IN_PLACE = ("log.txt", ".lock", "wandb_id.txt", "nonfinite.csv")
+_MAX_NODES = 50_000  # of a YAML file
 
 
 class DataError(ValueError):
@@ -194,25 +197,54 @@ def parse_as(kind: Any, text: bytes, source: str | Path, *, what: str, remedy: s
         raise DataError(f"{source}: not {what} ({key}: {first['msg']}): {remedy}") from None
 
 
-def read_yaml(path: str | Path) -> str:
-    """The text of a YAML file that can be parsed safely.
+def read_yaml(path: str | Path) -> Any:
+    """Returns the plain data of a YAML file: mappings, lists, texts, numbers, booleans and null.
 
     Raises:
-        DataError: it is not YAML, is larger than a megabyte, is nested too deep, or holds aliases,
-            with which a short file can describe data of any size.
+        DataError: it is not YAML, is larger than a megabyte, is nested too deep, has too many
+            values, a key twice, tags or dates, or holds aliases, with which a short file can
+            describe data of any size.
     """
     import yaml  # not needed by most users of this module
 
-    text, level = read_text(path, limit=_MAX_YAML), 0
+    text, level, count = read_text(path, limit=_MAX_YAML), 0, 0
     try:
-        for event in yaml.parse(text):
+        for event in yaml.parse(text, yaml.SafeLoader):
+            count += 1
             level += isinstance(event, yaml.CollectionStartEvent)
             level -= isinstance(event, yaml.CollectionEndEvent)
             if level > _MAX_LEVELS or isinstance(event, yaml.AliasEvent):
                 raise DataError(f"{path}: nested too deep, or holds an alias: write values out")
-        return text
-    except yaml.YAMLError as error:
+            if count > _MAX_NODES:
+                raise DataError(f"{path}: more than {_MAX_NODES} values: check the file")
+        root = yaml.compose(text, yaml.SafeLoader)
+        return None if root is None else _plain_yaml(root, yaml.SafeLoader(""), path)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: of numbers with too many digits
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+
+
+def _plain_yaml(node: Any, loader: Any, path: str | Path) -> Any:
+    """Returns the data of a YAML node without aliases."""
+    if node.id == "scalar":
+        value = loader.construct_object(node)
+        if not isinstance(value, str | int | float | None):
+            raise DataError(f"{path}: {node.value[:80]!r} is a {node.tag}, not plain data")
+        return value
+    if node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+        raise DataError(f"{path}: holds the tag {node.tag[:80]}: write plain data")
+    if node.id == "sequence":
+        return [_plain_yaml(item, loader, path) for item in node.value]
+    values = {}
+    for key_node, value_node in node.value:
+        if key_node.id != "scalar":
+            raise DataError(f"{path}: a key is a mapping or a list: write a text")
+        key = _plain_yaml(key_node, loader, path)
+        if key in values:
+            raise DataError(f"{path}: has the key {key} twice: remove one")
+        values[key] = _plain_yaml(value_node, loader, path)
+    return values
 
 
 def config_dir() -> Path:
@@ -227,6 +259,33 @@ def config_dir() -> Path:
 def run_folder(path: Path) -> Path:
     """The folder of a run; ``path`` is that folder or a checkpoint in it."""
     return path.absolute().parent.parent if path.suffix == ".ckpt" else path
+
+
+def require_own_files(folder: Path) -> None:
+    """Refuses a run's folder through which files elsewhere would be changed.
+
+    Raises:
+        DataError: it holds a link that leads out of it, something that is no file or folder, or a
+            log or lock that is a hard link, so that it is also a file elsewhere.
+    """
+    inside = real_path(folder)
+    for count, path in enumerate(walk(folder)):
+        if count > _MAX_ENTRIES:
+            raise DataError(f"{folder}: holds more than {_MAX_ENTRIES} files: give another folder")
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            if not real_path(path).is_relative_to(inside):
+                raise DataError(f"{path}: is a link out of the run's folder: remove it")
+        elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise DataError(f"{path}: is no file: remove it")
+        elif path.name in _WRITTEN_IN_PLACE and status.st_nlink > 1:
+            raise DataError(f"{path}: is also a file elsewhere (a hard link): replace it by a copy")
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Yields the files, folders and links below a folder, without following links."""
+    for parent, folders, files in os.walk(folder):
+        yield from (Path(parent, name) for name in (*folders, *files))
 
 
 def without_passwords(text: str) -> str:

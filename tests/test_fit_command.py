@@ -29,7 +29,7 @@ from dpt.commands.fit import (
     table_text,
 )
 from dpt.config.build import make_dataset
-from dpt.config.compose import as_text
+from dpt.config.overrides import as_text
 from dpt.data import DataError
 from dpt.data_check.detect import detect
 
@@ -736,7 +736,7 @@ def test_times_and_values():
     assert length_of(900, step=0.5, validation=9) == (int((900 - 108 - 30) / 0.5), 10)
     assert length_of(180, step=0.5, validation=2)[1] == 3
     assert length_of(1, step=0.5, validation=10) == (10, 1)
-    assert as_text(["it's", 1, True, "a/b"]) == """["it's",1,true,"a/b"]"""
+    assert as_text(["it's", 1, True, "a/b"]) == r"['it\'s',1,true,'a/b']"
 
 
 @pytest.mark.slow

@@ -65,13 +65,13 @@ def run(arguments: list[str]) -> None:
     options = parser.parse_intermixed_args(arguments)
     from dpt.atomic import write_bytes
     from dpt.commands import export
-    from dpt.config.compose import as_argument, as_text, run_configured, values_of
-    from dpt.config.objects import is_below, keys_of
+    from dpt.config.compose import run_configured
+    from dpt.config.overrides import as_argument, as_text, is_below, keys_of, parse
     from dpt.data.formats.io import read_size
     from dpt.data_check.detect import detect
 
     start, limit = time.monotonic(), seconds_of(options.time)
-    given = values_of(options.overrides)
+    given = {override.key: override.value for override in parse(options.overrides)}
     if {"data", "data.root", "task"} & given.keys():
         raise ValueError("data and task follow from DIR: leave out data=, data.root= and task=")
     if "resume" in given:

@@ -3,30 +3,24 @@
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from omegaconf import OmegaConf
 from pydantic import Field
 from torch.utils.data import DataLoader
 
-from dpt.config.objects import (
-    check_arguments,
-    find,
-    in_folder,
-    keys_of,
-    make,
-    read_run,
-    with_values,
-)
+from dpt.config.objects import check_arguments, find, make
+from dpt.config.overrides import keys_of, parse
+from dpt.config.resume import changed, run_in
+from dpt.config.run_keys import Part
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
-from dpt.validation import Count, validate
+from dpt.validation import validate
 
 DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
 """Keys of data that decide which images a split has."""
@@ -46,9 +40,6 @@ LABEL_NAMES = {
 }
 
 Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.files.MAX_PIXELS
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Part = dict[str, Any]
-Named = dict[str, Part | None]
 
 
 @dataclass(frozen=True)
@@ -60,32 +51,6 @@ class LoaderSettings:
     batch_size: Annotated[int, Field(ge=1, le=10**6)]
     num_workers: Annotated[int, Field(ge=0, le=1000)]
     on_error: Literal["raise", "skip"] = "raise"
-
-
-@dataclass(frozen=True)
-class RunKeys:
-    """The keys of a training run's configuration; what is in a ``Part`` is checked where used."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    task: Part
-    data: Part
-    model: Part
-    augment: Part
-    optim: Part
-    schedule: Part
-    trainer: Part
-    callbacks: Named
-    logger: Named
-    run_dir: str
-    overrides: list[str]
-    seed: Seed
-    steps: Count
-    max_skipped_steps: Count
-    resume: str | None
-    overwrite: bool
-    paths: Part = field(default_factory=dict)
-    find: Part = field(default_factory=dict)
 
 
 def refuse_unused(overrides: Iterable[str]) -> None:
@@ -224,10 +189,9 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
             f"data=NAME must be given: {cfg['checkpoint'] or cfg['predictions']} is not a run's "
             "folder or a checkpoint inside one, which name their data"
         )
-    changed = [key for key in keys if key.startswith("data.")]
-    if divides := [key for key in changed if key.split(".")[1] in DIVIDING]:
+    overrides = [o for o in parse(cfg["overrides"]) if re.match(r"data\.|paths\.data_dir$", o.key)]
+    divides = [o.key for o in overrides if o.key.partition(".")[2] in DIVIDING]
+    if divides:
         log.warning("%s: the run may have been trained on images of this split", few(divides))
-    old = read_run(folder)
-    run: Any = with_values(old, OmegaConf.create(dict(cfg)), changed)
     log.info("data: of the run %s", folder)
-    return in_folder(OmegaConf.to_container(run.data), old, folder)
+    return changed(run_in(folder), overrides)["data"]

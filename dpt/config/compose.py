@@ -3,11 +3,9 @@
 Only the standard library is imported at the top: ``dpt --help`` must start at once.
 """
 
-import json
 import logging
 import os
 import re
-import shlex
 import sys
 import traceback
 import warnings
@@ -18,7 +16,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dpt.files import config_dir, run_folder, without_passwords
+from dpt.config.overrides import as_argument, escaped
+from dpt.files import config_dir, reason, require_own_files, run_folder, without_passwords
 from dpt.plugins import load_plugins
 from dpt.process import is_first_rank, lack_of_memory
 
@@ -70,14 +69,12 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config)
     def entry(cfg: Any) -> None:
         sys.argv = typed  # other processes of the same run are started from it
-        module, _, name = job.partition(":")
         hydra_cfg: Any = HydraConfig.get()
         overrides: Any = OmegaConf.to_container(hydra_cfg.overrides.task)  # may hold ${...}
         changed = (o for o in overrides if o not in arguments)
         run = " ".join([str(hydra_cfg.job.get("num", 0)), *changed])
         try:
-            call = getattr(import_module(module), name)
-            results[run] = _run_job(cfg, call, overrides, given) or {}
+            results[run] = _compose_job(cfg, job, overrides) or {}
         except SystemExit as end:
             if not results or end.code != 1:  # if the first run fails, the others would fail alike
                 raise
@@ -94,7 +91,9 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         for flag in (a.partition("=")[0] for a in arguments if a.startswith("-")):
             if flag not in FLAGS:
                 raise ValueError(f"there is no flag {flag}: write {flag.lstrip('-')}=VALUE")
-        arguments, given = _resumed(arguments), arguments
+        if resumed := _run_to_resume(command, arguments):
+            _resume(job, resumed[1], resumed[0], arguments)
+            return
         sys.argv = [typed[0], *arguments]
         entry()
         if SWEEP & set(arguments) and any(results.values()):
@@ -109,40 +108,6 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         sys.argv = typed
 
 
-def composed(name: str, overrides: Sequence[str]) -> Any:
-    """The configuration of a command, within :func:`run_configured`."""
-    from hydra import compose
-
-    return compose(name, [*overrides])
-
-
-def as_text(value: Any) -> str:
-    """The value as Hydra reads it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def as_argument(key: str, value: object) -> str:
-    """``key=value`` as typed in a shell, in quotes if Hydra or the shell needs them."""
-    plain = f"{key}={value}"
-    is_plain = re.fullmatch(r"[-\w./:=@+]+", plain, re.ASCII)
-    return plain if is_plain else shlex.quote(f"{key}={as_text(str(value))}")
-
-
-def values_of(overrides: Sequence[str]) -> dict[str, Any]:
-    """The values of Hydra's overrides by key; ValueError for one that cannot be parsed."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-        if sweeps := [each.input_line for each in parsed if each.is_sweep_override()]:
-            remedy = f"quote a value with commas, as in {as_argument('KEY', 'A, B')}"
-            raise ValueError(f"{sweeps[0]}: has several values: {remedy}")
-        return {override.key_or_group: override.value() for override in parsed}
-    except HydraException as error:
-        raise ValueError(f"{str(error).splitlines()[0]}: write KEY=VALUE") from None
-
-
 def _as_hydra_reads(argument: str) -> str:
     """``optim='null'`` for ``optim=null``: else Hydra's error message does not name the group."""
     group, _, value = argument.partition("=")
@@ -151,85 +116,111 @@ def _as_hydra_reads(argument: str) -> str:
     return argument
 
 
-def _resumed(arguments: Sequence[str]) -> list[str]:
-    """With ``resume=``, the run's own arguments, the given ones and the run's folder, so that keys
-    of the run's groups can be set; else the given arguments."""
-    places = {key: a.partition("=")[2].strip("\"'") for a in arguments
-              if (key := a.partition("=")[0]) in ("resume", "run_dir")}  # fmt: skip
-    place = places.get("resume", "null")
+def _run_to_resume(command: str, arguments: Sequence[str]) -> tuple[str, Path] | None:
+    """Returns the typed value of ``resume`` and the folder of the run; None if none is resumed.
+
+    Raises:
+        ValueError: ``resume`` names no run, or cannot be combined with the other arguments.
+    """
+    typed = dict(a.split("=", 1) for a in arguments if re.match("(resume|run_dir)=", a))
+    place = typed.get("resume", "null").strip("\"'")
     if place == "null":
-        return [*arguments]
+        return None
+    if command != "train":
+        raise ValueError(f"dpt {command} resumes no run: leave resume={place} out")
     if SWEEP & set(arguments):
         raise ValueError("resume continues one run: remove -m")
-    path = Path(places.get("run_dir", "runs") if place == "auto" else place)
+    path = Path(typed.get("run_dir", "runs").strip("\"'") if place == "auto" else place)
     folder = run_folder(path)
     if folder != path and not path.is_file():
         raise ValueError(f"resume={place}: no such file")
-    if not (folder / "config.yaml").is_file():
-        if place == "auto":
-            return [*arguments]
-        raise ValueError(
-            f"resume={place}: not a run's folder (it would hold config.yaml and checkpoints/)"
-        )
-    from dpt.config.objects import merged_overrides, own_overrides
-
-    flags = [a for a in arguments if a.startswith("-")]
-    given = [a for a in arguments if not a.startswith("-")]
-    own, given = merged_overrides(own_overrides(folder), given)
-    return [*flags, *own, *given, f"run_dir='{folder}'"]
+    if (folder / "config.yaml").is_file():
+        return place, folder.absolute()
+    if place == "auto":
+        return None
+    raise ValueError(
+        f"resume={place}: not a run's folder (it would hold config.yaml and checkpoints/)"
+    )
 
 
-def _run_job(
-    cfg: Any, job: Callable[[dict[str, Any]], Any], overrides: list[str], given: Sequence[str]
-) -> Any:
-    """One run: its folder, its log, its configuration on disk, then the job. ``overrides`` made
-    ``cfg``; ``given`` are the arguments of the command line.
+def _resume(job: str, folder: Path, resume: str, arguments: Sequence[str]) -> None:
+    """Continues the run in ``folder``; Hydra has no part in it."""
+    from dpt.config.resume import resumed_config
 
-    With ``resume``, the configuration of the run in the folder, if any, is the base. A user's
-    mistake ends the process here: Hydra would print a line of its own about an exception.
-    """
-    from filelock import FileLock, Timeout
+    overrides = list(arguments)
+    for flag in ("--config-dir", "-cd"):  # of a user's own groups, which the run has used already
+        if flag in overrides:
+            del overrides[overrides.index(flag) : overrides.index(flag) + 2]
+        overrides = [argument for argument in overrides if not argument.startswith(f"{flag}=")]
+    flags = [argument for argument in overrides if argument.startswith("-")]
+    if flags:
+        raise ValueError(f"{flags[0]} has no effect with resume: leave it out")
+    _run_job(job, folder, lambda: resumed_config(folder, overrides, resume))
+
+
+def _compose_job(cfg: Any, job: str, overrides: list[str]) -> Any:
+    """One run of a configuration that Hydra composed from ``overrides``."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    from dpt.config.objects import continued
-    from dpt.run_log import start_log
+    from dpt.config.resume import followers
 
     hydra_cfg = HydraConfig.get()
-    resume = cfg.get("resume")
     raw: Any = OmegaConf.to_container(cfg, resolve=False)
-    if resume == "auto" and "paths.name" in raw["run_dir"] and "now:" in raw["paths"]["name"]:
+    is_dated = "paths.name" in raw["run_dir"] and "now:" in raw["paths"]["name"]
+    if cfg.get("resume") == "auto" and is_dated:
         fail("resume=auto needs run_dir=DIR, the folder of the run to continue or to start")
-    OmegaConf.update(cfg, "run_dir", hydra_cfg.runtime.output_dir)
-    if "overrides" in cfg:
-        OmegaConf.update(cfg, "overrides", overrides)
     devices = OmegaConf.select(cfg, "trainer.devices", default=1)
     if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device: leave trainer.devices at 1, or start the runs one by one")
-    folder = Path(cfg.run_dir)
+    folder = Path(hydra_cfg.runtime.output_dir)
+
+    def values() -> dict[str, Any]:
+        is_new = is_first_rank() and not cfg.get("resume")
+        if is_new:
+            _refuse_used(folder, cfg)
+        resolved: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        resolved["run_dir"] = str(folder)
+        if "overrides" in cfg:
+            resolved["overrides"] = overrides
+        if "follows" in cfg:
+            resolved["follows"] = followers(raw)
+        if is_new and not cfg.get("overwrite"):
+            save_config(resolved, folder)  # otherwise RunState saves it, after all checks
+        return resolved
+
+    OmegaConf.update(cfg, "run_dir", escaped(str(folder)))
+    return _run_job(job, folder, values)
+
+
+def _run_job(job: str, folder: Path, make_values: Callable[[], dict[str, Any]]) -> Any:
+    """One run: its folder, its log, its configuration as plain data, then the job.
+
+    A user's mistake ends the process here: Hydra would print a line of its own about an exception.
+    """
+    from filelock import FileLock, Timeout
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from dpt.run_log import start_log
+
     lock = FileLock(folder / ".lock")
     try:
         if is_first_rank():
+            require_own_files(folder)
             lock.acquire(timeout=LOCK_SECONDS)
         start_log(folder if is_first_rank() else None)
     except Timeout:
         fail(f"run_dir={folder}: another process is writing to it: wait for it, or give another")
-    except OSError as error:
+    except MISTAKES as error:
         fail(str(error))
     quiet_libraries()
     try:
         load_plugins()
-        if is_first_rank() and not resume:
-            _refuse_used(folder, cfg)
-        if resume and (folder / "config.yaml").is_file():
-            cfg = continued(cfg, folder, given)
-        values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-        if is_first_rank() and not resume and not cfg.get("overwrite"):
-            save_config(values, folder)  # otherwise RunState saves it, after all checks
-        return job(values)
+        module, _, name = job.partition(":")
+        call = getattr(import_module(module), name)
+        return call(make_values())
     except Exception as error:
         if is_first_rank():
             with (folder / "log.txt").open("a", errors="backslashreplace") as file:
@@ -242,9 +233,18 @@ def _run_job(
             fail(f"{fault}: {LESS_MEMORY}")
         raise
     finally:
-        if "wandb" in sys.modules:
-            sys.modules["wandb"].finish()  # else the next job of a sweep would join this run
+        _finish_wandb()
         lock.release()
+
+
+def _finish_wandb() -> None:
+    """Ends the W&B run: the next job of a sweep would join it. A failure is only reported."""
+    if "wandb" not in sys.modules:
+        return
+    try:
+        sys.modules["wandb"].finish()
+    except Exception as error:  # its service may have ended
+        logging.getLogger("dpt").warning("W&B: finish failed (%s)", reason(error))
 
 
 def _refuse_used(folder: Path, cfg: Any) -> None:
@@ -265,15 +265,21 @@ def remove_run(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def save_config(cfg: Mapping[str, Any], folder: Path) -> None:
-    """Writes ``config.yaml``, from which a run is resumed."""
-    from omegaconf import OmegaConf
+def save_config(values: Mapping[str, Any], folder: Path) -> None:
+    """Writes ``config.yaml``, from which a run is resumed; :func:`dpt.files.read_yaml` reads it
+    back unchanged, but for passwords."""
+    import json
+
+    import yaml
 
     from dpt.atomic import write_bytes
-    from dpt.config.objects import map_strings
+    from dpt.config.resume import map_strings
 
-    plain = map_strings(cfg, without_passwords)
-    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
+    plain = map_strings(values, without_passwords)
+    text = json.dumps(plain, ensure_ascii=False, default=str)
+    readable = not re.search("[\x85\u2028\u2029\ufeff]", text)  # YAML takes these for line ends
+    content = yaml.safe_dump(plain, sort_keys=False, allow_unicode=readable)
+    write_bytes(folder / "config.yaml", content.encode())
 
 
 def quiet_libraries() -> None:

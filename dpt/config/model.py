@@ -8,7 +8,7 @@ import torch
 
 from dpt import functional
 from dpt.config.build import LoaderSettings
-from dpt.config.objects import keys_of
+from dpt.config.overrides import keys_of
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
 from dpt.objectives import Objective
@@ -40,7 +40,10 @@ def make_model(
         overrides: what the command line set. With ``model.weights`` these keys, and those that
             differ from the named model, replace the settings of the file.
     """
-    heads = {o.head: o.head_options for o in objectives.values()}
+    complete_heads = model.get("heads") or {}  # of a run that is resumed
+    heads = {
+        o.head: _like(o.head_options, complete_heads.get(o.head, {})) for o in objectives.values()
+    }
     parts = {p: dict(validate(Plain | None, model.get(p), f"model.{p}") or {}) for p in PARTS}
     parts["preprocessing"]["image_size"] = list(settings.eval_size)
     encoder_weights = parts["encoder"].pop("weights", None)

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from dpt.config import build
 from dpt.config.compose import save_config
-from dpt.config.objects import check_arguments, keys_of
+from dpt.config.objects import check_arguments
+from dpt.config.overrides import keys_of
+from dpt.config.run_keys import Seed
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.data import read_in_order
 from dpt.evaluation.baselines import named, trivial_scores
@@ -49,7 +51,7 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     if cfg["checkpoint"] and (unused := [key for key in of_files if cfg[key] is not None]):
         raise ValueError(f"{unused[0]} has no effect on checkpoint=FILE: leave it out")
     cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
-    L.seed_everything(validate(build.Seed, cfg["seed"], "seed"), verbose=False)
+    L.seed_everything(validate(Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     dataset = build.make_dataset(cfg["data"], cfg["split"]).without_repeats()
     if blocks := validate(str | None, cfg["blocks"], "blocks"):  # a mistake fails before scoring

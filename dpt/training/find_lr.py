@@ -16,8 +16,8 @@ from scipy.signal import savgol_filter
 from torch.optim.lr_scheduler import LambdaLR
 
 from dpt.atomic import replacing
-from dpt.config import build
 from dpt.config.objects import check_arguments
+from dpt.config.run_keys import RunKeys
 from dpt.run_log import write_json
 from dpt.training.callbacks import StepCallback
 from dpt.training.task import Task
@@ -35,7 +35,7 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     Returns:
         ``optim.lr`` and, where it is set, ``optim.encoder_lr``.
     """
-    folder, keys = Path(cfg["run_dir"]), validate(build.RunKeys, cfg, "")
+    folder, keys = Path(cfg["run_dir"]), validate(RunKeys, cfg, "")
     rates = sweep_rates(**check_arguments(sweep_rates, cfg["find"], "find"))
     base = validate(Positive, cfg["optim"].get("lr"), "optim.lr")  # encoder_lr is relative to it
     if str(cfg["trainer"]["devices"]) != "1":

@@ -15,9 +15,11 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from dpt.config import build
-from dpt.config.compose import as_argument
 from dpt.config.model import complete, make_model
-from dpt.config.objects import make, map_strings
+from dpt.config.objects import make
+from dpt.config.overrides import as_argument
+from dpt.config.resume import map_strings
+from dpt.config.run_keys import RunKeys
 from dpt.config.trainer import require_batches, require_images
 from dpt.data import DataError, EpochSampler
 from dpt.data.base import require_same_classes
@@ -53,7 +55,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
         The final validation metrics.
     """
     folder, started = Path(cfg["run_dir"]), time.monotonic()
-    keys = validate(build.RunKeys, cfg, "")
+    keys = validate(RunKeys, cfg, "")
     L.seed_everything(keys.seed, verbose=False)
 
     # data, and what is trained on it

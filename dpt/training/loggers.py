@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from dpt.atomic import write_bytes
-from dpt.files import reason
+from dpt.files import read_text, reason
 
 log = logging.getLogger("dpt")
 
@@ -35,14 +36,12 @@ def make_wandb(
 
     if getattr(rank_zero_only, "rank", 0) != 0:
         return WandbLogger(save_dir=save_dir, project=project)  # logs nothing on this rank
-    file = Path(save_dir) / "wandb_id.txt"
-    if not file.is_file():
-        write_bytes(file, f"{secrets.token_hex(4)}\n".encode())
+    run_id = wandb_id(Path(save_dir))
 
     def start(mode: str) -> Any:
         return wandb.init(
             dir=save_dir,
-            id=file.read_text().strip(),
+            id=run_id,
             resume="allow",
             project=project,
             name=name,
@@ -60,10 +59,29 @@ def make_wandb(
         run, cause = None, reason(error)
     if run is None:
         log.info("W&B: %s, so this run is logged to %s; `wandb sync` uploads it", cause, save_dir)
-        run = start("offline")
+        try:
+            run = start("offline")
+        except Exception as error:  # W&B refuses the project, name, group, tags or settings
+            raise ValueError(
+                f"logger.wandb: {reason(error)}: check project, name, group, tags and the "
+                "variables WANDB_*, or choose logger=csv"
+            ) from error
     run.define_metric("trainer/global_step")
     run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
     return WandbLogger(experiment=run, save_dir=save_dir, project=project)
+
+
+def wandb_id(folder: Path) -> str:
+    """Returns the id in the ``wandb_id.txt`` of a run's folder. Writes a new one if there is none:
+    a link, or a file that holds something else, is replaced."""
+    file = folder / "wandb_id.txt"
+    if file.is_file() and not file.is_symlink():
+        stored = read_text(file, limit=100).strip() if file.stat().st_size <= 100 else ""
+        if re.fullmatch("[0-9a-z]{8}", stored):
+            return stored
+    new = secrets.token_hex(4)
+    write_bytes(file, f"{new}\n".encode())
+    return new
 
 
 class TensorBoard(TensorBoardLogger):

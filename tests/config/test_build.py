@@ -1,16 +1,20 @@
 """From parts of the configuration to the parts of a run."""
 
 import shlex
+from random import Random
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from dpt.config import build
-from dpt.config.compose import as_argument, config_dir, values_of
+from dpt.config.compose import config_dir, save_config
 from dpt.config.model import make_model
+from dpt.config.overrides import as_argument, as_text, parse
 from dpt.data import FolderDataset, ScenesDataset
 from dpt.evaluation.evaluate import objectives_of
+from dpt.files import read_yaml
 from dpt.metrics import Protocol
 from dpt.types import DatasetInfo
 
@@ -193,9 +197,47 @@ def test_the_data_of_a_run_that_was_moved(tmp_path, caplog, monkeypatch, given):
 
 @pytest.mark.parametrize("value", ["/runs/a", "/runs/a b, 1", "it's"])
 def test_a_typed_value_is_read_back(value):
-    assert values_of(shlex.split(as_argument("run_dir", value))) == {"run_dir": value}
+    assert [o.value for o in parse(shlex.split(as_argument("run_dir", value)))] == [value]
 
 
 def test_several_values_are_no_value():
     with pytest.raises(ValueError, match="run_dir=a, b: has several values"):
-        values_of(["run_dir=a, b"])
+        parse(["run_dir=a, b"])
+
+
+TEXTS = ["${oc.env:DPT_SECRET}", "\\${oc.env:DPT_SECRET}", "$\x7b", "a\\b", "a\nb\t", "it's", "\\'",
+         "a, b", "[1]", "{a: 1}", "1e-3", "null", "true", "", " ", "~", "é\udc80", "=x", "a=b",
+         "line\\\n", "\x1b[31m", "#", '"', "x" * 5000]  # fmt: skip
+
+
+def texts():
+    random = Random(0)
+    letters = [
+        *"ab ${}:\\'\"\n\t,=[]()#~?\x00\x1b\x85\u2028é\udc80.-0%!&*|>",
+        "${",
+        "\\${",
+        "${oc.env:X}",
+    ]
+    return [*TEXTS, *("".join(random.choices(letters, k=random.randrange(8))) for _ in range(800))]
+
+
+def test_text_comes_back_from_hydra_unchanged():
+    names = [text for text in texts() if text != "???"]
+    plain = {"names": names, "deep": {"list": [names[:3], 1.5, None, True, -2]}, "inf": 1e308}
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        overrides = [f"+own.{key}={as_text(value)}" for key, value in plain.items()]
+        cfg = compose("train", overrides=overrides)
+    assert OmegaConf.to_container(cfg.own, resolve=True, throw_on_missing=True) == plain
+    assert [o.value for o in parse([f"a={as_text(name)}" for name in TEXTS])] == TEXTS
+
+
+def test_text_comes_back_from_config_yaml_unchanged(tmp_path):
+    plain = {"names": texts(), "numbers": [1e-05, 1e308, 5, True, None], "map": {0: "a", "b": []}}
+    save_config(plain, tmp_path)
+    assert read_yaml(tmp_path / "config.yaml") == plain
+
+
+@pytest.mark.parametrize("value", ["???", ["a", "???"], {"a b": 1}, {"${x}": 1}])
+def test_as_text_refuses_what_hydra_cannot_read(value):
+    with pytest.raises(ValueError):
+        as_text(value)

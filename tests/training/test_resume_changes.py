@@ -62,28 +62,44 @@ def test_a_users_optimiser_and_a_schedule_of_torch_go_on(train, tmp_path, monkey
     assert_same(state_of(run)["optimizer_states"], state_of(whole)["optimizer_states"])
 
 
-def test_keys_of_the_runs_own_groups_and_those_that_follow_them(train, tmp_path):
+def test_resume_sets_keys_of_the_runs_own_groups(train, tmp_path):
     """The default groups have neither an average nor a loss of this kind."""
+    groups = ("task=segmentation", "callbacks=ema")
     loss = "task.segmentation_loss.label_smoothing"
-    run = train(
-        tmp_path, "task=segmentation", "callbacks=ema", "++optim.fused=false", f"{loss}=0.1"
-    )
+    run = train(tmp_path, *groups, "++optim.fused=false", f"{loss}=0.1")
     before = yaml.safe_load((run / "config.yaml").read_text())
-    of_launcher = ("hydra.job.name=train_ddp_process_1", "hydra.output_subdir=null")
-    resume_it(f"resume={run}", "trainer.max_steps=3", f"{loss}=0.0", "callbacks.ema.decay=0.5",
-              "optim.fused=true", *of_launcher)  # fmt: skip
+    copy = "task.objectives.segmentation.loss.label_smoothing"
+    changes = ("trainer.max_steps=3", f"{loss}=0.0", f"{copy}=0.0", "callbacks.ema.decay=0.5",
+               "optim.fused=true")  # fmt: skip
+    resume_it(f"resume={run}", *changes, "hydra.output_subdir=null")
     after = yaml.safe_load((run / "config.yaml").read_text())
-    assert after["task"]["objectives"]["segmentation"]["loss"]["label_smoothing"] == 0.0
     expected = deepcopy(before)
     expected["trainer"]["max_steps"] = 3
     expected["task"]["segmentation_loss"]["label_smoothing"] = 0.0
     expected["task"]["objectives"]["segmentation"]["loss"]["label_smoothing"] = 0.0
     expected["callbacks"]["ema"]["decay"] = 0.5
     expected["optim"]["fused"] = True
-    own = ("overrides", "resume")
-    assert {**after, **dict.fromkeys(own)} == {**expected, **dict.fromkeys(own)}
-    resume_it("resume=auto", f"run_dir={run}/", "trainer.max_steps=4")
+    expected["overrides"] = [*before["overrides"], *changes]
+    assert {**after, "resume": None} == expected
+    resume_it("resume=auto", f"run_dir={run}/", *groups, "trainer.max_steps=4")
     assert yaml.safe_load((run / "config.yaml").read_text())["callbacks"]["ema"]["decay"] == 0.5
+
+
+def test_resume_refuses_a_key_whose_copies_it_would_leave(train, tmp_path, refused):
+    loss = "task.segmentation_loss.label_smoothing"
+    run = train(tmp_path, "task=segmentation")
+    message = refused(resume_it, f"resume={run}", f"{loss}=0.1")
+    assert f"{loss}: task.objectives.segmentation.loss" in message
+
+
+def test_resume_finds_data_that_was_moved(train, tmp_path, image_folder):
+    places = tmp_path / "before", tmp_path / "after"
+    shutil.copytree(image_folder, places[0] / "imagenet")
+    data = ("task=classification", "data=imagenet", f"paths.data_dir={places[0]}")
+    run = train(tmp_path / "run", *data)
+    places[0].rename(places[1])
+    resume_it(f"resume={run}", f"paths.data_dir={places[1]}", "trainer.max_steps=3")
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
 
 
 # ------------------------------------------------------------------------------ other rates
@@ -123,7 +139,7 @@ def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, sec
     whole = train(tmp_path / "whole", *common, f"schedule={second}", "trainer.max_steps=6")
     run = train(tmp_path / "run", *common, f"schedule={first}", "trainer.max_steps=3")
     before = rates(run)
-    resume_it(f"resume={run}", f"schedule={second}", "trainer.max_steps=6")
+    resume_it(f"resume={run}", f"schedule.decay={second}", "trainer.max_steps=6")
     assert rates(run) == [*before, *rates(whole)[3:]]
 
 

@@ -1,0 +1,106 @@
+"""Overrides, ``KEY=VALUE``: values as text that Hydra reads back unchanged, and text as values.
+
+Only the standard library is imported at the top: ``dpt --help`` must start at once.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Override:
+    """An override as it was typed; ``value`` is plain data."""
+
+    key: str
+    value: Any
+    form: Literal["set", "add", "remove"]  # KEY=VALUE, +KEY=VALUE or ++KEY=VALUE, ~KEY
+    text: str
+
+    @property
+    def names_group(self) -> bool:
+        """Whether the key can only be that of a group, as in ``model/encoder=vit``."""
+        return "/" in self.key or "@" in self.key
+
+
+def as_text(value: Any) -> str:
+    """Returns the value as Hydra reads it back: no character of a string has a special meaning.
+
+    Raises:
+        ValueError: the string ``???``, which stands for a missing value, or a key with such
+            characters; neither can be written.
+    """
+    if isinstance(value, str):
+        if value == "???":
+            raise ValueError("the name ??? is reserved for missing values: give it another name")
+        text = re.sub(r"(\\*)'", r"\1\1\\'", escaped(value))
+        return "'" + re.sub(r"(\\+)\Z", r"\1\1", text) + "'"
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, int) and not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
+                raise ValueError(f"{key!r}: must be a number or a name of letters, digits and _")
+        return "{" + ",".join(f"{key}:{as_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(as_text, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value)
+
+
+def escaped(text: str) -> str:
+    """Returns ``text`` as OmegaConf resolves it to itself: ``${...}`` is no interpolation."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+
+
+def as_argument(key: str, value: object) -> str:
+    """Returns ``key=value`` as typed in a shell, quoted if Hydra or the shell needs it."""
+    plain = f"{key}={value}"
+    is_plain = re.fullmatch(r"[-\w./:=@+]+", plain, re.ASCII)
+    return plain if is_plain else shlex.quote(f"{key}={as_text(str(value))}")
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Parses overrides of a command line, without those of Hydra itself.
+
+    Raises:
+        ValueError: an override that cannot be parsed, or that has several values.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    parsed = []
+    try:
+        for override in OverridesParser.create().parse_overrides(list(overrides)):
+            text = str(override.input_line)
+            if override.is_sweep_override():
+                remedy = f"quote a value with commas, as in {as_argument('KEY', 'A, B')}"
+                raise ValueError(f"{text}: has several values: {remedy}")
+            typed: Any = OmegaConf.to_container(
+                OmegaConf.create({"value": override.value()}), resolve=True
+            )
+            form: Literal["set", "add", "remove"] = "remove" if override.is_delete() else "set"
+            if override.is_add() or override.is_force_add():
+                form = "add"
+            if override.key_or_group.partition(".")[0] != "hydra":
+                key = override.get_key_element().lstrip("+~")
+                parsed.append(Override(key, typed["value"], form, text))
+    except HydraException as error:
+        raise ValueError(f"{str(error).splitlines()[0]}: write KEY=VALUE") from None
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{text}: {str(error).splitlines()[0]}") from None
+    return parsed
+
+
+def keys_of(overrides: Iterable[str]) -> set[str]:
+    """Returns the keys that overrides of a command line set, without those of Hydra itself, which
+    Lightning passes to the other processes of a run."""
+    keys = {o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides}
+    return {key.replace("/", ".") for key in keys if key.partition(".")[0] != "hydra"}
+
+
+def is_below(keys: Iterable[str], key: str) -> bool:
+    """Returns whether ``key`` is one of ``keys`` or in a group of them."""
+    return any(key == other or key.startswith(f"{other}.") for other in keys)
