@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dpt.config.overrides import as_argument, escaped
-from dpt.files import config_dir, reason, require_own_files, run_folder, without_passwords
+from dpt.files import (
+    DataError,
+    config_dir,
+    read_yaml,
+    reason,
+    require_own_files,
+    run_folder,
+    without_passwords,
+)
 from dpt.plugins import load_plugins
 from dpt.process import is_first_rank, lack_of_memory
 
@@ -74,7 +82,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         changed = (o for o in overrides if o not in arguments)
         run = " ".join([str(hydra_cfg.job.get("num", 0)), *changed])
         try:
-            results[run] = _compose_job(cfg, job, overrides) or {}
+            results[run] = _compose_job(command, cfg, job, overrides) or {}
         except SystemExit as end:
             if not results or end.code != 1:  # if the first run fails, the others would fail alike
                 raise
@@ -158,7 +166,7 @@ def _resume(job: str, folder: Path, resume: str, arguments: Sequence[str]) -> No
     _run_job(job, folder, lambda: resumed_config(folder, overrides, resume))
 
 
-def _compose_job(cfg: Any, job: str, overrides: list[str]) -> Any:
+def _compose_job(command: str, cfg: Any, job: str, overrides: list[str]) -> Any:
     """One run of a configuration that Hydra composed from ``overrides``."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
@@ -179,14 +187,14 @@ def _compose_job(cfg: Any, job: str, overrides: list[str]) -> Any:
     def values() -> dict[str, Any]:
         is_new = is_first_rank() and not cfg.get("resume")
         if is_new:
-            _refuse_used(folder, cfg)
+            _refuse_used(command, folder, overwrite=bool(cfg.get("overwrite")))
         resolved: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         resolved["run_dir"] = str(folder)
         if "overrides" in cfg:
             resolved["overrides"] = overrides
         if "follows" in cfg:
             resolved["follows"] = followers(raw)
-        if is_new and not cfg.get("overwrite"):
+        if is_new and not (command == "train" and cfg.get("overwrite")):
             save_config(resolved, folder)  # otherwise RunState saves it, after all checks
         return resolved
 
@@ -247,15 +255,34 @@ def _finish_wandb() -> None:
         logging.getLogger("dpt").warning("W&B: finish failed (%s)", reason(error))
 
 
-def _refuse_used(folder: Path, cfg: Any) -> None:
-    """Raises ValueError if the folder holds a run or scores that the command would overwrite."""
-    trains = "overwrite" in cfg
-    is_used = any(folder.glob("checkpoints/*.ckpt"))
-    is_used |= not trains and (folder / "metrics.json").exists()
-    if is_used and not cfg.get("overwrite"):
-        resume = as_argument("resume", folder)
-        choices = f", {resume} to continue it, or overwrite=true" if trains else ""
-        raise ValueError(f"run_dir={folder} holds a run already: give another run_dir{choices}")
+def _refuse_used(command: str, folder: Path, *, overwrite: bool) -> None:
+    """Raises ValueError if the folder holds a run, scores or a configuration of the user that the
+    command would overwrite."""
+    trains = command == "train"
+    if trains and overwrite:
+        return
+    remedy = ", or overwrite=true" if trains else ""
+    if any(folder.glob("checkpoints/*.ckpt")) or (
+        not trains and (folder / "metrics.json").exists()
+    ):
+        resume = f", {as_argument('resume', folder)} to continue it" if trains else ""
+        raise ValueError(
+            f"run_dir={folder} holds a run already: give another run_dir{resume}{remedy}"
+        )
+    path = folder / "config.yaml"
+    if path.exists() and not {"run_dir", "data"} <= _keys_of_yaml(path):
+        raise ValueError(
+            f"{path}: is not of a run: give another run_dir{remedy}, which replaces it"
+        )
+
+
+def _keys_of_yaml(path: Path) -> set[str]:
+    """Returns the keys of a mapping in a YAML file; none of another file."""
+    try:
+        values = read_yaml(path)
+    except DataError:
+        return set()
+    return {*values} if isinstance(values, dict) else set()
 
 
 def remove_run(folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from dpt.atomic import write_bytes
 from dpt.config import build
-from dpt.config.objects import keys_of
+from dpt.config.overrides import keys_of
 from dpt.data import DataError
 from dpt.data.base import Dataset, require_same_classes
 from dpt.data_check import report

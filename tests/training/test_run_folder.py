@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from functools import partial
 
 import pytest
 import torch
@@ -55,6 +56,17 @@ def test_another_command_does_not_write_into_it(run, refused):
     assert f"run_dir={run} holds a run already" in message
     assert "overwrite" not in message
     assert content(run) == before
+
+
+@pytest.mark.parametrize("text", ["mine: true\n", "- 1\n", "\xff{{", ""])
+def test_a_configuration_that_is_no_runs_is_kept(refused, train, tmp_path, text):
+    (tmp_path / "config.yaml").write_text(text)
+    for start in (
+        partial(train, tmp_path, *RUN),
+        partial(call, "data", "check", f"run_dir={tmp_path}"),
+    ):
+        assert f"{tmp_path}/config.yaml" in refused(start)
+        assert (tmp_path / "config.yaml").read_text() == text
 
 
 def test_a_run_is_overwritten_on_demand(train, run, tmp_path):
