@@ -222,10 +222,12 @@ class EoMTHead(QueryHead):
     def set_progress(self, fraction: float) -> None:
         """Sets the share of masked queries of each block for a fraction of the training.
 
-        The share of block i of n is 1 until (i + 1) / (n + 2) of the training, then decreases as
-        (1 - x)^0.9 and is 0 from (i + 2) / (n + 2) on, as in EoMT's configurations.
+        The share of a block is 1 at first, decreases as (1 - x)^0.9 during a sixth of the training,
+        then is 0. The blocks start evenly from 1/6 to 2/3 of the training, as in the configurations
+        of EoMT over DINOv2.
         """
-        x = fraction * (self.num_blocks + 2) - torch.arange(1, self.num_blocks + 1)
+        starts = torch.linspace(1 / 6, 2 / 3, self.num_blocks)
+        x = 6 * (fraction - starts)
         self.mask_shares.copy_((1 - x.clamp(0, 1)) ** 0.9)
 
     def prepare_for_inference(self) -> None:

@@ -106,7 +106,6 @@ def test_a_query_attends_where_its_mask_is():
 
 
 def test_masks_are_annealed_block_after_block():
-    """As in EoMT's configurations for COCO: steps 14782 to 73910 of 88692 for four blocks."""
     head = eomt(num_later_blocks=4, num_blocks=8).heads["panoptic"]
     wanted = {
         0.0: [1, 1, 1, 1],
@@ -119,6 +118,27 @@ def test_masks_are_annealed_block_after_block():
     for fraction, shares in wanted.items():
         head.set_progress(fraction)
         assert head.mask_shares.tolist() == pytest.approx(shares, abs=1e-6), fraction
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends"),
+    [
+        ([14782, 36955, 59128], [29564, 51737, 73910]),  # small and base
+        ([14782, 29564, 44346, 59128], [29564, 44346, 59128, 73910]),  # large
+        ([14782, 25869, 36955, 48042, 59128], [29564, 40651, 51737, 62824, 73910]),  # giant
+    ],
+)
+def test_masks_are_annealed_at_the_official_steps(starts, ends):
+    """Of EoMT's configurations over DINOv2 for COCO, of 12 epochs with 7391 steps."""
+    head = eomt(num_later_blocks=len(starts), num_blocks=9).heads["panoptic"]
+    for step in sorted({*starts, *ends}):
+        for now in (step - 500, step, step + 500):
+            head.set_progress(now / (12 * 7391))
+            shares = [
+                (1 - min(max((now - start) / (end - start), 0), 1)) ** 0.9
+                for start, end in zip(starts, ends, strict=True)
+            ]
+            assert head.mask_shares.tolist() == pytest.approx(shares, abs=2e-4), now
 
 
 def test_prediction_does_not_depend_on_chance():
