@@ -8,7 +8,7 @@ Shapes: B batch, C channels, K classes, (h, w) a map, (H, W) the size that it is
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.nn.functional import all_reduce
 from torch.utils.checkpoint import checkpoint
+
+from dpt.types import OutputResize
 
 NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 
@@ -82,11 +84,6 @@ def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
         # ONNX Runtime keeps its blocked layout with a factor, and is twice as fast as with a size
         return F.interpolate(maps, scale_factor=2.0, mode="bilinear", align_corners=True)
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
-
-
-OutputResize = Literal["bilinear_aligned", "bilinear", "bicubic"]
-"""How dense outputs get another size: as in DPT's decoder, as in mmsegmentation, or as in the
-official DPT code. Only the first aligns the corners."""
 
 
 def resize(maps: Tensor, size: tuple[int, int], rule: OutputResize = "bilinear") -> Tensor:
@@ -229,6 +226,25 @@ def chunked_argmax(
     for rows, source, upper, weight in bands(logits, size):
         ids[:, rows] = upsample_rows(logits[:, :, source], upper, weight, size[1]).argmax(-1)
     return ids
+
+
+def resized_argmax(
+    logits: Tensor,
+    size: tuple[int, int],
+    rule: OutputResize = "bilinear_aligned",
+    *,
+    dtype: torch.dtype = torch.long,
+) -> Tensor:
+    """``resize(logits, size, rule).argmax(1)``: class ids (B, H, W) of logits (B, K, h, w)."""
+    if rule == "bilinear_aligned":
+        return chunked_argmax(logits, size, dtype=dtype)
+    at_once = max(1, MOST_AT_ONCE // (len(logits) * size[0] * size[1]))  # classes
+    best, ids = resize(logits[:, :at_once], size, rule).max(dim=1)
+    for first in range(at_once, logits.shape[1], at_once):
+        values, places = resize(logits[:, first : first + at_once], size, rule).max(dim=1)
+        ids = torch.where(values > best, first + places, ids)
+        best = torch.maximum(best, values)
+    return ids.to(dtype)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

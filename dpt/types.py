@@ -54,7 +54,8 @@ class Batch(TypedDict, total=False):
     be.
     """
 
-    image: Tensor  # uint8 (B, 3, H, W), RGB, channels-last in memory; Preprocessing normalises it
+    image: Tensor  # uint8 (B, 3, H, W), RGB, channels-last in memory; Preprocessing normalises it.
+    # float32 in evaluation if the model's images are resized by ``cubic_float``
     depth: Tensor  # float32 (B, H, W), metres
     valid: Tensor  # bool (B, H, W)
     labels: Tensor  # uint8 (B, H, W)
@@ -171,7 +172,11 @@ class OutputSpec:
 
 
 ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]
-Interpolation = Literal["bilinear", "cubic", "bilinear_antialias", "cubic_antialias", "area"]
+Interpolation = Literal[
+    "bilinear", "cubic", "cubic_float", "bilinear_antialias", "cubic_antialias", "area"
+]
+OutputResize = Literal["bilinear_aligned", "bilinear", "bicubic"]
+"""How dense outputs get another size. Only the first aligns the corners, as in DPT's decoder."""
 
 MAX_ELONGATION = 16
 """Largest ratio of an input's pixels to the usual number. For an image of 32 × 10,000 pixels the
@@ -192,6 +197,10 @@ class Preprocessing:
         multiple_of: both sides are rounded to a multiple of this many pixels: to the nearest one,
             but never below ``image_size`` by ``lower_bound`` or above it by ``upper_bound``.
         interpolation: of the image, when resized, see :func:`dpt.data.resize.resize_image`.
+        output_interpolation: how dense outputs, of class scores the logits, get the image's size:
+            ``bilinear_aligned`` as in Depth Anything v2; ``bilinear``, without aligned corners, as
+            in Depth Anything v1, transformers' segmentation and mmsegmentation; ``bicubic``,
+            without aligned corners, as in official DPT, MiDaS and transformers' depth.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -202,6 +211,7 @@ class Preprocessing:
     resize: ResizeRule = "lower_bound"
     multiple_of: int = 16
     interpolation: Interpolation = "cubic"
+    output_interpolation: OutputResize = "bilinear_aligned"
 
     def __post_init__(self) -> None:
         height, width = self.image_size
@@ -252,7 +262,7 @@ class Preprocessing:
         return size
 
     def normalize(self, images: Tensor) -> Tensor:
-        """uint8 (B, 3, H, W) in 0..255 to the float32 input of the model, on the same device."""
+        """Images (B, 3, H, W) in 0..255 to the float32 input of the model, on the same device."""
         mean, std = (
             255.0 * torch.tensor([self.mean, self.std], device=images.device)[..., None, None]
         )

@@ -15,14 +15,18 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
 
     Args:
         image: returned unchanged if it has that size.
-        rule: ``bilinear`` and ``cubic`` (2×2 and 4×4 neighbours, also when shrinking, as MiDaS
-            does); ``bilinear_antialias`` and ``cubic_antialias`` (when shrinking, of kernels that
-            grow with the factor: Pillow, timm, transformers); ``area`` averages when shrinking and
-            is bilinear otherwise; ``train`` is ``area`` for factors of 2 and more (by the whole
-            factor and then bilinear, if it divides both sides) and bilinear otherwise.
+        rule: ``bilinear`` and ``cubic`` (2×2 and 4×4 neighbours, also when shrinking);
+            ``cubic_float``, which is ``cubic`` in float32, neither rounded nor clipped to 0..255
+            (official DPT, MiDaS, Depth Anything); ``bilinear_antialias`` and ``cubic_antialias``
+            (when shrinking, of kernels that grow with the factor: Pillow, timm, transformers);
+            ``area`` averages when shrinking and is bilinear otherwise; ``train`` is ``area`` for
+            factors of 2 and more (by the whole factor and then bilinear, if it divides both sides)
+            and bilinear otherwise.
     """
     height, width = image.shape[:2]
-    method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR
+    method = cv2.INTER_CUBIC if rule in ("cubic", "cubic_float") else cv2.INTER_LINEAR
+    if rule == "cubic_float":
+        image = image.astype(np.float32)
     if rule == "area" and (size[0] < height or size[1] < width):
         method = cv2.INTER_AREA
     if rule == "train":

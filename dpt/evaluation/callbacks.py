@@ -8,7 +8,7 @@ import lightning as L
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
-from dpt.objectives.base import take
+from dpt.objectives.base import as_photo, take
 from dpt.types import Batch
 from dpt.viz import save_png, stack
 
@@ -44,7 +44,7 @@ class Panels(Callback):
             for k, index in enumerate(labels["index"].tolist()):
                 if index not in wanted:
                     continue
-                photo = images[index].permute(1, 2, 0).cpu().numpy()
+                photo = as_photo(images[index])
                 own = {name: output[k : k + 1] for name, output in predictions.items()}
                 truth = take(labels, [k])
                 rows = [

@@ -84,7 +84,8 @@ def objectives_of(
             )
         if {cls.target, cls.scored_by} & {*data.info.targets}:
             objectives[name] = cls.from_output(output, data, protocol)
-            objectives[name].resize = protocol.resize
+            if protocol.resize is not None:
+                objectives[name].resize = protocol.resize
     if not objectives:
         given = ", ".join(build.LABEL_NAMES[t] for t in data.info.targets) or "images alone"
         hint = ", and inpainting is scored in training alone" if "inpainting" in outputs else ""
@@ -120,7 +121,7 @@ class Evaluation(L.LightningModule):
             window=self.protocol.window,
             stride=self.protocol.stride,
             multiple_of=preprocessing.multiple_of,
-            resize=self.protocol.resize,
+            resize=self.protocol.resize or preprocessing.output_interpolation,
         )
         return dict(predict(preprocessing.normalize(images)))
 
@@ -155,6 +156,8 @@ def _score_checkpoint(cfg: Mapping[str, Any], dataset: Any, protocol: Protocol) 
     image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
     if image_size is not None:
         model.preprocessing = replace(model.preprocessing, image_size=image_size)
+    resize = protocol.resize or model.preprocessing.output_interpolation
+    protocol = replace(protocol, resize=resize)
     objectives = objectives_of(model.outputs, dataset, protocol)
     loader = build.eval_loader(
         dataset,

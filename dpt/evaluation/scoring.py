@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpt.metrics import confidence_intervals
 from dpt.objectives import Objective
-from dpt.objectives.base import merged, nonfinite_names, take
+from dpt.objectives.base import as_photo, merged, nonfinite_names, take
 from dpt.types import Batch, OutputSpec
 from dpt.viz import shrink
 
@@ -81,7 +81,7 @@ class Scorer:
         merged({k: o.metrics.scores_of(o.metrics.vector()) for k, o in self.objectives.items()})
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
-        """Scores B images: ``outputs`` of each head, ``photos`` uint8 (B, 3, H, W)."""
+        """Scores B images: ``outputs`` of each head, ``photos`` (B, 3, H, W) in 0..255."""
         for objective in self.whole.values():
             objective.update(outputs, labels)
         for k, index in enumerate(labels["index"].tolist()):
@@ -110,7 +110,7 @@ class Scorer:
             pictures, (measure, score) = self.worst[key], next(iter(scores.items()))
             rank = (-score if measure in metric.lower_is_better else score), index
             if score == score and (len(pictures) < WORST_IMAGES or rank < pictures[-1].rank):
-                rgb = photo.permute(1, 2, 0).cpu().numpy()
+                rgb = as_photo(photo)
                 row = objective.panel(rgb, outputs, labels, self.outputs[objective.head])
                 assert row is not None, "a dense objective has panels"
                 caption = f"{name}: {measure} {score:.3g}"

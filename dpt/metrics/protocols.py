@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from dpt.functional import OutputResize
+from dpt.types import OutputResize
 
 Crop = Literal["none", "eigen_nyu", "eigen_kitti", "garg"]
 Box = tuple[int, int, int, int]
@@ -37,11 +37,12 @@ class Protocol:
             ``scale_shift`` for relative predictions.
         space: of the fit; None for the space of the prediction (depth for metric predictions,
             inverse depth for relative ones).
-        resize: how predictions get the size of their labels (papers differ), and those of several
-            scales the size of the image. ``bilinear_aligned`` as in DPT's decoder, AdaBins and
-            Depth Anything V2; ``bilinear``, without aligned corners, as in mmsegmentation;
-            ``bicubic``, without aligned corners, and of probabilities in place of logits, as in the
-            official DPT code.
+        resize: how predictions (of class scores the logits) get the size of their labels, and
+            those of several scales the size of the image: papers differ. ``bilinear_aligned`` as in
+            AdaBins and Depth Anything V2; ``bilinear``, without aligned corners, as in
+            mmsegmentation; ``bicubic``, without aligned corners, as in the official DPT code. None
+            is the ``output_interpolation`` of the model's preprocessing, by which ``dpt predict``
+            resizes too, and ``bilinear_aligned`` for files of predictions.
         flip, scales, window, stride: test-time augmentation, see :func:`dpt.nn.tta.augmented`.
     """
 
@@ -53,7 +54,7 @@ class Protocol:
     crop: Crop | Box = "none"
     alignment: Literal["none", "median", "scale_shift"] | None = None
     space: Literal["inverse_depth"] | None = None
-    resize: OutputResize = "bilinear_aligned"
+    resize: OutputResize | None = None
     flip: bool = False
     scales: tuple[float, ...] = (1.0,)
     window: tuple[int, int] | None = None

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.depthmath import at_least_float32
-from dpt.functional import OutputResize, resize
-from dpt.types import OutputSpec
+from dpt.functional import resize
+from dpt.types import OutputResize, OutputSpec
 
 Outputs = dict[str, Tensor]
 Model = Callable[[Tensor], Mapping[str, Tensor]]

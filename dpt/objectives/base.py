@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.files import few
-from dpt.functional import OutputResize, resize
+from dpt.functional import resize
 from dpt.losses.masks import SetLoss
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
 from dpt.segments import Segments
-from dpt.types import Batch, OutputSpec, Sample, Target
+from dpt.types import Batch, OutputResize, OutputSpec, Sample, Target
 from dpt.viz import output_panel
 
 log = logging.getLogger("dpt")
@@ -326,6 +326,11 @@ def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
             groups.setdefault(image.shape, []).append(i)
     for positions in groups.values():
         yield torch.stack([images[i] for i in positions]), positions
+
+
+def as_photo(image: Tensor) -> np.ndarray:
+    """An image (3, H, W) in 0..255 as uint8 (H, W, 3), for pictures."""
+    return image.float().round().clamp(0, 255).byte().permute(1, 2, 0).cpu().numpy()
 
 
 def take(batch: Batch, positions: list[int]) -> Batch:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.functional import FEW_CLASSES, chunked_argmax, resize, upsample
+from dpt.functional import resized_argmax, upsample
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
@@ -111,8 +111,7 @@ class SegmentationObjective(PixelClassObjective):
         return {"labels": labels}
 
     def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
-        """Logits (1, K, h, w) to class ids (1, H, W): the argmax of resized logits, or of resized
-        probabilities where the official DPT code is followed (``resize`` is ``bicubic``).
+        """Logits (1, K, h, w) to class ids (1, H, W): the argmax of the resized logits.
 
         Ids (1, h, w), of a file of predictions or a baseline, are resized by nearest neighbour.
         """
@@ -121,14 +120,7 @@ class SegmentationObjective(PixelClassObjective):
             return output.argmax(dim=1) if output.is_floating_point() else output
         if not output.is_floating_point():
             return nearest(output, full).long()
-        if self.resize == "bilinear_aligned":
-            return chunked_argmax(output.float(), full)
-        scores = output.float().softmax(dim=1) if self.resize == "bicubic" else output.float()
-        parts = scores.split(FEW_CLASSES, dim=1)  # all at once take much memory
-        found = [resize(part, full, self.resize).max(dim=1) for part in parts]
-        best = torch.stack([part.values for part in found]).argmax(dim=0, keepdim=True)
-        ids = torch.stack([part.indices for part in found]).gather(0, best)
-        return (FEW_CLASSES * best + ids)[0]
+        return resized_argmax(output.float(), full, self.resize)
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec

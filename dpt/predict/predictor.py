@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dpt.data.resize import resize_image
 from dpt.depthmath import at_least_float32
-from dpt.functional import EMULATED, chunked_argmax, has_bf16, resize, upsample
+from dpt.functional import EMULATED, has_bf16, resize, resized_argmax, upsample
 from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, refuse_masks
 from dpt.predict.inputs import Image, as_rgb
@@ -170,19 +170,19 @@ def depth_unit(spec: OutputSpec) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """An image ready for the network, as uint8 arrays."""
+    """An image ready for the network: uint8, or float32 if it is resized by ``cubic_float``."""
 
     size: tuple[int, int]  # (H, W) of the image
     input: np.ndarray  # the image resized to (h, w, 3)
     large: np.ndarray | None  # resized so that each tile is one network input; None without tiles
-    image: np.ndarray | None  # the image itself, (H, W, 3), if it was to be kept
+    image: np.ndarray | None  # the image itself, uint8 (H, W, 3), if it was to be kept
 
 
 class Predictor:
     """Predicts for images of any size: ``Predictor(model)(image)``.
 
-    As in evaluation, an image is resized as ``model.preprocessing`` says, and the outputs to the
-    image's size.
+    As in evaluation, an image is resized as ``model.preprocessing`` says, and so are the outputs to
+    the image's size.
 
     Args:
         model: a model, or where to load one from (see :meth:`dpt.DPT.from_pretrained`). It is
@@ -299,7 +299,7 @@ class Predictor:
 
     @torch.inference_mode()
     def _run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:
-        """The outputs for each of the images, uint8 (h, w, 3) of one size: float32 on the device.
+        """The outputs for each of the images, (h, w, 3) of one size: float32 on the device.
 
         They keep a batch axis of 1 (and so a memory format in which upsampling is fast). Dense
         outputs have a channel axis, (1, C, h', w'); logits may be smaller than the images.
@@ -320,6 +320,7 @@ class Predictor:
     def _finish(self, prepared: Prepared, found: dict[str, Tensor]) -> Prediction:
         """The prediction at the image's own size, from what :meth:`_run` found."""
         outputs, (height, width) = self.outputs, prepared.input.shape[:2]
+        rule = self.preprocessing.output_interpolation
         dense = {name: spec for name, spec in self.network_outputs.items() if spec.dense}
         if prepared.large is not None and dense:
             window = self.preprocessing.input_size(*self._tile_of(prepared.size))
@@ -339,9 +340,11 @@ class Predictor:
                 if prepared.large is None:  # first to the size of the input, as in evaluation
                     values = upsample(values, (height, width))
                 dtype = torch.uint8 if values.shape[1] <= 256 else torch.int32
-                values = chunked_argmax(values, prepared.size, dtype=dtype)[0]
+                values = resized_argmax(values, prepared.size, rule, dtype=dtype)[0]
             elif spec.dense:
-                values = upsample(values, prepared.size)[0].permute(1, 2, 0)
+                values = resize(values, prepared.size, rule)[0].permute(1, 2, 0)
+                if spec.value_range is not None:  # bicubic interpolation overshoots
+                    values = values.clamp(*spec.value_range)
                 values = values[..., 0] if spec.channels is None else values
             else:
                 values = values[0].softmax(0) if spec.kind == "logits" else values[0]

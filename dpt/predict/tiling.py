@@ -56,7 +56,7 @@ def predict_tiles(
     """Dense outputs (1, C, h', w') for an image by windows, which ``predict`` is given.
 
     Args:
-        image: uint8 (H', W', 3) RGB, resized so that a tile has the size of ``window``.
+        image: (H', W', 3) RGB in 0..255, resized so that a tile has the size of ``window``.
         whole: outputs (1, C, h, w) of a pass over the whole image.
         window: (h, w) of the network's input.
     """

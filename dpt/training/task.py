@@ -64,6 +64,8 @@ class Task(L.LightningModule):
         super().__init__()
         self.model = model
         self.objectives: Any = nn.ModuleDict(objectives)
+        for objective in objectives.values():
+            objective.resize = model.preprocessing.output_interpolation
         self.teacher = teacher or Teacher()
         self.teacher.setup(model, objectives)
         self.optimizer_factory = optimizer

@@ -11,7 +11,9 @@ authors, which holds tensors alone:
   other name means relative depth.
 
 Away from the native grid the authors resize position embeddings by DINOv2's scale factor,
-transformers by size: each reader stores its own policy.
+transformers by size. The authors' code resizes depth to the image's size by bilinear interpolation,
+in v2 with aligned corners, transformers by bicubic interpolation. Each reader stores its own
+policies.
 
 A head of DINOv2's hub (``dinov2_vits14_nyu_dpt_head.pth``) is read together with its backbone if
 that lies beside it under its released name (``dinov2_vits14_pretrain.pth``); a file with
@@ -60,7 +62,7 @@ PREPROCESSING: Config = {
     **IMAGENET,
     "image_size": [518, 518],
     "resize": "lower_bound",
-    "interpolation": "cubic",
+    "interpolation": "cubic_float",
 }
 DEFAULT_BACKBONE = {  # of transformers' DepthAnythingConfig
     "model_type": "dinov2",
@@ -208,7 +210,11 @@ def _file_config(source: Source) -> Config:
             "reassemble_channels": projects,
             "fusion_channels": shapes(f"{SCRATCH}layer1_rn.weight")[0],
         },
-        preprocessing={**PREPROCESSING, "multiple_of": 14},
+        preprocessing={
+            **PREPROCESSING,
+            "multiple_of": 14,
+            "output_interpolation": "bilinear" if v1 else "bilinear_aligned",
+        },
     )
 
 
@@ -232,7 +238,12 @@ def _folder_config(source: Source) -> Config:
     head = read_keys(HEAD_KEYS, config)
     if head["kind"] == "metric":
         head |= {"activation": "sigmoid", "max_depth": float(config.get("max_depth") or 1)}
-    preprocessing = {**PREPROCESSING, "resize": "minimal", "multiple_of": patch}
+    preprocessing = {
+        **PREPROCESSING,
+        "resize": "minimal",
+        "multiple_of": patch,
+        "interpolation": "cubic_antialias",
+    }
     if source.processor:
         preprocessing = transformers.read_processor(source, encoder)
     return model_dict(
@@ -240,7 +251,7 @@ def _folder_config(source: Source) -> Config:
         heads={"depth": head},
         encoder=encoder,
         decoder={**DECODER, **read_keys(DECODER_KEYS, config)},
-        preprocessing=preprocessing,
+        preprocessing={**preprocessing, "output_interpolation": "bicubic"},
     )
 
 
@@ -330,5 +341,6 @@ def _dinov2_config(shapes: Shapes) -> Config:
             "resize": "none",
             "multiple_of": encoder["patch_size"],
             "interpolation": "bilinear",
+            "output_interpolation": "bilinear",
         },
     )

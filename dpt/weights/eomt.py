@@ -133,6 +133,7 @@ class Eomt(Format):
                 "image_size": [shortest, shortest],
                 "resize": "lower_bound" if name == "segmentation" else "upper_bound",
                 "interpolation": RESAMPLE.get(resample, resample),
+                "output_interpolation": "bilinear",
             },
         )
         tensors = {k: v[None] if k in WITHOUT_BATCH else v for k, v in source.tensors.items()}
@@ -166,7 +167,7 @@ class Eomt(Format):
             "image_processor_type": "EomtImageProcessor",
             "do_resize": True,
             "size": {"shortest_edge": side, "longest_edge": None if split else side},
-            "resample": PILLOW[preprocessing["interpolation"].removesuffix("_antialias")],
+            "resample": PILLOW[preprocessing["interpolation"].partition("_")[0]],
             "do_rescale": True,
             "rescale_factor": 1 / 255,
             "do_normalize": True,

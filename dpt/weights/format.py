@@ -65,6 +65,7 @@ class Format(ABC):
         "heads.*.dropout": None,
         "heads.*.class_names": "the format does not hold them",
         "heads.*.palette": "the format does not hold it",
+        "preprocessing.output_interpolation": "outputs are resized to the image in another way",
         "preprocessing.*": "pictures are resized or normalised in another way",
     }
     hint = ""

@@ -165,7 +165,8 @@ def _config(shapes: Shapes, file: str, encoder: Config) -> Config:
             "image_size": size,
             "resize": "stretch" if kind == "timm" else "minimal",
             "multiple_of": 32,
-            "interpolation": "cubic",
+            "interpolation": "cubic_float",
+            "output_interpolation": "bicubic",
         },
     )
 

@@ -423,7 +423,11 @@ def _config(source: Source) -> Config:
         heads={name: {**head, "upsample": "double"}},
         encoder=encoder,
         decoder={**decoder, "align": "resize_lateral"},
-        preprocessing=read_processor(source, encoder),
+        preprocessing={
+            **read_processor(source, encoder),
+            # of its image processor's post_process methods
+            "output_interpolation": "bicubic" if name == "depth" else "bilinear",
+        },
     )
 
 
@@ -523,7 +527,7 @@ def write_processor(config: Config) -> Config:
         "size": {"height": size[0], "width": size[1]},
         "keep_aspect_ratio": rule in ("minimal", "lower_bound", "upper_bound"),
         "ensure_multiple_of": p["multiple_of"],
-        "resample": PILLOW[p["interpolation"].removesuffix("_antialias")],
+        "resample": PILLOW[p["interpolation"].partition("_")[0]],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

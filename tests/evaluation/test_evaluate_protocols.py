@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 
@@ -67,7 +68,7 @@ def test_every_protocol_can_be_read(name):
     protocol = Protocol(**check_arguments(Protocol, composed(name), "protocol"))
     assert protocol.name == name
     found = (protocol.max_depth, protocol.crop, protocol.resize)
-    assert found == PUBLISHED.get(name, (None, "none", "bilinear_aligned"))
+    assert found == PUBLISHED.get(name, (None, "none", None))
     assert (protocol.min_depth, protocol.alignment, protocol.space) == (1e-3, None, None)
 
 
@@ -113,6 +114,28 @@ def test_what_was_used_is_written_down(evaluate, checkpoint, metrics, tmp_path):
     assert "kitti_garg" in page
     assert "protocol/max_depth" in page
     assert all(isinstance(v, (str, int, float, type(None))) for v in found.values())  # flat
+
+
+def test_the_checkpoint_says_how_outputs_are_resized(evaluate, checkpoint, metrics, tmp_path):
+    model = dpt.DPT.from_pretrained(checkpoint)
+    model.preprocessing = replace(  # inputs of another size than labels
+        model.preprocessing,
+        image_size=(64, 64),
+        resize="stretch",
+        interpolation="cubic_float",
+        output_interpolation="bicubic",
+    )
+    model.save_pretrained(tmp_path / "model")
+    scores = {}
+    for name in ("whole", "dpt", "slide"):
+        scores[name] = metrics(evaluate(tmp_path / name, tmp_path / "model", f"protocol={name}"))
+    rules = {name: found["protocol/resize"] for name, found in scores.items()}
+    assert rules == {"whole": "bicubic", "dpt": "bicubic", "slide": "bilinear"}
+    for name in ("val/abs_rel", "val/rmse"):
+        assert scores["whole"][name] == scores["dpt"][name] != scores["slide"][name]
+    panels = [np.asarray(Image.open(p)) for p in (tmp_path / "whole/panels").glob("*.png")]
+    assert panels
+    assert all(panel.dtype == np.uint8 for panel in panels)
 
 
 class Page(HTMLParser):

@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from dpt.objectives.depth import DepthObjective
 from dpt.objectives.segmentation import SegmentationObjective
 from dpt.predict.outputs import image_lines
 from dpt.training.task import Task
-from dpt.types import Calibration
+from dpt.types import Calibration, OutputResize
 
 
 @pytest.mark.parametrize("size", [(40, 57), (1, 1), (33, 90), (97, 31), (48, 64), (301, 403)])
@@ -31,8 +33,12 @@ def test_maps_have_the_pictures_own_size(joint, size):
 
 @pytest.mark.parametrize("size", [(40, 57), (48, 64), (120, 91)])
 @pytest.mark.parametrize("classes", [5, 40])  # whole logits, and bands of them
-def test_prediction_is_what_evaluation_scores(size, classes):
+@pytest.mark.parametrize("rule", get_args(OutputResize))
+def test_prediction_is_what_evaluation_scores(size, classes, rule):
     model = tiny({"depth": {"kind": "relative"}, "segmentation": {"num_classes": classes}})
+    model.preprocessing = replace(
+        model.preprocessing, interpolation="cubic_float", output_interpolation=rule
+    )
     objectives = {
         "depth": DepthObjective(kind="relative", max_depth=10.0),
         "segmentation": SegmentationObjective(num_classes=classes),

@@ -49,6 +49,7 @@ def small(**overrides):
             "image_size": [518, 518],
             "resize": "minimal",
             "interpolation": "cubic_antialias",
+            "output_interpolation": "bicubic",
         },
     }
     torch.manual_seed(0)
@@ -107,7 +108,9 @@ def test_sizes_of_the_releases(size, gated, out_indices, heads, name):
     wanted = resolve(spec)[1]
     assert {k: v.shape for k, v in state.items()} == {k: v.shape for k, v in wanted.items()}
     expected = {**IMAGENET, "image_size": [518, 518], "resize": "lower_bound", "multiple_of": 14}
-    assert spec["preprocessing"] == {**expected, "interpolation": "cubic"}
+    rule = "bilinear_aligned" if out_indices else "bilinear"
+    rules = {"interpolation": "cubic_float", "output_interpolation": rule}
+    assert spec["preprocessing"] == {**expected, **rules}
 
 
 @pytest.mark.parametrize("case", default(FILES, str(FILES[0]), str(FILES[-1])))
@@ -240,6 +243,7 @@ def test_processor_of_a_folder(tmp_path):
         "resize": "stretch",
         "multiple_of": 14,
         "interpolation": "bilinear_antialias",
+        "output_interpolation": "bicubic",
     }
 
 
