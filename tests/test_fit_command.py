@@ -304,7 +304,7 @@ def test_ids_below_0_are_unlabelled(tmp_path):
     for names in ("", "sky\nroad\n"):
         (root / "classes.txt").write_text(names)
         read, found = samples(root)
-        assert "unlabelled: -1, 255" in found.notes
+        assert "unlabelled: -1 (33.33%) of the pixels" in found.notes
         assert set(np.unique(read["val"]["images/val/000.jpg"]["labels"])) == {0, 1, 255}
 
 
@@ -639,9 +639,6 @@ def test_files_of_class_names(tmp_path, file, text, names):
     with pytest.raises(DataError, match="two classes have one name"):
         detect(root, {})
     (root / "classes.txt").unlink()
-    (root / "classes.json").write_text('[{"name": "a", "color": "#ff0000"}]')
-    with pytest.raises(ValueError, match=r"classes.json: color of a class='#ff0000': must be"):
-        detect(root, {})
     (root / "classes.json").write_text('{"classes": 5}')
     with pytest.raises(DataError, match=r"classes.json: no names of classes"):
         detect(root, {})
@@ -729,6 +726,164 @@ def test_sizes_follow_a_given_image_size(tmp_path):
     values = settings_of(detect(root, {}), root, tmp_path / "pairs.csv", [384, 512])
     assert values["data.cache_size"] == [576, 768]  # training crops are not upsampled
     assert values["data.eval_size"] == [480, 640]
+
+
+def antialiased(seed):
+    big = cv2.resize(PALETTE[mask(seed)], (SIZE[1] * 2, SIZE[0] * 2), interpolation=cv2.INTER_CUBIC)
+    return big[1::2, 1::2] if seed % 2 else cv2.GaussianBlur(PALETTE[mask(seed)], (3, 3), 0)
+
+
+def off_by_one(seed):
+    return PALETTE[mask(seed)] + np.uint8(1) * (seed == 3)
+
+
+@pytest.mark.parametrize("make", [antialiased, off_by_one])
+def test_mixed_colours_are_no_classes(tmp_path, make):
+    root = folder(tmp_path / "set", make=make)
+    read, found = samples(root)
+    assert found.settings["class_names"] == ["#000000", "#0ac80a", "#c80a0a"]
+    assert any("data.color_distance=32" in line for line in found.notes)
+    labels = read["train"]["images/train/003.jpg"]["labels"]
+    order = np.array([0, 2, 1])[mask(3)]
+    assert ((labels == order) | (labels == 255)).all()
+    labels = samples(root, color_distance=120)[0]["train"]["images/train/003.jpg"]["labels"]
+    assert (labels == order).mean() > 0.9
+    assert 255 not in labels
+    (root / "classes.json").write_text(
+        '[{"title": "sky", "color": "#000000"}, {"title": "red", "color": "#C80a0A"}]'
+    )
+    read, found = samples(root)
+    assert found.settings["class_names"] == ["sky", "red"]
+    expected = np.array([0, 1, 255])[mask(3)]
+    labels = read["train"]["images/train/003.jpg"]["labels"]
+    assert ((labels == expected) | (labels == 255)).all()
+
+
+def test_colours_between_others_may_be_classes(tmp_path):
+    colours = np.array([[0, 0, 0], [128, 0, 0], [192, 0, 0], [64, 0, 0]], np.uint8)  # as VOC's
+    root = folder(tmp_path / "set", make=lambda seed: colours[mask(seed, (0, 1, 2, 3))])
+    assert samples(root)[1].settings["num_classes"] == 4
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ids: np.dstack([ids] * 3),
+        lambda ids: np.dstack([ids, 0 * ids, 0 * ids]),
+        lambda ids: np.dstack([ids == 0, ids == 1, ids == 2]).astype(np.uint8),
+    ],
+    ids=["grey", "red", "one-hot"],
+)
+@pytest.mark.parametrize("suffix", [".png", ".npy"])
+def test_ids_in_three_channels(tmp_path, request, make, suffix):
+    def ids(seed):  # 2 is more frequent than 1
+        return mask(seed, (0, 1, 2, 2))
+
+    root = folder(tmp_path / "set", make=lambda seed: make(ids(seed)), suffix=suffix)
+    read, _ = samples(root)
+    np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], ids(9))
+    if "one-hot" not in request.node.callspec.id:
+        (root / "classes.txt").write_text("sky\nroad\ntree\n")
+        assert samples(root)[1].settings["class_names"] == ["sky", "road", "tree"]
+        save(root / f"masks/val/001{suffix}", ids(9))  # one channel beside three
+        read, _ = samples(root)
+        np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], ids(9))
+
+
+def test_red_on_black_is_no_id(tmp_path):
+    colours = np.array([[0, 0, 0], [255, 0, 0]], np.uint8)
+    read, found = samples(folder(tmp_path / "set", make=lambda seed: colours[mask(seed, (0, 1))]))
+    assert found.settings["class_names"] == ["#000000", "#ff0000"]
+    np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], mask(9, (0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"), [(65535, np.uint16), (2**31 - 1, np.int32), (2**32 - 1, np.uint32)]
+)
+def test_the_largest_value_of_a_type_is_unlabelled(tmp_path, last, kind):
+    values = np.array([0, 1, 2, last], kind)
+    suffix = ".png" if kind is np.uint16 else ".npy"
+    root = folder(tmp_path / "set", make=lambda s: values[mask(s, (0, 1, 2, 3))], suffix=suffix)
+    for names in ("", "sky\nroad\ntree\n"):
+        (root / "classes.txt").write_text(names)
+        read, found = samples(root)
+        assert f"unlabelled: {last} (25.00%) of the pixels" in found.notes
+        expected = np.array([0, 1, 2, 255])[mask(9, (0, 1, 2, 3))]
+        np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], expected)
+    two = np.array([0, last], kind)
+    if kind is np.uint16:  # a mask of two values has two classes
+        root = folder(tmp_path / "two", make=lambda s: two[mask(s, (0, 1))])
+        read, _ = samples(root)
+        np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], mask(9, (0, 1)))
+
+
+def test_a_label_map_that_leaves_values_out(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: mask(seed, (0, 1, 2, 7)))
+    notes = samples(root, label_map=[0, [1, 2]])[1].notes
+    assert "unlabelled: 7 (25.00%) of the pixels" in notes
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "names"),
+    [
+        ("__ignore__\n_background_\ncat\n", (0, 1, 255), ["_background_", "cat"]),
+        ("_background_\ncat\n", (0, 1, 255), ["_background_", "cat"]),
+        ("-1 __ignore__\n0 _background_\n1 cat\n", (0, 1, 255), ["_background_", "cat"]),
+        ("255: void\n0: sky\n1: cat\n", (0, 1, 255), ["sky", "cat"]),
+        ("void\nsky\ncat\n", (0, 1, 2), ["void", "sky", "cat"]),
+        ("void\nsky\ncat\n", (0, 1, 255), None),
+        ("Unlabeled\nsky\ncat\n", (0, 1, 255), None),
+    ],
+)
+def test_names_that_mean_unlabelled(tmp_path, text, ids, names):
+    root = folder(tmp_path / "set", make=lambda seed: mask(seed, ids))
+    (root / "classes.txt").write_text(text)
+    if names is None:
+        with pytest.raises(DataError, match=r"classes\.txt: .*data\.num_classes=3"):
+            detect(root, {})
+        return
+    assert samples(root)[1].settings["class_names"] == names
+
+
+WRONG = ["null", "[]", "{}", "[1]", "1.5", "NaN", "-Infinity", "1e400", "9" * 5000, '"x"', "true",
+         '"\\ud800"', '"=1+1"', '"@SUM(A1)"', '""', '{"a": [[]]}', '"\\u001b\\n"']  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["name", "id", "color", "ignore_index", "classes", "all"])
+def test_wrong_types_in_a_file_of_classes(tmp_path, key):
+    root = folder(tmp_path / "set")
+    for value in WRONG:
+        row = {"name": '"a"', "id": "0", "color": "[0, 0, 0]"} | {key: value}
+        fields = ", ".join(f'"{k}": {v}' for k, v in row.items())
+        text = {
+            "ignore_index": f'{{"classes": [{{"name": "a", "id": 0}}], "ignore_index": {value}}}',
+            "classes": f'{{"classes": {value}}}', "all": value,
+        }.get(key, f'{{"classes": [{{{fields}}}]}}')  # fmt: skip
+        (root / "classes.json").write_text(text)
+        with pytest.raises(ValueError, match=r"\A[^\n\x1b]*classes\.json[^\n\x1b]*\Z"):
+            detect(root, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("a\x1b[31m", "a [31m"), ("a\tb\u202e", "a b"), ("Straße, naïve", "Straße, naïve"),
+     ("-1", "-1"), ("می\u200cرود", "می\u200cرود"), ("\ud800x", "x")],
+)  # fmt: skip
+def test_names_of_classes_are_cleaned(tmp_path, name, shown):
+    root = folder(tmp_path / "set")
+    (root / "classes.json").write_text(json.dumps([name, "b", "c"]))
+    assert samples(root)[1].settings["class_names"] == [shown, "b", "c"]
+
+
+def test_too_many_classes_are_refused_when_the_file_is_read(tmp_path):
+    root = folder(tmp_path / "set")
+    for file, text in (("classes.json", json.dumps([f"c{i}" for i in range(10_000)])),
+                       ("classes.csv", "name,id\n" + "".join(f"c{i},{i}\n" for i in range(300))),
+                       ("classes.txt", "x\n" * 20_000)):  # fmt: skip
+        (root / file).write_text(text)
+        with pytest.raises(DataError, match=rf"{file}: \d+ classes, at most 255"):
+            detect(root, {})
+        (root / file).unlink()
 
 
 def test_times_and_values():

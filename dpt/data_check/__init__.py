@@ -107,8 +107,11 @@ def examine(
 
 
 def quick_findings(dataset: Dataset, limit: int) -> list[str]:
-    """A line for each warning of the quick checks, which read ``limit`` samples."""
+    """A line for each warning of the quick checks, which read ``limit`` samples; logs the notes."""
     records = [record_of(dataset, i, complete=False) for i in dataset.some_indices(limit)]
     few = Scan("", dataset, records)
     found = [finding for function in QUICK_CHECKS for finding in function(few)]
+    for finding in found:
+        if finding.severity == "note":
+            log.info("%s", finding.line)
     return [finding.line for finding in found if finding.severity != "note"]

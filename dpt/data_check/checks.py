@@ -255,6 +255,21 @@ def _shift(scan: Scan) -> tuple[Severity, str] | None:
     return None
 
 
+def unlabelled(scan: Scan) -> Iterator[Finding]:
+    """Values in the files that are no class, with their fractions of the pixels."""
+    shares: dict[int, float] = defaultdict(float)
+    for _, labels in scan.masks:
+        ignored = labels.counts.get(IGNORE_INDEX, 0) / sum(labels.counts.values())
+        for value, share in (labels.unlabelled or {IGNORE_INDEX: ignored}).items():
+            shares[value] += share / len(scan.masks)
+    often = sorted(shares, key=lambda value: -shares[value])
+    shown = [f"{value} ({shares[value]:.2%})" for value in often if shares[value]]
+    if shown and not scan.dataset.info.has_only_things:
+        message = f"unlabelled in the masks: {few(shown, 12)} of the pixels"
+        remedy = "if one of these values is a class, correct data.ignore_index or data.label_map"
+        yield scan.finding("note", "unlabelled", message, remedy, examples=())
+
+
 def _listed(values: Iterable[int]) -> str:
     return few([str(value) for value in sorted(values)], 12)
 
@@ -458,7 +473,15 @@ def inverse_maps(scan: Scan) -> Iterator[Finding]:
 Check = Callable[[Scan], Iterable[Finding]]
 """Yields the findings of a split; none if it lacks the data to be checked."""
 QUICK_CHECKS: tuple[Check, ...] = (
-    *(ids_outside, too_many_classes, single_classes, interpolated_masks, unit, unusual_maps),
+    *(
+        unlabelled,
+        ids_outside,
+        too_many_classes,
+        single_classes,
+        interpolated_masks,
+        unit,
+        unusual_maps,
+    ),
 )
 """Also run at the start of every training, on a few samples and without photos."""
 CHECKS: tuple[Check, ...] = (

@@ -29,6 +29,7 @@ class Photo:
 class Labels:
     counts: dict[int, int]  # pixels of each id, IGNORE_INDEX for those without a class
     outside: dict[int, int]  # pixels of each value in the file that is no class and not ignored
+    unlabelled: dict[int, float]  # fraction of each ignored value in the file; empty: unknown
     is_interpolated: bool  # whether the ids along borders lie between those of both sides
 
 
@@ -69,7 +70,9 @@ def measure_photo(image: np.ndarray, *, orientation: int = 1) -> Photo:
     return Photo(image.shape[:2], mean < 8 or mean > 247 or std < 3, digest, orientation)
 
 
-def measure_labels(labels: np.ndarray, *, outside: dict[int, int]) -> Labels:
+def measure_labels(
+    labels: np.ndarray, *, outside: dict[int, int], unlabelled: dict[int, float]
+) -> Labels:
     """Measures a uint8 (H, W) map of class ids.
 
     ``outside`` counts the pixels whose value in the file is no class; here they are IGNORE_INDEX.
@@ -86,7 +89,8 @@ def measure_labels(labels: np.ndarray, *, outside: dict[int, int]) -> Labels:
         triples += int(differ.sum())
         ordered += int((differ & (low < middle) & (middle < high)).sum())
     present = {int(i): int(counts[i]) for i in np.flatnonzero(counts)}
-    return Labels(present, outside, triples >= _FEW_TRIPLES and ordered > _ORDERED * triples)
+    is_interpolated = triples >= _FEW_TRIPLES and ordered > _ORDERED * triples
+    return Labels(present, outside, unlabelled, is_interpolated)
 
 
 def measure_objects(labels: np.ndarray, objects: np.ndarray, things: Sequence[bool]) -> Objects:

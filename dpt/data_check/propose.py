@@ -2,12 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from dpt.config import build
 from dpt.data import DataError
 from dpt.data.formats import io
-from dpt.data_check.masks import MOST_VALUES, Values, class_settings, class_weights
+from dpt.data_check.masks import (
+    MOST_VALUES,
+    Values,
+    class_settings,
+    class_weights,
+    ids_of_colors,
+)
 from dpt.data_check.scan import Finding
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX
@@ -23,9 +30,12 @@ def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, A
     if data.get("depth") and data.get("max_depth", _METRES) is None:
         settings["max_depth"] = _METRES
     unknown = data.get("labels") and not any(data.get(key, True) for key in _CLASSES)
-    if unknown and (values := _read_masks({**data, **settings, "num_classes": 1}, splits)):
-        classes, counts = class_settings(values)
+    paths: list[Path] = []
+    if unknown and (values := _read_masks({**data, **settings, "num_classes": 1}, splits, paths)):
+        classes, keys = class_settings(values, paths)
+        classes.pop("class_names", None)  # colours, which are in the proposal
         settings |= classes
+        counts = [values[key] for key in keys]
         hint = f" task.segmentation_loss.class_weights={class_weights(counts)}".replace(", ", ",")
         hint += "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
     elif unknown:  # reading the split says what is wrong with its masks
@@ -39,7 +49,8 @@ def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, A
     ]
 
 
-def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> Values:
+def _read_masks(data: Mapping[str, Any], splits: Sequence[str], used: list[Path]) -> Values:
+    """The values in the masks; adds the files that could be read to ``used``."""
     values = Values()
     for split in splits:
         try:
@@ -53,11 +64,12 @@ def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> Values:
         for path in tracked(paths, len(paths), title=f"reading masks of {split}"):
             with suppress(DataError):
                 values.update(io.label_values(path, colors=rule.colors))
-            if len(values) > MOST_VALUES:
+                used.append(path)
+            if len({key for key in values if len(key) == 1}) > MOST_VALUES:
                 raise DataError(
-                    f"{path}: the masks hold more than {MOST_VALUES} ids or colours: save class "
-                    "ids as PNG without interpolation, or choose some of them by data.label_map"
+                    f"{path}: the masks hold more than {MOST_VALUES} ids: save class ids as PNG "
+                    "without interpolation, or choose some of them by data.label_map"
                 )
         for i in {*rule.ignore_index} - {IGNORE_INDEX}:
             values.pop((i,), None)
-    return values
+    return ids_of_colors(values)

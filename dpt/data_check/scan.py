@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -16,11 +17,12 @@ from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.loading import read_in_order
 from dpt.data_check import measure, registration
-from dpt.files import printable
+from dpt.files import DataError, printable
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX, Sample
 
 ALIGNED = 32  # samples of a split, evenly spaced, from which registration is estimated
+_FREQUENT = 64  # ignored ids of a mask that are counted
 COMPARED = 1024  # largest number of samples whose maps are compared with other samples' photos
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -178,7 +180,9 @@ def record_of(
         orientation = io.exif_orientation(files.image) if files else 1
         record.photo = measure.measure_photo(sample["image"], orientation=orientation)
     if "labels" in sample:
-        record.labels = measure.measure_labels(sample["labels"], outside=reading.outside)
+        record.labels = measure.measure_labels(
+            sample["labels"], outside=reading.outside, unlabelled=reading.unlabelled
+        )
     if "objects" in sample:
         things = dataset.info.things
         record.objects = measure.measure_objects(sample["labels"], sample["objects"], things)
@@ -205,6 +209,7 @@ class Reading:
     sample: Sample  # complete if there are no faults; else the parts that can be read
     faults: list[Fault] = field(default_factory=list)
     outside: dict[int, int] = field(default_factory=dict)  # pixels of ids that are no class
+    unlabelled: dict[int, float] = field(default_factory=dict)  # fractions of ignored values
     depth: np.ndarray | None = None  # values of the depth file, unless unknown or encoded
 
 
@@ -219,6 +224,14 @@ def read(dataset: Dataset, index: int) -> Reading:
             return Reading(Sample(index=index, name=f"sample {index}"), [_unreadable(error)])
         return _read_files(dataset, index, files, _unreadable(error))
     reading = Reading(sample)
+    labels, ids = sample.get("labels"), dataset.label_rule
+    if files and files.labels and ids and labels is not None and (labels == IGNORE_INDEX).any():
+        with suppress(DataError):  # a file that holds more than the map of this sample
+            raw = ids.read(files.labels)
+            values, counts = np.unique(raw[ids(raw, source="") == IGNORE_INDEX], return_counts=True)
+            often = np.argsort(-counts)[:_FREQUENT]
+            shares = (counts[often] / raw.size).tolist()
+            reading.unlabelled = dict(zip(values[often].tolist(), shares, strict=True))
     if files is not None and files.depth is not None and rule and rule.decode is None:
         reading.depth = io.read_raw_depth(files.depth, key=dataset.depth_key)
     return reading
@@ -230,7 +243,7 @@ def _read_files(dataset: Dataset, index: int, files: Files, refusal: Fault) -> R
     sample, labels, depth = reading.sample, dataset.label_rule, dataset.depth_rule
     readers: dict[str, Callable[[], np.ndarray]] = {"image": partial(io.read_image, files.image)}
     if files.labels is not None and labels is not None:
-        readers["labels"] = partial(io.read_labels, files.labels, colors=labels.colors)
+        readers["labels"] = partial(labels.read, files.labels)
     if files.depth is not None and depth is not None:
         readers["depth"] = partial(io.read_raw_depth, files.depth, key=dataset.depth_key)
     raw: dict[str, np.ndarray] = {}

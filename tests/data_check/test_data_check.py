@@ -32,7 +32,7 @@ COUNTS = {"train": 8, "val": 6}
 CAMVID = ("data=camvid", "data.root={root}")
 RGBD = ("data=rgbd", "data.root={root}")
 # what the README of the depth set tells of it, and what a few of many images lack
-HARMLESS = {"depth_misregistered", "class_absent"}
+HARMLESS = {"depth_misregistered", "class_absent", "unlabelled"}
 
 
 def small_copy(source: Path, target: Path, labels: str) -> None:
@@ -504,7 +504,7 @@ def test_the_report_lists_findings_and_the_exit_code_says_pass_or_fail(data_chec
     arguments = [o.format(root=camvid) for o in (*CAMVID, "data.num_workers=1")]
     clean, broken = camvid / "clean", camvid / "broken"
     assert data_check(clean, *arguments, "augment=strong") == 0
-    assert {finding["code"] for finding in report(clean)} <= {"class_absent"}
+    assert {finding["code"] for finding in report(clean)} <= HARMLESS
     page = (clean / "report.html").read_text()
     assert "Passed: 0 errors" in page
     assert page.count("<img") == 8  # four samples, and four rows of what training gets
@@ -660,7 +660,7 @@ def test_labels_of_whole_images(data_check, image_folder, tmp_path, name):
 @pytest.mark.slow
 def test_scenes_are_healthy(data_check, tmp_path):
     assert data_check(tmp_path, "data.train.length=10", "data.val.length=6") == 0
-    assert {finding["code"] for finding in report(tmp_path)} <= {"class_absent"}
+    assert {finding["code"] for finding in report(tmp_path)} <= HARMLESS
 
 
 @pytest.mark.parametrize(
@@ -812,6 +812,30 @@ def test_quick_findings_name_the_remedy(camvid, rgbd):
         make_dataset(configured(*(o.format(root=camvid) for o in CAMVID)), "train"), 16
     )
     assert "set data.label_map=1-11" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"num_classes": 3, "ignore_index": [7, 255]}, "7 (25.00%), 255 (12.50%)"),
+        ({"label_map": [0, 1, 2]}, "7 (25.00%), 255 (12.50%)"),
+        ({"label_map": [[0, 1], 7]}, "2 (25.00%), 255 (12.50%)"),
+        ({"label_colors": [[0] * 3, [1] * 3, [2] * 3], "num_classes": 3, "color_distance": 0},
+         "-1 (37.50%)"),
+    ],
+)  # fmt: skip
+def test_unlabelled_values_are_counted_and_named(tmp_path, caplog, options, shown):
+    mask = np.repeat([0, 1, 2, 2, 7, 7, 255, 0], 8).astype(np.uint8).reshape(8, 8)
+    for name in "ab":
+        save_picture(tmp_path / f"images/train/{name}.png", np.zeros((8, 8, 3), np.uint8))
+        stored = np.dstack([mask] * 3) if "label_colors" in options else mask
+        save_picture(tmp_path / f"masks/train/{name}.png", stored)
+    for kept in ({}, {"cache": True, "cache_size": [4, 4]}):
+        train = FolderDataset(root=tmp_path, split="train", labels="masks", **options, **kept)
+        caplog.clear()
+        with caplog.at_level("INFO", "dpt"):
+            quick_findings(train, 16)
+        assert f"unlabelled in the masks: {shown} of the pixels" in caplog.text
 
 
 def test_quick_findings_tell_of_classes_that_do_not_occur(camvid):

@@ -344,7 +344,7 @@ class FileDataset(Dataset):
         path = self._files[index].labels
         if path is None or self.label_rule is None:
             return None
-        return io.read_labels(path, colors=self.label_rule.colors)
+        return self.label_rule.read(path)
 
     def read_raw_objects(self, index: int) -> np.ndarray | None:
         """Object ids, integers (H, W), 0 where there is none; None if the sample has none."""

@@ -43,6 +43,7 @@ class FolderDataset(FileDataset):
     label_map: LabelMap | None = None
     class_names: Sequence[str] = ()
     label_colors: Sequence[Sequence[int]] = ()
+    color_distance: Annotated[int, Field(ge=0, le=255)] | None = None
     depth_scale: float = 0.001
     depth_key: str | None = None
     invalid_depth: Sequence[float] = (0,)
@@ -80,6 +81,7 @@ class FolderDataset(FileDataset):
             ignore_index=self.ignore_index,
             label_map=self.label_map,
             colors=self.label_colors,
+            color_distance=self.color_distance,
         )
 
     def make_info(self) -> DatasetInfo:

@@ -40,6 +40,10 @@ DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")
 
 MAX_COLORS = 1 << 16
 """Largest number of colours of a label file whose colours stand for classes."""
+MAX_RED_ID = 63
+"""Largest id in the red channel of an RGB label file; larger values are those of red colours."""
+OTHER_COLOR = -1
+"""The id of colours that are far from all in a table."""
 
 # This module raises each failure with the file's name; OpenCV's log would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
@@ -124,17 +128,25 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     return raw
 
 
-def read_labels(path: str | Path, *, colors: Sequence[Sequence[int]] | None = None) -> np.ndarray:
+def read_labels(
+    path: str | Path,
+    *,
+    colors: Sequence[Sequence[int]] | None = None,
+    distance: int | None = None,
+) -> np.ndarray:
     """Class ids, an integer array (H, W) of the file's own type.
 
     Args:
         path: PNG (also with a palette, whose indices are the ids), TIFF, BMP, or arrays as in
             :func:`read_raw_depth`.
         colors: an RGB row for each id, for RGB files. A colour for "unlabelled" goes after the
-            last class; its row number is the ignore index.
+            last class; its row number is the ignore index. None: the ids of an RGB file are in all
+            three channels, or in R alone with 0 in the others.
+        distance: a colour that ``colors`` lacks becomes the nearest row, if no channel differs by
+            more than this; else ``OTHER_COLOR``. None: such a colour is an error.
     """
     labels = _read_stored_labels(path)
-    return labels if labels.ndim == 2 else _ids_of_colors(path, labels, colors)
+    return labels if labels.ndim == 2 else _ids_of_colors(path, labels, colors, distance)
 
 
 def _read_stored_labels(path: str | Path) -> np.ndarray:
@@ -211,9 +223,16 @@ def _count_colors(path: str | Path, rgb: np.ndarray) -> dict[tuple[int, ...], in
 
 
 def _ids_of_colors(
-    path: str | Path, rgb: np.ndarray, colors: Sequence[Sequence[int]] | None
+    path: str | Path,
+    rgb: np.ndarray,
+    colors: Sequence[Sequence[int]] | None,
+    distance: int | None,
 ) -> np.ndarray:
     if not colors:
+        red, *others = np.moveaxis(rgb, 2, 0)
+        is_dark_red = red.max() <= MAX_RED_ID and not any(other.any() for other in others)
+        if is_dark_red or all((other == red).all() for other in others):
+            return red
         found = [list(color) for color in _count_colors(path, rgb)]
         shown = str(found).replace(" ", "") if len(found) <= 12 else "[[r,g,b],...]"
         raise DataError(
@@ -229,6 +248,15 @@ def _ids_of_colors(
     order = np.argsort(codes)
     ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
     unknown = codes[ids] != packed
+    if distance is not None and unknown.any():
+        strange, places = np.unique(packed[unknown], return_inverse=True)
+        _count_colors(path, rgb)  # refuses pictures
+        channels = [(strange >> bits & 255)[:, None] for bits in (16, 8, 0)]
+        table = np.asarray(colors, np.int32).T
+        away = np.maximum.reduce([np.abs(c - row) for c, row in zip(channels, table, strict=True)])
+        nearest = np.where(away.min(axis=1) <= distance, away.argmin(axis=1), OTHER_COLOR)
+        ids[unknown] = nearest[places]
+        return ids
     if unknown.any():
         raise DataError(
             f"{path}: colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels not in the "

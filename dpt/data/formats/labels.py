@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpt.data.formats import io
 from dpt.files import DataError, few
 from dpt.types import IGNORE_INDEX
 
@@ -16,6 +17,19 @@ class 0, 8 the class 1, and both 11 and 12 the class 2. ``"1-150"`` is short for
 All other ids are ignored."""
 
 _LARGEST_ID = 65535
+
+
+def name_of_class(text: str, source: str | Path) -> str:
+    """The name of a class in a file, as one line of printable characters.
+
+    Raises:
+        DataError: nothing is left of it, it is long, or a spreadsheet would take it for a formula.
+    """
+    joiners = "\u200c\u200d"  # which are part of words in Persian and Hindi
+    name = " ".join("".join(c if c.isprintable() or c in joiners else " " for c in text).split())
+    if not 0 < len(name) <= 200 or re.match(r"[=@]|[-+].*[(|!]", name):
+        raise DataError(f"{source}: {name[:40]!r} cannot be the name of a class: rename it")
+    return name
 
 
 class LabelRule:
@@ -30,6 +44,8 @@ class LabelRule:
             the classes.
         colors: an RGB row for each id *in the files*: the palette of pictures, and the classes of
             RGB label files. Rows after the last class are for ignored ids.
+        color_distance: a colour that ``colors`` lacks has the id of the nearest row, if no channel
+            differs by more than this; else it is unlabelled. None: such a colour is an error.
     """
 
     def __init__(
@@ -40,9 +56,13 @@ class LabelRule:
         ignore_index: int | Sequence[int] | None = IGNORE_INDEX,
         label_map: LabelMap | None = None,
         colors: Sequence[Sequence[int]] = (),
+        color_distance: int | None = None,
     ) -> None:
         ignored = [ignore_index] if isinstance(ignore_index, int) else ignore_index or ()
         self.ignore_index = tuple(int(v) for v in ignored)
+        if color_distance is not None:
+            self.ignore_index += (io.OTHER_COLOR,)
+        self.color_distance = color_distance
         self.ids_of_class = None if label_map is None else _rows(label_map)
         rows = self.ids_of_class
         if num_classes is None:
@@ -74,6 +94,10 @@ class LabelRule:
         self._table = np.full(_LARGEST_ID + 3, IGNORE_INDEX, np.uint8)
         for class_id, ids in enumerate(rows or ()):
             self._table[np.array(ids) + 1] = class_id
+
+    def read(self, path: str | Path) -> np.ndarray:
+        """Ids of a label file as stored, or of its colours, an integer array (H, W)."""
+        return io.read_labels(path, colors=self.colors, distance=self.color_distance)
 
     def __call__(self, raw: np.ndarray, *, source: str | Path) -> np.ndarray:
         """Ids of any integer type, (H, W), as classes, uint8 (H, W); messages name ``source``."""
