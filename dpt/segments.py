@@ -107,7 +107,8 @@ def panoptic_segments(
         things: for each class, whether it is a thing; the others are stuff.
         size: (H, W) of the result, to which the logits are resized; None is (h, w).
         threshold: queries are used if the probability of their class is above this.
-        overlap: queries are used if more than this share of their mask belongs to them.
+        overlap: queries are used if at least this share of their mask belongs to them, as in the
+            code of Mask2Former and EoMT; transformers leaves out those of exactly this share.
     """
     scores, ids = classes.softmax(-1).max(-1)
     kept = (ids < len(things)) & (scores > threshold)
@@ -125,7 +126,7 @@ def panoptic_segments(
         area = own.flatten(1).sum(1).tolist()
         for query, class_id in enumerate(ids.tolist()):
             mask = (winner == query) & own[query]
-            if not won[query] > overlap * area[query] or not mask.any():
+            if not mask.any() or won[query] / area[query] < overlap:
                 continue
             segment = len(segments)
             if not things[class_id]:

@@ -21,6 +21,15 @@ NO_CLASS = -1  # class_id of an image without one (a missing ``value`` is NaN)
 Target = Literal["depth", "labels", "objects", "class_id", "value", "caption"]
 
 
+class ObjectMask(NamedTuple):
+    """A true object with the mask of its own, which may overlap those of others."""
+
+    class_id: int
+    counts: str  # run lengths of the mask at the labels' size, compressed as COCO does
+    is_crowd: bool
+    area: float  # by which COCO calls it small, medium or large
+
+
 class Sample(TypedDict, total=False):
     """One image and whatever labels it has, as NumPy arrays at one common size.
 
@@ -33,6 +42,7 @@ class Sample(TypedDict, total=False):
     valid: np.ndarray  # bool (H, W), True where depth was measured
     labels: np.ndarray  # uint8 (H, W), class ids; IGNORE_INDEX where unlabelled
     objects: np.ndarray  # uint16 (H, W), tells objects of one class apart; 0 where there is none
+    masks: list[ObjectMask]  # the objects, where they can overlap; absent in training
     class_id: int  # image-level class
     value: float  # image-level number
     caption: str  # what the image shows, never empty
@@ -60,6 +70,7 @@ class Batch(TypedDict, total=False):
     valid: Tensor  # bool (B, H, W)
     labels: Tensor  # uint8 (B, H, W)
     objects: Tensor  # int32 (B, H, W), -1 in images that lack them
+    masks: list[list[ObjectMask] | None]  # in evaluation, if a sample has them
     class_id: Tensor  # int64 (B,), NO_CLASS where missing
     value: Tensor  # float32 (B,), NaN where missing
     caption: list[str]  # empty where missing

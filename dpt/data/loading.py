@@ -75,7 +75,10 @@ def collate_eval(samples: Sequence[Sample], targets: Sequence[Target] = ()) -> B
     as ignored, a map with the image's size.
     """
     present = [t for t in (*_MAPS, *_SCALARS, "caption") if any(t in s for s in samples)]
-    return cast(Batch, _collate(samples, {*targets, *present}))
+    batch = cast(Batch, _collate(samples, {*targets, *present}))
+    if any("masks" in s for s in samples):
+        batch["masks"] = [s.get("masks") for s in samples]
+    return batch
 
 
 def _collate(samples: Sequence[Sample], targets: Any) -> dict[str, Any]:

@@ -117,6 +117,7 @@ class TrainTransform:
             image = change_colors(image, **draw_colors(random, self.color))
         image = _apply(self._colors, {"image": image}, random)["image"]
         out = sample.copy()
+        out.pop("masks", None)  # of the whole image
         if "labels" in sample:
             out["labels"] = arrays["labels"] - np.uint8(1)
         if "objects" in sample:

@@ -34,7 +34,7 @@ def write_confusion(path: Path, scorer: Scorer) -> None:
 
 def confusions(scorer: Scorer) -> list[tuple[tuple[str, ...], np.ndarray]]:
     """Class names and confusion matrix (K, K + 1) of each metric that has one."""
-    found = (o.metrics.confusion_of(scorer.total(key)) for key, o in scorer.objectives.items())
+    found = (o.metrics.confusion_of(scorer.states_of(key)) for key, o in scorer.objectives.items())
     return [confusion for confusion in found if confusion is not None]
 
 

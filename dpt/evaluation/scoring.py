@@ -3,12 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from math import nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 import torch.distributed as dist
-from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
 from dpt.metrics import confidence_intervals
@@ -72,13 +70,13 @@ class Scorer:
         self.outputs = dict(outputs)
         self.rows: dict[int, tuple[str, dict[str, float]]] = {}
         self.nonfinite: dict[int, str] = {}
-        self.states: dict[int, dict[str, csr_array]] = {}  # [index][objective]: float64 (1, S)
+        self.states: dict[int, dict[str, Any]] = {}  # [index][objective]
         self.worst: dict[str, list[Picture]] = {
             k: [] for k, o in self.objectives.items() if o.dense
         }
         self.examples: list[tuple[str, np.ndarray]] = []
         # refuses two scores of one name before anything is scored
-        merged({k: o.metrics.scores_of(o.metrics.vector()) for k, o in self.objectives.items()})
+        merged({k: o.metrics.scores() for k, o in self.objectives.items()})
 
     def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
         """Scores B images: ``outputs`` of each head, ``photos`` (B, 3, H, W) in 0..255."""
@@ -100,10 +98,9 @@ class Scorer:
             metric = objective.metrics
             metric.reset()
             objective.update(outputs, labels)
-            vector = metric.vector()
+            self.states[index][key] = metric.state()
+            scores = metric.scores()
             metric.reset()
-            self.states[index][key] = csr_array(vector.numpy()[None])
-            scores = metric.scores_of(vector)
             found |= {k: v for k, v in scores.items() if "/" not in k and "_pooled" not in k}
             if key not in self.worst:
                 continue
@@ -123,8 +120,7 @@ class Scorer:
 
     def sorted_by(self, key: str) -> str:
         """The score by which an objective's images are sorted."""
-        metric = self.objectives[key].metrics
-        return next(iter(metric.scores_of(metric.vector())))
+        return next(iter(self.objectives[key].metrics.scores()))
 
     def gather(self) -> None:
         """Gives every process the scored images of all processes."""
@@ -141,26 +137,22 @@ class Scorer:
             for key, pictures in worst.items():
                 self._keep_worst(key, pictures)
 
-    def vectors(self, key: str) -> csr_array:
-        """The states of an objective's metric for each image, float64 (N, S).
-
-        They are in the order of the data set, so sums do not depend on batches or processes.
-        """
-        return vstack([self.states[index][key] for index in sorted(self.states)], format="csr")
-
-    def total(self, key: str) -> Tensor:
-        """The states of an objective's metric over all images, (S,)."""
-        return torch.from_numpy(self.vectors(key).sum(axis=0))
+    def states_of(self, key: str) -> list[Any]:
+        """The state of an objective's metric for each image, in the order of the data set, so that
+        scores do not depend on batches or processes."""
+        return [self.states[index][key] for index in sorted(self.states)]
 
     def scores(self) -> dict[str, float]:
         """Scores of the data set by name."""
-        found = {k: o.metrics.scores_of(self.total(k)) for k, o in self.objectives.items()}
+        once = np.ones(len(self.states))
+        found = {
+            k: o.metrics.resampler(self.states_of(k))(once) for k, o in self.objectives.items()
+        }
         return merged({**found, " and ".join(self.whole): self.whole_scores})
 
     def intervals(self, blocks: np.ndarray) -> dict[str, tuple[float, float]]:
         """95 % confidence intervals of the scores; images of one block are resampled together."""
-        sums = csr_array((np.ones(len(blocks)), (blocks, np.arange(len(blocks)))))
         found = dict.fromkeys(self.whole_scores, (nan, nan))
         for key, objective in self.objectives.items():
-            found |= confidence_intervals(objective.metrics, sums @ self.vectors(key))
+            found |= confidence_intervals(objective.metrics, self.states_of(key), blocks)
         return found

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array, vstack
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -24,14 +25,14 @@ class SumMetric(Metric):
     images by the first one. The states follow the module to another device, but not to another
     precision (``module.half()``).
 
-    Scores of single images and confidence intervals are computed from :meth:`vector` by
-    :meth:`scores_of`.
+    Scores of single images and of resamples are computed from :meth:`state` by :meth:`resampler`;
+    a metric whose states are no sums overrides both.
 
     Attributes:
         lower_is_better: names of the scores that are better if lower; all others are better if
             higher.
         by_image: whether single images can be scored. If not, states may be lists, and there are
-            neither intervals nor :meth:`vector`.
+            neither intervals nor :meth:`state`.
     """
 
     is_differentiable = False
@@ -75,7 +76,30 @@ class SumMetric(Metric):
             for name, state in before.items():
                 setattr(self, name, state)
 
-    def confusion_of(self, vector: Tensor) -> tuple[tuple[str, ...], np.ndarray] | None:
+    def state(self) -> Any:
+        """What images have left in this process since the last reset, to be pickled."""
+        return csr_array(self.vector().numpy()[None])
+
+    def resampler(self, states: Sequence[Any]) -> Callable[[np.ndarray], dict[str, float]]:
+        """Returns a function that scores images without synchronisation.
+
+        Its argument, (N,), says how many times each image counts.
+
+        Args:
+            states: :meth:`state` of each image alone, in the order of the data set.
+        """
+        columns = vstack(states, format="csr").T
+        return lambda times: self.scores_of(torch.from_numpy(columns @ times))
+
+    def scores(self) -> dict[str, float]:
+        """The result of :meth:`compute` for this process, without synchronisation."""
+        return self.resampler([self.state()])(np.ones(1))
+
+    def total(self, states: Sequence[Any]) -> Tensor:
+        """The sum of the states of images, (S,)."""
+        return torch.from_numpy(vstack(states).sum(axis=0))
+
+    def confusion_of(self, states: Sequence[Any]) -> tuple[tuple[str, ...], np.ndarray] | None:
         """Class names and the confusion matrix, int64 (K, K + 1), truth by row; None without one.
 
         The last column counts predictions that are no class.
@@ -90,25 +114,28 @@ class SumMetric(Metric):
         return super()._apply(move, exclude_state)
 
 
-def confidence_intervals(metric: SumMetric, vectors: Any) -> dict[str, tuple[float, float]]:
+def confidence_intervals(
+    metric: SumMetric, states: Sequence[Any], blocks: np.ndarray | None = None
+) -> dict[str, tuple[float, float]]:
     """95 % intervals of every score, by percentile bootstrap over images (Efron 1979).
 
-    Each resample draws as many images as there are, with replacement, and scores their sum. The
-    frames of a video are not independent images: pass the sums over each video (block bootstrap).
+    Each resample draws as many blocks as there are, with replacement, and scores their images. The
+    frames of a video are not independent images: let each video be a block (block bootstrap).
 
     Args:
-        vectors: float64 (N, S), a NumPy array or a SciPy sparse array: :meth:`SumMetric.vector` of
-            each image, or of each block of images, alone.
+        states: :meth:`SumMetric.state` of each image alone.
+        blocks: the number of each image's block, int (N,), from 0; None: each image is one.
 
     Returns:
         (low, high) by name. NaN with fewer than two images, or where most resamples have no score
         (a class that few images contain).
     """
-    count, columns, random = vectors.shape[0], vectors.T, np.random.default_rng(0)
+    blocks = np.arange(len(states)) if blocks is None else blocks
+    count, score, random = blocks.max() + 1, metric.resampler(states), np.random.default_rng(0)
     values: dict[str, list[float]] = {}
     for _ in range(RESAMPLES):
         times = np.bincount(random.integers(0, count, count), minlength=count)
-        for name, value in metric.scores_of(torch.from_numpy(columns @ times)).items():
+        for name, value in score(times[blocks]).items():
             values.setdefault(name, []).append(value)
     intervals = {}
     for name, found in values.items():

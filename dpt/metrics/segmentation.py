@@ -1,6 +1,7 @@
 """Intersection over union and accuracies, from counts of pixels over the data set."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,5 +87,6 @@ class SegmentationMetrics(SumMetric):
             **{f"iou/{k}": v for k, v in zip(self.class_names, iou.unbind(), strict=True)},
         }
 
-    def confusion_of(self, vector: Tensor) -> tuple[tuple[str, ...], np.ndarray]:
-        return self.class_names, self.states_of(vector)["confusion"].numpy().astype(np.int64)
+    def confusion_of(self, states: Sequence[Any]) -> tuple[tuple[str, ...], np.ndarray]:
+        counts = self.states_of(self.total(states))["confusion"]
+        return self.class_names, counts.numpy().astype(np.int64)

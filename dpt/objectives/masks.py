@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dpt.functional import resize
 from dpt.losses.masks import SetLoss
-from dpt.metrics.instances import InstanceMetrics
+from dpt.metrics.instances import InstanceMetrics, objects_of
 from dpt.metrics.panoptic import PanopticMetrics
 from dpt.metrics.protocols import Protocol
-from dpt.objectives.base import Outputs, PixelClassObjective, nearest
+from dpt.objectives.base import Outputs, PixelClassObjective, nearest, take
 from dpt.segments import (
     OBJECT_IDS,
     SegmentMap,
@@ -84,8 +84,8 @@ class MaskObjective(PixelClassObjective):
         """The metrics of the classes."""
 
     @abstractmethod
-    def score(self, outputs: Outputs, truth: Segments, size: tuple[int, int]) -> None:
-        """Updates the metrics with one image; ``size`` is that of its labels."""
+    def score(self, outputs: Outputs, truth: Segments, labels: Batch) -> None:
+        """Updates the metrics with one image; ``labels`` has a batch axis of 1."""
 
     @classmethod
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class MaskObjective(PixelClassObjective):
             segments = self._segments(labels, batch["objects"][k])
             if segments.known.any():
                 own = {name: output[k : k + 1] for name, output in outputs.items()}
-                self.score(own, segments, (labels.shape[-2], labels.shape[-1]))
+                self.score(own, segments, take(batch, [k]))
 
     def segment_map(self, outputs: Outputs, size: tuple[int, int]) -> SegmentMap:
         """The predicted segments of one image at ``size``.
@@ -169,8 +169,9 @@ class PanopticObjective(MaskObjective):
     def make_metrics(self) -> PanopticMetrics:
         return PanopticMetrics(self.things, self.class_labels)
 
-    def score(self, outputs: Outputs, truth: Segments, size: tuple[int, int]) -> None:
-        self.metrics.update(self.segment_map(outputs, size), truth)
+    def score(self, outputs: Outputs, truth: Segments, labels: Batch) -> None:
+        height, width = truth.known.shape
+        self.metrics.update(self.segment_map(outputs, (height, width)), truth)
 
 
 class InstanceObjective(MaskObjective):
@@ -182,8 +183,9 @@ class InstanceObjective(MaskObjective):
     def make_metrics(self) -> InstanceMetrics:
         return InstanceMetrics(self.class_labels)
 
-    def score(self, outputs: Outputs, truth: Segments, size: tuple[int, int]) -> None:
-        output = outputs[self.head]
+    def score(self, outputs: Outputs, truth: Segments, labels: Batch) -> None:
+        output, (height, width) = outputs[self.head], truth.known.shape
+        size = height, width
         if output.is_floating_point():
             masks = resize(output.float(), size)[0]
             found = instances(masks, outputs[f"{self.head}_classes"][0].float(), self.things)
@@ -192,9 +194,6 @@ class InstanceObjective(MaskObjective):
             places = torch.arange(len(baseline.classes), device=output.device)
             masks = baseline.ids == places[:, None, None]
             found = masks, baseline.classes, baseline.scores
-        crowd_classes = truth.crowds[truth.crowds >= 0].unique()
-        crowds = truth.crowds == crowd_classes[:, None, None]
-        masks = torch.cat([truth.masks, crowds])
-        classes = torch.cat([truth.classes, crowd_classes])
-        crowd = torch.arange(len(classes), device=classes.device) >= len(truth.classes)
-        self.metrics.update(*found, masks, classes, crowd)
+        (stored,) = labels.get("masks", [None])
+        true = objects_of(truth) if stored is None else stored
+        self.metrics.update(*found, true, int(labels["index"][0]))

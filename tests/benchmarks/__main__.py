@@ -1,4 +1,4 @@
-"""``python tests/benchmarks``: time and memory beside other implementations."""
+"""``python tests/benchmarks``: time, memory and scores beside other implementations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 def run(arguments: list[str]) -> None:
     import torch
     from benchmarks.models import DTYPES, bench
+    from benchmarks.originals import table
     from benchmarks.parts import bench_data, bench_metrics
 
     from dpt.model_config import list_models
@@ -23,9 +24,10 @@ def run(arguments: list[str]) -> None:
         "what",
         nargs="?",
         default="model",
-        choices=("model", "data", "metrics"),
+        choices=("model", "data", "metrics", "originals"),
         help="model: forward passes and training steps; data: loading and augmentation on one "
-        "core; metrics: their updates on one core",
+        "core; metrics: their updates on one core; originals: the largest differences of scores "
+        "from those of the code that defines them",
     )
     parser.add_argument("--root", help="data: folder with images and depth (default: made photos)")
     parser.add_argument("--model", default="dpt_base", choices=list_models())
@@ -40,16 +42,19 @@ def run(arguments: list[str]) -> None:
         "NAME-compile compiles NAME",
     )
     parser.add_argument("--train", action="store_true", help="also time training steps")
+    parser.add_argument("--sets", default=200, type=int, help="originals: random sets")
     parser.add_argument("--rounds", default=7, type=int, help="turns that count")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = vars(parser.parse_args(arguments))
-    what, root = given.pop("what"), given.pop("root")
+    what, root, sets = (given.pop(name) for name in ("what", "root", "sets"))
     given["size"] = tuple(given["size"])
     given["against"] = [name for name in given["against"].split(",") if name]
     if what == "data":
         print(bench_data(root=root, size=given["size"], rounds=given["rounds"]))
     elif what == "metrics":
         print(bench_metrics(rounds=given["rounds"]))
+    elif what == "originals":
+        print(table(sets))
     else:
         print(bench(**given))
 

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array
 
 from dpt.metrics import (
     ClassificationMetrics,
@@ -16,15 +15,15 @@ from dpt.metrics import (
 )
 
 
-def vectors_of(metric, images):
+def states_of(metric, images):
     """What each image alone leaves in the metric."""
     rows = []
     for image in images:
         metric.reset()
         metric.update(*image)
-        rows.append(metric.vector())
+        rows.append(metric.state())
     metric.reset()
-    return torch.stack(rows).numpy()
+    return rows
 
 
 def depth_images(count, seed=0):
@@ -43,11 +42,14 @@ def test_the_sum_of_images_scores_as_all_at_once():
         (ClassificationMetrics(7), [(torch.randn(1, 7), torch.tensor([k])) for k in range(5)]),
         (RegressionMetrics(), [(torch.randn(1), torch.randn(1)) for _ in range(5)]),
     ):  # fmt: skip
-        total = torch.from_numpy(vectors_of(metric, images).sum(0))
+        states = states_of(metric, images)
+        total = metric.total(states)
         for image in images:
             metric.update(*image)
         whole = {k: float(v) for k, v in metric.compute().items()}
         assert metric.scores_of(total) == pytest.approx(whole, rel=1e-6, nan_ok=True)
+        once = metric.resampler(states)(np.ones(len(images)))
+        assert once == pytest.approx(whole, rel=1e-6, nan_ok=True)
         assert torch.equal(metric.vector(), total) or metric.vector().sub(total).abs().max() < 1e-9
 
 
@@ -66,7 +68,7 @@ def test_the_interval_of_a_mean_is_the_textbooks():
     metric = RegressionMetrics()
     zero = torch.zeros(1)
     images = [(torch.tensor([float(abs(e))]), zero) for e in errors]
-    low, high = confidence_intervals(metric, vectors_of(metric, images))["mae"]
+    low, high = confidence_intervals(metric, states_of(metric, images))["mae"]
     mean = np.abs(errors).mean()
     margin = 1.96 * np.abs(errors).std() / math.sqrt(len(errors))
     assert low == pytest.approx(mean - margin, abs=0.15 * margin)
@@ -75,15 +77,23 @@ def test_the_interval_of_a_mean_is_the_textbooks():
 
 def test_it_holds_the_score_and_repeats():
     metric = DepthMetrics(max_depth=10, all_pooled=True)
-    vectors = vectors_of(metric, depth_images(30))
-    found = confidence_intervals(metric, vectors)
-    scores = metric.scores_of(torch.from_numpy(vectors.sum(0)))
+    states = states_of(metric, depth_images(30))
+    found = confidence_intervals(metric, states)
+    scores = metric.scores_of(metric.total(states))
     for name in ("abs_rel", "rmse", "rmse_pooled", "delta1_pooled", "delta1"):
         assert found[name][0] <= scores[name] <= found[name][1], name
     assert found["abs_rel"][0] < found["abs_rel"][1]
-    again = confidence_intervals(metric, csr_array(vectors))
-    for name, interval in found.items():
-        assert again[name] == pytest.approx(interval, rel=1e-9, nan_ok=True)
+    again = confidence_intervals(metric, states)
+    assert all(again[name] == pytest.approx(found[name], abs=0, nan_ok=True) for name in found)
+
+
+def test_images_of_a_block_are_drawn_together():
+    metric = RegressionMetrics()
+    states = states_of(metric, [(torch.tensor([e]), torch.zeros(1)) for e in (0.0, 2.0) * 4])
+    low, high = confidence_intervals(metric, states, np.repeat(np.arange(4), 2))["mae"]
+    assert low == high == 1.0
+    low, high = confidence_intervals(metric, states, np.arange(8) % 2)["mae"]
+    assert (low, high) == (0.0, 2.0)
 
 
 def test_pooled_values_resample_images_not_pixels():
@@ -91,7 +101,7 @@ def test_pooled_values_resample_images_not_pixels():
     metric = DepthMetrics(max_depth=10)
     big, small = torch.full((1, 50, 50), 5.0), torch.full((1, 1, 1), 5.0)
     images = [(big * 1.5, big, big > 0), *((small, small, small > 0) for _ in range(3))]
-    low, high = confidence_intervals(metric, vectors_of(metric, images))["rmse_pooled"]
+    low, high = confidence_intervals(metric, states_of(metric, images))["rmse_pooled"]
     assert low == 0  # not drawn
     assert high == pytest.approx(2.5, abs=1e-2)
 
@@ -99,9 +109,9 @@ def test_pooled_values_resample_images_not_pixels():
 def test_no_interval_of_one_image_or_of_what_hardly_occurs():
     metric = SegmentationMetrics(3)
     one = torch.zeros(1, 4, 4, dtype=torch.uint8)
-    found = confidence_intervals(metric, vectors_of(metric, [(one, one)]))
+    found = confidence_intervals(metric, states_of(metric, [(one, one)]))
     assert all(math.isnan(low) and math.isnan(high) for low, high in found.values())
     many = [(one, one)] * 5
-    found = confidence_intervals(metric, vectors_of(metric, many))
+    found = confidence_intervals(metric, states_of(metric, many))
     assert found["iou/0"] == (1, 1)
     assert all(math.isnan(bound) for bound in found["iou/2"])

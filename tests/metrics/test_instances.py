@@ -1,89 +1,130 @@
-"""Average precision: pycocotools' on the same masks, with crowds."""
+"""Average precision: pycocotools' on the same masks."""
 
-import contextlib
-import io
+from math import isnan
 
 import numpy as np
 import pytest
 import torch
-from pycocotools import mask as codes
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
+from benchmarks.originals import NAMES, add_objects, differences, random_objects
+from pycocotools import mask as coco
 
+from dpt.metrics import confidence_intervals
 from dpt.metrics.instances import InstanceMetrics
+from dpt.types import ObjectMask
 
 SIZE = (40, 48)
 
 
-def image(random, objects=6, classes=3):
-    """True boxes of which some are crowds, and predictions that hit them more or less."""
-
-    def box(y, x, h, w):
-        mask = np.zeros(SIZE, bool)
-        mask[max(y, 0) : y + h, max(x, 0) : x + w] = True
-        return mask
-
-    places = random.integers((0, 0, 6, 6), (28, 36, 16, 16), (objects, 4))
-    true = np.stack([box(*p) for p in places])
-    ids, crowd = random.integers(0, classes, objects), random.random(objects) < 0.2
-    shifted = places[random.integers(0, objects, 9)] + random.integers(-2, 3, (9, 4))
-    shifted[:, 2:] = np.maximum(shifted[:, 2:], 3)
-    found = np.stack([box(*p) for p in shifted])
-    return true, ids, crowd, found, random.integers(0, classes, 9)
+@pytest.mark.parametrize("sets", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_equal_to_pycocotools(sets):
+    """With crowds, ties, overlaps, areas, and more than a hundred predictions of a class."""
+    found = differences("AP", sets)
+    assert set(found) == {"ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large", "recall"}
+    for name, (count, largest) in found.items():
+        assert count >= sets / 4, name
+        assert largest < 1e-9, name
 
 
-def test_equal_to_pycocotools():
+def box(top, left, height, width):
+    mask = torch.zeros(SIZE, dtype=torch.bool)
+    mask[top : top + height, left : left + width] = True
+    return mask
 
-    random = np.random.default_rng(0)
-    ours = InstanceMetrics(["a", "b", "c"])
-    images, annotations, results = [], [], []
-    scores = random.permutation(1000)[:180] / 1000  # all different: equal ones have no order
-    for k in range(20):
-        true, ids, crowd, found, found_ids = image(random)
-        own = scores[9 * k : 9 * k + 9]
-        ours.update(
-            torch.from_numpy(found), torch.from_numpy(found_ids), torch.from_numpy(own),
-            torch.from_numpy(true), torch.from_numpy(ids), torch.from_numpy(crowd),
-        )  # fmt: skip
-        images.append({"id": k, "height": SIZE[0], "width": SIZE[1]})
-        for mask, c, is_crowd in zip(true, ids, crowd, strict=True):
-            code = codes.encode(np.asfortranarray(mask.astype(np.uint8)))
-            annotations.append(
-                {"id": len(annotations) + 1, "image_id": k, "category_id": int(c) + 1,
-                 "iscrowd": int(is_crowd), "area": int(mask.sum()), "segmentation": code,
-                 "bbox": [0, 0, 1, 1]}
-            )  # fmt: skip
-        for mask, c, score in zip(found, found_ids, own, strict=True):
-            code = codes.encode(np.asfortranarray(mask.astype(np.uint8)))
-            results.append(
-                {"image_id": k, "category_id": int(c) + 1, "score": score, "segmentation": code}
-            )
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        categories = [{"id": i, "name": str(i)} for i in (1, 2, 3)]
-        truth.dataset = {"images": images, "annotations": annotations, "categories": categories}
-        truth.createIndex()
-        evaluation = COCOeval(truth, truth.loadRes(results), "segm")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    found = ours.compute()
-    for name, place in (("ap", 0), ("ap50", 1), ("ap75", 2), ("recall", 8)):
-        assert float(found[name]) == pytest.approx(evaluation.stats[place], abs=1e-9), name
-    assert 0.02 < found["ap"] < found["ap50"] < 0.9
+
+def true(mask, class_id=0, *, crowd=False, area=None):
+    code = coco.encode(np.asfortranarray(mask.numpy().astype(np.uint8)))
+    area = float(mask.sum()) if area is None else area
+    return ObjectMask(class_id, code["counts"].decode(), crowd, area)
+
+
+def scored(found, truth, names=("a",)):
+    """The scores of one image; ``found`` are masks with class and score."""
+    metric = InstanceMetrics(names)
+    masks = torch.stack([torch.zeros(SIZE, dtype=torch.bool), *(mask for mask, *_ in found)])[1:]
+    classes = torch.tensor([c for _, c, _ in found], dtype=torch.long)
+    scores = torch.tensor([score for *_, score in found], dtype=torch.float64)
+    metric.update(masks, classes, scores, truth)
+    return {name: float(value) for name, value in metric.compute().items()}
+
+
+def test_perfect_masks_of_overlapping_objects():
+    masks = [box(0, 0, 20, 20), box(5, 5, 20, 20), box(8, 8, 6, 6), box(0, 0, 40, 48)]
+    scores = scored([(mask, 0, 0.9) for mask in masks], [true(mask) for mask in masks])
+    assert scores["ap"] == scores["recall"] == scores["ap_small"] == 1
+
+
+@pytest.mark.parametrize(("part", "whole"), [(13, 20), (7, 10), (18, 20), (19, 20), (1, 2)])
+def test_an_iou_of_exactly_a_threshold_matches(part, whole):
+    scores = scored([(box(0, 0, 2, part), 0, 1.0)], [true(box(0, 0, 2, whole))])
+    assert scores["recall"] == pytest.approx((round(20 * part / whole) - 9) / 10)
+
+
+def test_scores_that_hardly_differ_have_an_order():
+    right, wrong = box(0, 0, 9, 9), box(20, 20, 9, 9)
+    assert scored([(wrong, 0, 0.9996), (right, 0, 0.9999)], [true(right)])["ap"] == 1
+    assert scored([(wrong, 0, 0.9999), (right, 0, 0.9996)], [true(right)])["ap"] == 0.5
+    assert scored([(wrong, 0, 1 - 1e-12), (right, 0, 1.0)], [true(right)])["ap"] == 1
+
+
+def test_a_hundred_predictions_of_each_class_count():
+    right, wrong = box(0, 0, 9, 9), box(20, 20, 9, 9)
+    others = [(wrong, 1, 0.9)] * 150
+    assert scored([*others, (right, 0, 0.1)], [true(right)], ("a", "b"))["ap"] == 1
+    assert scored([*others, (right, 1, 0.1)], [true(right, 1)], ("a", "b"))["ap"] == 0
 
 
 def test_no_object_at_all():
-    metrics = InstanceMetrics(["a", "b"])
-    nothing = torch.zeros(0, *SIZE, dtype=torch.bool), torch.zeros(0).long()
-    metrics.update(*nothing, torch.zeros(0), *nothing, torch.zeros(0).bool())
-    assert metrics.compute()["ap"].isnan()
-    mask = torch.ones(1, *SIZE, dtype=torch.bool)
-    metrics.update(*nothing, torch.zeros(0), mask, torch.tensor([1]), torch.tensor([False]))
-    scores = metrics.compute()
-    assert scores["ap"] == scores["ap/b"] == scores["recall"] == 0
-    assert scores["ap/a"].isnan()
-    metrics.reset()
-    both = (mask, torch.tensor([1]), torch.tensor([0.5]), mask, torch.tensor([1]))
-    metrics.update(*both, torch.tensor([False]))
-    assert metrics.compute()["ap"] == 1
+    names, mask = ("a", "b"), box(0, 0, 9, 9)
+    assert isnan(scored([], [], names)["ap"])
+    assert isnan(scored([(mask, 0, 0.5)], [true(mask, crowd=True)], names)["ap"])
+    scores = scored([], [true(mask, 1)], names)
+    assert scores["ap"] == scores["ap/b"] == scores["recall"] == scores["ap_small"] == 0
+    assert isnan(scores["ap/a"])
+    assert isnan(scores["ap_large"])
+
+
+def test_the_area_of_the_annotation_decides_the_range():
+    mask = box(0, 0, 9, 9)
+    scores = scored([(mask, 0, 0.5)], [true(mask, area=2000.0)])
+    assert scores["ap_medium"] == 1
+    assert isnan(scores["ap_small"])
+
+
+def test_images_of_several_processes_in_any_order():
+    """As rows are gathered: those of one process after those of the other, with equal scores."""
+    random = np.random.default_rng(1)
+    images = [random_objects(random) for _ in range(9)]
+    whole, shared = InstanceMetrics(NAMES), InstanceMetrics(NAMES)
+    for k, image in enumerate(images):
+        add_objects(whole, image, k)
+    for k in (*range(0, 9, 2), *range(1, 9, 2)):
+        add_objects(shared, images[k], k)
+    wanted = {name: float(value) for name, value in whole.compute().items()}
+    found = {name: float(value) for name, value in shared.compute().items()}
+    assert found == pytest.approx(wanted, abs=0, nan_ok=True)
+
+
+def test_images_alone_give_the_scores_of_all_and_of_resamples():
+    random = np.random.default_rng(2)
+    images = [random_objects(random) for _ in range(8)]
+    metric, states = InstanceMetrics(NAMES), []
+    for k, image in enumerate(images):
+        metric.reset()
+        add_objects(metric, image, k)
+        states.append(metric.state())
+    times = np.array([2, 0, 1, 1, 3, 0, 1, 0])
+    metric.reset()
+    for k, image in enumerate(images):
+        for _ in range(times[k]):
+            add_objects(metric, image, k)
+    found = metric.resampler(states)(times)
+    assert found == pytest.approx(metric.scores(), abs=1e-12, nan_ok=True)
+    low, high = confidence_intervals(metric, states)["ap"]
+    assert low < metric.resampler(states)(np.ones(8))["ap"] < high
+
+
+def test_half_precision_leaves_the_state_alone():
+    metric, mask = InstanceMetrics(("a",)), box(0, 0, 9, 9)
+    metric.update(mask[None], torch.tensor([0]), torch.tensor([0.1]), [true(mask)])
+    before = metric.scores()
+    assert metric.half().scores() == pytest.approx(before, abs=0, nan_ok=True)

@@ -199,7 +199,7 @@ def test_images_without_objects_count_nowhere(kind, missing):
     masks = torch.full((2, 2, 8, 8), -9.0)
     masks[:, 0, :4], masks[:, 1, 4:] = 9.0, 9.0
     masks[1] = masks[1].flip(-2)  # all wrong
-    logits = torch.tensor([[9.0, 0, 0], [0, 9.0, 0]]).expand(2, 2, 3)
+    logits = torch.tensor([[9.0, 0, 0], [0, 9.0, 0]]) * torch.tensor([1.0, 1.1])[:, None, None]
     outputs = {objective.head: masks, f"{objective.head}_classes": logits}
     key = {"panoptic": "pq", "instance": "ap"}[objective.head]
     found = scores(objective, outputs, collate_eval([full, bare], ("objects",)))
