@@ -4,6 +4,7 @@ A FIFO or a device in their place would block or never end, and a small file can
 fill the memory. Code that reads such files uses these functions, and checks sizes before decoding.
 """
 
+import codecs
 import difflib
 import importlib
 import json
@@ -20,6 +21,9 @@ MAX_PIXELS = 175_000_000
 """Largest picture or map that is read: more than any camera's, less than Pillow's own limit."""
 MAX_BYTES = 8 * MAX_PIXELS
 """Largest file that is read as a whole, and largest array in a file: 16-bit RGBA, or float64."""
+MAX_FILES = 20_000_000
+"""Largest number of files and folders below a folder."""
+_NOT_ENTERED = ("/proc/", "/sys/")
 _MAX_YAML = 1 << 20
 _MAX_LEVELS = 50  # of mappings and lists in a YAML file
 _MAX_ENTRIES = 100_000  # of a run's folder
@@ -190,7 +194,7 @@ def parse_as(kind: Any, text: bytes, source: str | Path, *, what: str, remedy: s
     from pydantic import ValidationError  # not needed by most users of this module
 
     try:
-        return kind.validate_json(text)
+        return kind.validate_json(text.removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         key = ".".join(map(str, first["loc"]))
@@ -298,20 +302,40 @@ def printable(text: str | Path) -> str:
     return str(text).encode(errors="backslashreplace").decode()
 
 
-def files_below(folder: Path, suffixes: Sequence[str] = ("",)) -> list[Path]:
+def files_below(
+    folder: Path, suffixes: Sequence[str] = ("",), *, limit: int = MAX_FILES
+) -> list[Path]:
     """The files of a folder and its sub-folders in order, without hidden ones.
 
-    Links to folders are followed, except to a folder that contains the link.
+    Links to folders are followed, but not to ``/proc`` and ``/sys``. A folder that is reached in
+    several ways is entered once, if possible without a link.
+
+    Raises:
+        DataError: there are more than ``limit`` files and folders.
     """
     found: list[Path] = []
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [f for f in folders if f[0] != "." and not _leads_back(Path(parent, f))]
-        found += [
-            Path(parent, f) for f in files if f[0] != "." and f.lower().endswith(tuple(suffixes))
-        ]
+    seen: set[tuple[int, int]] = set()
+    waiting, links = [str(folder)], list[str]()
+    while waiting or links:
+        parent = waiting.pop() if waiting else links.pop(0)
+        for entry in _entries(parent, seen):
+            is_link = entry.is_symlink()
+            if os.path.isdir(entry.path) if is_link else entry.is_dir():
+                (links if is_link else waiting).append(entry.path)
+            elif entry.name.lower().endswith(tuple(suffixes)):
+                found.append(Path(entry.path))
+        if len(found) + len(seen) > limit:
+            raise DataError(f"{folder}: more than {limit} files: give the folder of one data set")
     return sorted(found)
 
 
-def _leads_back(folder: Path) -> bool:
-    """Whether it is a link to a folder that contains it."""
-    return folder.is_symlink() and any(folder.samefile(parent) for parent in folder.parents)
+def _entries(folder: str, seen: set[tuple[int, int]]) -> list[os.DirEntry[str]]:
+    """What a folder holds, without hidden names; nothing if it is among those ``seen``."""
+    with suppress(OSError):  # without permission, or removed
+        status = os.stat(folder)
+        identity = status.st_dev, status.st_ino
+        if identity not in seen and not f"{os.path.realpath(folder)}/".startswith(_NOT_ENTERED):
+            seen.add(identity)
+            with os.scandir(folder) as entries:
+                return sorted((e for e in entries if e.name[0] != "."), key=lambda e: e.name)
+    return []

@@ -7,6 +7,7 @@ import pytest
 
 from dpt.files import (
     data_root,
+    files_below,
     open_file,
     parse_json,
     printable,
@@ -80,3 +81,48 @@ def test_a_checkpoint_names_its_run_also_from_its_own_folder(tmp_path, monkeypat
     assert run_folder(Path("last.ckpt")) == tmp_path.parent
     assert run_folder(Path("runs/a/checkpoints/last.ckpt")) == tmp_path / "runs/a"
     assert run_folder(Path("runs/a")) == Path("runs/a")
+
+
+def test_folders_linked_to_one_another_are_entered_once(tmp_path):
+    """Without that, twelve folders would give 12! paths."""
+    folders = [tmp_path / f"f{k:02}" for k in range(12)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / f"{folder.name}.png").touch()
+        for other in folders:
+            (folder / other.name).symlink_to(f"../{other.name}")
+    assert files_below(tmp_path) == [folder / f"{folder.name}.png" for folder in folders]
+
+
+def test_a_chain_of_links(tmp_path):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0/a.png").touch()
+    for k in range(1, 40):
+        (tmp_path / str(k)).mkdir()
+        for name in "ab":
+            (tmp_path / f"{k}/{name}").symlink_to(f"../{k - 1}")
+    assert files_below(tmp_path) == [tmp_path / "0/a.png"]
+    assert files_below(tmp_path / "9", [".png"])[0].name == "a.png"
+
+
+def test_linked_folders_are_listed_under_one_name(tmp_path):
+    """Elsewhere by their link, inside by their own name; system folders not at all."""
+    for name in ("here/z", "elsewhere/b", ".hidden"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.JPG").touch()
+    root = tmp_path / "here"
+    targets = {"a": "z", "b": "../elsewhere", "c": "b", "up": "..", "gone": "nowhere"}
+    for name, target in (targets | {"self": "self", "p": "/proc", "s": "/sys/class"}).items():
+        (root / name).symlink_to(target)
+    assert files_below(root, [".jpg"]) == [root / "b/b/1.JPG", root / "z/1.JPG"]
+    (tmp_path / "top").symlink_to("here")
+    assert len(files_below(tmp_path / "top", [".jpg"])) == 2
+
+
+def test_the_number_of_files_is_limited(tmp_path):
+    for k in range(10):
+        (tmp_path / str(k)).mkdir()
+        (tmp_path / f"{k}/1.png").touch()
+    assert len(files_below(tmp_path, limit=21)) == 10
+    with pytest.raises(ValueError, match="more than 20 files"):
+        files_below(tmp_path, limit=20)

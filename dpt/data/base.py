@@ -55,6 +55,9 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     info: DatasetInfo  # targets, class names, palette, depth range; known before any file is read
     class_id_names: tuple[str, ...] = ()  # of the image-level classes, if there are any
     root: str | Path | None = None  # folder or URL; reports omit it from file names
+    objects_fault: str = (
+        ""  # why no object can be trained or scored, if there are labels of objects
+    )
     labels_remedy: str = ""  # how to obtain labels that are absent, for messages
     depth_rule: DepthRule | None = None  # from the values of depth files to metres
     label_rule: LabelRule | None = None  # from the values of label files to classes
@@ -105,6 +108,9 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """The group of each sample (``data.group_by``), with the folder of its data set, so that
         groups of a mix stay apart; empty if there are none."""
         return ()
+
+    def adopt_classes(self, names: Sequence[str]) -> None:
+        """Numbers the classes as another split or a model does, if the files tell them by name."""
 
     def object_faults(self, index: int) -> Sequence[str]:
         """Faults of the objects of a sample, which can be used nevertheless."""

@@ -75,6 +75,8 @@ class MixDataset(Dataset):
         self.class_id_names = _agreed({n: d.class_id_names for n, d in with_ids.items()})
         photos, maps = zip(*(dataset.unpaired for dataset in self.sets), strict=True)
         self.unpaired = [*dict.fromkeys(chain(*photos))], [*dict.fromkeys(chain(*maps))]
+        faults = [dataset.objects_fault for dataset in self.sets]
+        self.objects_fault = faults[0] if all(faults) else ""
         self.is_sharded = any(dataset.is_sharded for dataset in self.sets)
         self.reads_files = any(dataset.reads_files for dataset in self.sets)
         self._orders: dict[tuple[int, int, int], np.ndarray] = {}

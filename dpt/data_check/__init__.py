@@ -90,6 +90,8 @@ def examine(
         except DataError as error:
             findings.append(Finding("error", "no_split", split, str(error)))
             continue
+        if scans:
+            dataset.adopt_classes(scans[0].dataset.info.class_names)
         records = read_records(
             dataset, title=f"reading {split}", num_workers=settings.num_workers, limit=limit
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 from dpt.config.objects import check_arguments
 from dpt.data import DataError, FolderDataset
+from dpt.data.datasets.coco import plain_name
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data_check.checks import UNITS, likely_scale, plural
@@ -113,7 +114,7 @@ def detect(root: Path, given: Mapping[str, Any]) -> Detected:
 
 def _coco_file(root: Path, paths: Sequence[str], unread: list[str]) -> tuple[str, Any] | None:
     """The file in COCO's format, of train if there are several, and its content."""
-    jsons = [p for p in paths if p.endswith(".json") and split_word(p)[0] in ("train", "")]
+    jsons = [p for p in paths if p.lower().endswith(".json") and split_word(p)[0] in ("train", "")]
     found: dict[str, Any] = {}
     for path in sorted(jsons, key=lambda p: split_word(p)[0] != "train"):
         try:
@@ -142,9 +143,7 @@ def _has_masks(root: Path, paths: Sequence[str]) -> bool:
 
 def _files(root: Path) -> list[str]:
     """The paths of the files, those of upper folders first, without those of runs."""
-    every = files_below(root)
-    if len(every) > MAX_FILES:
-        raise DataError(f"{root}: more than {MAX_FILES} files: give the folder of one data set")
+    every = files_below(root, limit=MAX_FILES)
     configured = [path.parent for path in every if path.name == "config.yaml"]
     runs = {folder for folder in configured if (folder / "checkpoints").is_dir()}
     # a run of dpt fit that ended before training
@@ -160,18 +159,28 @@ def _coco(
     root: Path, path: str, content: Any, paths: Sequence[str], given: Mapping[str, Any]
 ) -> Detected:
     try:
-        names = [str(row["file_name"]) for row in content["images"]]
+        names = [plain_name(str(row["file_name"])).replace("\\", "/") for row in content["images"]]
         kind = "panoptic" if "segments_info" in content["annotations"][0] else "instance"
-        near = [p for p in paths if f"/{p}".endswith(f"/{names[0]}")]
     except (LookupError, TypeError):
         raise DataError(f"{root / path}: no images or annotations in COCO's format") from None
-    if not near:
+    named: dict[str, list[str]] = {}
+    for file in paths:
+        named.setdefault(file.rpartition("/")[2], []).append(file)
+    there = [
+        (file, name)
+        for name in names
+        for file in named.get(name.rpartition("/")[2], ())
+        if f"/{file}".endswith(f"/{name}")
+    ]
+    if not there:
         raise DataError(f"{root / path}: {names[0]} is not below {root}: add the photos")
+    name = there[0][1]  # the first images may be missing
+    near = [file for file, own in there if own == name]
     if kind == "instance" and not any(row.get("segmentation") for row in content["annotations"]):
         raise DataError(f"{root / path}: boxes, but no masks: add polygons or RLE to the objects")
     tag = split_word(path)[1]
     near.sort(key=lambda p: tag not in p)
-    images = near[0].removesuffix(names[0]).rstrip("/") or "."
+    images = near[0].removesuffix(name).rstrip("/") or "."
     others = {word for split, word in map(split_word, paths) if split == "val" and tag}
     whole_word = rf"(?<![^-_. /]){tag}(?![^-_. /])"
     val = next((word for word in sorted(others) if re.sub(whole_word, word, path) in paths), "")

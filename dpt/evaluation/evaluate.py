@@ -83,6 +83,7 @@ def objectives_of(
                 "the module of your own in DPT_PLUGINS"
             )
         if {cls.target, cls.scored_by} & {*data.info.targets}:
+            data.adopt_classes(output.class_names)
             objectives[name] = cls.from_output(output, data, protocol)
             if protocol.resize is not None:
                 objectives[name].resize = protocol.resize
@@ -252,6 +253,7 @@ def _baselines(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any) -> dict[str
     size, workers = settings.image_size, settings.num_workers
     try:
         train = build.make_dataset(cfg["data"], "train")
+        train.adopt_classes(dataset.info.class_names)
         scored = sorted(scorer.rows)
         return trivial_scores(
             scorer.objectives, train, dataset, size, indices=scored, num_workers=workers

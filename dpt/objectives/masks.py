@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpt.files import DataError
 from dpt.functional import resize
 from dpt.losses.masks import SetLoss
 from dpt.metrics.instances import InstanceMetrics, objects_of
@@ -89,6 +90,8 @@ class MaskObjective(PixelClassObjective):
 
     @classmethod
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        if data.objects_fault:
+            raise DataError(f"{data.objects_fault}: correct the file, or choose task=segmentation")
         return {**super().from_data(data, settings), "things": data.info.things}
 
     @classmethod

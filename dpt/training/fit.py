@@ -62,6 +62,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     build.refuse_unused(keys.overrides)
     settings = build.loader_settings(cfg["data"])
     train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
+    val.adopt_classes(train.info.class_names)
     objectives = build.make_objectives(cfg["task"], train)
     targets = [o.target for o in objectives.values()]
     teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
@@ -169,6 +170,8 @@ def check_data(
         if objective.target and objective.target not in val.info.targets:
             lacks = build.LABEL_NAMES[objective.target]
             log.warning("%s is trained but not scored: the val split has no %s", name, lacks)
+        elif objective.target == "objects" and val.objects_fault:
+            log.warning("%s is trained but not scored: %s", name, val.objects_fault)
     require_same_classes(train, val)
     for dataset in (train, val):
         try:

@@ -4,15 +4,19 @@ import json
 
 import numpy as np
 import pytest
-from coco_files import write
+import torch
+from coco_files import save, write, write_objects
 from pycocotools import mask as coco
 
-from dpt.data import CocoDataset, ScenesDataset
+from dpt.data import CocoDataset, ScenesDataset, TrainTransform
 from dpt.data.datasets.coco import encode_mask
+from dpt.data.loading import collate_eval
+from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data_check.checks import objects
 from dpt.data_check.measure import measure_objects
 from dpt.data_check.scan import Scan, read_records
 from dpt.files import DataError
+from dpt.objectives.masks import InstanceObjective, PanopticObjective
 
 SIZE = (48, 64)
 SPLITS = {"train": "train", "val": "val"}
@@ -62,7 +66,7 @@ def test_scenes_come_back(saved):
         assert found["objects"].max() > 1
 
 
-def edited(saved, tmp_path, change):
+def edited(saved, tmp_path, change, **options):
     """A copy of the JSON file, changed; the images stay where they are."""
     folder, panoptic = saved
     kind = "panoptic" if panoptic else "instances"
@@ -75,6 +79,7 @@ def edited(saved, tmp_path, change):
         split="train",
         annotations=str(path),
         masks="annotations/panoptic_train",
+        **options,
     )
 
 
@@ -94,13 +99,13 @@ def part(content):
         (lambda c: c["annotations"].append(None), "annotations.*: Input should be an object"),
         (lambda c: c.pop("images"), "not in COCO's format .images: Field required"),
         (lambda c: c["categories"][0].pop("name"), "categories.0.name: Field required"),
-        (lambda c: c["categories"][0].update(id=None), "categories.0.id: Input should be a valid"),
+        (lambda c: c["categories"][0].update(id=None), "categories.0.id: Field required"),
         (lambda c: c["categories"][0].update(color=[1, 2, 256]), "categories.0.color.2: Input"),
         (lambda c: c["images"][0].update(id=[1]), "images.0.id.int: Input should be a valid"),
         (lambda c: c["images"][0].update(height=True), "images.0.height: Input should be a valid"),
         (lambda c: c["images"][0].update(width=10**9), "has more than 175 million pixels"),
         (lambda c: c["images"].append(c["images"][0]), "an id occurs twice in 'images'"),
-        (lambda c: c["images"][0].update(file_name="no.jpg"), "1 files of its 3 images do not"),
+        (lambda c: c["images"][0].update(file_name="no.jpg"), "1 of 3 images are missing"),
     ],
 )
 def test_mistakes_are_named(saved, tmp_path, change, message):
@@ -211,3 +216,269 @@ def test_polygons_are_cut_at_the_border():
     half = encode_mask([[-5, -5, 15, -5, 15, 30, -5, 30]], (20, 30))
     assert coco.decode(whole).all()
     np.testing.assert_array_equal(coco.decode(half).any(axis=0), np.arange(30) < 15)
+
+
+# ------------------------------------------------------------------------------ what tools write
+
+
+def each_part(content):
+    return [p for row in content["annotations"] for p in row.get("segments_info") or [row]]
+
+
+def with_floats(content):
+    for row in content["images"]:
+        row.update(id=float(row["id"]), height=float(row["height"]), width=float(row["width"]))
+    for row in content["annotations"]:
+        row.update(image_id=float(row["image_id"]))
+
+
+def with_texts(content):
+    for row in content["images"]:
+        row.update(id=str(row["id"]), height=str(row["height"]))
+    for row in content["categories"]:
+        row.update(id=str(row["id"]))
+    for p in each_part(content):
+        p.update(category_id=float(p["category_id"]), iscrowd="0", area=str(p["area"]))
+
+
+def with_nulls(content):
+    for row in (*content["categories"], *each_part(content)):
+        row.update(supercategory=None, iscrowd=None, area=None, score=None)
+    for row in content["annotations"]:
+        row.setdefault("segments_info", None)
+
+
+def with_bools(content):
+    for p in each_part(content):
+        p.update(iscrowd=False)
+
+
+def with_names(change):
+    def renamed(content):
+        for row in content["images"]:
+            row.update(file_name=change(row["file_name"]))
+
+    return renamed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_floats,
+        with_texts,
+        with_nulls,
+        with_bools,
+        with_names(lambda name: f"http://host:80/a%20b/{name}?raw=1#x"),
+        with_names(lambda name: f"s3://bucket/{name}"),
+        with_names(lambda name: f".\\..\\train\\{name}"),
+        with_names(lambda name: f"C:\\data\\{name}"),
+        with_names(lambda name: f"../train/./{name}"),
+        with_names(lambda name: name.replace(".jpg", ".JPG")),
+    ],
+)
+def test_what_other_tools_write_is_read_alike(saved, tmp_path, change):
+    wanted, found = dataset(*saved), edited(saved, tmp_path, change)
+    assert found.info == wanted.info
+    for one, other in zip(found, wanted, strict=True):
+        assert np.array_equal(one["labels"], other["labels"])
+        assert np.array_equal(one["objects"], other["objects"])
+
+
+def test_a_byte_order_mark(saved, tmp_path):
+    data = edited(saved, tmp_path, lambda content: None)
+    path = tmp_path / "changed.JSON"
+    path.write_bytes(b"\xef\xbb\xbf" + (tmp_path / "changed.json").read_bytes())
+    again = CocoDataset(
+        root=saved[0], split="train", annotations=str(path), masks="annotations/panoptic_train"
+    )
+    assert len(again) == len(data)
+
+
+@pytest.mark.parametrize("name", ["../../secret.jpg", "/etc/secret.jpg", "a/../../../secret.jpg"])
+def test_names_that_lead_out_of_the_folder_are_refused(saved, tmp_path, name):
+    with pytest.raises(DataError, match=r"changed\.json: .*secret\.jpg is not below"):
+        edited(saved, tmp_path, lambda c: c["images"][0].update(file_name=name))
+
+
+def test_missing_images_are_counted_and_can_be_skipped(saved, tmp_path):
+    change = with_names(lambda name: name.replace("000001", "gone"))
+    with pytest.raises(DataError, match=r"1 of 3 images are missing \(.*gone\.jpg\).*missing=skip"):
+        edited(saved, tmp_path, change)
+    data = edited(saved, tmp_path, change, missing="skip")
+    assert [data.name(i)[-10:] for i in range(2)] == ["000000.jpg", "000002.jpg"]
+    assert len(data) == 2
+    assert [path.name for path in data.unpaired[1]] == ["gone.jpg"]
+    with pytest.raises(DataError, match="no image found"):
+        edited(saved, tmp_path, with_names(lambda name: f"no{name}"), missing="skip")
+
+
+def test_a_file_under_several_ids_is_refused(saved, tmp_path):
+    def change(content):
+        content["images"].append({**content["images"][1], "id": 77})
+
+    with pytest.raises(DataError, match=r"1 of 3 .* several ids \(.*000001\.jpg: 2, 77\)"):
+        edited(saved, tmp_path, change)
+
+
+@pytest.mark.parametrize("name", ["box", "facades"])
+def test_the_placeholder_of_roboflow_is_no_class(saved, tmp_path, name):
+    def change(content):
+        content["categories"].append({"id": 0, "name": name, "supercategory": "none"})
+        for row in content["categories"][:-1]:
+            row["supercategory"] = "facades"
+
+    assert edited(saved, tmp_path, change).info == dataset(*saved).info
+    data = edited(saved, tmp_path, lambda c: c["categories"].append({"id": 0, "name": "other"}))
+    assert data.info.class_names[0] == "other"
+
+
+def test_categories_are_joined_by_name(saved, tmp_path):
+    """As val of train, and as data of a checkpoint: other ids, an absent class, another order."""
+
+    def change(content):
+        ids = {row["id"]: 900 - row["id"] for row in content["categories"]}
+        for row in content["categories"]:
+            row["id"] = ids[row["id"]]
+        for p in each_part(content):
+            p["category_id"] = ids[p["category_id"]]
+        content["categories"].append({"id": 950, "name": "unused"})
+
+    train, val = dataset(*saved), edited(saved, tmp_path, change)
+    assert val.info.class_names == (*train.info.class_names[::-1], "unused")
+    val.adopt_classes(train.info.class_names)
+    assert val.info == train.info
+    for one, other in zip(train, val, strict=True):
+        assert np.array_equal(one["labels"], other["labels"])
+        assert [m.class_id for m in one.get("masks", [])] == [
+            m.class_id for m in other.get("masks", [])
+        ]
+    val.adopt_classes(("new", *train.info.class_names))
+    assert np.array_equal(val[0]["labels"], train[0]["labels"] + (train[0]["labels"] != 255))
+    val.adopt_classes(("another",))  # lacks classes of val, which stays as it is
+    assert val.info.class_names == ("new", *train.info.class_names)
+
+
+@pytest.mark.parametrize("kind", [PanopticObjective, InstanceObjective])
+def test_data_without_objects_cannot_be_trained_for_objects(saved, tmp_path, kind):
+    def all_crowds(content):
+        for p in each_part(content):
+            p["iscrowd"] = 1
+
+    def nothing(content):
+        content["annotations"].clear()
+
+    def one_object(content):
+        all_crowds(content)
+        for p in each_part(content)[:-1] if not saved[1] else each_part(content):
+            p["iscrowd"] = 0
+
+    for change, message in ((all_crowds, r"all of its \d+ objects are crowds"), (nothing, "none")):
+        data = edited(saved, tmp_path, change)
+        with pytest.raises(DataError, match=rf"changed\.json: {message}"):
+            kind.from_data(data, {})
+    kind.from_data(edited(saved, tmp_path, one_object), {})
+
+
+# ------------------------------------------------------------------------------ overlaps, crowds
+
+
+def overlapping(folder, size=(40, 60)):
+    """Two images of rectangles on top of each other, two crowds, and their scores by pycocotools
+    for predictions that are the objects themselves."""
+    boxes = [[0, 0, 30, 30], [10, 10, 40, 25], [12, 12, 6, 6], [40, 0, 10, 10], [50, 0, 10, 10]]
+    write_objects(folder / "a.json", ["1.png", "2.png"], {3: "cup", 5: "box"}, size=size)
+    content = json.loads((folder / "a.json").read_text())
+    content["annotations"] = [
+        {"id": 10 * image + k, "image_id": image, "category_id": 5 - 2 * (k % 2), "iscrowd": k > 2,
+         "area": w * h, "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]]}
+        for image in (1, 2) for k, (x, y, w, h) in enumerate(boxes)
+    ]  # fmt: skip
+    (folder / "a.json").write_text(json.dumps(content))
+    for name in ("1.png", "2.png"):
+        save(folder / name, np.full((*size, 3), 90, np.uint8))
+    return CocoDataset(root=folder, split="train", images=".", annotations="a.json")
+
+
+def test_objects_that_overlap_are_scored_whole(tmp_path):
+    data = overlapping(tmp_path)
+    objective = InstanceObjective(num_classes=2, things=(True, True), class_names=("cup", "box"))
+    for sample in data:
+        assert [m.is_crowd for m in sample["masks"]] == [False] * 3 + [True] * 2
+        shape = sample["labels"].shape
+        codes = [{"size": [*shape], "counts": m.counts.encode()} for m in sample["masks"]]
+        masks = torch.from_numpy(coco.decode(codes)).permute(2, 0, 1)[None] * 40.0 - 20
+        classes = torch.tensor([[m.class_id for m in sample["masks"]]])
+        logits = 20.0 * torch.nn.functional.one_hot(classes, 3)
+        outputs = {"instance": masks, "instance_classes": logits}
+        objective.update(outputs, collate_eval([sample], ("objects",)))
+    scores = objective.compute()
+    assert scores["ap"] == scores["recall"] == 1
+    again = decode_sample(encode_sample(data[1]), source="x")
+    assert again["masks"] == data[1]["masks"]
+
+
+def test_a_shard_with_a_damaged_mask_is_refused(tmp_path):
+    parts = encode_sample(overlapping(tmp_path)[0])
+    stored = json.loads(parts["json"])
+    stored["masks"][0][1] = "zzzz"
+    with pytest.raises(DataError, match="pack the data again"):
+        decode_sample({**parts, "json": json.dumps(stored).encode()}, source="x")
+
+
+def test_training_samples_have_no_masks(tmp_path):
+    transform = TrainTransform(image_size=(32, 32))
+    assert "masks" not in transform(overlapping(tmp_path)[0], seed=0)
+
+
+# ------------------------------------------------------------------------------ sizes and outlines
+
+
+@pytest.mark.parametrize("size", [(1, 100_000_000), (13_000, 13_000), (64, 48)])
+def test_a_claimed_size_is_compared_with_the_image_first(saved, tmp_path, size):
+    if saved[1]:
+        return  # the PNG files have sizes of their own
+
+    def change(content):
+        content["images"][0].update(height=size[0], width=size[1])
+        part(content).update(segmentation=[[0, 0, 1, 0, 1, 1]])
+
+    data = edited(saved, tmp_path, change)
+    with pytest.raises(DataError, match=r"000000\.jpg: .*64x48"):
+        data[0]
+    with pytest.raises(DataError, match=r"000000\.jpg: .*64x48"):
+        data.object_faults(0)
+
+
+@pytest.mark.parametrize(
+    ("polygons", "size"),
+    [
+        ([[-600, -600, 1200, 900] * 50_000], (480, 640)),
+        ([[0, 0, 13_000, 13_000] * 1_000], (13_000, 13_000)),
+        ([[0, 0, 9, 9, 0, 9] * 10] * 20_000, (480, 640)),
+        ([[0, 0, 90_000_000, 0, 0, 1]], (1, 100_000_000)),
+        ([[0.5, 0.5] * 2_000_000], (480, 640)),
+    ],
+)
+def test_long_outlines_are_refused(polygons, size):
+    with pytest.raises(ValueError, match="its outline has"):
+        encode_mask(polygons, size)
+
+
+def test_many_small_polygons_are_one_mask():
+    random = np.random.default_rng(0)
+    corners = random.integers(0, (600, 440), (10_000, 2))[:, None] + random.integers(0, 40, (3, 2))
+    polygons = corners.reshape(10_000, -1).astype(float).tolist()
+    code = encode_mask(polygons, (480, 640))
+    few = encode_mask(polygons[:300], (480, 640))
+    wanted = coco.decode(coco.frPyObjects(polygons[:300], 480, 640)).any(2)
+    assert np.array_equal(coco.decode(few) > 0, wanted)
+    assert coco.area(code) > coco.area(few)
+    for count in (1, 2, 7, 8, 9, 64, 65):
+        wanted = coco.merge(coco.frPyObjects(polygons[:count], 480, 640))
+        assert encode_mask(polygons[:count], (480, 640)) == wanted
+
+
+@pytest.mark.parametrize("counts", ["0" * 100_000, [0] * 100_000 + [3072]])
+def test_more_run_lengths_than_pixels(counts):
+    with pytest.raises(ValueError, match="more counts than"):
+        encode_mask({"size": [48, 64], "counts": counts}, (48, 64))

@@ -34,9 +34,7 @@ def test_hidden_files_are_no_photos(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "train/bee")
     write(tmp_path / "c.png")
     photos = PhotoDataset(root=tmp_path, split="train")
-    assert [photos.files(i).image.name for i in range(len(photos))] == [
-        "c.png", "b.JPG", "a.png", "b.JPG"
-    ]  # fmt: skip
+    assert [photos.files(i).image.name for i in range(len(photos))] == ["c.png", "a.png", "b.JPG"]
     classes = ImageFolderDataset(root=tmp_path, split="train")
     assert [classes.files(i).image.name for i in range(len(classes))] == ["a.png", "b.JPG"]
 

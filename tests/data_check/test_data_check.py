@@ -455,15 +455,15 @@ def test_photos_without_labels_in_a_table_are_found(dense_folder, tmp_path):
 
 
 def test_splits_with_other_lists_of_classes_are_found(tmp_path):
-    for split, names in (("train", "abc"), ("val", "ac")):
+    for split, names in (("train", "abc"), ("val", "ad")):
         save_picture(tmp_path / f"{split}/1.png", np.zeros((8, 8, 3), np.uint8))
         write_objects(tmp_path / f"{split}.json", ["1.png"], dict(enumerate(names)))
     data = configured("data=coco", f"data.root={tmp_path}", "data.annotations=%split.json",
                       "data.split_names.train=train", "data.split_names.val=val")  # fmt: skip
     (error,) = [f for f in examine(data, splits=["train", "val"])[0] if f.severity == "error"]
-    assert "class 1 is b in one split and c in another" in error.message
+    assert "class 1 is b in one split and d in another" in error.message
     train, val = (make_dataset(data, split) for split in ("train", "val"))
-    with pytest.raises(DataError, match="class 1 is b in one split and c in another"):
+    with pytest.raises(DataError, match="class 1 is b in one split and d in another"):
         check_data(train, val, {}, Teacher(), on_error="raise")
 
 

@@ -1,29 +1,52 @@
 """COCO's formats: panoptic (PNG files of segment ids) and instances (polygons and RLE) in JSON."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any
+from pathlib import Path, PureWindowsPath
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from pycocotools import mask as coco
-from pydantic import Field, StrictInt, TypeAdapter
+from pydantic import BeforeValidator, Field, StrictInt, TypeAdapter
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, few, parse_as, read_bytes, required_file
-from dpt.types import IGNORE_INDEX, DatasetInfo
+from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask, Sample
 
-_Side = Annotated[StrictInt, Field(gt=0)]
-_Byte = Annotated[StrictInt, Field(ge=0, le=255)]
+_OUTLINE = 1_000_000, 5_000_000
+"""Pixels: what the polygons of an object may have in any case, and at most."""
+
+
+def _whole(value: Any) -> Any:
+    """The whole number for which ``640.0`` or ``"640"`` stands; other values as they are."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", value):
+        return int(value)
+    return value
+
+
+def _without_nulls(row: Any) -> Any:
+    """A JSON object without the keys that are null."""
+    return {k: v for k, v in row.items() if v is not None} if isinstance(row, dict) else row
+
+
+_Whole = Annotated[StrictInt, BeforeValidator(_whole)]
+_Id = Annotated[StrictInt | str, BeforeValidator(_whole)]
+_Side = Annotated[_Whole, Field(gt=0)]
+_Byte = Annotated[_Whole, Field(ge=0, le=255)]
+_Row = BeforeValidator(_without_nulls)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Image:
-    id: StrictInt | str
+    id: _Id
     file_name: str
     height: _Side
     width: _Side
@@ -31,17 +54,19 @@ class _Image:
 
 @dataclass(frozen=True, kw_only=True)
 class _Category:
-    id: StrictInt
+    id: _Whole
     name: str
+    supercategory: Any = None
     isthing: bool = True
     color: tuple[_Byte, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Segment:
-    id: StrictInt | str | None = None
-    category_id: StrictInt | None = None
+    id: _Id | None = None
+    category_id: _Whole | None = None
     iscrowd: bool = False
+    area: float | None = None
     segmentation: Any = None
 
 
@@ -49,16 +74,16 @@ class _Segment:
 class _Annotation(_Segment):
     """A segment in the instances format; in the panoptic one all segments of an image."""
 
-    image_id: StrictInt | str
+    image_id: _Id
     file_name: str = ""
-    segments_info: list[_Segment] | None = None
+    segments_info: list[Annotated[_Segment, _Row]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    images: Annotated[list[_Image], Field(min_length=1)]
-    categories: Annotated[list[_Category], Field(min_length=1, max_length=IGNORE_INDEX)]
-    annotations: list[_Annotation]
+    images: Annotated[list[Annotated[_Image, _Row]], Field(min_length=1)]
+    categories: Annotated[list[Annotated[_Category, _Row]], Field(min_length=1, max_length=256)]
+    annotations: list[Annotated[_Annotation, _Row]]
 
 
 _CONTENT = TypeAdapter(_Content)
@@ -68,21 +93,24 @@ _CONTENT = TypeAdapter(_Content)
 class CocoDataset(FileDataset):
     """A folder of images and a JSON file of their segments, of which COCO has two kinds.
 
-    Classes are the categories in the order of their ids; the ids are added to names that occur
-    twice. Where objects overlap, which they may in the instances format, the smaller one is in
-    front. Pixels of a crowd have a class and no object; pixels without a segment are unlabelled.
+    Classes are the categories in the order of their ids, without Roboflow's placeholder; the ids
+    are added to names that occur twice. Where objects overlap, which they may in the instances
+    format, the smaller one is in front in the maps; ``masks`` of a sample holds each one whole.
+    Pixels of a crowd have a class and no object; pixels without a segment are unlabelled.
 
     Args:
         images, annotations: folder and JSON file, where ``%split`` is the split's name on disk.
         masks: of the panoptic format: folder of the PNG files; None is the JSON file's path
             without its suffix.
         split_names: the splits' names on disk, where they differ.
+        missing: ``skip`` leaves images out that do not exist.
     """
 
     images: str = "%split"
     annotations: str = "annotations/panoptic_%split.json"
     masks: str | None = None
     split_names: Mapping[str, str] | None = None
+    missing: Literal["raise", "skip"] = "raise"
 
     def list_files(self) -> list[Files]:
         remedy = "check data.root and data.annotations"
@@ -90,21 +118,29 @@ class CocoDataset(FileDataset):
         content = parse_as(
             _CONTENT, read_bytes(path), path, what="in COCO's format", remedy="correct it"
         )
-        images, categories = content.images, sorted(content.categories, key=lambda row: row.id)
-        for name, rows in (("images", images), ("categories", categories)):
+        for name, rows in (("images", content.images), ("categories", content.categories)):
             if len({row.id for row in rows}) < len(rows):
                 raise DataError(f"{path}: an id occurs twice in {name!r}: remove one")
-        self._classes = {row.id: k for k, row in enumerate(categories)}
-        times = Counter(row.name for row in categories)
-        names = [r.name if times[r.name] == 1 else f"{r.name} ({r.id})" for r in categories]
-        self.categories = [(r.id, n, r.isthing) for r, n in zip(categories, names, strict=True)]
-        colors = [row.color for row in categories]
-        self.label_rule = LabelRule(
-            num_classes=len(categories),
-            class_names=names,
-            colors=colors if all(len(c) == 3 for c in colors) else (),
-        )
-        segments: dict[int | str, list[_Segment]] = {row.id: [] for row in images}
+        segments, pictures = self._read_segments(content, path)
+        self._read_categories(content.categories, [p for own in segments.values() for p in own])
+        if self.objects_fault:
+            self.objects_fault = f"{path}: {self.objects_fault}"
+        photos = self._find_photos(content.images, path)
+        files: list[Files] = []
+        for row in content.images:
+            if (photo := photos.get(row.id)) is not None:
+                io.check_pixels(photo, row.height, row.width)
+                own = (row.height, row.width), segments[row.id]
+                files.append(Files(photo, objects=pictures.get(row.id), own=own))
+        self._decoded: tuple[int, list[tuple[Any, _Segment]]] = -1, []
+        return existing(files, source=path, remedy="check data.images and data.masks")
+
+    def _read_segments(
+        self, content: _Content, path: Path
+    ) -> tuple[dict[int | str, list[_Segment]], dict[int | str, Path]]:
+        """The segments of each image and, of the panoptic format, its PNG file, by its id."""
+        segments: dict[int | str, list[_Segment]] = {row.id: [] for row in content.images}
+        categories = {row.id for row in content.categories}
         pictures: dict[int | str, Path] = {}
         folder = path.with_suffix("") if self.masks is None else self.path_of(self.masks)
         for row in content.annotations:
@@ -114,26 +150,92 @@ class CocoDataset(FileDataset):
                     "or add the image"
                 )
             if row.segments_info is not None:
-                pictures[row.image_id] = folder / row.file_name
+                pictures[row.image_id] = self.file_below(folder, plain_name(row.file_name), path)
             for part in [row] if row.segments_info is None else row.segments_info:
-                if part.category_id not in self._classes:
+                if part.category_id not in categories:
                     raise DataError(
                         f"{path}: category_id {part.category_id} of an annotation is not among "
                         "the categories: add it to them"
                     )
                 segments[row.image_id].append(part)
-        photos = self.path_of(self.images)
-        files: list[Files] = []
-        for row in images:
-            photo, own = photos / row.file_name, ((row.height, row.width), segments[row.id])
-            io.check_pixels(photo, row.height, row.width)
-            files.append(Files(photo, objects=pictures.get(row.id), own=own))
-        return existing(files, source=path, remedy="check data.images and data.masks")
+        return segments, pictures
+
+    def _read_categories(self, rows: Sequence[_Category], segments: Sequence[_Segment]) -> None:
+        """Numbers the classes, and finds out whether any object can be trained and scored."""
+        used = {part.category_id for part in segments}
+        named = {text for row in rows if row.id in used for text in (row.name, row.supercategory)}
+        # Roboflow's category 0 has no objects, and the name of the project or of a class
+        rows = [row for row in rows if row.id or row.id in used or row.name not in named]
+        times = Counter(row.name for row in rows)
+        self._rows = [
+            row if times[row.name] == 1 else replace(row, name=f"{row.name} ({row.id})")
+            for row in sorted(rows, key=lambda row: row.id)
+        ]
+        self._number([row.name for row in self._rows])
+        self._used = {row.name for row in self._rows if row.id in used}
+        things = {row.id for row in rows if row.isthing}
+        crowds = [part.iscrowd for part in segments if part.category_id in things]
+        if not segments:
+            self.objects_fault = "none of its images has an object"
+        elif crowds and all(crowds):
+            self.objects_fault = f"all of its {len(crowds)} objects are crowds (iscrowd)"
+
+    def _number(self, names: Sequence[str]) -> None:
+        """Makes the categories of these names the classes, in this order."""
+        by_name = {row.name: row for row in self._rows}
+        rows = [by_name.get(name) for name in names]
+        self._classes: dict[int | None, int] = {row.id: k for k, row in enumerate(rows) if row}
+        self.categories = [
+            (row.id if row else None, name, row is None or row.isthing)
+            for row, name in zip(rows, names, strict=True)
+        ]
+        colors = [row.color if row else () for row in rows]
+        self.label_rule = LabelRule(
+            num_classes=len(rows),
+            class_names=names,
+            colors=colors if all(len(c) == 3 for c in colors) else (),
+        )
+
+    def adopt_classes(self, names: Sequence[str]) -> None:
+        if self.label_rule is not None and self._used <= set(names):
+            self._number(names)
+            self.info = self.make_info()
+
+    def _find_photos(self, rows: Sequence[_Image], path: Path) -> dict[int | str, Path]:
+        """The photos that exist by the ids of their images."""
+        folder = self.path_of(self.images)
+        photos = {row.id: self.file_below(folder, plain_name(row.file_name), path) for row in rows}
+        times = Counter(photos.values())
+        if twice := [str(photo) for photo, count in times.items() if count > 1]:
+            ids = [str(i) for i, photo in photos.items() if str(photo) == twice[0]]
+            raise DataError(
+                f"{path}: {len(twice)} of {len(times)} image files are listed under several ids "
+                f"({twice[0]}: {few(ids)}): give each file one id, or remove copies"
+            )
+        there = {i: photo for i, photo in photos.items() if photo.is_file()}
+        absent = [str(photo) for i, photo in photos.items() if i not in there]
+        if absent and self.missing == "raise":
+            raise DataError(
+                f"{path}: {len(absent)} of {len(photos)} images are missing ({few(absent)}): check "
+                "data.images, add them, or set data.missing=skip"
+            )
+        self.unpaired = (), [Path(name) for name in absent]
+        return there
 
     def make_info(self) -> DatasetInfo:
         info = super().make_info()
         things = tuple(thing for _, _, thing in self.categories)
         return replace(info, targets=(*info.targets, "objects"), things=things)
+
+    def read_sample(self, index: int) -> Sample:
+        sample = super().read_sample(index)
+        if "objects" in sample and self._files[index].objects is None:
+            sample["masks"] = [
+                ObjectMask(k, code["counts"].decode(), part.iscrowd, _area(part, code))
+                for code, part in self._codes(index)
+                if self.categories[k := self._classes[part.category_id]][2]
+            ]
+        return sample
 
     def read_raw_maps(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Class ids and object ids of a sample, int32 (H, W)."""
@@ -171,23 +273,36 @@ class CocoDataset(FileDataset):
         labels, objects = rows.T[:, places]
         return labels, objects
 
-    def _codes(self, index: int) -> Iterator[tuple[Any, _Segment]]:
-        """The RLE of each segment, as pycocotools has it."""
-        size, segments = self._files[index].own
+    def _codes(self, index: int) -> list[tuple[Any, _Segment]]:
+        """The RLE of each segment, as pycocotools has it; those read last are kept."""
+        if self._decoded[0] == index:
+            return self._decoded[1]
+        row, codes = self._files[index], []
+        size, segments = row.own
+        # the masks take memory for the claimed size; a photo may be turned by its EXIF tag
+        if sorted(stored := io.read_size(row.image)) != sorted(size):
+            height, width = size
+            raise DataError(
+                f"{row.image}: is {stored[1]}x{stored[0]} pixels, but {width}x{height} in the JSON "
+                "file: correct it, or use the image for which it was made"
+            )
         for part in segments:
             try:
-                yield encode_mask(part.segmentation, size), part
+                codes.append((encode_mask(part.segmentation, size), part))
             except Exception as error:  # of pycocotools, of any kind
                 where = f"{self.name(index)}: the segmentation of annotation {part.id}"
                 fault = str(error)[:200]
                 raise DataError(f"{where} cannot be read: {fault}: correct it") from None
+        self._decoded = index, codes
+        return codes
 
     def object_faults(self, index: int) -> list[str]:
         if self._files[index].objects is not None:
             return []
         empty: list[str] = []
+        codes = self._codes(index)
         once, twice = np.zeros((2, *self._files[index].own[0]), bool)
-        for code, part in self._codes(index):
+        for code, part in codes:
             if not part.iscrowd:
                 mask = coco.decode(code) > 0
                 empty += [] if mask.any() else [str(part.id)]
@@ -197,6 +312,21 @@ class CocoDataset(FileDataset):
         return faults + ([f"{twice.sum()} pixels are in several masks"] if twice.any() else [])
 
 
+def plain_name(name: str) -> str:
+    """The path in a ``file_name``; of a URL, or a path with a drive, its last part."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
+        name = unquote(urlsplit(name).path)
+        return name.rpartition("/")[2]
+    return PureWindowsPath(name).name if re.match(r"[A-Za-z]:[\\/]", name) else name
+
+
+def _area(part: _Segment, code: Any) -> float:
+    """The area that the file states, which differs from that of the mask, or else the mask's."""
+    if part.area is not None and part.area >= 0:  # not NaN
+        return part.area
+    return float(coco.area(code))
+
+
 def encode_mask(found: Any, size: tuple[int, int]) -> Any:
     """A segmentation, polygons or RLE, as an RLE of pycocotools, which does not check them."""
     height, width = size
@@ -204,20 +334,41 @@ def encode_mask(found: Any, size: tuple[int, int]) -> Any:
         polygons = [np.asarray(polygon, float) for polygon in found]
         if not found or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
             raise ValueError("a polygon needs x and y of three points or more")
-        corners, side = np.concatenate(polygons), max(size)
-        # pycocotools clips polygons at the border, but needs unbounded memory for distant points
-        if not ((corners >= -side) & (corners <= 2 * side)).all():
-            raise ValueError(f"a polygon is far outside the image of {height}x{width}")
-        return coco.merge(coco.frPyObjects(found, height, width))
-    if not isinstance(found, Mapping) or found.get("size") != [height, width]:
+        _check_outlines(polygons, height, width)
+        codes = coco.frPyObjects(found, height, width)
+        while len(codes) > 1:  # in groups, as the time to merge N at once grows with N²
+            codes = [coco.merge(codes[k : k + 8]) for k in range(0, len(codes), 8)]
+        return codes[0]
+    if not isinstance(found, Mapping) or [*map(_whole, found.get("size", ()))] != [height, width]:
         raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
     counts = found.get("counts")
+    if not isinstance(counts, str | list):
+        raise ValueError("its counts are neither a text nor a list")
+    if len(counts) > (height * width + 1) * (6 if isinstance(counts, str) else 1):
+        raise ValueError(f"it has more counts than {height}x{width} pixels")
     counts = np.asarray(rle_counts(counts) if isinstance(counts, str) else counts)
     if counts.dtype.kind != "i" or counts.min() < 0 or counts.max() > height * width:
         raise ValueError(f"its counts are not whole numbers up to {height * width}")
     if counts.sum() != height * width:
         raise ValueError(f"its counts sum to {counts.sum()}, not {height * width}")
     return coco.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width)
+
+
+def _check_outlines(polygons: Sequence[np.ndarray], height: int, width: int) -> None:
+    """Raises ValueError for polygons for which pycocotools would need too much memory or time:
+    both grow with the length of the outline, and it does not check that memory is given."""
+    corners = np.concatenate(polygons).reshape(-1, 2)
+    side = max(height, width)
+    if not ((corners >= -side) & (corners <= 2 * side)).all():  # NaN too
+        raise ValueError(f"a polygon is far outside the image of {height}x{width}")
+    sizes = np.array([polygon.size // 2 for polygon in polygons])
+    ends = sizes.cumsum()
+    following = np.arange(1, len(corners) + 1)
+    following[ends - 1] = ends - sizes  # the first corner of the same polygon
+    steps = np.abs(corners[following] - corners).max(1)
+    limit = int(np.clip(4 * height * width, *_OUTLINE))
+    if (outline := steps.sum() + len(corners)) > limit:
+        raise ValueError(f"its outline has {outline:.3g} pixels, more than {limit}")
 
 
 def rle_counts(text: str) -> list[int]:

@@ -29,17 +29,17 @@ class FileListDataset(FolderDataset):
         files: list[Files] = []
         for line in read_list(path):
             words = [word.lstrip("/") for word in line.split()[:2]]
-            if len(words) < 2 or any(".." in Path(word).parts for word in words):
-                raise DataError(
-                    f"{path}: line {line!r} must be the path of a photo and that of its depth "
-                    "file, both below their folders"
-                )
+            if len(words) < 2:
+                fault = f"line {line!r} must be the path of a photo and that of its depth file"
+                raise DataError(f"{path}: {fault}: correct it")
             if words[1] != "None":
-                files.append(self.locate(*words))
+                files.append(self.locate(words[0], words[1], path))
         return existing(files, source=path, remedy="check data.root, data.images and data.depth")
 
-    def locate(self, image: str, depth: str) -> Files:
-        return Files(self.path_of(self.images) / image, depth=self.path_of(self.depth) / depth)
+    def locate(self, image: str, depth: str, source: Path) -> Files:
+        """The files of a line of ``source``."""
+        photo = self.file_below(self.path_of(self.images), image, source)
+        return Files(photo, depth=self.file_below(self.path_of(self.depth), depth, source))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -56,11 +56,12 @@ class KittiDataset(FileListDataset):
 
     crop: Literal["kb"] | None = None
 
-    def locate(self, image: str, depth: str) -> Files:
-        photo, maps = self.path_of(self.images) / image, self.path_of(self.depth)
+    def locate(self, image: str, depth: str, source: Path) -> Files:
+        files, maps = super().locate(image, depth, source), self.path_of(self.depth)
+        others = [self.file_below(maps / part, depth, source) for part in ("train", "val")]
         return Files(
-            _first(photo, photo.with_suffix(".jpg")),
-            depth=_first(maps / depth, maps / "train" / depth, maps / "val" / depth),
+            _first(files.image, files.image.with_suffix(".jpg")),
+            depth=_first(maps / depth, *others),
         )
 
     def read_sample(self, index: int) -> Sample:

@@ -18,7 +18,15 @@ from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
-from dpt.files import DataError, data_root, few, files_below, printable, read_text
+from dpt.files import (
+    DataError,
+    data_root,
+    few,
+    files_below,
+    path_below,
+    printable,
+    read_text,
+)
 from dpt.types import DatasetInfo, Sample
 
 
@@ -122,6 +130,16 @@ class FileDataset(Dataset):
     def path_of(self, template: str) -> Path:
         """A path below ``root``; ``%split`` stands for the split's name on disk."""
         return self.folder / template.replace("%split", self.split_on_disk)
+
+    def file_below(self, folder: Path, name: str, source: Path) -> Path:
+        """The file that ``source``, a list or table, names by its path from ``folder``.
+
+        DataError unless it lies below ``root``, or below a ``folder`` that the user has set
+        elsewhere. Links that lie there may lead elsewhere.
+        """
+        inside = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(self.folder))
+        root = self.folder if inside else folder
+        return path_below(root, os.path.join(os.path.relpath(folder, root), name), source)
 
     def _of_fold(self, files: list[Files]) -> list[Files]:
         if self.folds is None or self.split != "train":
@@ -290,6 +308,7 @@ class FileDataset(Dataset):
                 for key in ("labels", "objects", "depth", "valid"):
                     if key in sample:
                         sample[key] = resize_map(sample[key], size)
+                sample.pop("masks", None)
             for value in sample.values():
                 if isinstance(value, np.ndarray):
                     value.setflags(write=False)

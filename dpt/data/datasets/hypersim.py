@@ -1,5 +1,6 @@
 """Hypersim (Roberts et al. 2021): rendered rooms with exact depth and the NYU-40 classes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,8 @@ class HypersimDataset(FileDataset):
         for _, (scene, camera, frame, released, split) in rows:
             if split == self.split and released.lower() == "true" and scene in on_disk:
                 images = self.folder / scene / "images"
+                if not re.fullmatch(r"cam_\w+", camera) or not frame.isdecimal():
+                    raise DataError(f"{table}: camera {camera!r}, frame {frame!r}: correct it")
                 maps = images / f"scene_{camera}_geometry_hdf5"
                 name = f"frame.{frame.zfill(4)}"
                 photo = images / f"scene_{camera}_final_preview/{name}.tonemap.jpg"

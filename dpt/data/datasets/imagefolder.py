@@ -96,7 +96,7 @@ class ImageTableDataset(FileDataset):
                 )
             found[name] = label
         folder = self.path_of(self.images)
-        photos = {name: folder / name for name in found}
+        photos = {name: self.file_below(folder, name, path) for name in found}
         names = [*found] if "%split" in self.table else self.divide(photos, self.fractions)
         files = [Files(photos[name])._replace(**{target: found[name]}) for name in names]
         return existing(files, source=path, remedy="check data.images and the names in the table")

@@ -11,7 +11,7 @@ from dpt.data.datasets.files import FileDataset
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.files import DataError, few, required_file
+from dpt.files import DataError, few, path_below, required_file
 
 _LISTS = "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat"
 _MASKS = "SUNRGBDtoolbox/Metadata/SUNRGBD2Dseg.mat"
@@ -77,7 +77,7 @@ class SunRgbdDataset(FileDataset):
 
     def _frame(self, name: str, mask: int | None) -> Files:
         """The one photo and the one depth map of a frame's folder, and the index of its mask."""
-        folder = self.folder / "SUNRGBD" / name
+        folder = path_below(self.folder, f"SUNRGBD/{name}", self.folder / _LISTS)
         photos = [*(folder / "image").glob("*.jpg")]
         maps = [*(folder / self.depth).glob("*.png")]
         if len(photos) != 1 or len(maps) != 1:

@@ -109,7 +109,8 @@ class PackedDataset(Dataset):
         labels = sample["labels"] if "labels" in sample else np.uint8(IGNORE_INDEX)
         outside = (labels >= len(names)) & (labels != IGNORE_INDEX)
         beyond = sample.get("class_id", -1) >= len(id_names)
-        if (names and outside.any()) or (id_names and beyond):
+        unknown = any(not 0 <= mask.class_id < len(names) for mask in sample.get("masks", ()))
+        if (names and outside.any()) or (id_names and beyond) or unknown:
             raise DataError(
                 f"{self.root}: {sample.get('name')} has a class that the index lacks: {_REMEDY}"
             )

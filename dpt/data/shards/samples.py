@@ -1,7 +1,8 @@
 """Lossless conversion of a sample to the files that a shard stores of it, and back.
 
 The image keeps the bytes of its own file. Class ids become an 8-bit PNG, object ids a 16-bit one,
-depth a compressed float32 array with 0 where it is invalid. Scalars are stored as JSON.
+depth a compressed float32 array with 0 where it is invalid. Scalars and the run lengths of masks
+are stored as JSON.
 """
 
 import json
@@ -16,9 +17,10 @@ import numpy as np
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from dpt.data.base import check_sample
+from dpt.data.datasets.coco import encode_mask
 from dpt.data.formats import io
 from dpt.files import DataError, read_bytes
-from dpt.types import Sample
+from dpt.types import ObjectMask, Sample
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class _Scalars:
     class_id: Annotated[int, Field(ge=0)] | None = None
     value: FiniteFloat | None = None
     caption: Annotated[str, Field(min_length=1)] | None = None
+    masks: list[ObjectMask] | None = None
 
 
 _SCALARS = TypeAdapter(_Scalars)
@@ -71,6 +74,8 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
     image = io.read_image(f"{source}.{images[0]}", data=parts[images[0]])
     try:
         scalars = vars(_SCALARS.validate_json(parts["json"]))
+        for mask in scalars["masks"] or ():
+            encode_mask({"size": [*image.shape[:2]], "counts": mask.counts}, image.shape[:2])
     except (KeyError, ValueError):
         raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
     sample = cast(Sample, {"image": image, **{k: v for k, v in scalars.items() if v is not None}})
