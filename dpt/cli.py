@@ -75,8 +75,9 @@ def main(command: str | None = None) -> None:
     if command == "evaluate" and arguments:
         path = arguments[0]
         if path[:1] != "-" and ("=" not in path or os.path.exists(path)):
-            quoted = path.replace("'", "\\'")
-            arguments[0] = f"checkpoint='{quoted}'"
+            from dpt.config.overrides import as_text
+
+            arguments[0] = f"checkpoint={as_text(path)}"
             others = [a for a in arguments[1:] if a.lstrip("+").startswith("checkpoint=")]
         if not any(a.startswith("data=") for a in arguments):  # the run's data may have other keys
             arguments = [f"++{a}" if a.startswith("data.") else a for a in arguments]

@@ -182,7 +182,8 @@ def _compose_job(command: str, cfg: Any, job: str, overrides: list[str]) -> Any:
     devices = OmegaConf.select(cfg, "trainer.devices", default=1)
     if hydra_cfg.mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
         fail("-m runs on one device: leave trainer.devices at 1, or start the runs one by one")
-    folder = Path(hydra_cfg.runtime.output_dir)
+    runtime: Any = OmegaConf.to_container(hydra_cfg.runtime, resolve=False)  # names may hold ${
+    folder = Path(runtime["output_dir"])
 
     def values() -> dict[str, Any]:
         is_new = is_first_rank() and not cfg.get("resume")

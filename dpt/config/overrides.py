@@ -36,8 +36,11 @@ def as_text(value: Any) -> str:
     if isinstance(value, str):
         if value == "???":
             raise ValueError("the name ??? is reserved for missing values: give it another name")
-        text = re.sub(r"(\\*)'", r"\1\1\\'", escaped(value))
-        return "'" + re.sub(r"(\\+)\Z", r"\1\1", text) + "'"
+        is_plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value, re.ASCII)
+        if is_plain and value.lower() not in ("null", "true", "false", "nan", "inf"):
+            return value
+        text = re.sub(r'(\\*)"', r'\1\1\\"', escaped(value))
+        return '"' + re.sub(r"(\\+)\Z", r"\1\1", text) + '"'
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, int) and not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
