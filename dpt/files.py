@@ -270,19 +270,24 @@ def require_own_files(folder: Path) -> None:
 
     Raises:
         DataError: it holds a link that leads out of it, something that is no file or folder, or a
-            log or lock that is a hard link, so that it is also a file elsewhere.
+            log or lock that is a hard link, so that it is also a file elsewhere. If it is not the
+            folder of a run yet, only log and lock are looked at.
     """
     inside = real_path(folder)
-    for count, path in enumerate(walk(folder)):
+    is_run = (folder / "config.yaml").exists() or (folder / "checkpoints").exists()
+    paths = walk(folder) if is_run else (folder / name for name in _WRITTEN_IN_PLACE)
+    for count, path in enumerate(paths):
         if count > _MAX_ENTRIES:
             raise DataError(f"{folder}: holds more than {_MAX_ENTRIES} files: give another folder")
+        if not os.path.lexists(path):
+            continue
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
             if not real_path(path).is_relative_to(inside):
                 raise DataError(f"{path}: is a link out of the run's folder: remove it")
         elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             raise DataError(f"{path}: is no file: remove it")
-        elif path.name in _WRITTEN_IN_PLACE and status.st_nlink > 1:
+        elif path.name in _WRITTEN_IN_PLACE and status.st_nlink > 1 and path.is_file():
             raise DataError(f"{path}: is also a file elsewhere (a hard link): replace it by a copy")
 
 

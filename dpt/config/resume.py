@@ -5,6 +5,7 @@ line, the environment, Hydra or a resolver of OmegaConf.
 """
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -206,6 +207,10 @@ def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
     writing = {key: values[key] for key in ("callbacks", "logger", "trainer")}
     for key, place in _outside(writing, folder):
         yield key, f"{place} would write outside of the run"
+    places = (folder, Path(), os.environ.get("DPT_DATA", "data"))
+    for key, place in _caches(values["data"], "data"):
+        if not any(_is_inside(place, Path(allowed)) for allowed in places):
+            yield key, f"{place[:200]} is outside of the run and of the folder of data"
     if any((folder / "checkpoints").glob("*.ckpt")):
         return  # the weights that the run started from are not read again
     for key in ("model.weights", "model.encoder.weights"):
@@ -213,6 +218,14 @@ def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
         is_hub = re.match(r"(timm|hf):", str(file))
         if file is not None and not is_hub and not _is_inside(str(file), folder):
             yield key, f"{str(file)[:200]} is outside of the run"
+
+
+def _caches(node: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yields the keys and folders in which data sets keep what they download."""
+    for name, value in node.items() if isinstance(node, dict) else ():
+        if name == "cache_dir" and isinstance(value, str):
+            yield f"{key}.{name}", value
+        yield from _caches(value, f"{key}.{name}")
 
 
 def _outside(node: Any, folder: Path, key: str = "") -> Iterator[tuple[str, str]]:

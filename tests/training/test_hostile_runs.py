@@ -115,6 +115,7 @@ NODES = {
     "lambda": ("callbacks", {"_target_": "lightning.pytorch.callbacks.LambdaCallback"}),
     "panels": ("callbacks", {"_target_": "dpt.evaluation.callbacks.Panels", "folder": "PLACE"}),
     "dots": ("callbacks", {"_target_": "dpt.evaluation.callbacks.Panels", "folder": "a/../../b"}),
+    "cache": ("data", {"cache_dir": "PLACE"}),
     "weights": ("model", "PLACE/w.pt"),
 }  # fmt: skip
 
@@ -135,6 +136,7 @@ def test_resume_refuses_what_a_file_must_not_choose(run, refused, case):
     edit(run, change)
     before = outside(run)
     message = refused(resume_it, f"resume={run}", "trainer.max_steps=3")
+    assert "data.x.cache_dir" in message if group == "data" else True
     assert "model.weights" in message if group == "model" else f"{group}.x." in message
     assert outside(run) == before
 
