@@ -19,6 +19,7 @@ from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.data import read_in_order
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles, Panels
+from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
 from dpt.evaluation.predictions import Pairs
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
 from dpt.evaluation.scoring import PICTURE_WIDTH, Scorer, blocks_of
@@ -32,6 +33,7 @@ from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
 from dpt.validation import Positive, validate
 from dpt.viz import shrink
+from dpt.weights.format import naming
 
 log = logging.getLogger("dpt")
 
@@ -205,10 +207,28 @@ def _score_files(cfg: Mapping[str, Any], dataset: Any, protocol: Protocol) -> Sc
     )
     objectives = objectives_of(pairs.outputs, dataset, protocol)
     scorer = Scorer(objectives, pairs.outputs)
+    checks: dict[str, LabelsCheck | DepthCheck] = {}
+    notes: dict[str, Any] = {}
+    if "segmentation" in objectives:
+        checks["segmentation"] = LabelsCheck(dataset.info.num_classes, dataset.label_rule)
+    if "depth" in objectives:
+        has_unit = objectives["depth"].notes["protocol/alignment"] == "none"
+        checks["depth"] = DepthCheck(is_relative=pairs.kind == "relative", has_unit=has_unit)
+        notes["predictions_kind"] = pairs.kind
     workers = build.loader_settings(cfg["data"]).num_workers
     for outputs, labels in read_in_order(pairs.read, range(len(dataset)), num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
-    return scorer, {"predictions_kind": pairs.kind} if "depth" in objectives else {}
+        for name, check in checks.items():
+            check.add(outputs[name], labels)
+    for name, check in checks.items():
+        place = f"predictions={cfg['predictions']}: {name}"
+        with naming(place):
+            remarks = check.remarks()
+        for remark in remarks:
+            log.warning("%s: %s", place, remark)
+        if remarks:
+            notes[f"remarks/{name}"] = "; ".join(remarks)
+    return scorer, notes
 
 
 def _write(cfg: Mapping[str, Any], scorer: Scorer, dataset: Any, notes: Mapping[str, Any]) -> None:

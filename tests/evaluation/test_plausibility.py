@@ -1,0 +1,142 @@
+"""Predictions on disk that do not mean what is scored: named with the value and a likely cause."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from photos import save_picture
+from PIL import Image
+
+from dpt.data.formats.labels import LabelRule
+from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
+
+TRUTH = np.random.default_rng(0).integers(0, 3, (20, 30))
+NOISE = np.random.default_rng(1).random(TRUTH.shape)
+NEAR = np.where(NOISE < 0.8, TRUTH, (TRUTH + 1) % 3)  # a prediction right in four of five pixels
+FILE_IDS = np.array([7, 26, 11])
+DEPTH = 1 + 7 * np.random.default_rng(2).random((20, 30))
+GUESS = DEPTH * (0.8 + 0.4 * NOISE)
+
+
+def labels_remarks(prediction, truth=TRUTH):
+    check = LabelsCheck(3, LabelRule(label_map=[7, [26, 27], 11]))
+    for _ in range(2):
+        batch = {"labels": [torch.from_numpy(truth.astype(np.uint8))]}
+        check.add(torch.from_numpy(np.asarray(prediction, np.int64))[None], batch)
+    return "; ".join(check.remarks())
+
+
+@pytest.mark.parametrize(
+    ("prediction", "says"),
+    [
+        (NEAR + 1, ["3 (0.3", "one too high? 0.8"]),
+        (NEAR - 1, ["-1 (0.3", "one too low? 0.8"]),
+        (NEAR * 127, ["127 (0.3", "254 (0.3", "multiplied by 127? 0.8"]),
+        (np.where(NEAR == 2, 255, NEAR), ["255 (0.3"]),
+        (np.where(NEAR == 2, 65535, NEAR), ["65535 (0.3"]),
+        (np.where(NEAR == 2, 10**9, NEAR), ["65536 (0.3"]),
+        (np.where(NEAR == 2, -9, NEAR), ["-1 (0.3"]),
+        (np.full_like(NEAR, 2), ["have the id 2"]),
+    ],
+)
+def test_ids_that_are_no_classes_are_named(prediction, says):
+    found = labels_remarks(prediction)
+    assert all(part in found for part in says), found
+
+
+def test_ids_none_of_which_is_a_class_are_an_error():
+    for prediction, says in (
+        (FILE_IDS[NEAR], r"26 \(0.*the label files\? 0.8"),
+        (NEAR * 0 - 1, "-1 .1"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            labels_remarks(prediction)
+
+
+def test_labels_without_a_right_pixel_are_named():
+    assert "no labelled pixel is right" in labels_remarks(2 * (TRUTH == 0), 2 * (TRUTH != 0))
+
+
+def test_good_and_poor_labels_are_not_doubted():
+    ignored = np.where(NOISE < 0.5, 255, TRUTH)
+    poor = np.random.default_rng(3).integers(0, 3, TRUTH.shape)
+    assert labels_remarks(NEAR) == labels_remarks(poor) == ""
+    assert labels_remarks(np.where(ignored == 255, 255, NEAR), ignored) == ""
+    assert labels_remarks(NEAR, TRUTH * 0 + 255) == ""
+    assert labels_remarks(TRUTH * 0, TRUTH * 0) == "all labelled pixels have the id 0"
+
+
+def depth_remarks(prediction, truth=DEPTH, **kind):
+    check = DepthCheck(**{"is_relative": False, "has_unit": True} | kind)
+    for name in "ab":
+        depth = torch.from_numpy(truth.astype(np.float32))
+        batch = {"name": [name], "depth": [depth], "valid": [depth > 0]}
+        check.add(torch.from_numpy(np.asarray(prediction, np.float32))[None], batch)
+    return "; ".join(check.remarks())
+
+
+RELATIVE = {"is_relative": True, "has_unit": False}
+FITTED = {"has_unit": False}
+
+
+@pytest.mark.parametrize(
+    ("prediction", "kind", "says"),
+    [
+        (GUESS * 1000, {}, "times the truth (median): predictions in millimetres?"),
+        (GUESS * 100, {}, "predictions in centimetres?"),
+        (GUESS * 256, {}, "predictions in 1/256 m"),
+        (GUESS * 5000, {}, "predictions in 1/5000 m"),
+        (GUESS * 3.28, {}, "predictions in feet?"),
+        (GUESS / 1000, {}, "truth in millimetres?"),
+        (GUESS / 10, {}, "times the truth (median): another unit?"),
+        (1 / GUESS, {}, "predictions_kind=relative"),
+        (1 / GUESS, FITTED, "predictions_kind=relative"),
+        (GUESS, RELATIVE, "predictions_kind=metric"),
+        (DEPTH * 0 + 4, {}, "one value in a, b"),
+        (DEPTH * 0 + 4, RELATIVE, "one value in a, b"),
+        (np.where(NOISE < 0.25, 0, GUESS), {}, "0.2"),
+        (np.where(NOISE < 0.25, -1, GUESS), {}, "are 0 or negative"),
+    ],
+)
+def test_depth_of_another_kind_or_unit_is_named(prediction, kind, says):
+    assert says in depth_remarks(prediction, **kind)
+
+
+def test_depth_that_is_nowhere_above_zero_is_an_error():
+    for prediction in (DEPTH * 0, -DEPTH):
+        with pytest.raises(ValueError, match="above 0"):
+            depth_remarks(prediction)
+
+
+def test_good_and_poor_depth_are_not_doubted():
+    poor = 4 + 3 * NOISE
+    for prediction, kind in (
+        (GUESS, {}), (GUESS * 2, {}), (poor, {}), (GUESS * 1000, FITTED), (1 / GUESS, RELATIVE),
+        (7 + 1 / GUESS, RELATIVE), (poor, RELATIVE),
+        (np.where(NOISE < 0.2, np.nan, GUESS), {}),
+    ):  # fmt: skip
+        assert depth_remarks(prediction, **kind) == ""
+    assert depth_remarks(GUESS, np.where(NOISE < 0.99, 0, DEPTH)) == ""  # LiDAR
+    assert depth_remarks(GUESS, DEPTH * 0) == ""
+    one = np.where(np.arange(600).reshape(20, 30) == 7, DEPTH, 0)
+    assert depth_remarks(GUESS, one) == ""
+
+
+def test_remarks_are_printed_and_reported(score_files, dense_folder, refused, metrics, tmp_path):
+    root = tmp_path / "predictions"
+    for path in sorted((dense_folder / "masks/val").glob("*.png")):
+        save_picture(root / f"labels/{path.name}", np.asarray(Image.open(path)) + np.uint8(1))
+    for path in sorted((dense_folder / "depth/val").glob("*.png")):
+        (root / "depth").mkdir(exist_ok=True)
+        np.save(root / f"depth/{path.stem}.npy", np.asarray(Image.open(path)).astype(np.float32))
+    run = score_files(tmp_path / "run", root)
+    text, page = (run / "log.txt").read_text(), (run / "report.html").read_text()
+    for name, says in (("segmentation", "one too high"), ("depth", "1000 times the truth")):
+        assert says in metrics(run)[f"remarks/{name}"]
+        assert says in text
+        assert says in page
+    shutil.rmtree(root / "depth")
+    for path in sorted((root / "labels").iterdir()):
+        save_picture(path, np.full_like(np.asarray(Image.open(path)), 255))
+    assert "segmentation: " in refused(score_files, tmp_path / "wrong", root)
