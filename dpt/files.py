@@ -11,6 +11,7 @@ import json
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -108,9 +109,19 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     while not parent.is_dir() and parent != parent.parent:
         wanted, parent = parent.name, parent.parent
     names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
+    for name in names:
+        if plain_name(name).casefold() == plain_name(wanted).casefold():
+            differs = "the form of its letters in Unicode (NFC or NFD)"
+            differs = differs if plain_name(name) == plain_name(wanted) else "capitals"
+            return DataError(f"{what} {path} does not exist; {name} differs in {differs}: {remedy}")
     close = difflib.get_close_matches(wanted, names, n=5, cutoff=0.5)
     found = few([*close, *(name for name in names if name not in close)], 10) or "nothing"
     return DataError(f"{what} {path} does not exist; {parent} holds {found}: {remedy}")
+
+
+def plain_name(name: str) -> str:
+    """A name with each letter as one character where Unicode has one (NFC); macOS splits them."""
+    return unicodedata.normalize("NFC", name)
 
 
 def required_file(path: Path, *, what: str = "file", remedy: str) -> Path:

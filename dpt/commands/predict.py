@@ -75,7 +75,14 @@ def _predict(options: argparse.Namespace) -> bool:
     from dpt.model import DPT
     from dpt.predict.folder import OutputFolder
     from dpt.predict.inputs import Source, find_sources
-    from dpt.predict.outputs import Style, all_products, classes_of, products_of, videos_of
+    from dpt.predict.outputs import (
+        Style,
+        all_products,
+        class_lines,
+        classes_of,
+        products_of,
+        videos_of,
+    )
     from dpt.predict.pipeline import predict_images, predict_video
     from dpt.predict.predictor import Prediction, Predictor
     from dpt.run_log import start_log, tracked
@@ -148,6 +155,8 @@ def _predict(options: argparse.Namespace) -> bool:
     skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
     speed = done / max(seconds, 1e-9)
     print(f"{done} images in {seconds:.1f} s ({speed:.3g} images/s){skipped}: {options.out}")
+    for line in class_lines(products, outputs):
+        print(printable(line))
     if failed:
         print(f"{len(failed)} failed:", file=sys.stderr)
         for source, fault in failed:

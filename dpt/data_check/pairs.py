@@ -20,7 +20,6 @@ from dpt.data_check.masks import CLASS_FILE
 from dpt.files import few, missing_path, path_below, read_text
 
 _MANY_VALUES = 64  # in one map: more than classes have
-_NOT_READ = {".heic", ".heif", ".avif", ".gif", ".jp2", ".dng", ".cr2", ".nef", ".arw"}
 _SUFFIXES = {*io.IMAGE_SUFFIXES, *io.DEPTH_SUFFIXES}
 _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
            "validation": "val", "dev": "val", "test": "test", "testing": "test"}  # fmt: skip
@@ -115,7 +114,7 @@ def by_names(
     if stray := [path for own in maps.values() for key, path in own.items() if key not in photos]:
         count = plural(len(stray), "label file")
         unread.append(f"not used: {count} without a photo ({few(stray)})")
-    if unknown := [f"{n} of {suffix}" for suffix, n in others.items() if suffix in _NOT_READ]:
+    if unknown := [f"{others[k]} of {k}" for k in others if k in io.UNREAD_SUFFIXES]:
         unread.append(f"not used: {few(unknown)}: convert photos to JPEG or PNG")
     rows = []
     for key, photo in photos.items():

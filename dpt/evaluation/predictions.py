@@ -13,7 +13,7 @@ import torch
 
 from dpt.data.formats import io
 from dpt.data.loading import collate_eval
-from dpt.files import DataError, files_below
+from dpt.files import DataError, files_below, plain_name
 from dpt.metrics.protocols import PredictionKind
 from dpt.predict.folder import RECORDS_FILE, read_records
 from dpt.predict.inputs import read_settings
@@ -129,12 +129,16 @@ class PredictionFolder:
 
 
 def _parts(path: PurePath) -> tuple[str, ...]:
-    """Folders and name, without suffixes; numbers, also of ``nyu.mat#0012``, without zeros."""
+    """Folders and name, without suffixes; numbers, also of ``nyu.mat#0012``, without zeros.
+
+    Names that differ only in the form of their letters in Unicode are one name.
+    """
     number = re.search(r"#(\d+)$", path.name)
     stem = number[1] if number else path.stem
     if PurePath(stem).suffix.lower() in io.IMAGE_SUFFIXES:  # 7.jpg.npy
         stem = PurePath(stem).stem
-    return *path.parent.parts, str(int(stem)) if stem.isdecimal() else stem
+    stem = str(int(stem)) if stem.isdecimal() else stem
+    return tuple(plain_name(part) for part in (*path.parent.parts, stem))
 
 
 def find_folders(

@@ -14,7 +14,7 @@ import PIL.ImageOps
 import torch
 from torch import Tensor
 
-from dpt.data.formats.io import IMAGE_SUFFIXES, read_image
+from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.files import DataError, missing_path, parse_json, read_bytes, reason
 from dpt.nn import HEADS
@@ -23,9 +23,6 @@ log = logging.getLogger("dpt")
 
 Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
 SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
-NOT_READ = (".heic", ".heif", ".avif", ".gif", ".jxl", ".arw", ".cr2", ".cr3", ".dng", ".nef",
-            ".orf", ".raf", ".rw2")  # fmt: skip
-"""Suffixes of pictures, also raw ones of cameras, in formats that are not read."""
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
 
@@ -130,7 +127,10 @@ def _walk(folder: Path, out: Path) -> Iterator[Path]:
         kept = {name for name in folders if not name.startswith(".") and Path(parent, name) != out}
         folders[:] = sorted(kept.difference(read_settings(Path(parent)).get("written", ())))
         for name in sorted(files):
-            if not name.startswith(".") and Path(name).suffix.lower() in (*SUFFIXES, *NOT_READ):
+            if not name.startswith(".") and Path(name).suffix.lower() in (
+                *SUFFIXES,
+                *UNREAD_SUFFIXES,
+            ):
                 yield Path(parent) / name
 
 

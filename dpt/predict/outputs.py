@@ -6,7 +6,7 @@ folders that begin with its head's name.
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,6 +100,17 @@ def classes_of(outputs: Mapping[str, OutputSpec]) -> dict[str, list[str]]:
     folders = folder_names(outputs)
     named = (name for name in folders if outputs[name].kind in ("logits", "masks"))
     return {folders[name]: list(outputs[name].class_names) for name in named}
+
+
+def class_lines(products: Iterable[Product], outputs: Mapping[str, OutputSpec]) -> list[str]:
+    """A line for each folder of class ids that says which class each id is."""
+    lines = []
+    for product in products:
+        spec = outputs[product.name]
+        if spec.kind == "logits" and not product.is_picture and spec.class_names:
+            ids = [f"{k} {name}" for k, name in enumerate(spec.class_names)]
+            lines.append(f"{product.folder}: ids of the classes: {few(ids, 5)}")
+    return lines
 
 
 def all_products(outputs: Mapping[str, OutputSpec]) -> dict[str, list[Product]]:

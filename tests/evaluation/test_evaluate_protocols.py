@@ -494,6 +494,13 @@ def test_folders_may_be_left_out_where_names_differ(tmp_path):
     assert [folder[k].name for k in (0, 1)] == ["a_1.npy", "b_1.png.npy"]
 
 
+def test_names_may_have_another_form_in_unicode(tmp_path):
+    folder = prediction_folder(tmp_path, ["a\u0308/o\u0308.npy"], ["\u00e4/\u00f6.png"])
+    assert folder[0].is_file()
+    with pytest.raises(ValueError, match="are predictions of one image"):
+        prediction_folder(tmp_path, ["\u00e4/\u00f6.npy"], ["\u00e4/\u00f6.png"])[0]
+
+
 def test_another_file_is_not_taken_where_one_is_missing(tmp_path):
     folder = prediction_folder(tmp_path, ["val/a/1.npy", "train/b/1.npy", "val/1.npy"], VAL)
     says = r"/data/images/val/b/1\.png: no file b/1\.\* in .*\(1 of 2 images have none\)"

@@ -97,6 +97,19 @@ def test_every_format_holds_the_prediction(run, checkpoints, joint, tmp_path):
     assert (colors[33:].max(axis=2) > 200).any()  # the bar
 
 
+def test_the_classes_of_the_ids_are_printed(run, tmp_path):
+    """Data sets often mark classes by other values, such as 0 and 255."""
+    names = ["soil", "crack"]
+    tiny({"segmentation": {"num_classes": 2, "class_names": names}}).save_pretrained(tmp_path / "m")
+    photo = save_photo(tmp_path / "1.png")
+    code, said, _ = run(tmp_path / "m", photo, "--out", tmp_path / "out")
+    assert code == 0
+    assert "labels: ids of the classes: 0 soil, 1 crack" in said
+    assert (
+        "crack" not in run(tmp_path / "m", photo, "--out", tmp_path / "b", "--format", "overlay")[1]
+    )
+
+
 def test_metric_depth_is_stored_in_millimetres(run, checkpoints, metric, tmp_path):
     photo = save_photo(tmp_path / "photo.png")
     out = tmp_path / "out"

@@ -33,7 +33,11 @@ from dpt.files import (
     require,
 )
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
+JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo")
+IMAGE_SUFFIXES = (*JPEG_SUFFIXES, ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
+UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".gif", ".jp2", ".jxl", ".arw", ".cr2", ".cr3",
+                   ".dng", ".nef", ".orf", ".raf", ".rw2")  # fmt: skip
+"""Pictures, also raw ones of cameras, in formats that are not read as photos."""
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".npy", ".npz", ".h5", ".hdf5",
                   ".mat")  # fmt: skip
 DEPTH_SUFFIXES = (*LABEL_SUFFIXES, ".pgm", ".pfm", ".exr")

@@ -50,7 +50,8 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     if f".{suffix}" in io.IMAGE_SUFFIXES and path.is_file():
         data = read_bytes(path)
     if data and np.array_equal(io.read_image(path, data=data), sample["image"]):
-        parts = {{"jpeg": "jpg", "tiff": "tif"}.get(suffix, suffix): data}
+        usual = {"tiff": "tif", **dict.fromkeys((s[1:] for s in io.JPEG_SUFFIXES), "jpg")}
+        parts = {usual.get(suffix, suffix): data}
     else:
         parts = {"png": _png(sample["image"][..., ::-1])}
     for key in ("labels", "objects"):
