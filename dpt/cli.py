@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from io import TextIOWrapper
 
-from dpt.process import end_with_parent, is_first_rank, lack_of_memory, stoppable
+from dpt.process import end_with_parent, flush_output, is_first_rank, lack_of_memory, stoppable
 
 HELP = """\
 dpt: Dense Prediction Transformers
@@ -48,9 +48,28 @@ FILE_COMMANDS = ("fit", "predict", "calibrate", "export", "convert", "inspect", 
 def main(command: str | None = None) -> None:
     """Runs a command; without one, the first argument names it.
 
-    Exit codes: 0 success, 1 a mistake in the input, 2 an unknown command, 128 + N stopped by
-    signal N.
+    Exit codes: 0 success, 1 a mistake in the input or an output that cannot be written, 2 an
+    unknown command, 128 + N stopped by signal N.
     """
+    fault: OSError | None = None
+    end: SystemExit | None = None
+    try:
+        os.getcwd()  # fails if the working folder was removed
+        _run(command)
+    except OSError as error:
+        fault = error
+    except SystemExit as stop:
+        end = stop
+    lost = flush_output()
+    if end and (end.code or lost is None):
+        raise end
+    if fault := fault or lost:
+        from dpt.config.compose import fail
+
+        fail(fault)
+
+
+def _run(command: str | None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     # the shell leaves ~ in --out=~/FOLDER and in KEY=~/FOLDER
@@ -102,7 +121,7 @@ def main(command: str | None = None) -> None:
                 print(f"dpt {command}: loading libraries", flush=True)
             run_configured(command, COMMANDS[command], arguments)
         except MISTAKES as error:
-            fail(str(error))
+            fail(error)
         except Exception as error:
             if fault := lack_of_memory(error):
                 fail(f"{fault}: use smaller images or a smaller model, or end other programs")

@@ -6,6 +6,7 @@ fill the memory. Code that reads such files uses these functions, and checks siz
 
 import codecs
 import difflib
+import errno
 import importlib
 import json
 import os
@@ -30,6 +31,15 @@ _MAX_LEVELS = 50  # of mappings and lists in a YAML file
 _MAX_ENTRIES = 100_000  # of a run's folder
 _WRITTEN_IN_PLACE = ("log.txt", ".lock", "wandb_id.txt", "nonfinite.csv")
 _MAX_NODES = 50_000  # of a YAML file
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free disk space",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENAMETOOLONG: "shorten it",
+    errno.EPIPE: "the program that reads it has ended",
+}
 
 
 class DataError(ValueError):
@@ -151,6 +161,18 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
+def explain(error: OSError) -> str:
+    """The message of an error of the system: the file, the fault and a remedy."""
+    if error.errno is None:  # one of ours
+        return str(error)
+    place = error.filename
+    if place is None:
+        is_folder = error.errno in (errno.ENOENT, errno.ESTALE)
+        place = "the working folder" if is_folder else "standard output or a file"
+    remedy = _REMEDIES.get(error.errno, "check the path and permissions")
+    return printable(f"{place}: {error.strerror}: {remedy}")
+
+
 @contextmanager
 def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[BufferedReader]:
     """A regular file, or the one that a link leads to, for reading.
@@ -171,7 +193,7 @@ def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[Buffere
     except (FileNotFoundError, NotADirectoryError):
         raise missing_path(Path(path), what="file", remedy="check the path") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}): check permissions") from None
+        raise DataError(explain(error)) from None
     except ValueError:
         if "\0" in str(path):
             raise DataError(f"{str(path)!r}: not a file name: check the path") from None

@@ -101,6 +101,19 @@ def end_now(reason: Stopped) -> None:
         os._exit(int(reason.code or 0))
 
 
+def flush_output() -> OSError | None:
+    """Writes what was printed; the error if that fails, and what is left is dropped: Python would
+    print a trace about it at the end."""
+    if sys.stdout is None:  # closed
+        return None
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
+
+
 def end_with_parent() -> None:
     """Makes the kernel kill this process when its parent process ends (Linux)."""
     if sys.platform == "linux":

@@ -1,5 +1,7 @@
 """A user's mistake: exit code 1 and one line that names the file or key and the remedy."""
 
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,61 @@ def test_help_of_the_command_line(dpt_command, arguments):
 
 def test_version(dpt_command):
     assert dpt_command("--version") == (0, f"dpt {dpt.__version__}\n", "")
+
+
+def in_a_shell(command, folder):
+    """Standard error of ``dpt COMMAND`` with its output where the command says."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    line = f"{shlex.quote(sys.executable)} -m dpt {command}"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "predict --help"])
+def test_an_output_that_takes_nothing_is_one_line(tmp_path, command):
+    code, err = in_a_shell(f"{command} > /dev/full", tmp_path)
+    assert (code, "free disk space" in err, len(err.splitlines())) == (1, True, 1), err
+    err = in_a_shell(f"{command} | true", tmp_path)[1]
+    assert "Traceback" not in err
+    assert len(err.splitlines()) <= 1
+    code, err = in_a_shell(f"{command} >&-", tmp_path)
+    assert (code, "Traceback" in err) == (0, False), err
+
+
+def test_a_working_folder_that_is_gone_is_named(tmp_path):
+    (tmp_path / "a").mkdir()
+    code, err = in_a_shell("--help; exit 0", tmp_path / "a")
+    assert (code, err) == (0, "")
+    line = f"cd a; rmdir ../a; {shlex.quote(sys.executable)} -m dpt predict x y --out z"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "working folder" in done.stderr) == (1, True)
+    assert len(done.stderr.splitlines()) == 1
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", LONG, LONG, "--out", "o"),
+        ("convert", LONG, "b", "--to", "dpt"),
+        ("inspect", LONG, LONG),
+        ("export", LONG, f"{LONG}.onnx"),
+        ("calibrate", LONG, "--points", LONG, "--out", "o"),
+        ("evaluate", LONG),
+        ("fit", LONG),
+        ("data", "check", "data=folder", f"data.root={LONG}"),
+        ("evaluate", f"predictions={LONG}", "data=scenes"),
+    ],
+)
+def test_a_name_that_is_too_long_is_one_line(tmp_path, monkeypatch, refused, arguments):
+    monkeypatch.chdir(tmp_path)
+    err = refused(call, *arguments)
+    assert LONG in err
+    assert "Errno" not in err
 
 
 def test_unknown_command(dpt_command):

@@ -20,6 +20,7 @@ from dpt.config.overrides import as_argument, escaped
 from dpt.files import (
     DataError,
     config_dir,
+    explain,
     read_yaml,
     reason,
     require_own_files,
@@ -44,8 +45,9 @@ LESS_MEMORY = (
 )
 
 
-def fail(message: str) -> NoReturn:
-    """Prints ``error: message`` as one line and exits with 1."""
+def fail(fault: str | Exception) -> NoReturn:
+    """Prints ``error: fault`` as one line and exits with 1."""
+    message = explain(fault) if isinstance(fault, OSError) else str(fault)
     if os.environ.get("DPT_DEBUG"):
         traceback.print_exc()
     line = " ".join(re.split(r"[\s\x00-\x1f\x7f-\x9f]+", message.strip()))[:4000]  # no escapes
@@ -223,7 +225,7 @@ def _run_job(job: str, folder: Path, make_values: Callable[[], dict[str, Any]]) 
     except Timeout:
         fail(f"run_dir={folder}: another process is writing to it: wait for it, or give another")
     except MISTAKES as error:
-        fail(str(error))
+        fail(error)
     quiet_libraries()
     try:
         load_plugins()
@@ -237,7 +239,7 @@ def _run_job(job: str, folder: Path, make_values: Callable[[], dict[str, Any]]) 
         if isinstance(error, OmegaConfBaseException):
             fail(_explain(error))
         if isinstance(error, (*MISTAKES, MisconfigurationException)):
-            fail(str(error))
+            fail(error)
         if fault := lack_of_memory(error):
             fail(f"{fault}: {LESS_MEMORY}")
         raise

@@ -49,7 +49,9 @@ class LabelsCheck:
         meanings = {
             "one too high": ids - 1,
             "one too low": ids + 1,
-            "those of the label files": np.array([self.class_of_id.get(i, -1) for i in ids]),
+            "those of the label files": np.array(
+                [self.class_of_id.get(i, -1) for i in ids.tolist()]
+            ),
             f"multiplied by {step}": np.where(ids % step, -1, ids // step),
         }
         meaning = max(meanings, key=lambda name: right(meanings[name]))
