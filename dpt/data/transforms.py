@@ -222,7 +222,8 @@ def change_colors(
 def strongly_changed(image: np.ndarray, random: np.random.Generator, strength: float) -> np.ndarray:
     """A recoloured copy, uint8 RGB (H, W, 3), sometimes grey or blurred.
 
-    Strong views of UniMatch (Yang et al. 2023, section 3.1): at strength 1, 20 % grey, 50 % blur.
+    Similar to strong views of UniMatch (Yang et al. 2023, section 3.1): at strength 1, 20 % grey,
+    50 % blur. Here every image is recoloured (there 80 %), and its hue less (0.125; there 0.25).
     """
     colors = draw_colors(random, 1.25 * strength)  # factors of 0.5 to 1.5
     if random.random() < 0.2 * strength:
@@ -237,7 +238,8 @@ def part_to_paste(sample: Sample, random: np.random.Generator) -> np.ndarray:
     """A part of an image with labels, bool (H, W), for :func:`dpt.data.collate_train`.
 
     It has half of the classes (ClassMix, Olsson et al. 2021). Without classes it is empty, or a
-    rectangle of 2 % to 40 % of the image with an aspect ratio of 0.3 to 3.3 (UniMatch's CutMix).
+    rectangle of 2 % to 40 % of the image with an aspect ratio of 0.3 to 3.3 (CutMix, by UniMatch's
+    numbers).
     """
     if "labels" in sample:
         classes = np.setdiff1d(sample["labels"], [IGNORE_INDEX])

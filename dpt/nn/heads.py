@@ -347,7 +347,7 @@ class RegressionHead(TokenHead):
 @register_head("contrastive")
 @dataclass(kw_only=True)
 class ContrastiveHeadConfig(HeadConfig):
-    """No settings. The :class:`EmbeddingHead`'s projection is SimCLR's MLP."""
+    """No settings. The :class:`EmbeddingHead`'s projection has 2048 and 128 channels (SimCLR)."""
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return EmbeddingHead(encoder, "contrastive", [2048, 128])
@@ -395,9 +395,9 @@ class EmbeddingHead(Head):
 
     If the encoder has no CLS token, the mean of the patch tokens replaces it. With ``patches``, the
     projections (B, N, E) of the patch tokens are a further output ``_patches`` in training. The
-    projection is an MLP with a :class:`Standardize` after each hidden layer, as in SimCLR and
-    MoCo v3: without it all projections are nearly equal at first, and short runs of DINO learn
-    nothing.
+    projection is an MLP with a :class:`Standardize` after each hidden layer, where SimCLR and
+    MoCo v3 have BatchNorm: without it all projections are nearly equal at first, and short runs of
+    DINO learn nothing.
     """
 
     uses_decoder = False

@@ -68,6 +68,11 @@ class DinoObjective(SelfSupervisedObjective):
     hidden from the trained model. The average sees the whole views, and its assignments of these
     patches are the targets of their tokens.
 
+    Left out of DINO: a last layer that is frozen in the first epoch, weight decay that rises from
+    0.04 to 0.4, a teacher's temperature that rises at first, and different colours for the two
+    large views. Left out of iBOT: hidden blocks (here single patches are drawn) and a temperature
+    of its own for the teacher's patches (0.07).
+
     Args:
         temperature, teacher_temperature: see :func:`dpt.losses.dino_loss`.
         num_prototypes: see :class:`dpt.nn.heads.DinoHeadConfig`.

@@ -158,7 +158,9 @@ class PseudoLabelTeacher(MovingAverageTeacher):
     The average sees an image as it is, the trained model its strongly changed copy (FixMatch, Sohn
     et al. 2020) with half of the classes of an image with labels pasted on it (DACS, Tranheden et
     al. 2021). Without the pasted classes, rare ones would disappear from the labels, because the
-    average learns them last.
+    average learns them last. FixMatch keeps predictions above a confidence and divides by the
+    number of all; here a share is kept, however uncertain it is, and the loss is the mean over what
+    is kept.
 
     Args:
         decay: of the average, see :func:`ema`.

@@ -65,6 +65,21 @@ def test_shares_keep_groups_together(drives):
     assert len(data["train"]) + len(data["val"]) == sum(DRIVES.values())
 
 
+def test_the_gap_of_class_folders_counts_all_classes_together(tmp_path):
+    for name in ("ant", "bee", "cat"):
+        for i in range(9):
+            path = tmp_path / "train" / name / f"{name}.{i}.png"
+            save_picture(path, np.zeros((8, 8, 3), np.uint8))
+    (tmp_path / "val").symlink_to(tmp_path / "train")
+    folds = {"root": tmp_path, "folds": 3, "fold": 1}
+    kept = []
+    for gap in (2, 6):
+        data = ImageFolderDataset(split="train", **folds, gap=gap)
+        kept.append(sorted(data.files(i).image.stem for i in range(len(data))))
+    assert kept[1] == [f"{name}.{i}" for name in ("ant", "bee", "cat") for i in (0, 8)]
+    assert len(kept[0]) == 27 - 9 - 4  # one class keeps its neighbours of val
+
+
 def test_folds_of_class_folders_have_every_class(tmp_path):
     for name, count in (("cat", 6), ("dog", 3)):
         for i in range(count):

@@ -220,13 +220,22 @@ def test_real_photos(shared_data):
     }  # fmt: skip
     objectives = {"camvid": {"segmentation": SegmentationObjective(num_classes=11)},
                   "rgbd": {"depth": DepthObjective(max_depth=10.0)}}  # fmt: skip
-    best = {}
+    found = {}
     for name, arguments in options.items():
         sets = [FolderDataset(root=shared_data / name, split=split, **arguments)
                 for split in ("train", "val")]  # fmt: skip
         scores = trivial_scores(objectives[name], *sets, (192, 256))
         print({kind: {k: round(v, 3) for k, v in row.items() if k.count("/") == 1}
                for kind, row in scores.items()})  # fmt: skip
-        best[name] = scores["nearest photo"]
-    assert best["camvid"]["val/miou"] == pytest.approx(0.352, abs=0.01)
-    assert best["rgbd"]["val/abs_rel"] == pytest.approx(0.234, abs=0.01)
+        found[name] = scores
+    guide = {  # constant, per position, nearest photo
+        ("camvid", "val/miou"): (0.027, 0.167, 0.353),
+        ("camvid", "val/pixel_accuracy"): (0.295, 0.590, 0.750),
+        ("rgbd", "val/abs_rel"): (0.318, 0.300, 0.229),
+        ("rgbd", "val/delta1"): (0.677, 0.377, 0.627),
+        ("rgbd", "val/rmse"): (0.506, 0.526, 0.441),
+        ("rgbd", "val/rmse_pooled"): (0.513, 0.527, 0.472),
+    }
+    for (name, key), expected in guide.items():
+        scores = [found[name][kind][key] for kind in ("constant", "per position", "nearest photo")]
+        assert scores == pytest.approx(expected, abs=1e-3), (name, key)

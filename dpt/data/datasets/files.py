@@ -74,8 +74,9 @@ class FileDataset(Dataset):
         group_by: regular expression, searched in a photo's path below ``root``. Photos with the
             same match (of its first group, if it has one) are in the same part; a part consists of
             whole groups. None: each photo is a group, with its copies by Roboflow.
-        gap: number of groups, of all classes together, on either side of val that are in neither
-            part.
+        gap: number of groups on either side of val that are in neither part. With class folders the
+            groups of all classes count together, mixed in proportion to their numbers: 6 leaves
+            out 2 of each of 3 equally large classes.
         labelled: number of training images that are used with their labels, evenly spaced in the
             natural order of names among those with the same kinds of labels; ``all`` are those that
             have any. None: no image is left out.
