@@ -662,6 +662,161 @@ def test_units_of_depth_that_are_asked_for(tmp_path, suffix, factor, kind, messa
     assert detect(root, {"depth_scale": 0.001}).settings["depth_scale"] == 0.001
 
 
+@pytest.mark.parametrize(
+    ("factor", "kind", "named"),
+    [
+        (100, np.uint16, "data.depth_scale=0.01"),
+        (256, np.uint16, "data.depth_scale=0.00390625"),
+        (512, np.uint16, "data.depth_scale=0.001953125"),
+        (100, np.int32, "data.depth_scale=0.01"),
+    ],
+)
+def test_units_between_which_values_do_not_decide(tmp_path, factor, kind, named):
+    suffix = ".png" if kind is np.uint16 else ".npy"
+    root = folder(tmp_path / "set", kind="depth", suffix=suffix,
+                  make=lambda seed: (factor * metres(seed)).astype(kind))  # fmt: skip
+    with pytest.raises(DataError, match=rf"depth/train: .*{named}\b"):
+        detect(root, {})
+    read, _ = samples(root, depth_scale=1 / factor)
+    np.testing.assert_allclose(read["val"]["images/val/000.jpg"]["depth"], metres(8), atol=0.011)
+
+
+@pytest.mark.parametrize(
+    ("top", "kind", "suffix"),
+    [(65535, np.uint16, ".png"), (255, np.uint8, ".png"), (1, np.float32, ".npy"),
+     (1000, np.uint16, ".png"), (1, np.float32, ".tiff"), (10, np.float64, ".npy")],
+)  # fmt: skip
+def test_maps_scaled_to_their_own_range(tmp_path, top, kind, suffix):
+    def make(seed):
+        depth = metres(seed) * (1 + 0.1 * seed)
+        return ((depth - depth.min()) / np.ptp(depth) * top).astype(kind)
+
+    root = folder(tmp_path / "set", kind="depth", make=make, suffix=suffix)
+    with pytest.raises(DataError, match=rf"depth/train: .* {top}, .*data\.depth_scale"):
+        detect(root, {})
+    assert detect(root, {"depth_scale": 0.1}).task == "depth"
+
+
+def test_maps_that_end_at_a_far_plane(tmp_path):
+    def make(seed):
+        return (1000 * metres(seed)).clip(0, 4000).astype(np.uint16)
+
+    root = folder(tmp_path / "set", kind="depth", make=make)
+    assert detect(root, {}).settings["depth_scale"] == 0.001
+
+
+@pytest.mark.parametrize("missing", [65.535, 65535.0])
+def test_65535_in_floats_is_not_measured(tmp_path, missing):
+    def make(seed):
+        depth = metres(seed).astype(np.float32)
+        depth[:3] = missing
+        return depth
+
+    read, found = samples(folder(tmp_path / "set", kind="depth", make=make, suffix=".npy"))
+    assert found.settings["max_depth"] == 5.0
+    assert not read["val"]["images/val/000.jpg"]["valid"][:3].any()
+
+
+def test_heights_below_0_are_counted(tmp_path):
+    root = folder(tmp_path / "set", kind="depth", suffix=".tiff",
+                  make=lambda seed: (metres(seed) - 1.65).astype(np.float32))  # fmt: skip
+    assert any("depth: 24.8" in note and "below 0" in note for note in detect(root, {}).notes)
+
+
+@pytest.mark.parametrize("kind", ["disparity", "disp", "Disparities"])
+def test_disparity_is_no_depth(tmp_path, kind):
+    root = folder(tmp_path / "set", kind=kind,
+                  make=lambda seed: (8000 / metres(seed)).astype(np.uint16))  # fmt: skip
+    with pytest.raises(DataError, match=f"{kind}/train: disparity, not depth"):
+        detect(root, {})
+
+
+def test_few_copies_of_a_photo_are_left_out(tmp_path):
+    photos(tmp_path / "images", [f"{i:02d}" for i in range(20)])
+    for seed in range(20):
+        save(tmp_path / f"masks/{seed:02d}.png", mask(seed))
+    copy = tmp_path / "images/19.jpg"
+    copy.write_bytes((tmp_path / "images/03.jpg").read_bytes())
+    found = detect(tmp_path, {})
+    assert len(found.rows) == 19
+    assert any("images/19.jpg = images/03.jpg" in note for note in found.notes)
+
+
+def test_copies_by_roboflow_are_held_out_together(tmp_path):
+    names = [f"{i}_jpg.rf.{k}{i:07x}" for i in range(10) for k in "abc"]
+    photos(tmp_path / "set/images", names)
+    for seed, name in enumerate(names):
+        save(tmp_path / f"set/masks/{name}.png", mask(seed))
+    read, _ = samples(tmp_path / "set")
+    assert [len(read["train"]), len(read["val"])] == [27, 3]
+    sides = [{path.partition("_jpg")[0] for path in part} for part in read.values()]
+    assert not sides[0] & sides[1]
+
+
+@pytest.mark.parametrize("extra", ["train/aug", "predictions", "results", "train/augmented"])
+def test_pictures_made_of_others_are_left_out(tmp_path, extra):
+    photos(tmp_path / "train/image", range(10))
+    for seed in range(10):
+        save(tmp_path / f"train/label/{seed}.png", mask(seed))
+        save(tmp_path / f"{extra}/image_0_{seed}.png", photo_of(*SIZE, seed=100 + seed))
+        save(tmp_path / f"{extra}/mask_0_{seed}.png", mask(seed))
+    found = detect(tmp_path, {})
+    assert [row["image"] for row in found.rows] == [f"train/image/{i}.jpg" for i in range(10)]
+    assert any(f"20 files made of others, such as {extra}/" in note for note in found.notes)
+
+
+def test_earlier_predictions_and_objects_are_no_photos(tmp_path):
+    for seed in range(6):
+        save(tmp_path / f"SegmentationClass/{seed}.png", mask(seed))
+        save(tmp_path / f"SegmentationObject/{seed}.png", mask(seed + 9))
+        save(tmp_path / f"x/{seed}_predict.png", mask(seed))
+        save(tmp_path / f"JPEGImages/@eaDir/{seed}/thumb.jpg", photo_of(*SIZE, seed=seed))
+    with pytest.raises(DataError):
+        detect(tmp_path, {})
+    photos(tmp_path / "JPEGImages", range(6))
+    found = detect(tmp_path, {})
+    assert {Path(row["image"]).parent.name for row in found.rows} == {"JPEGImages"}
+
+
+def test_only_results_of_others(tmp_path):
+    root = folder(tmp_path / "aug")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "aug").rename(tmp_path / "results/aug")
+    assert len(detect(tmp_path / "results", {}).rows) == 11
+    assert not root.exists()
+
+
+def test_names_by_cameras(tmp_path):
+    for seed in range(6):
+        photos(tmp_path, [f"IMG_{seed:04d}", f"{seed:04d}", f"swiss_IMG_{seed:04d}_x"])
+        for k, name in enumerate(
+            (f"IMG_{seed:04d}", f"{seed:04d}", f"swiss_IMG_{seed:04d}_x_mask")
+        ):
+            save(tmp_path / f"{name}.png", mask(seed + k))
+    found = detect(tmp_path, {})
+    assert len(found.rows) == 18
+    assert all(Path(row["image"]).stem in row["labels"] for row in found.rows)
+
+
+def test_large_files_of_json_are_not_parsed(tmp_path, monkeypatch):
+    root = folder(tmp_path / "set")
+    monkeypatch.setattr("dpt.data_check.detect._WHOLE", 1000)
+    monkeypatch.setattr("dpt.data_check.detect._BLOCK", 64)
+    monkeypatch.setattr("dpt.data_check.detect._MOST_PARTS", 5000)
+    (root / "other.json").write_text("[" + '{"a":[]},' * 1000 + "{}]")
+    write_coco(root / "hostile.JSON", 4)
+    text = (root / "hostile.JSON").read_text()
+    (root / "hostile.JSON").write_text(text[:-1] + ', "x": [' + "[]," * 6000 + "[]]}")
+    parsed = []
+    monkeypatch.setattr("dpt.data_check.detect.parse_json", lambda text, path: parsed.append(path))
+    notes = "\n".join(detect(root, {}).notes)
+    assert "hostile.JSON: more than 5000 lists" in notes
+    assert not parsed
+    (root / "hostile.JSON").write_text("\ufeff" + text)
+    detect(root, {})
+    assert parsed == [root / "hostile.JSON"]
+
+
 def test_masks_with_interpolated_values_are_refused(tmp_path):
     def make(seed):
         found = mask(seed, (0, 255))

@@ -239,6 +239,8 @@ def _shift(scan: Scan) -> tuple[Severity, str] | None:
     outside = {value for _, labels in scan.masks for value in labels.outside}
     if rule is None or rule.ids_of_class or count < 2 or not present or 0 in ignored:
         return None
+    if "label_map" not in vars(scan.dataset):  # COCO's classes are numbered by their ids
+        return None
     from_one = {*range(1, count + 1), *(value + 1 for value in ignored)}
     if outside and outside <= from_one and 0 not in present:
         text = f"id 0 never occurs, but {_listed(outside)} does: ids seem to count from 1"
@@ -475,6 +477,7 @@ Check = Callable[[Scan], Iterable[Finding]]
 QUICK_CHECKS: tuple[Check, ...] = (
     *(
         unlabelled,
+        inverse_maps,
         ids_outside,
         too_many_classes,
         single_classes,
@@ -488,6 +491,6 @@ CHECKS: tuple[Check, ...] = (
     *(refused_samples, damaged_files, files_without_partner, duplicates, shared_groups),
     *(unusual_photos, registration),
     *(absent_classes, class_shift, empty_masks, objects),
-    *(empty_maps, deviating_maps, inverse_maps),
+    *(empty_maps, deviating_maps),
     *QUICK_CHECKS,
 )

@@ -1,8 +1,11 @@
 """The settings of ``data`` for a folder of unknown layout, from its names and its files."""
 
+import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,19 +15,36 @@ import numpy as np
 from dpt.config.objects import check_arguments
 from dpt.data import DataError, FolderDataset
 from dpt.data.datasets.coco import plain_name
+from dpt.data.datasets.files import original
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data_check.checks import UNITS, likely_scale, plural
 from dpt.data_check.masks import class_weights, mask_settings, read_class_file
 from dpt.data_check.pairs import by_names, from_tables, listed, split_word
-from dpt.files import few, files_below, parse_json, printable, read_bytes
+from dpt.files import few, files_below, open_file, parse_json, printable, read_bytes
 
 MAX_FILES = 500_000
+_WHOLE = 4 << 20  # bytes of a JSON file that is read whatever it holds
+_BLOCK = 1 << 20
+_MOST_PARTS = 10_000_000  # lists and objects of a JSON file: some gigabytes in memory
 _MAPS = 48  # number of depth maps from which the unit is derived
 _RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
 _ROOM = 10.0  # metres: the range of depth cameras
+_NEAR_ROOM = 2.5  # metres: rooms mostly reach farther, so that the unit may be another
+_TOPS = {1, 10, 100, 255, 1000, 1023, 4095, 10_000, 32_767, 65_535}
+"""The largest values of maps that were scaled to their own range."""
+_MISSING = (65.535, 65535.0)  # "not measured" where 16 bits were converted to floats
 _MOST_HELD = 0.4  # largest share of the photos that is used for validation
+_FEW_COPIES = 0.1  # of the photos
 _SPARSE = 0.3  # share of measured pixels: laser scanners measure fewer
+_PRODUCTS = (
+    r"(?i)(^|/)(aug(mented|mentations?)?|pred(iction)?s?|results?|visuali[sz]ations?|overlays?)/"
+)
+"""Folders of copies, predictions and pictures for people, which are made of photos and labels."""
+_NO_PHOTOS = (
+    r"(?i)(^|/)(@eadir|__macosx|segmentationobject|thumb(nail)?s?)/|"
+    r"[-_. ]pred(ict(ed|ion)?)?[.]\w+$"
+)
 _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
 
 
@@ -70,7 +90,7 @@ def detect(root: Path, given: Mapping[str, Any]) -> Detected:
                             f"folder of the masks, or data.annotations={path}")  # fmt: skip
         found.notes += unread
         return found
-    every = from_tables(root, paths, unread) or by_names(root, paths, given, unread)
+    every = _pairs(root, paths, given, unread)
     rows = [row for row in every if row.get("labels") or row.get("depth")]
     lists, rows = listed(root, paths, rows, unread)
     kinds = [kind for kind in ("labels", "depth") if any(row.get(kind) for row in rows)]
@@ -101,6 +121,7 @@ def detect(root: Path, given: Mapping[str, Any]) -> Detected:
         for row in rows:  # a folder named test may hold all of them
             is_test = row["split"] == "test" and len(sizes) > 1
             row["split"] = "test" if is_test else "train"
+        rows = found.rows = _without_copies(root, rows, found.notes)
         photos = [row["image"] for row in rows if row["split"] == "train"]
         _hold_out(root, photos, found, given)
     else:
@@ -112,13 +133,33 @@ def detect(root: Path, given: Mapping[str, Any]) -> Detected:
     return found
 
 
+def _pairs(
+    root: Path, paths: Sequence[str], given: Mapping[str, Any], unread: list[str]
+) -> list[dict[str, str]]:
+    """Rows of photos and their labels, without files made of others if there are pairs besides."""
+    paths = [path for path in paths if not re.search(_NO_PHOTOS, path)]
+    products = [path for path in paths if re.search(_PRODUCTS, path)]
+    chosen = [f"{given[key]}/" for key in ("images", "labels", "depth") if key in given]
+    if products and not any(re.search(_PRODUCTS, folder) for folder in chosen):
+        used = [path for path in paths if not re.search(_PRODUCTS, path)]
+        notes: list[str] = []
+        with suppress(DataError):
+            rows = from_tables(root, used, notes) or by_names(root, used, given, notes)
+            count = plural(len(products), "file")
+            unread += [*notes, f"not used: {count} made of others, such as {products[0]}"]
+            return rows
+    return from_tables(root, paths, unread) or by_names(root, paths, given, unread)
+
+
 def _coco_file(root: Path, paths: Sequence[str], unread: list[str]) -> tuple[str, Any] | None:
     """The file in COCO's format, of train if there are several, and its content."""
     jsons = [p for p in paths if p.lower().endswith(".json") and split_word(p)[0] in ("train", "")]
     found: dict[str, Any] = {}
     for path in sorted(jsons, key=lambda p: split_word(p)[0] != "train"):
         try:
-            content = parse_json(read_bytes(root / path, limit=1 << 29), root / path)
+            if not _may_be_coco(root / path):
+                continue
+            content = parse_json(read_bytes(root / path), root / path)
         except DataError as error:
             unread.append(f"not used: {error}")
             continue
@@ -131,6 +172,19 @@ def _coco_file(root: Path, paths: Sequence[str], unread: list[str]) -> tuple[str
                                 "them, or name their splits, such as train.json")  # fmt: skip
             unread.append(f"not used: {path}")
     return next(iter(found.items()), None)
+
+
+def _may_be_coco(path: Path) -> bool:
+    """Whether a JSON file is small, or has COCO's keys; DataError if it would fill the memory."""
+    keys, parts, end = {b'"images"', b'"annotations"', b'"categories"'}, 0, b""
+    with open_file(path, limit=1 << 29) as file:
+        while block := file.read(_BLOCK):
+            keys -= {key for key in keys if key in end + block}
+            parts += block.count(b"[") + block.count(b"{")
+            end = block[-16:]
+    if parts > _MOST_PARTS:
+        raise DataError(f"{path}: more than {_MOST_PARTS} lists and objects")
+    return not keys or path.stat().st_size < _WHOLE
 
 
 def _has_masks(root: Path, paths: Sequence[str]) -> bool:
@@ -194,6 +248,27 @@ def _coco(
     return found
 
 
+def _without_copies(
+    root: Path, rows: Sequence[dict[str, str]], notes: list[str]
+) -> list[dict[str, str]]:
+    """The rows without copies of photos, which may be in both splits, if they are few."""
+    sizes = [os.path.getsize(root / row["image"]) for row in rows]
+    counts, kept, copies = Counter(sizes), dict[Any, dict[str, str]](), list[str]()
+    for number, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+        key: Any = number
+        if counts[size] > 1:
+            with open_file(root / row["image"]) as file:
+                key = hashlib.file_digest(file, "sha256").digest()
+        if key in kept:
+            copies.append(f"{row['image']} = {kept[key]['image']}")
+        kept.setdefault(key, row)
+    if len(copies) > _FEW_COPIES * len(rows):  # a fault of the data set, which its check names
+        return [*rows]
+    if copies:
+        notes.append(f"not used: {plural(len(copies), 'copy of a photo')} ({few(copies)})")
+    return [*kept.values()]
+
+
 def _hold_out(root: Path, photos: Sequence[str], found: Detected, given: Mapping[str, Any]) -> None:
     """Settings that hold out a tenth of the photos, or about a tenth of the groups of names, as far
     as the user has not set them."""
@@ -207,8 +282,9 @@ def _hold_out(root: Path, photos: Sequence[str], found: Detected, given: Mapping
         found.notes.append(f"splits: no val on disk; part {fold} of {folds}, as data.folds, "
                            "data.fold and data.group_by say")  # fmt: skip
         return
-    folds = min(10, len(photos))
-    found.settings |= {"folds": folds, "fold": folds - 1, "gap": len(photos) // 50}
+    number = len({original(path) for path in photos})
+    folds = min(10, number)
+    found.settings |= {"folds": folds, "fold": folds - 1, "gap": number // 50}
     note = "the last tenth by name"
     if len(photos) >= 50:
         note += ", with a gap before it"
@@ -231,47 +307,82 @@ def _hold_out(root: Path, photos: Sequence[str], found: Detected, given: Mapping
 
 def _number_of_groups(photos: Sequence[str], rule: Any) -> int:
     """Of ``data.group_by``; each photo is a group without it, or if it cannot be used."""
+    count = len({original(path) for path in photos})
     try:
         matches = [re.search(rule, path) for path in photos]
     except (re.error, TypeError):
-        return len(photos)
-    return len({match[min(1, match.re.groups)] for match in matches if match}) or len(photos)
+        return count
+    return len({match[min(1, match.re.groups)] for match in matches if match}) or count
 
 
 def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> None:
     """Adds the settings of depth maps: unit, invalid values and range."""
+    folder = paths[0].parent
+    if re.search(r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /]|$)", str(paths[0])):
+        raise DataError(f"{folder}: disparity, not depth: convert it, metres = focal length x "
+                        "baseline / disparity, and rename the files")  # fmt: skip
     places = np.linspace(0, len(paths) - 1, min(len(paths), _MAPS)).astype(int)
     raws = [io.read_raw_depth(paths[i], key=given.get("depth_key")) for i in places]
-    whole, folder = raws[0].dtype.kind != "f", paths[0].parent
-    last = int(np.iinfo(raws[0].dtype).max) if whole else 0
-    invalid = [0, last] if last and any((raw == last).any() for raw in raws) else [0]
-    invalid = given.get("invalid_depth", invalid)
+    whole, pixels = raws[0].dtype.kind != "f", sum(raw.size for raw in raws)
+    last = np.iinfo(raws[0].dtype).max if whole else 0
+    if "depth_scale" not in given:
+        _refuse_normalised(folder, raws)
+    holds = [
+        value for value in (last, *_MISSING) if value and any((r == value).any() for r in raws)
+    ]
+    invalid = given.get("invalid_depth", [0, *dict.fromkeys(holds)])
     rule = DepthRule(invalid=invalid)
     values = [raw[rule.is_measured(raw)] for raw in raws]
-    share = sum(v.size for v in values) / sum(raw.size for raw in raws)
+    share = sum(v.size for v in values) / pixels
     values = [v for v in values if v.size]
     if not values:
         raise DataError(f"{folder}: no depth map holds a measured depth: check the files")
     typical = float(np.median([np.median(v) for v in values]))
     high = float(np.median([np.quantile(v, 0.99) for v in values]))
-    likely = likely_scale(typical, high, max_depth=None, scale=np.inf)
-    scale = given.get("depth_scale", 0.001 if whole and typical >= 250 else likely)
-    if scale is None or ("depth_scale" not in given and raws[0].dtype.itemsize == 1):
-        fault = "maps of 8 bits have no usual unit" if scale else "no usual unit is plausible"
-        raise DataError(f"{folder}: {fault}, with a typical depth of {typical:.4g}: "
-                        "set data.depth_scale to the metres of a unit")  # fmt: skip
-    other = 0.001
-    if whole and (share < _SPARSE or high * scale > _ROOM):
-        other = 1 / 256 if share < _SPARSE else 0.0002
-    if "depth_scale" not in given and scale not in (1.0, other):
-        raise DataError(
-            f"{folder}: the typical depth {typical:.4g} is {typical * scale:.2g} m in "
-            f"{UNITS[scale]} and {typical * other:.2g} m in units of {UNITS[other]}: set "
-            f"data.depth_scale={scale:.6g} or data.depth_scale={other:.6g}"
-        )
+    scale = given.get("depth_scale") or _unit(folder, raws[0].dtype, typical, high, share)
     far = scale * max(float(v.max()) for v in values)
     limit = next((r for r in _RANGES if r >= far), float(np.ceil(far)))
     found.settings |= {"depth_scale": scale, "invalid_depth": invalid, "max_depth": limit}
     found.notes.append(f"depth: {len(paths)} files of {raws[0].dtype} in "
                        f"{UNITS.get(scale, scale)}, {typical * scale:.2g} m typically; "
                        f"{few([str(v) for v in invalid])} and NaN: not measured")  # fmt: skip
+    if below := sum(int(np.count_nonzero(raw < 0)) for raw in raws):
+        found.notes.append(f"depth: {below / pixels:.2%} of the pixels are below 0: not measured; "
+                           "if they are heights, make distances of them")  # fmt: skip
+
+
+def _refuse_normalised(folder: Path, raws: Sequence[np.ndarray]) -> None:
+    """Raises DataError if all maps end at one round value that hardly any pixel has, as they do
+    where each was scaled to its own range."""
+    ordered = [np.unique(raw[np.isfinite(raw)], return_counts=True) for raw in raws]
+    ends = [(float(v[-1]), v[-2] / v[-1], n[-1]) for v, n in ordered if len(v) > 2 and v[-1] > 0]
+    if len(ends) < 4 or max(ends)[0] > min(ends)[0] * (1 + 1e-6):
+        return
+    top, next_to, pixels = np.median(ends, axis=0)
+    if top in _TOPS and next_to > 0.9 and pixels < 0.01 * raws[0].size:
+        raise DataError(f"{folder}: the largest value of all depth maps is {top:g}, as if each was "
+                        "scaled to its own range: save metres, or set data.depth_scale to the "
+                        "metres of a unit if all maps have one unit")  # fmt: skip
+
+
+def _unit(folder: Path, dtype: np.dtype, typical: float, high: float, share: float) -> float:
+    """The metres of a unit; DataError if it cannot be known."""
+    whole = dtype.kind != "f"
+    likely = likely_scale(typical, high, max_depth=None, scale=np.inf)
+    scale = 0.001 if whole and typical >= 250 else likely
+    if scale is None or dtype.itemsize == 1:
+        fault = "maps of 8 bits have no usual unit" if scale else "no usual unit is plausible"
+        raise DataError(f"{folder}: {fault}, with a typical depth of {typical:.4g}: "
+                        "set data.depth_scale to the metres of a unit")  # fmt: skip
+    others = [0.001]
+    if whole and (share < _SPARSE or high * scale > _ROOM):
+        others = [1 / 256 if share < _SPARSE else 0.0002]
+    elif whole and high * scale < _NEAR_ROOM:
+        others = [0.01 if scale == 0.001 else 0.001, 1 / 256, 1 / 512]
+    units = dict.fromkeys([scale, *others])
+    if scale != 1.0 and len(units) > 1:
+        names = {**UNITS, 1 / 512: "1/512 m"}
+        each = ", ".join(f"{typical * unit:.2g} m in {names[unit]}" for unit in units)
+        choices = " or ".join(f"data.depth_scale={unit:.9g}" for unit in units)
+        raise DataError(f"{folder}: the typical depth {typical:.4g} is {each}: set {choices}")
+    return scale

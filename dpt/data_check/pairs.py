@@ -24,7 +24,7 @@ _SUFFIXES = {*io.IMAGE_SUFFIXES, *io.DEPTH_SUFFIXES}
 _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
            "validation": "val", "dev": "val", "test": "test", "testing": "test"}  # fmt: skip
 _KINDS = {
-    "depth": "depths?|depthmaps?",
+    "depth": "depths?|depthmaps?|disps?|disparit(?:y|ies)",
     "labels": "masks?|msks?|labels?(?:tr)?|ann(?:ot|otation)?s?|seg|segmentations?|"
     "segmentationclass|semantics?|trimaps?|targets?|gts?|gtfine|groundtruth|ids|classes",
     "image": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|imgs?|leftimg8bit|photos?|pictures?|"
@@ -65,6 +65,7 @@ def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, list[_
         split = next((_SPLITS[t.lower()] for t in tokens if t.lower() in _SPLITS), split)
         kind = _kind(tokens) or kind
         words += [t for t in tokens if t.lower() not in _SPLITS]
+    stem = re.sub(r"(?<![^-_. ])IMG[-_. ](?=[0-9])", "IMG", stem)  # of cameras: no word for a kind
     tokens = re.split(r"[-_. ]+", stem)
     last = next((t for t in reversed(tokens) if not t.isdecimal()), "")  # a number may follow
     own = _kind([tokens[0], last])
