@@ -25,8 +25,10 @@ def replacing(path: Path) -> Iterator[Path]:
         if temporary.stat().st_mode != mode:  # safetensors writes 0600
             temporary.chmod(mode)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk, a limit of a file
+            error.filename = str(path)
         raise
 
 

@@ -9,7 +9,18 @@ import sys
 from importlib import import_module
 from io import TextIOWrapper
 
-from dpt.process import end_with_parent, flush_output, is_first_rank, lack_of_memory, stoppable
+from dpt.process import (
+    Stopped,
+    check_ranks,
+    end_with_parent,
+    flush_output,
+    is_first_rank,
+    lack_of_memory,
+    raise_file_limit,
+    requeue,
+    say,
+    stoppable,
+)
 
 HELP = """\
 dpt: Dense Prediction Transformers
@@ -51,6 +62,8 @@ def main(command: str | None = None) -> None:
     Exit codes: 0 success, 1 a mistake in the input or an output that cannot be written, 2 an
     unknown command, 128 + N stopped by signal N.
     """
+    if sys.stdout is None:  # closed, as by >&-
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     fault: OSError | None = None
     end: SystemExit | None = None
     try:
@@ -90,14 +103,15 @@ def _run(command: str | None) -> None:
         command, *arguments = arguments
     if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words, as in dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
-    others: list[str] = []
+    checkpoints: list[str] = []
     if command == "evaluate" and arguments:
         path = arguments[0]
         if path[:1] != "-" and ("=" not in path or os.path.exists(path)):
             from dpt.config.overrides import as_text
 
             arguments[0] = f"checkpoint={as_text(path)}"
-            others = [a for a in arguments[1:] if a.lstrip("+").startswith("checkpoint=")]
+            others = (a for a in arguments[1:] if a.lstrip("+").startswith("checkpoint="))
+            checkpoints = [path, *others]
         if not any(a.startswith("data=") for a in arguments):  # the run's data may have other keys
             arguments = [f"++{a}" if a.startswith("data.") else a for a in arguments]
     if command not in (*COMMANDS, *FILE_COMMANDS):
@@ -105,24 +119,41 @@ def _run(command: str | None) -> None:
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
         raise SystemExit(2)
     with stoppable():
-        from dpt.config.compose import MISTAKES, fail, run_configured
-        from dpt.plugins import load_plugins
-
-        if os.environ.get("LOCAL_RANK", "0") != "0":  # started by Lightning's first rank
-            end_with_parent()
         try:
-            if command in FILE_COMMANDS:
-                load_plugins()
-                import_module(f"dpt.commands.{command}").run(arguments)
-                return
-            if others:
-                raise ValueError(f"two checkpoints, {path} and {others[0]}: leave one out")
-            if is_first_rank() and not any(a[:1] == "-" for a in arguments):
-                print(f"dpt {command}: loading libraries", flush=True)
-            run_configured(command, COMMANDS[command], arguments)
-        except MISTAKES as error:
-            fail(error)
-        except Exception as error:
-            if fault := lack_of_memory(error):
-                fail(f"{fault}: use smaller images or a smaller model, or end other programs")
+            _call(command, arguments, checkpoints)
+        except Stopped as reason:
+            if command == "train" and reason.name == "SIGUSR1":  # of SLURM, before training
+                reason.message += f"; {requeue() or 'nothing was trained yet'}"
             raise
+
+
+def _call(command: str, arguments: list[str], checkpoints: list[str]) -> None:
+    """Runs a command that exists; a mistake ends the process by one line.
+
+    Args:
+        checkpoints: all that are given with ``dpt evaluate RUN``; empty without ``RUN``.
+    """
+    from dpt.config.compose import MISTAKES, fail, run_configured
+    from dpt.plugins import load_plugins
+
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # started by Lightning's first rank
+        end_with_parent()
+    try:
+        check_ranks()
+        raise_file_limit()
+        if command in FILE_COMMANDS:
+            load_plugins()
+            import_module(f"dpt.commands.{command}").run(arguments)
+            return
+        if len(checkpoints) > 1:
+            first, second, *_ = checkpoints
+            raise ValueError(f"two checkpoints, {first} and {second}: leave one out")
+        if is_first_rank() and not any(a[:1] == "-" for a in arguments):
+            say(f"dpt {command}: loading libraries")
+        run_configured(command, COMMANDS[command], arguments)
+    except MISTAKES as error:
+        fail(error)
+    except Exception as error:
+        if fault := lack_of_memory(error):
+            fail(f"{fault}: use smaller images or a smaller model, or end other programs")
+        raise

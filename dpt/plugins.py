@@ -6,9 +6,12 @@ command. A checkpoint or a configuration file never chooses which code is import
 
 import os
 import sys
+import traceback
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+
+from dpt.process import Stopped
 
 VARIABLE = "DPT_PLUGINS"
 
@@ -22,7 +25,8 @@ def load_plugins() -> None:
     """Imports the user's modules; a second call does nothing.
 
     Raises:
-        ValueError: an entry does not exist, or another module already has its name.
+        ValueError: an entry does not exist, another module already has its name, or it cannot be
+            imported.
     """
     for entry, name in zip(_entries(), plugin_names(), strict=True):
         path = Path(entry).resolve()
@@ -34,7 +38,17 @@ def load_plugins() -> None:
         places = [Path(p) for p in (found.origin, *(found.submodule_search_locations or ())) if p]
         if _is_path(entry) and not any(p == path or path in p.parents for p in places):
             raise ValueError(f"{VARIABLE}={entry}: a module {name} exists already, rename yours")
-        import_module(name)
+        try:
+            import_module(name)
+        except (Stopped, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # SystemExit too
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            cause = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            line = (
+                f"{VARIABLE}={entry}: cannot be imported: {cause} ({last.filename}:{last.lineno})"
+            )
+            raise ValueError(line) from error
 
 
 def _entries() -> list[str]:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from dpt.atomic import write_bytes
 from dpt.files import without_passwords
-from dpt.process import is_first_rank
+from dpt.process import is_first_rank, say, visible
 
 T = TypeVar("T")
 
@@ -26,13 +26,13 @@ class _Terminal(logging.Handler):
     """Prints to what ``sys.stdout`` is now: a progress bar replaces it to keep lines apart."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, RuntimeError):  # a pipe without a reader, a signal while printing
-            print(self.format(record), flush=True)
+        with suppress(RuntimeError):  # a signal while printing
+            say(self.format(record))
 
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return without_passwords(super().format(record))
+        return visible(without_passwords(super().format(record)))
 
 
 def start_log(folder: Path | None) -> None:
@@ -71,6 +71,11 @@ def write_json(path: Path, values: Mapping[str, float | str]) -> None:
     """Writes a flat JSON object atomically; NaN and infinity become null."""
     flat = {k: None if v in (inf, -inf) or v != v else v for k, v in sorted(values.items())}
     write_bytes(path, (json.dumps(flat, indent=2) + "\n").encode())
+
+
+def as_text(cell: str) -> str:
+    """A cell of a CSV file that no spreadsheet takes for a formula."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else cell
 
 
 def log_table(

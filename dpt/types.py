@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpt.files import MAX_PIXELS, DataError
+from dpt.validation import MAX_METRES
 
 IGNORE_INDEX = 255
 """Label of unlabelled pixels in memory. Files may use another value, which readers convert."""
@@ -104,6 +105,11 @@ class DatasetInfo:
             raise DataError(
                 f"data.class_names has {twice[0]!r} twice: give each class a name of its own, by "
                 "which it is scored"
+            )
+        if not all(0 <= limit <= MAX_METRES for limit in (self.min_depth, self.max_depth or 0)):
+            raise DataError(
+                f"data.min_depth={self.min_depth}, data.max_depth={self.max_depth}: must be in "
+                f"0..{MAX_METRES:g} metres"
             )
 
     @property
@@ -307,9 +313,9 @@ class Calibration:
         if not (0 < self.scale < inf and isfinite(self.shift)):
             found = f"calibration.scale={self.scale}, shift={self.shift}"
             raise ValueError(f"{found}: must be finite, scale above 0")
-        if not 0 < self.min_depth < self.max_depth < inf:
+        if not 0 < self.min_depth < self.max_depth <= MAX_METRES:
             found = f"calibration.min_depth={self.min_depth}, max_depth={self.max_depth}"
-            raise ValueError(f"{found}: must be finite, above 0 and ascend")
+            raise ValueError(f"{found}: must be above 0, ascend and reach at most {MAX_METRES:g}")
 
     def to_metres(self, prediction: Tensor) -> Tensor:
         """Depth in metres, within ``min_depth`` and ``max_depth``, of what the depth head gives.

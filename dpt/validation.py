@@ -8,9 +8,13 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import Field
 
+MAX_METRES = 1e6
+"""Largest depth: more is a mistake of the unit, and products of it leave the range of floats."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
+_MAX_FLOAT = 1e30  # products with it still are numbers of 32 bits
+Positive = Annotated[float, Field(gt=0, le=_MAX_FLOAT)]
+NonNegative = Annotated[float, Field(ge=0, le=_MAX_FLOAT)]
+Metres = Annotated[float, Field(gt=0, le=MAX_METRES)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]

@@ -4,6 +4,7 @@ Every picture is uint8 (H, W, 3) RGB. Black is reserved for invalid and ignored 
 colours; legends, which explain the colours; panels, which are captioned pictures in a row.
 """
 
+import re
 from collections.abc import Sequence
 from colorsys import hsv_to_rgb
 from functools import cache
@@ -436,7 +437,12 @@ def heading(text: str, *, width: int) -> np.ndarray:
 
 
 def _text_width(text: str) -> int:
-    return cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, _TEXT_SIZE, 1)[0][0]
+    return cv2.getTextSize(_in_font(text), cv2.FONT_HERSHEY_SIMPLEX, _TEXT_SIZE, 1)[0][0]
+
+
+def _in_font(text: str) -> str:
+    """The text with ``?`` for what OpenCV's font lacks: surrogates even end the process."""
+    return re.sub("[^ -~]", "?", text)
 
 
 def _cell(picture: np.ndarray, caption: str, way: int, size: tuple[int, int]) -> np.ndarray:
@@ -454,7 +460,7 @@ def _write(
     picture: np.ndarray, text: str, place: tuple[int, int], size: float = _TEXT_SIZE
 ) -> np.ndarray:
     """Draws text, cut where it is too long."""
-    text = text.encode("ascii", "replace").decode()  # the font has no other letters
+    text = _in_font(text)
     font, room = cv2.FONT_HERSHEY_SIMPLEX, picture.shape[1] - place[0] - _GAP
     while text and cv2.getTextSize(text, font, size, 1)[0][0] > room:
         text = text[:-1]

@@ -34,6 +34,12 @@ def test_what_a_killed_process_left_is_overwritten(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_failed_write_names_the_file(tmp_path):
+    """The system names none for a full disk."""
+    with pytest.raises(OSError, match=r"No space.*table\.csv"), replacing(tmp_path / "table.csv"):
+        raise OSError(28, "No space left on device")
+
+
 def test_no_link_is_followed(tmp_path):
     outside = tmp_path / "outside.txt"
     outside.write_bytes(b"mine")

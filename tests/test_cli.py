@@ -193,6 +193,12 @@ WRONG_VALUES = [
     (["task.objectives.segmentation.loss.class_weights=[1]"],
      ["task.objectives.segmentation.loss has no keys", "change class_weights where"]),
 ]  # fmt: skip
+TOO_LARGE = [
+    (["schedule.final=1e308"], ["schedule.final=1e+308"]),
+    (["task.max_depth=1e308"], ["depth.max_depth=1e+308"]),
+    (["model.encoder.layer_scale=1e308"], ["model.encoder.layer_scale=1e+308"]),
+    (["model.encoder.mlp_ratio=1e308"], ["model.encoder.mlp_ratio=1e+308"]),
+]
 WRONG_DATA = [
     (["data.weights.rgbd=2", "data=mix"], ["write +data.weights.rgbd=VALUE to add it"]),
     (["data=mix", "+data@data.sets.a=scenes", "+data.unlabelled=x"],
@@ -276,13 +282,66 @@ def slow(cases):
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [*WRONG_KEYS, *WRONG_VALUES, *slow(MORE_WRONG_KEYS), *slow(MORE_WRONG_VALUES)],
+    [
+        *WRONG_KEYS,
+        *WRONG_VALUES,
+        *TOO_LARGE[:1],
+        *slow(MORE_WRONG_KEYS),
+        *slow(MORE_WRONG_VALUES),
+        *slow(TOO_LARGE[1:]),
+    ],
     ids=lambda v: str(v[-1]),
 )
 def test_wrong_keys_choices_and_values(mistake, arguments, says):
     message = mistake("train", *SHORT, *arguments)
     for text in says:
         assert text in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "key",
+    [
+        "paths",
+        "data",
+        "model",
+        "augment",
+        "task",
+        "optim",
+        "schedule",
+        "trainer",
+        "callbacks",
+        "logger",
+        "seed",
+        "steps",
+        "overwrite",
+        "resume",
+        "max_skipped_steps",
+        "overrides",
+        "experiment",
+        "debug",
+        "task.teacher",
+        "data.batch_size",
+        "data.num_workers",
+        "data.image_size",
+        "data.on_error",
+        "trainer.max_steps",
+        "callbacks.checkpoint",
+        "model.encoder",
+    ],
+)
+def test_any_value_of_a_key_is_taken_or_refused_in_one_line(dpt_command, tmp_path, key):
+    for value in ("text", "null", "[1,a]", "-1", "1e308", "nan", "{a:1}", "''", "'2'", "true"):
+        code, _, err = dpt_command("train", "task=regression", *TINY, *SCENES, "overwrite=true",
+                                   f"run_dir={tmp_path}", f"{key}={value}")  # fmt: skip
+        assert code in (0, 1), (key, value)
+        assert len(err.splitlines()) == code, (key, value, err)
+
+
+def test_a_number_in_quotes_counts(dpt_command, tmp_path):
+    quoted = ("data.batch_size='2'", "seed='1'", "data.num_workers='0'", f"run_dir={tmp_path}")
+    code, _, err = dpt_command("train", "task=regression", *TINY, *SCENES, *quoted)
+    assert (code, err) == (0, "")
 
 
 @pytest.mark.parametrize(("arguments", "says"), WRONG_DATA, ids=lambda v: str(v[-1]))

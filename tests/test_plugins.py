@@ -49,11 +49,25 @@ def test_what_is_not_there_is_named(plugins, value):
         load_plugins()
 
 
-def test_a_fault_in_the_users_code_keeps_its_stack_trace(plugins, tmp_path):
-    (tmp_path / "faulty_of_mine.py").write_text("import not_installed_of_mine\n")
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("import not_installed_of_mine", "ModuleNotFoundError.*not_installed_of_mine"),
+        ("x = 1\nraise SystemExit(0)", "SystemExit: 0.*faulty_of_mine.py:2"),
+        ("def broken(:", "SyntaxError"),
+        ("def f(): f()\nf()", "RecursionError"),
+        ("raise BaseException('two\\nlines')", "BaseException: two lines"),
+        ("import sys; sys.exit('no')", "SystemExit: no"),
+        ("x = '\0'", "null bytes"),
+    ],
+)
+def test_a_fault_in_the_users_code_is_one_line_and_the_cause_is_kept(plugins, tmp_path, body, says):
+    (tmp_path / "faulty_of_mine.py").write_text(f"{body}\n")
     plugins("faulty_of_mine.py")
-    with pytest.raises(ModuleNotFoundError, match="not_installed_of_mine"):
+    with pytest.raises(ValueError, match=f"DPT_PLUGINS=faulty_of_mine.py: .*{says}") as caught:
         load_plugins()
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None
 
 
 @pytest.mark.parametrize("part", ["encoder", "heads"])

@@ -1,6 +1,7 @@
 """Signals end every command by one line and exit code 128 + N, and leave no process behind."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,12 @@ CHECK = ("data", "check", "data=scenes", "split=train", "data.train.length=10000
          "data.num_workers=2")  # fmt: skip
 
 
+TRAIN = ("train", "task=regression", "logger=none", "data.image_size=[32,32]", "data.batch_size=2",
+         "data.num_workers=1", "model=dpt_tiny", "model.encoder.num_blocks=4",
+         "model.encoder.out_indices=[0,1,2,3]",
+         "trainer.accelerator=cpu")  # fmt: skip
+
+
 def stopped(body, **environment):
     """Exit code and error output of a process that runs ``body`` in the block."""
     code = "import os, signal, time\nfrom dpt import process\nwith process.stoppable():\n"
@@ -26,10 +33,118 @@ def stopped(body, **environment):
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize(("rank", "line"), [("0", "stopped by SIGTERM\n"), ("1", "")])
-def test_a_signal_ends_the_process_and_the_first_rank_says_so(rank, line):
-    body = "os.kill(os.getpid(), signal.SIGTERM)"
-    assert stopped(body, LOCAL_RANK=rank) == (143, line)
+@pytest.mark.parametrize(
+    ("name", "code", "rank", "line"),
+    [
+        ("SIGTERM", 143, "0", "stopped by SIGTERM\n"),
+        ("SIGTERM", 143, "1", ""),
+        ("SIGUSR1", 138, "0", "stopped by SIGUSR1\n"),
+    ],
+)
+def test_a_signal_ends_the_process_and_the_first_rank_says_so(name, code, rank, line):
+    body = f"os.kill(os.getpid(), signal.{name})"
+    assert stopped(body, LOCAL_RANK=rank) == (code, line)
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"LOCAL_RANK": "abc"}, "LOCAL_RANK"),
+        ({"RANK": "5"}, "RANK"),
+        ({"RANK": "5", "WORLD_SIZE": "5"}, "RANK"),
+        ({"RANK": "1", "WORLD_SIZE": "two"}, "RANK"),
+        ({"LOCAL_RANK": "00"}, "LOCAL_RANK"),
+        ({"LOCAL_RANK": ""}, "LOCAL_RANK"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK"),
+        ({"SLURM_PROCID": "3"}, "SLURM_PROCID"),
+        ({"LOCAL_RANK": "1", "RANK": "3", "WORLD_SIZE": "4"}, None),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, None),
+        ({"LOCAL_RANK": "0"}, None),
+    ],
+)
+def test_a_rank_that_no_launcher_has_set_is_refused(monkeypatch, mistake_of, environment, name):
+    for variable in ("LOCAL_RANK", "RANK", "SLURM_PROCID", "WORLD_SIZE", "SLURM_NTASKS"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert mistake_of(process.check_ranks).startswith(f"{name}=" if name else "nothing")
+
+
+@pytest.fixture
+def mistake_of():
+    """mistake_of(function): the message of its ValueError, or ``nothing``."""
+
+    def run(function):
+        try:
+            function()
+        except ValueError as error:
+            return str(error)
+        return "nothing"
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b[31m", "a\\x1b[31m"),
+        ("a\rb\x07\x9bc", "a\\rb\\x07\\x9bc"),
+        ("\u202egnp", "\\u202egnp"),
+        ("\udc80", "\\udc80"),
+        ("Straße\t→ 名\n", "Straße\t→ 名\n"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_shown(text, shown):
+    assert process.visible(text) == shown
+
+
+def test_as_many_files_as_the_system_allows():
+    body = """
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    process.raise_file_limit()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os._exit(0 if soft == min(hard, process.MAX_FILES) else 1)
+    """
+    assert stopped(body) == (0, "")
+
+
+def test_slurm_starts_a_job_again_that_got_its_signal_before_training(monkeypatch, tmp_path):
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/called\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name, value in {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "JOB_NAME": "x"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert process.requeue() == "SLURM starts the job again"
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert process.requeue() == ""
+    monkeypatch.setenv("SLURM_JOB_NAME", "interactive")
+    assert process.requeue() is None
+    assert (tmp_path / "called").read_text() == "requeue 7\n"
+
+
+SAY = """
+from dpt import process
+for _ in range(3):
+    process.say("a line")
+raise SystemExit(process.flush_output() is not None)
+"""
+
+
+def redirected(command, *, to):
+    line = f"{shlex.join([sys.executable, *command])} {to}; exit ${{PIPESTATUS[0]}}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(("to", "lines"), [("> /dev/full", 1), ("| true", 0), (">&-", 0)])
+@pytest.mark.parametrize("what", ["lines", pytest.param("run", marks=pytest.mark.slow)])
+def test_a_command_goes_on_where_nobody_reads_its_output(tmp_path, what, to, lines):
+    run = ["-m", "dpt", *TRAIN, "data.train.length=4", "data.val.length=2", "trainer.max_steps=1",
+           f"run_dir={tmp_path}"]  # fmt: skip
+    done = redirected(["-c", SAY] if what == "lines" else run, to=to)
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, lines), done.stderr
+    assert (tmp_path / "metrics.json").is_file() == (what == "run")
 
 
 def test_a_dropped_exception_does_not_keep_the_process():
@@ -149,19 +264,14 @@ def test_evaluation(start, joint_run, tmp_path, number, ranks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [CHECK, ("train",), ("predict", "no.ckpt", "x", "--out", "y")])
-def test_the_first_moments(start, tmp_path, command):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+def test_the_first_moments(start, tmp_path, command, number):
     early = start(*command, *([] if "predict" in command else [f"run_dir={tmp_path}"]))
     caught = Path(f"/proc/{early.pid}/status")
     # until Python handles SIGTERM, which is when the command line begins
     until(early, lambda: int(caught.read_text().split("SigCgt:")[1].split()[0], 16) >> 14 & 1)
-    line = ends(early, signal.SIGINT, code=130)
-    assert line.startswith("stopped by SIGINT")
-
-
-TRAIN = ("train", "task=regression", "logger=none", "data.image_size=[32,32]", "data.batch_size=2",
-         "data.num_workers=1", "model=dpt_tiny", "model.encoder.num_blocks=4",
-         "model.encoder.out_indices=[0,1,2,3]",
-         "trainer.accelerator=cpu")  # fmt: skip
+    line = ends(early, number, code=128 + number)
+    assert line.startswith(f"stopped by {number.name}")
 
 
 @pytest.mark.slow
@@ -174,6 +284,23 @@ def test_the_second_ctrl_c_ends_training_at_once(start, tmp_path, ranks):
     until(run, (tmp_path / "checkpoints/last.ckpt").is_file)
     line = ends(run, signal.SIGINT, signal.SIGINT, code=130, group=True)
     assert line.startswith("stopped by SIGINT; go on from the last checkpoint: dpt train resume=")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_run_whose_workers_hang_ends_with_its_last_checkpoint(start, tmp_path, number):
+    """As those that read from a network disk that is gone."""
+    run = start(*TRAIN, "trainer.max_steps=1000000", "data.train.length=64", "data.val.length=4",
+                "callbacks.checkpoint.every_n_train_steps=5", f"run_dir={tmp_path}",
+                "trainer.val_check_interval=500000")  # fmt: skip
+    until(run, (tmp_path / "checkpoints/last.ckpt").is_file)
+    for pid in descendants(run.pid):
+        os.kill(pid, signal.SIGSTOP)
+    line = ends(run, number, code=128 + number)
+    assert (
+        f"; no batch came for 20 s; go on from the last checkpoint: dpt train resume={tmp_path}"
+        in line
+    )
 
 
 @pytest.mark.slow

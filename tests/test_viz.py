@@ -197,6 +197,15 @@ def test_the_legend_names_the_classes_that_occur(image):
     assert palette[0] in colors_of(panel[212:])
 
 
+@pytest.mark.parametrize("name", ["\udc80", "名前", "a\0b", "\x1b[31m", "x" * 10_000])
+def test_any_name_can_be_drawn(image, name):
+    labels = np.zeros(image.shape[:2], np.uint8)
+    panel = viz.segmentation_panel(image, labels, labels, names=[name])
+    assert panel.shape[1] > 0
+    assert viz.color_bar("inferno", 0, 1, width=400, unit=name).shape == (36, 400, 3)
+    viz.side_by_side([image], [name])
+
+
 def test_the_legend_of_a_panel_takes_little_memory():
     labels = np.zeros((128, 256), np.uint8)
     tracemalloc.start()

@@ -2,8 +2,11 @@
 
 import atexit
 import multiprocessing
+import re
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
@@ -21,6 +24,10 @@ from dpt.process import end_with_parent
 from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, Sample, Target
 
 T = TypeVar("T")
+
+TIMEOUT = 1800.0  # seconds for a batch: longer than a network disk takes to come back
+_FILES = 512  # that a process opens beside those of its loaders
+_waiting_since: list[float] = []
 
 _MAPS: dict[str, dict[str, tuple[float, type]]] = {
     "labels": {"labels": (IGNORE_INDEX, np.uint8)},
@@ -112,6 +119,84 @@ def as_tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array if writable else array.copy())
 
 
+class Loader(DataLoader):
+    """A data loader whose lost workers and batches are errors of one line."""
+
+    def __iter__(self) -> Any:
+        _share_by_name_if_few_files(self.num_workers * (self.batch_size or 1))
+        batches = super().__iter__()
+        if self.num_workers > 0 and threading.current_thread() is threading.main_thread():
+            _name_lost_workers()
+        while True:
+            _waiting_since.append(time.monotonic())
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                _raise_if_lost(error)
+                raise
+            finally:
+                _waiting_since.pop()
+            yield batch
+
+
+def seconds_without_batch() -> float:
+    """How long this process has waited for a batch; 0 if it does not wait for one."""
+    return time.monotonic() - _waiting_since[-1] if _waiting_since else 0.0
+
+
+def _share_by_name_if_few_files(samples: int) -> None:
+    """Sends tensors of workers without an open file for each, if they may be too many.
+
+    Args:
+        samples: that workers prepare at a time.
+    """
+    if samples and sys.platform == "linux":
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # each worker prepares two batches while a third is in use; a sample is some eight tensors
+        if limit != resource.RLIM_INFINITY and limit < _FILES + 3 * 8 * samples:
+            torch.multiprocessing.set_sharing_strategy("file_system")
+
+
+def _name_lost_workers() -> None:
+    """Makes a :class:`DataError` of what torch raises, anywhere in the process, at SIGCHLD."""
+    handler: Any = signal.getsignal(signal.SIGCHLD)
+    if isinstance(handler, _NamingHandler) or not callable(handler):
+        return
+    signal.signal(signal.SIGCHLD, _NamingHandler(handler))
+
+
+class _NamingHandler:
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        self.handler = handler
+
+    def __call__(self, number: int, frame: Any) -> None:
+        try:
+            self.handler(number, frame)
+        except RuntimeError as error:
+            _raise_if_lost(error)
+            raise
+
+
+def _raise_if_lost(error: RuntimeError) -> None:
+    """Raises DataError if it is torch's error for a worker that hangs or has ended."""
+    if isinstance(error.__cause__, DataError):  # of the signal handler
+        raise error.__cause__
+    if str(error).startswith("DataLoader timed out"):
+        raise DataError(
+            f"no batch in {TIMEOUT:g} s: a file of the data set cannot be read any more: check its "
+            "disk, then resume the run"
+        ) from error
+    if found := re.match(r"DataLoader worker \(pid(?:\(s\))? [^)]*\) ([^.]*)", str(error)):
+        raise DataError(
+            f"a loader worker {found[1]}: if memory is short, lower data.num_workers or "
+            "data.batch_size; data.num_workers=0 shows other errors"
+        ) from error
+
+
 def make_loader(
     dataset: Dataset,
     transform: Transform,
@@ -140,7 +225,7 @@ def make_loader(
         dataset.preload()
     collate = collate_train if training else collate_eval
     on_error: Literal["next", "blank"] = "next" if training else "blank"
-    return DataLoader(
+    return Loader(
         Augmented(dataset, transform, seed=seed, on_error=on_error if skip_broken else "raise"),
         batch_size=batch_size,
         sampler=sampler,
@@ -151,6 +236,7 @@ def make_loader(
         worker_init_fn=init_worker,
         persistent_workers=num_workers > 0,
         generator=torch.Generator().manual_seed(seed),  # leaves the global random state alone
+        timeout=TIMEOUT if num_workers > 0 else 0,
     )
 
 
@@ -159,12 +245,13 @@ def read_in_order(
 ) -> Iterable[T]:
     """Yields ``read(index)`` for each index, in order, computed by ``num_workers`` processes."""
     data, collate = cast(Any, indices), cast(Any, read)  # it gets each index, with batch_size=None
-    return DataLoader(
+    return Loader(
         data,
         batch_size=None,
         collate_fn=collate,
         num_workers=num_workers,
         worker_init_fn=init_worker,
+        timeout=TIMEOUT if num_workers > 0 else 0,
     )
 
 

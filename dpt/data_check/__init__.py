@@ -17,6 +17,7 @@ from typing import Any, cast
 from dpt.atomic import write_bytes
 from dpt.config import build
 from dpt.config.overrides import keys_of
+from dpt.config.run_keys import Seed
 from dpt.data import DataError
 from dpt.data.base import Dataset, require_same_classes
 from dpt.data_check import report
@@ -41,6 +42,7 @@ def check_data(cfg: Mapping[str, Any]) -> None:
     if not splits:
         raise ValueError("split=[]: name one or several, as in split=[train,val]")
     limit = validate(Count | None, cfg["limit"], "limit")
+    seed = validate(Seed, cfg["seed"], "seed")
     findings, scans = examine(data, splits=validate(list[str], splits, "split"), limit=limit)
     targets = scans[0].dataset.info.targets if scans else ()
     # train.yaml has a task in any case, which says nothing about the data
@@ -56,7 +58,7 @@ def check_data(cfg: Mapping[str, Any]) -> None:
     write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
     if scans:
         dataset, settings = scans[0].dataset, build.loader_settings(data)
-        loader = build.train_loader(dataset, settings, cfg["augment"], cfg["seed"], targets)
+        loader = build.train_loader(dataset, settings, cfg["augment"], seed, targets)
         title = f"Data check of {data.get('root', data['_target_'])}"
         page = folder / "report.html"
         report.write_page(page, title, findings, scans, cast(Any, loader.dataset))

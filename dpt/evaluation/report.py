@@ -12,6 +12,7 @@ from dpt import html
 from dpt.atomic import write_bytes
 from dpt.evaluation.scoring import Scorer
 from dpt.objectives.base import lower_is_better
+from dpt.run_log import as_text
 
 Intervals = Mapping[str, tuple[float, float]]
 
@@ -21,13 +22,16 @@ CONFUSIONS = 20
 def write_per_image(path: Path, scorer: Scorer) -> None:
     """A line for each image: its name and its scores; empty where it has no label."""
     rows = [row for _, row in sorted(scorer.rows.items())]
-    cells = ([name, *("" if v != v else f"{v:.8g}" for v in row.values())] for name, row in rows)
-    _write_csv(path, [["name", *rows[0][1]], *cells])
+    cells = (
+        [as_text(name), *("" if v != v else f"{v:.8g}" for v in row.values())] for name, row in rows
+    )
+    _write_csv(path, [["name", *map(as_text, rows[0][1])], *cells])
 
 
 def write_confusion(path: Path, scorer: Scorer) -> None:
     """Counts, truth by row and prediction by column; no file without a confusion matrix."""
     for names, counts in confusions(scorer):
+        names = tuple(map(as_text, names))
         rows = [[name, *map(str, row)] for name, row in zip(names, counts, strict=True)]
         _write_csv(path, [["truth", *names, "no class"], *rows])
 
@@ -108,4 +112,4 @@ def _classes(
 def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    write_bytes(path, text.getvalue().encode())
+    write_bytes(path, text.getvalue().encode(errors="backslashreplace"))

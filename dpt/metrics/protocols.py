@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from dpt.types import OutputResize
+from dpt.validation import Metres
 
 Crop = Literal["none", "eigen_nyu", "eigen_kitti", "garg"]
 Box = tuple[int, int, int, int]
@@ -49,8 +50,8 @@ class Protocol:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     name: str = ""
-    min_depth: float = 1e-3
-    max_depth: float | None = None
+    min_depth: Metres = 1e-3
+    max_depth: Metres | None = None
     crop: Crop | Box = "none"
     alignment: Literal["none", "median", "scale_shift"] | None = None
     space: Literal["inverse_depth"] | None = None

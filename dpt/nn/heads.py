@@ -25,6 +25,7 @@ from dpt.functional import (
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
 from dpt.nn.masks import QueryConfig, require_per_class
 from dpt.types import OutputSpec
+from dpt.validation import MAX_METRES, NonNegative, Positive
 
 Upsampling = Literal["image", "double"]
 
@@ -53,9 +54,9 @@ class DepthHeadConfig(HeadConfig):
     max_depth: float | None = None
     activation: Literal["sigmoid", "inverse", "relu"] = "sigmoid"
     hidden_channels: int = Field(32, ge=1)
-    scale: float = Field(1.0, gt=0)
-    shift: float = Field(0.0, ge=0)
-    min_depth: float = Field(0.0, ge=0)
+    scale: Positive = 1.0
+    shift: NonNegative = 0.0
+    min_depth: float = Field(0.0, ge=0, le=MAX_METRES)
     upsample: Upsampling = "image"
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {"conv3": ("kind", "activation")}
 
@@ -64,9 +65,10 @@ class DepthHeadConfig(HeadConfig):
             self.activation, self.min_depth = "relu", 0.0
         if self.activation != "sigmoid":
             self.max_depth = None
-        elif not (self.max_depth and self.max_depth > 0):
+        elif not 0 < (self.max_depth or 0) <= MAX_METRES:
             raise ValueError(
-                f"a metric depth head needs max_depth > 0 in metres, not {self.max_depth}"
+                f"a metric depth head needs max_depth above 0 and up to {MAX_METRES:g} metres, not "
+                f"{self.max_depth}"
             )
         if self.activation != "inverse":
             self.scale, self.shift = 1.0, 0.0
@@ -302,7 +304,7 @@ class RegressionHeadConfig(HeadConfig):
 
     dropout: float = Field(0.0, ge=0, le=1)
     mean: float = 0.0
-    std: float = Field(1.0, gt=0)
+    std: Positive = 1.0
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         output = OutputSpec("regression", "vector", dense=False)

@@ -21,6 +21,7 @@ from dpt.functional import act_linear, norm_linear
 from dpt.nn.base import Encoder, EncoderConfig, Padding, register_encoder
 from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions, sincos_1d, sincos_2d
 from dpt.types import Tokens
+from dpt.validation import NonNegative, Positive
 
 
 class DropPath(nn.Module):
@@ -177,7 +178,7 @@ class ViTConfig(EncoderConfig):
     embed_dim: int = Field(768, ge=1)
     num_blocks: int = Field(12, ge=1, le=1000)
     num_heads: int = Field(12, ge=1)
-    mlp_ratio: float = Field(4.0, gt=0)
+    mlp_ratio: float = Field(4.0, gt=0, le=100)
     qkv_bias: bool = True
     num_register_tokens: int = Field(0, ge=0)
     position: PositionKind = "learned"
@@ -185,9 +186,9 @@ class ViTConfig(EncoderConfig):
     position_resize: ResizePolicy = "bilinear"
     cls_position: bool = True
     norm_order: Literal["pre", "post"] = "pre"
-    norm_eps: float = Field(1e-6, gt=0)
+    norm_eps: Positive = 1e-6
     swiglu: bool = False
-    layer_scale: float | None = None
+    layer_scale: NonNegative | None = None
     drop_path: float = Field(0.0, ge=0, lt=1)
     out_indices: tuple[int, ...] = (2, 5, 8, 11)
     num_later_blocks: int = Field(0, ge=0)

@@ -16,6 +16,7 @@ from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.objectives.base import Objective, Outputs, nearest
 from dpt.types import Batch, OutputSpec
+from dpt.validation import Metres
 from dpt.viz import depth_panel
 
 log = logging.getLogger("dpt")
@@ -52,8 +53,8 @@ class DepthObjective(Objective):
         self,
         *,
         kind: PredictionKind = "metric",
-        max_depth: float,
-        min_depth: float = 1e-3,
+        max_depth: Metres,
+        min_depth: Metres = 1e-3,
         loss: nn.Module | None = None,
         weight: float = 1.0,
     ) -> None:

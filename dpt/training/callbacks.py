@@ -1,11 +1,10 @@
 """Callbacks of a run: throughput, progress, frozen parts, and a clean stop on a signal."""
 
 import logging
-import os
 import signal
-import subprocess
 import sys
 import time
+from _thread import start_new_thread
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Self
@@ -13,17 +12,19 @@ from typing import Any, Self
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar, WeightAveraging
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
+from dpt.data.loading import seconds_without_batch
 from dpt.objectives.teacher import ema
-from dpt.process import Stopped, end_now
+from dpt.process import SIGNALS, Stopped, end_now, requeue
 from dpt.training.task import Task
 from dpt.types import Batch
 from dpt.validation import Share
 
 log = logging.getLogger("dpt")
+
+STUCK = 20.0  # seconds without a batch after which a run that was told to stop ends
 
 
 class StepCallback(Callback):
@@ -148,7 +149,8 @@ class Freeze(Callback):
 class StopOnSignal(StepCallback):
     """Ctrl-C, SIGTERM and SIGUSR1 stop the run after the current step; a second Ctrl-C at once.
 
-    The run saves, validates and writes its metrics. SIGUSR1 under SLURM
+    The run saves, validates and writes its metrics, unless its loader hangs: then it ends with the
+    last checkpoint that was written. SIGUSR1 under SLURM
     (``#SBATCH --signal=SIGUSR1@90``) saves, puts the job back into the queue and exits, since the
     job may have only seconds left. All ranks stop at the same step: they exchange signals about
     once a second, because each exchange synchronises the device.
@@ -165,25 +167,35 @@ class StopOnSignal(StepCallback):
         self.every, self.asked = 1, 0.0  # steps between two exchanges, time of the latest
 
     def __enter__(self) -> Self:
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-        self.handlers = {number: signal.signal(number, self._receive) for number in numbers}
+        self.handlers = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
+        self.handlers = {}
         if self.received is not None and isinstance(error, SIGTERMException):  # its code is 0
             raise Stopped(self.received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
             end_now(Stopped(number, f"; go on from the last checkpoint: {self.resume}"))
-        self.received = self.received or signal.Signals(number)
+        if self.received is None:
+            self.received = signal.Signals(number)
+            start_new_thread(self._end_if_stuck, (time.monotonic(),))
         again = "again " if number == signal.SIGINT else ""
         log.info(
             "%s: saving and validating, then stopping; Ctrl-C %sstops at once",
             self.received.name, again,
         )  # fmt: skip
+
+    def _end_if_stuck(self, asked: float) -> None:
+        """Ends the process if the loader gives no batch: a file system may hang for ever."""
+        while self.handlers:
+            if min(seconds_without_batch(), time.monotonic() - asked) > STUCK:
+                remark = f"; no batch came for {STUCK:g} s; go on from the last checkpoint: "
+                end_now(Stopped(self.received or signal.SIGTERM, remark + self.resume))
+            time.sleep(0.5)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         signal.signal(signal.SIGTERM, self._receive)  # instead of Lightning's, which broadcasts
@@ -220,13 +232,8 @@ class StopOnSignal(StepCallback):
 
     def _requeue(self, trainer: L.Trainer) -> None:
         """Asks SLURM to run this job, or this task of a job array, again, and exits."""
-        if self.agreed != signal.SIGUSR1 or not SLURMEnvironment.detect():
-            return
-        if trainer.is_global_zero:
-            job = os.environ["SLURM_JOB_ID"]
-            if "SLURM_ARRAY_JOB_ID" in os.environ:
-                job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-            code = subprocess.run(["scontrol", "requeue", job], check=False).returncode
-            outcome = f"scontrol requeue failed ({code})" if code else "SLURM starts the job again"
-            log.info("saved for SLURM's signal; %s", outcome)
-        raise SystemExit(128 + self.agreed)
+        outcome = requeue() if self.agreed == signal.SIGUSR1 else None
+        if outcome is not None and self.agreed is not None:
+            if outcome:
+                log.info("saved for SLURM's signal; %s", outcome)
+            raise SystemExit(128 + self.agreed)

@@ -12,6 +12,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from dpt.atomic import replacing
+from dpt.files import DataError
 from dpt.training.callbacks import completes_step
 from dpt.types import Batch
 from dpt.validation import Count, Positive
@@ -30,7 +31,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Raises ``OSError`` naming the file if the disk is full or the folder not writable."""
+        """Raises ``OSError`` naming the file if the disk is full or the folder not writable.
+
+        A loader worker's end raises :class:`DataError` in the middle of a write, which torch hides.
+        """
         path = Path(path)
         try:
             with replacing(path) as temporary, temporary.open("wb") as file:
@@ -38,6 +42,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 file.flush()
                 os.fsync(file.fileno())
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
+            if isinstance(error.__context__, DataError):
+                raise error.__context__ from error
             raise OSError(
                 f"{path}: cannot be written ({str(error).splitlines()[0]}): free disk space or "
                 f"check the folder's permissions; an existing checkpoint is unchanged, resume=RUN "

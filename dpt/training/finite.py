@@ -15,6 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from torch.optim import Adam, Optimizer
 
+from dpt.run_log import as_text
+
 log = logging.getLogger("dpt")
 
 Batches = list[tuple[Tensor, Sequence[str]]]  # loss and sample names of each batch of a step
@@ -126,7 +128,7 @@ class StepGuard:
                 rows.writerow(["step", "rank", "loss", "gradient_norm", "sample"])
             for loss, names in batches:
                 start = (step, trainer.global_rank, float(loss), norm)
-                rows.writerows([*start, name] for name in names)
+                rows.writerows([*start, as_text(name)] for name in names)
         if self.total & (self.total - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             losses = ", ".join(f"{float(loss):g}" for loss, _ in batches)
             log.warning(

@@ -88,7 +88,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     trainer = make_trainer(cfg, len(train_loader), [state, FailedFiles()], [stop])
     require_batches(trainer, len(train), settings.batch_size)
     require_images(trainer, len(val))
-    log_start(cfg, trainer, task, len(train), len(val))
+    log_start(cfg, trainer, task, settings.batch_size, len(train), len(val))
     begun = step_of(checkpoint) if checkpoint is not None else -1
     if checkpoint is not None:
         log.info("resume: from %s, step %d", checkpoint, begun)
@@ -208,20 +208,25 @@ def missing_labels(train: Any, objectives: Mapping[str, Any], teacher: Teacher) 
 
 
 def log_start(
-    cfg: Mapping[str, Any], trainer: L.Trainer, task: Task, train_images: int, val_images: int
+    cfg: Mapping[str, Any],
+    trainer: L.Trainer,
+    task: Task,
+    batch_size: int,
+    train_images: int,
+    val_images: int,
 ) -> None:
     """Logs what is trained on what, and how many images a step uses."""
-    data, model = cfg["data"], task.model
+    model = task.model
     log.info(
         "%s on %s (%d train, %d val images), %s with %.1f M parameters, in %s",
-        cfg["task"]["name"], data["_target_"].rpartition(".")[2], train_images, val_images,
+        cfg["task"]["name"], cfg["data"]["_target_"].rpartition(".")[2], train_images, val_images,
         model.config.name, sum(p.numel() for p in model.parameters()) / 1e6, cfg["run_dir"],
     )  # fmt: skip
     accumulate, ranks = trainer.accumulate_grad_batches, trainer.world_size
-    parts = [f"{data['batch_size']} images a batch"]
+    parts = [f"{batch_size} images a batch"]
     parts += [f"{accumulate} batches accumulated"] if accumulate > 1 else []
     parts += [f"{ranks} processes"] if ranks > 1 else []
-    images = data["batch_size"] * accumulate * ranks
+    images = batch_size * accumulate * ranks
     log.info("each step uses %d images (%s)", images, ", ".join(parts))
     threads, load = torch.get_num_threads(), os.getloadavg()[0]
     if threads > 1 and threads + load > 1.5 * (os.cpu_count() or 1):

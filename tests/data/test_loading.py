@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dpt.data import (
     TrainTransform,
     collate_eval,
     collate_train,
+    loading,
     make_loader,
 )
 from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Preprocessing, Sample
@@ -213,13 +215,49 @@ def test_cache_is_filled_before_workers_start(num_workers):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_workers_ignore_stop_signals(number):
     """Ctrl-C, ``timeout`` and SLURM tell all processes of a job, perhaps more than once."""
-    iterator = iter(loader(num_workers=1))
+    batches = loader(num_workers=1)
+    iterator = iter(batches)
     next(iterator)
-    worker = iterator._workers[0]
+    (worker,) = batches._iterator._workers
     for _ in range(2):
         subprocess.run(["kill", f"-{number}", str(worker.pid)], check=True)
     assert len(list(iterator)) == 1
     assert worker.is_alive()
+
+
+class Dying(Noise):
+    """Its worker hangs or is killed at the seventh sample."""
+
+    how = "hangs"
+
+    def __getitem__(self, index):
+        if index == 6:
+            _ = time.sleep(1000) if self.how == "hangs" else os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("how", "says"), [("hangs", "no batch in"), ("dies", "a loader worker")])
+def test_a_lost_batch_is_an_error_of_one_line(monkeypatch, how, says):
+    monkeypatch.setattr(loading, "TIMEOUT", 1)
+    monkeypatch.setattr(Dying, "how", how)
+    with pytest.raises(DataError, match=f"^{says}[^\n]*$"):
+        list(loader(Dying(), training=False, num_workers=1))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of Linux")
+def test_few_open_files_suffice_for_large_batches():
+    script = f"""if True:
+        import resource, sys
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from test_loading import Noise, loader
+        batches = loader(Noise(96, sizes=True), training=False, num_workers=2, batch_size=32)
+        print(len(list(batches)))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
 LIVING_WORKERS = """if True:

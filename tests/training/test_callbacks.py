@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import sys
+import time
 from types import SimpleNamespace
 
 import cv2
@@ -75,6 +77,19 @@ def test_a_second_ctrl_c_ends_the_process(stop, monkeypatch):
     assert "from the last checkpoint: dpt train resume=RUN" in reason.message
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_stop_ends_the_process_if_no_batch_comes(stop, monkeypatch, waits):
+    """Steps and validations of any length are completed."""
+    reasons = []
+    monkeypatch.setattr(callbacks, "STUCK", 0.2)
+    monkeypatch.setattr(callbacks, "end_now", lambda reason: reasons.append(reason) or sys.exit())
+    monkeypatch.setattr(callbacks, "seconds_without_batch", lambda: 100.0 if waits else 0.0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1.5)
+    assert [reason.code for reason in reasons] == ([128 + signal.SIGTERM] if waits else [])
+    assert all("dpt train resume=RUN" in reason.message for reason in reasons)
+
+
 def test_sigterm_may_come_twice(stop):
     """timeout(1) sends it to the process and to its group."""
     for _ in range(2):
@@ -137,13 +152,14 @@ def test_ranks_exchange_signals_once_per_second(stop, monkeypatch, seconds, fewe
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_slurms_signal_saves_on_every_rank_and_requeues_once(stop, monkeypatch, rank):
-    monkeypatch.setattr(callbacks.SLURMEnvironment, "detect", lambda: True)
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_PROCID", str(rank))
     monkeypatch.setenv("SLURM_JOB_ID", "9")
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     called = []
     done = SimpleNamespace(returncode=0)
-    monkeypatch.setattr(callbacks.subprocess, "run", lambda c, **_: called.append(c) or done)
+    monkeypatch.setattr("dpt.process.subprocess.run", lambda c, **_: called.append(c) or done)
     strategy = SimpleNamespace(
         reduce=lambda values, reduce_op: torch.tensor([signal.SIGUSR1, 0.0]),  # another rank's
         root_device=torch.device("cpu"),

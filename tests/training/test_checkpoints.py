@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dpt.config.objects import check_arguments
+from dpt.files import DataError
 from dpt.training import resume
 from dpt.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
 from dpt.training.trainer import make_trainer
@@ -35,6 +36,21 @@ def test_a_full_disk_raises_and_keeps_the_old_file(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert resume.step_of(path) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_worker_that_died_while_a_checkpoint_was_written_is_no_full_disk(tmp_path, monkeypatch):
+    """Torch raises the worker's error in the middle, and then one about the archive."""
+
+    def save(checkpoint, file):
+        try:
+            raise DataError("a loader worker is killed")
+        finally:
+            raise RuntimeError("unexpected pos 64 vs 0")
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.raises(DataError, match=r"^a loader worker is killed$"):
+        AtomicCheckpointIO().save_checkpoint({}, tmp_path / "last.ckpt")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
