@@ -66,7 +66,7 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
     remedy = f"its first line must name {','.join(COLUMNS)}"
     for where, (image, *values) in io.read_table(path, COLUMNS, remedy=remedy):
         try:
-            point = [float(value) for value in values]
+            point = [io.parse_number(value) for value in values]
         except ValueError:
             raise DataError(f"{where}: {values} must be three numbers: x, y, depth_m") from None
         if not 1e-6 < point[2] < 1e6:  # squares and reciprocals stay finite

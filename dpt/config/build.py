@@ -85,7 +85,8 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
     if split == "train" and others:
         if isinstance(others, str) and not Path(others).expanduser().is_dir():
             raise missing_path(Path(others), what="folder", remedy="check data.unlabelled")
-        photos = {"_target_": "dpt.data.PhotoDataset", "root": others}
+        kept = {key: node[key] for key in ("page", "bands", "image_max", "exif") if key in node}
+        photos = {"_target_": "dpt.data.PhotoDataset", "root": others} | kept
         part = {**node, "unlabelled": True} if others is True else {**photos, "split": split}
         if node.get("missing") == "keep":  # photos without labels are in the other part
             node = {**node, "labelled": node.get("labelled") or "all"}

@@ -8,6 +8,7 @@ from statistics import median
 
 import numpy as np
 
+from dpt.data.formats import io
 from dpt.data_check.measure import Photo
 from dpt.data_check.registration import (
     AGREEING,
@@ -141,9 +142,11 @@ def unusual_photos(scan: Scan) -> Iterator[Finding]:
     remedy = "view them, and remove those that are useless"
     yield from scan.affected(empty, "photo_empty", what, remedy, "warning")
     rotated = [(record, p.orientation != 1) for record, p in scan.photos]
-    what = "photos with an EXIF orientation; training ignores it and uses the pixels as stored"
-    remedy = "save them upright (exiftran -a, or mogrify -auto-orient)"
-    yield from scan.affected(rotated, "exif_orientation", what, remedy, "warning")
+    what = "photos with an EXIF orientation"
+    remedy = "set data.exif=apply if labels fit what viewers show, ignore if the stored pixels"
+    has_maps = {"labels", "depth"} & {*scan.dataset.info.targets}
+    severity: Severity = "warning" if has_maps and scan.dataset.exif is None else "note"
+    yield from scan.affected(rotated, "exif_orientation", what, remedy, severity)
     height, width = scan.image_size if scan.split == "train" else (0, 0)
     small = [(r, p.size[0] < height or p.size[1] < width) for r, p in scan.photos]
     what = f"photos smaller than data.image_size=[{height},{width}]"
@@ -265,7 +268,8 @@ def unlabelled(scan: Scan) -> Iterator[Finding]:
         for value, share in (labels.unlabelled or {IGNORE_INDEX: ignored}).items():
             shares[value] += share / len(scan.masks)
     often = sorted(shares, key=lambda value: -shares[value])
-    shown = [f"{value} ({shares[value]:.2%})" for value in often if shares[value]]
+    names = {io.TRANSPARENT: "transparent pixels"}
+    shown = [f"{names.get(value, value)} ({shares[value]:.2%})" for value in often if shares[value]]
     if shown and not scan.dataset.info.has_only_things:
         message = f"unlabelled in the masks: {few(shown, 12)} of the pixels"
         remedy = "if one of these values is a class, correct data.ignore_index or data.label_map"
@@ -429,7 +433,8 @@ def empty_maps(scan: Scan) -> Iterable[Finding]:
 
 
 def unusual_maps(scan: Scan) -> Iterator[Finding]:
-    """Maps of one depth, of 8 bits, with an undeclared invalid value, or beyond ``max_depth``."""
+    """Maps of one depth, of 8 bits, with undeclared invalid or negative values, or beyond
+    ``max_depth``."""
     constant = [(record, depth.is_constant) for record, depth in scan.maps]
     what, remedy = "depth maps with one depth only", "remove them, or check the files"
     yield from scan.affected(constant, "depth_constant", what, remedy)
@@ -441,6 +446,12 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
     last = [(record, depth.has_type_maximum) for record, depth in scan.maps]
     remedy = "if it means 'not measured', add it to data.invalid_depth, as in [0,65535]"
     yield from scan.affected(last, "depth_undeclared", what, remedy, "warning")
+    if below := [(record, depth.negative) for record, depth in scan.maps if depth.negative]:
+        share = sum(part for _, part in below) / len(scan.maps)
+        message = f"{share:.2%} of the depth values are below 0 and count as not measured"
+        remedy = "add their value to data.invalid_depth if that is right; else check the files"
+        records = [record for record, _ in below]
+        yield scan.finding("warning", "depth_negative", message, remedy, records)
     measured = sum(depth.measured for _, depth in scan.maps)
     beyond = sum(depth.beyond * depth.measured for _, depth in scan.maps) / max(measured, 1e-9)
     if beyond > _MANY_BEYOND and not has_errors(unit(scan)):

@@ -322,7 +322,8 @@ def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> 
         raise DataError(f"{folder}: disparity, not depth: convert it, metres = focal length x "
                         "baseline / disparity, and rename the files")  # fmt: skip
     places = np.linspace(0, len(paths) - 1, min(len(paths), _MAPS)).astype(int)
-    raws = [io.read_raw_depth(paths[i], key=given.get("depth_key")) for i in places]
+    key, page = given.get("depth_key", given.get("array_key")), given.get("page")
+    raws = [io.read_raw_depth(paths[i], key=key, page=page) for i in places]
     whole, pixels = raws[0].dtype.kind != "f", sum(raw.size for raw in raws)
     last = np.iinfo(raws[0].dtype).max if whole else 0
     if "depth_scale" not in given:

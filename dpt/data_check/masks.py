@@ -169,8 +169,9 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
         DataError: the masks have no classes, or can be read in two ways.
     """
     values, folder = Values(), paths[0].parent
+    parts = io.Parts(key=given.get("array_key"), page=given.get("page"))
     for path in paths:
-        values.update(io.label_values(path))
+        values.update(io.label_values(path, parts=parts))
         if len(values) > io.MAX_COLORS:
             raise DataError(f"{path}: pictures of more than {io.MAX_COLORS} colours, not masks")
     own = validate(list[_Color], given.get("label_colors", []), "data.label_colors")

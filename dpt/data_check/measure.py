@@ -57,6 +57,7 @@ class Depth:
     raw: tuple[float, ...]  # 50 % and 99 % quantiles of measured values in the file's unit *
     beyond: float  # share of the measured pixels that lie beyond max_depth *
     has_type_maximum: bool  # whether a valid pixel has the largest value of the file's integer type
+    negative: float  # share of values below 0 that are not declared invalid
     grows_down: bool  # whether the lower half is typically farther than the upper half
     # * without the largest value of the file's integer type
 
@@ -116,9 +117,10 @@ def measure_depth(
 
     ``raw`` are the file's values, before ``rule`` converted them; None: the metres are measured.
     """
-    metres, limit = depth[valid], np.inf
+    metres, limit, negative = depth[valid], np.inf, 0.0
     measured, values = metres, depth
     if raw is not None and rule is not None:
+        negative = float(((raw < 0) & rule.is_declared_valid(raw)).mean())
         measured, values = raw[rule.is_measured(raw)], raw
         limit = np.inf if rule.max_depth is None else rule.max_depth / rule.scale
     is_constant = bool(metres.size >= 100 and metres.min() == metres.max())
@@ -135,6 +137,7 @@ def measure_depth(
         raw=_quantiles(levels, (0.5, 0.99)),
         beyond=float((levels > limit).mean()) if levels.size else 0.0,
         has_type_maximum=not is_constant and last <= limit and bool((measured == last).any()),
+        negative=negative,
         grows_down=lower > _FARTHER * upper > 0,
     )
 

@@ -20,7 +20,7 @@ from dpt.data_check.masks import CLASS_FILE
 from dpt.files import few, missing_path, path_below, read_text
 
 _MANY_VALUES = 64  # in one map: more than classes have
-_SUFFIXES = {*io.IMAGE_SUFFIXES, *io.DEPTH_SUFFIXES}
+_SUFFIXES = {*io.IMAGE_SUFFIXES, *io.LABEL_SUFFIXES, *io.DEPTH_SUFFIXES}
 _SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val",
            "validation": "val", "dev": "val", "test": "test", "testing": "test"}  # fmt: skip
 _KINDS = {

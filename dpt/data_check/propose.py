@@ -63,7 +63,7 @@ def _read_masks(data: Mapping[str, Any], splits: Sequence[str], used: list[Path]
         paths = [files.labels for files in found if files and files.labels]
         for path in tracked(paths, len(paths), title=f"reading masks of {split}"):
             with suppress(DataError):
-                values.update(io.label_values(path, colors=rule.colors))
+                values.update(io.label_values(path, colors=rule.colors, parts=dataset.parts))
                 used.append(path)
             if len({key for key in values if len(key) == 1}) > MOST_VALUES:
                 raise DataError(

@@ -227,13 +227,14 @@ def read(dataset: Dataset, index: int) -> Reading:
     labels, ids = sample.get("labels"), dataset.label_rule
     if files and files.labels and ids and labels is not None and (labels == IGNORE_INDEX).any():
         with suppress(DataError):  # a file that holds more than the map of this sample
-            raw = ids.read(files.labels)
+            raw = ids.read(files.labels, dataset.parts)
             values, counts = np.unique(raw[ids(raw, source="") == IGNORE_INDEX], return_counts=True)
             often = np.argsort(-counts)[:_FREQUENT]
             shares = (counts[often] / raw.size).tolist()
             reading.unlabelled = dict(zip(values[often].tolist(), shares, strict=True))
     if files is not None and files.depth is not None and rule and rule.decode is None:
-        reading.depth = io.read_raw_depth(files.depth, key=dataset.depth_key)
+        key, page = dataset.depth_key, dataset.parts.page
+        reading.depth = io.read_raw_depth(files.depth, key=key, page=page)
     return reading
 
 
@@ -241,11 +242,15 @@ def _read_files(dataset: Dataset, index: int, files: Files, refusal: Fault) -> R
     """The parts of a refused sample that can be read, and why it is refused."""
     reading = Reading(Sample(index=index, name=printable(files.image)))
     sample, labels, depth = reading.sample, dataset.label_rule, dataset.depth_rule
-    readers: dict[str, Callable[[], np.ndarray]] = {"image": partial(io.read_image, files.image)}
+    parts = dataset.parts
+    readers: dict[str, Callable[[], np.ndarray]] = {
+        "image": partial(io.read_image, files.image, parts=parts)
+    }
     if files.labels is not None and labels is not None:
-        readers["labels"] = partial(labels.read, files.labels)
+        readers["labels"] = partial(labels.read, files.labels, parts)
     if files.depth is not None and depth is not None:
-        readers["depth"] = partial(io.read_raw_depth, files.depth, key=dataset.depth_key)
+        key, page = dataset.depth_key, parts.page
+        readers["depth"] = partial(io.read_raw_depth, files.depth, key=key, page=page)
     raw: dict[str, np.ndarray] = {}
     for kind, reader in readers.items():
         try:

@@ -242,10 +242,12 @@ class Pairs:
         image = Path(sample["name"])
         source = (self.manifest.sources or {}).get(path, image)
         photo = image if image.is_file() else source
-        if self.manifest.sources and (turn := io.exif_orientation(photo)) in range(2, 9):
+        turn = io.exif_orientation(photo) if self.manifest.sources else 1
+        if turn != 1 and self.dataset.exif != "apply":
             raise DataError(
-                f"{photo}: has the EXIF orientation {turn}, by which dpt predict turned it, but "
-                "data sets do not: save the photo upright and predict it again"
+                f"{photo}: has the EXIF orientation {turn}, by which dpt predict turned it: set "
+                "data.exif=apply if the labels are upright too, or save the photo upright and "
+                "predict it again"
             )
         differ = source != image and source.is_file() and image.is_file()
         if differ and not filecmp.cmp(source, image, shallow=False):

@@ -14,7 +14,7 @@ import PIL.ImageOps
 import torch
 from torch import Tensor
 
-from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES, read_image
+from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES, over_white, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.files import DataError, missing_path, parse_json, read_bytes, reason
 from dpt.nn import HEADS
@@ -152,7 +152,10 @@ def as_rgb(image: Image) -> np.ndarray:
                 f"a PIL image of mode {image.mode} is not a photo: give one of 8 bits per channel"
             )
         try:
-            array = np.asarray(PIL.ImageOps.exif_transpose(image).convert("RGB"))
+            upright = PIL.ImageOps.exif_transpose(image)
+            is_opaque = "A" not in upright.mode and "transparency" not in upright.info
+            array = np.asarray(upright.convert("RGB" if is_opaque else "RGBA"))
+            array = array if is_opaque else over_white(array)
         except OSError as error:  # of the file, which is read only now
             raise ValueError(f"a PIL image cannot be read ({reason(error)})") from error
     elif isinstance(image, Tensor):

@@ -1,7 +1,9 @@
 """Files that would block a reader, fill the memory, or lead to other files."""
 
+import io as bytes_io
 import os
 import struct
+import subprocess
 import sys
 import zipfile
 import zlib
@@ -10,11 +12,12 @@ import cv2
 import h5py
 import numpy as np
 import pytest
+import scipy.io
 from PIL import Image
 from test_file_formats import depth_file
 
 from dpt.data import DataError, EvalTransform, FolderDataset
-from dpt.data.formats import io
+from dpt.data.formats import io, matlab
 from dpt.data.formats.labels import LabelRule
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.data.shards.samples import decode_sample, encode_sample
@@ -93,6 +96,131 @@ def test_a_photo_in_place_of_labels(tmp_path, monkeypatch):
     for read in (io.read_labels, io.label_values):
         with pytest.raises(DataError, match=r"a\.png: a picture of 30 colours, not labels"):
             read(tmp_path / "a.png")
+
+
+def test_arrays_that_declare_more_than_they_hold(tmp_path):
+    header = np.lib.format.header_data_from_array_1_0(MAP) | {"shape": (10**6, 10**6)}
+    with open(tmp_path / "a.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.write(tmp_path / "a.npy", "depth.npy")
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(DataError, match=rf"{name}: .* takes more than 1400 MB"):
+            io.read_raw_depth(tmp_path / name)
+
+
+def test_pickled_arrays_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([{}]), allow_pickle=True)
+    np.savez(tmp_path / "a.npz", depth=np.array([[{}, {}], [{}, {}]]))
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(DataError, match=rf"{name}: "):
+            io.read_raw_depth(tmp_path / name)
+
+
+def mat(*, compressed=False, version="5"):
+    content = bytes_io.BytesIO()
+    values = {"depth": MAP.astype(float)} if version == "4" else {
+        "depth": MAP.astype(float), "info": {"name": "text", "list": np.arange(3)},
+        "cells": np.array([MAP, "text"], object)}  # fmt: skip
+    scipy.io.savemat(content, values, do_compression=compressed, format=version)
+    return bytearray(content.getvalue())
+
+
+def changed_mat(place, value):
+    data = mat()
+    data[place : place + len(value)] = value
+    return bytes(data)
+
+
+MATS = {
+    "type of the numbers": changed_mat(184, b"\xc8"),
+    "size of the numbers": changed_mat(188, b"\xff\xff\xff\x7f"),
+    "class": changed_mat(144, b"\x63"),
+    "shape": changed_mat(160, b"\xff\xff\xff\x7f\xff\xff\xff\x7f"),
+    "negative shape": changed_mat(160, b"\xff\xff\xff\xff"),
+    "no matrix": changed_mat(128, b"\x09"),
+    "byte order": changed_mat(126, b"XX"),
+    "version 4, negative": struct.pack("<5i", 0, -1, 5, 0, 2) + b"a\0" + bytes(40),
+    "version 4, short": struct.pack("<5i", 0, 9, 5, 0, 2) + b"a\0" + bytes(40),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", MATS)
+def test_tags_of_a_mat_file_are_checked_first(tmp_path, fault):
+    (tmp_path / "a.mat").write_bytes(MATS[fault])
+    with pytest.raises(DataError, match=r"a\.mat: cannot be read as a MATLAB file"):
+        io.read_raw_depth(tmp_path / "a.mat", key="depth")
+
+
+def test_a_mat_file_in_itself(tmp_path, monkeypatch):
+    """Elements nested in one another, in a compressed one, and more than fits."""
+    deep = b""
+    for _ in range(60):
+        flags = struct.pack("<IIIIIIIIII", 6, 8, 1, 0, 5, 8, 1, 1, 1, 0)
+        deep = flags + struct.pack("<II", 14, len(deep)) + deep
+    packed = zlib.compress(struct.pack("<II", 14, len(deep)) + deep)
+    for kind, content in ((14, deep), (15, packed)):
+        data = mat()[:128] + struct.pack("<II", kind, len(content)) + content
+        (tmp_path / "a.mat").write_bytes(data)
+        with pytest.raises(DataError, match=r"a\.mat: .*nested too deep"):
+            io.read_raw_depth(tmp_path / "a.mat")
+    monkeypatch.setattr(matlab, "MAX_BYTES", 1000)
+    (tmp_path / "a.mat").write_bytes(mat(compressed=True))
+    with pytest.raises(DataError, match=r"a\.mat: .*unpacks to more"):
+        io.read_raw_depth(tmp_path / "a.mat")
+
+
+FUZZ = """
+import sys, numpy as np, warnings
+from pathlib import Path
+from dpt.data import DataError
+from dpt.data.formats import io
+warnings.simplefilter("ignore")
+folder, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+rng = np.random.default_rng(seed)
+odd = [0, 1, 14, 15, 127, 128, 200, 255]
+readers = (io.read_image, io.read_labels, io.read_raw_depth, io.read_objects, io.read_size)
+for path in sorted(folder.glob("whole.*")):
+    whole = np.frombuffer(path.read_bytes(), np.uint8)
+    for _ in range(count):
+        data = whole.copy()
+        places = rng.integers(0, min(len(data), 700), rng.integers(1, 5))
+        data[places] = rng.choice([*odd, *rng.integers(0, 256, 4)], len(places))
+        end = len(data) - int(rng.integers(0, 2) * rng.integers(0, 99))
+        target = path.with_name("changed" + path.suffix)
+        target.write_bytes(data.tobytes()[:end])
+        for read in readers:
+            print(path.name, read.__name__, places.tolist(), file=sys.stderr)
+            try:
+                read(target)
+            except DataError as error:
+                assert len(str(error).splitlines()) == 1, error
+"""
+
+
+def fuzz(tmp_path, seed, count):
+    for version, packed in (("5", False), ("5", True), ("4", False)):
+        name = f"whole.v{version}{packed}"
+        (tmp_path / f"{name}.mat").write_bytes(mat(compressed=packed, version=version))
+    for suffix in (".png", ".tif", ".bmp", ".webp", ".pgm", ".jpg", ".exr", ".h5", ".npy", ".npz"):
+        depth = MAP if suffix in (".exr", ".h5", ".npy", ".npz") else MAP.astype(np.uint8)
+        depth_file(tmp_path / f"whole{suffix}", depth)
+    frames = [Image.fromarray(MAP.astype(np.uint8)), Image.fromarray(MAP.astype(np.uint8) // 2)]
+    for suffix in (".gif", ".tiff"):
+        frames[0].save(tmp_path / f"whole{suffix}", save_all=True, append_images=frames[1:])
+    run = subprocess.run([sys.executable, "-c", FUZZ, tmp_path, str(seed), str(count)],
+                         capture_output=True, text=True, check=False)  # fmt: skip
+    assert run.returncode == 0, run.stderr[-800:]
+
+
+def test_changed_files_end_in_one_line(tmp_path):
+    fuzz(tmp_path, 0, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_many_changed_files_end_in_one_line(tmp_path, seed):
+    fuzz(tmp_path, seed, 150)
 
 
 def test_hdf5_that_declares_more_than_it_holds(tmp_path):

@@ -27,12 +27,9 @@ def test_image_is_rgb_in_file_order(tmp_path):
     assert np.array_equal(io.read_image(save(tmp_path / "a.png", NOISE)), NOISE)
 
 
-def test_grey_becomes_rgb_and_alpha_is_dropped(tmp_path):
+def test_grey_becomes_rgb(tmp_path):
     grey = io.read_image(save(tmp_path / "grey.png", NOISE[..., 0]))
     assert np.array_equal(grey, np.repeat(NOISE[..., :1], 3, axis=2))
-    rgba = np.dstack([NOISE, np.full(NOISE.shape[:2], 7, np.uint8)])
-    for name in ("rgba.png", "rgba.tif"):
-        assert np.array_equal(io.read_image(save(tmp_path / name, rgba)), NOISE)
 
 
 def test_exif_orientation_only_on_request(tmp_path):
@@ -179,7 +176,7 @@ def test_tiff(tmp_path, dtype):
     assert np.array_equal(io.read_depth(tmp_path / "d.tiff")[0], values)
 
 
-def test_npz_takes_its_first_array(tmp_path):
+def test_npz_takes_its_only_map(tmp_path):
     np.savez(tmp_path / "d.npz", depth=np.full((2, 3, 1), 5, np.float16), other=np.zeros(3))
     assert np.array_equal(io.read_depth(tmp_path / "d.npz")[0], np.full((2, 3), 5))
 
@@ -302,6 +299,40 @@ def test_a_table_names_files_with_line_breaks(tmp_path):
     (tmp_path / "a.csv").write_bytes('image,value\r\n"a\nb.png",1\r\nc\u2028d.png,2\r\n'.encode())
     rows = [texts for _, texts in io.read_table(tmp_path / "a.csv", ["image", "value"], remedy="")]
     assert rows == [["a\nb.png", "1"], ["c\u2028d.png", "2"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('image,value\n"a.png,1\nb.png,2\nc.png,3\n', "cannot be read as a table"),
+        ('image,value\n"a.png,1\nb.png,2\nc.png",3\n', "line 4: .*close its quote"),
+        ('image,value\n"a.png,1\r\nb.png,2\r\nc.png",3\r\n', "line 4: .*close its quote"),
+        ('image,value\n"a.png"x,1\n', "cannot be read as a table"),
+        ("image,value,value\na.png,1,2\n", "the column value occurs twice"),
+        ("image,value, image\na.png,1,b.png\n", "the column image occurs twice"),
+        ("image,value\na.png,1,5\n", "line 2: 3 cells for 2 columns"),
+        ("image,value\na.png,a dog, running\n", "line 2: 3 cells for 2 columns"),
+        ("name,value\na.png,1\n", "no column image"),
+        ("", "no column image"),
+    ],
+)
+def test_a_table_that_would_lose_rows_or_cells_is_refused(tmp_path, text, says):
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    with pytest.raises(DataError, match=rf"a\.csv: {says}"):
+        list(io.read_table(tmp_path / "a.csv", ["image", "value"], remedy=""))
+
+
+def test_cells_that_are_left_out(tmp_path):
+    (tmp_path / "a.csv").write_text('image,value,,\na.png\n\n"b, c.png", "say ""hi"" ",,,\n')
+    rows = [texts for _, texts in io.read_table(tmp_path / "a.csv", ["value", "image"], remedy="")]
+    assert rows == [["", "a.png"], ['say "hi"', "b, c.png"]]
+
+
+@pytest.mark.parametrize("text", ["1_0", "\u0661\u0662", "\uff11", "1\u00a0", "", "1,5", "0x10"])
+def test_only_plain_numbers_are_numbers(text):
+    with pytest.raises(ValueError, match=r".+"):
+        io.parse_number(text)
+    assert io.parse_number("-1.5e3") == -1500
 
 
 def test_declared_values_of_float_files_are_compared_as_stored():

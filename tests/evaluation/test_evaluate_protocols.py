@@ -546,7 +546,7 @@ def test_files_of_other_images_are_refused_by_the_manifest(mistake, files, dense
 def test_photos_that_dpt_predict_turned_are_refused(
     mistake, files, dense_folder, tmp_path, orientation
 ):
-    """Data sets do not turn them: sideways ones differ in size, those upside down in nothing."""
+    """Data sets turn them if asked: sideways ones differ in size, those upside down in nothing."""
     data, root = tmp_path / "data", tmp_path / "out"
     shutil.copytree(dense_folder, data)
     shutil.copytree(files, root)
@@ -558,7 +558,7 @@ def test_photos_that_dpt_predict_turned_are_refused(
     (root / "predictions.jsonl").write_text("\n".join(lines))
     depth = ("data=folder", f"data.root={data}", "data.depth=depth", "data.max_depth=10",
              "data.missing=skip")  # fmt: skip
-    says = rf"val/0\.png: has the EXIF orientation {orientation}, .*: save the photo upright"
+    says = rf"val/0\.png: has the EXIF orientation {orientation}, .*data\.exif=apply"
     assert re.search(says, mistake(root, data=depth))
 
 

@@ -16,6 +16,7 @@ from pydantic import Field
 from dpt.data.base import Dataset, Files, check_sample
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.io import Parts
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
 from dpt.files import (
@@ -25,6 +26,7 @@ from dpt.files import (
     files_below,
     path_below,
     printable,
+    read_bytes,
     read_text,
 )
 from dpt.types import DatasetInfo, Sample
@@ -81,6 +83,13 @@ class FileDataset(Dataset):
             natural order of names among those with the same kinds of labels; ``all`` are those that
             have any. None: no image is left out.
         unlabelled: give the other training images instead, without labels.
+        page: the page or frame, from 0, of files that hold several.
+        array_key: the name of the array in label and depth files that hold several.
+        bands, image_max: see :func:`dpt.data.formats.io.read_image`.
+        exif: whether the labels fit images turned upright by their EXIF orientation (``apply``), as
+            viewers show them, or the stored pixels (``ignore``). None: as the sizes tell; an image
+            with such a tag whose labels fit both is refused. Images without labels in their pixels
+            are turned, except with ``ignore``.
     """
 
     root: str | Path = field()  # without a default: the base class has None
@@ -95,6 +104,11 @@ class FileDataset(Dataset):
     gap: Annotated[int, Field(ge=0)] = 0
     labelled: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
     unlabelled: bool = False
+    page: Annotated[int, Field(ge=0)] | None = None
+    array_key: str | None = None
+    bands: Sequence[Annotated[int, Field(ge=0)]] | None = None
+    image_max: Annotated[float, Field(gt=0)] | None = None
+    exif: Literal["apply", "ignore"] | None = None
 
     depth_format: ClassVar[DepthRule | None] = None
     """Scale and invalid values of the depth files."""
@@ -103,6 +117,11 @@ class FileDataset(Dataset):
     def __post_init__(self) -> None:
         if self.cache_size is not None and (len(self.cache_size) != 2 or min(self.cache_size) < 1):
             raise DataError(f"data.cache_size={self.cache_size}: must be [height, width]")
+        if self.bands is not None and len(self.bands) not in (1, 3):
+            raise DataError(f"data.bands={[*self.bands]}: must be one or three bands, as [0,1,2]")
+        bands, image_max = self.bands, self.image_max
+        self.parts = Parts(page=self.page, key=self.array_key, bands=bands, image_max=image_max)
+        self.depth_key = self.depth_key or self.array_key
         self.root = self.folder = data_root(self.root)
         self.depth_rule = self.make_depth_rule()
         self.label_rule = self.make_label_rule()
@@ -350,8 +369,31 @@ class FileDataset(Dataset):
         return str(self._files[index].image)
 
     def read_image(self, index: int) -> np.ndarray:
-        """uint8 (H, W, 3), RGB."""
-        return io.read_image(self._files[index].image)
+        """uint8 (H, W, 3), RGB, turned as ``exif`` says."""
+        path = self._files[index].image
+        data = read_bytes(path)
+        image = io.read_image(path, data=data, parts=self.parts)
+        turn = 1 if self.exif == "ignore" else io.orientation_of(data)
+        if turn == 1:
+            return image
+        upright = io.turned_upright(image, turn)
+        size = None if self.exif == "apply" else self._size_of_maps(index)
+        if size in (None, upright.shape[:2]) and size != image.shape[:2]:
+            return upright
+        if size == image.shape[:2] != upright.shape[:2]:
+            return image
+        raise DataError(
+            f"{path}: has the EXIF orientation {turn}, and its labels may fit the stored pixels or "
+            "the upright image: view both; set data.exif=apply if they fit what viewers show, "
+            "data.exif=ignore if they fit the stored pixels, or save the image upright"
+        )
+
+    def _size_of_maps(self, index: int) -> tuple[int, ...] | None:
+        """(H, W) of the labels or the depth of a sample; None if it has neither."""
+        labels, _ = (None, None) if self.label_rule is None else self.read_raw_maps(index)
+        depth = None if self.depth_rule is None else self.read_raw_depth(index)
+        maps = [values.shape for values in (labels, depth) if values is not None]
+        return maps[0] if maps else None
 
     def read_raw_maps(self, index: int) -> tuple[np.ndarray | None, np.ndarray | None]:
         """:meth:`read_raw_labels` and, for a sample that has labels, :meth:`read_raw_objects`."""
@@ -364,17 +406,19 @@ class FileDataset(Dataset):
         path = self._files[index].labels
         if path is None or self.label_rule is None:
             return None
-        return self.label_rule.read(path)
+        return self.label_rule.read(path, self.parts)
 
     def read_raw_objects(self, index: int) -> np.ndarray | None:
         """Object ids, integers (H, W), 0 where there is none; None if the sample has none."""
         path = self._files[index].objects
-        return None if path is None else io.read_objects(path)
+        return None if path is None else io.read_objects(path, parts=self.parts)
 
     def read_raw_depth(self, index: int) -> np.ndarray | None:
         """Depth values as stored, (H, W); None if the sample has no depth."""
         path = self._files[index].depth
-        return None if path is None else io.read_raw_depth(path, key=self.depth_key)
+        if path is None:
+            return None
+        return io.read_raw_depth(path, key=self.depth_key, page=self.page)
 
     def explain_invalid_depth(self, index: int) -> str:
         raw = self.read_raw_depth(index)

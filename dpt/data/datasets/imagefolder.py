@@ -107,7 +107,7 @@ class ImageTableDataset(FileDataset):
 
 def _number(text: str) -> float | None:
     with suppress(ValueError):
-        return number if math.isfinite(number := float(text)) else None
+        return number if math.isfinite(number := io.parse_number(text)) else None
     return None
 
 

@@ -95,15 +95,18 @@ class LabelRule:
         for class_id, ids in enumerate(rows or ()):
             self._table[np.array(ids) + 1] = class_id
 
-    def read(self, path: str | Path) -> np.ndarray:
+    def read(self, path: str | Path, parts: io.Parts) -> np.ndarray:
         """Ids of a label file as stored, or of its colours, an integer array (H, W)."""
-        return io.read_labels(path, colors=self.colors, distance=self.color_distance)
+        colors, distance = self.colors, self.color_distance
+        return io.read_labels(path, colors=colors, distance=distance, parts=parts)
 
     def __call__(self, raw: np.ndarray, *, source: str | Path) -> np.ndarray:
         """Ids of any integer type, (H, W), as classes, uint8 (H, W); messages name ``source``."""
         if self.ids_of_class is not None:
             return self._table.take(raw.astype(np.int64) + 1, mode="clip")
         ignored, count = np.isin(raw, self.ignore_index), self.num_classes
+        if raw.dtype.kind == "i":
+            ignored |= raw == io.TRANSPARENT
         outside = ((raw < 0) | (raw >= count)) & ~ignored
         if outside.any():
             found = few([str(value) for value in np.unique(raw[outside])], 8)

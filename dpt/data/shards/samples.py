@@ -7,6 +7,7 @@ are stored as JSON.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -49,7 +50,10 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     suffix, data = path.suffix.lower().removeprefix("."), b""
     if f".{suffix}" in io.IMAGE_SUFFIXES and path.is_file():
         data = read_bytes(path)
-    if data and np.array_equal(io.read_image(path, data=data), sample["image"]):
+    image = None
+    with suppress(DataError):  # of files that are read with settings, such as data.bands
+        image = io.read_image(path, data=data) if data else None
+    if image is not None and np.array_equal(image, sample["image"]):
         usual = {"tiff": "tif", **dict.fromkeys((s[1:] for s in io.JPEG_SUFFIXES), "jpg")}
         parts = {usual.get(suffix, suffix): data}
     else:

@@ -1,0 +1,416 @@
+"""Files that hold more than one picture or map: nothing of them is dropped in silence."""
+
+import io as bytes_io
+
+import cv2
+import h5py
+import numpy as np
+import OpenEXR
+import pytest
+import scipy.io
+import tifffile
+from PIL import Image, PngImagePlugin
+
+from dpt.data import DataError, FolderDataset
+from dpt.data.formats import io
+from dpt.data.formats.io import TRANSPARENT, Parts
+from dpt.data.formats.labels import LabelRule
+from dpt.data_check.checks import QUICK_CHECKS
+from dpt.data_check.scan import Scan, record_of
+from dpt.predict.inputs import as_rgb
+
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(0, 4, (10, 12)).astype(np.uint8)
+RGB = RNG.integers(0, 256, (10, 12, 3), dtype=np.uint8)
+CLEAR = np.zeros(IDS.shape, bool)
+CLEAR[:3] = True
+
+
+def with_alpha(pixels: np.ndarray, alpha: np.ndarray) -> Image.Image:
+    return Image.fromarray(np.dstack([pixels, alpha.astype(np.uint8)]))
+
+
+def palette(ids: np.ndarray) -> Image.Image:
+    picture = Image.fromarray(ids).convert("P")
+    picture.putdata(ids.ravel().tolist())
+    return picture
+
+
+# --------------------------------------------------------------------------- pages and frames
+
+
+def pages(path, first, second):
+    if path.suffix == ".tif":
+        tifffile.imwrite(path, np.stack([first, second]), photometric="minisblack")
+    else:
+        frames = [palette(each) for each in (first, second)]
+        more = {"lossless": True} if path.suffix == ".webp" else {}
+        frames[0].save(path, save_all=True, append_images=frames[1:], **more)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".gif", ".png", ".webp"])
+def test_pages_of_masks_and_images_are_named_and_chosen(tmp_path, suffix):
+    path = pages(tmp_path / f"a{suffix}", IDS, 3 - IDS)
+    for read in (
+        io.read_labels,
+        io.read_objects,
+        io.label_values,
+        io.read_image,
+        io.read_raw_depth,
+    ):
+        with pytest.raises(DataError, match=rf"a\{suffix}: holds 2 pages .*data\.page"):
+            read(path)
+    with pytest.raises(DataError, match=rf"a\{suffix}: .*data\.page=2.* 0 to 1"):
+        io.read_labels(path, parts=Parts(page=2))
+    if suffix == ".tif":
+        for page, ids in enumerate([IDS, 3 - IDS]):
+            assert np.array_equal(io.read_labels(path, parts=Parts(page=page)), ids)
+            assert np.array_equal(io.read_raw_depth(path, page=page), ids)
+    first, second = (io.read_image(path, parts=Parts(page=page)) for page in (0, 1))
+    assert first.shape == (*IDS.shape, 3)
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(("bigtiff", "byteorder"), [(False, "<"), (False, ">"), (True, "<")])
+def test_a_page_of_any_tiff_whose_smaller_copies_do_not_count(tmp_path, bigtiff, byteorder):
+    with tifffile.TiffWriter(tmp_path / "a.tif", bigtiff=bigtiff, byteorder=byteorder) as file:
+        file.write(IDS, metadata=None)
+        file.write(IDS[::2, ::2], subfiletype=1, metadata=None)
+    assert np.array_equal(io.read_labels(tmp_path / "a.tif"), IDS)
+    with tifffile.TiffWriter(tmp_path / "b.tif", bigtiff=bigtiff, byteorder=byteorder) as file:
+        for ids in (IDS, IDS[::2, ::2], 3 - IDS):
+            file.write(ids, subfiletype=int(len(ids) < 10), metadata=None)
+    assert np.array_equal(io.read_labels(tmp_path / "b.tif", parts=Parts(page=1)), 3 - IDS)
+
+
+def test_one_page_needs_no_choice(tmp_path):
+    Image.fromarray(IDS).save(tmp_path / "a.png")
+    assert np.array_equal(io.read_labels(tmp_path / "a.png", parts=Parts(page=1)), IDS)
+
+
+def test_a_page_is_chosen_for_a_folder(tmp_path):
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    Image.fromarray(RGB).save(tmp_path / "images/a.png")
+    pages(tmp_path / "masks/a.tif", IDS, 3 - IDS)
+    options = {"root": tmp_path, "split": "train", "labels": "masks", "num_classes": 4,
+               "fractions": {"train": 1.0}}  # fmt: skip
+    with pytest.raises(DataError, match=r"masks/a\.tif: holds 2 pages"):
+        FolderDataset(**options)[0]
+    assert np.array_equal(FolderDataset(**options, page=1)[0]["labels"], 3 - IDS)
+
+
+# --------------------------------------------------------------------------------------- alpha
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".webp"])
+@pytest.mark.parametrize("mode", ["LA", "RGBA", "P"])
+def test_transparent_pixels_of_masks_are_unlabelled(tmp_path, suffix, mode):
+    if mode == "P":
+        ids = np.where(CLEAR, 2, np.minimum(IDS, 1)).astype(np.uint8)
+        palette(ids).save(tmp_path / "a.png", transparency=2)
+        labels = io.read_labels(tmp_path / "a.png")
+    else:
+        if (mode, suffix) == ("LA", ".webp"):
+            pytest.skip("WebP has no grey")
+        ids, path = np.minimum(IDS, 1), tmp_path / f"a{suffix}"
+        pixels = ids if mode == "LA" else np.dstack([ids * 200] * 3)
+        more = {"lossless": True, "exact": True} if suffix == ".webp" else {}
+        with_alpha(pixels, ~CLEAR * 255).save(path, **more)
+        colors = [[0, 0, 0], [200, 200, 200]] if mode == "RGBA" else None
+        labels = io.read_labels(path, colors=colors)
+        assert sum(io.label_values(path, colors=colors or ()).values()) == (~CLEAR).sum()
+        assert (io.read_objects(path)[CLEAR] == 0).all()
+    assert (labels[CLEAR] == TRANSPARENT).all()
+    assert np.array_equal(labels[~CLEAR], ids[~CLEAR])
+    for rule in (LabelRule(num_classes=3), LabelRule(label_map=[0, 1, 2])):
+        classes = rule(labels, source="")
+        assert np.array_equal(classes, np.where(CLEAR, 255, ids))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_transparent_colour_of_a_png_is_unlabelled(tmp_path, mode):
+    picture = Image.fromarray(IDS if mode == "L" else np.dstack([IDS] * 3))
+    picture.save(tmp_path / "a.png", transparency=3 if mode == "L" else (3, 3, 3))
+    labels = io.read_labels(tmp_path / "a.png", colors=[[k, k, k] for k in range(4)])
+    assert np.array_equal(labels == TRANSPARENT, IDS == 3)
+
+
+@pytest.mark.parametrize("alpha", [IDS, np.zeros_like(IDS), IDS + 1])
+def test_ids_in_the_alpha_are_refused(tmp_path, alpha):
+    with_alpha(RGB, alpha).save(tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", np.dstack([RGB, alpha]))
+    for name in ("a.png", "a.npy"):
+        for read in (io.read_objects, io.label_values, io.read_labels):
+            with pytest.raises(DataError, match=rf"{name}: its alpha is "):
+                read(tmp_path / name)
+
+
+def test_an_opaque_alpha_of_any_level_is_no_matter(tmp_path):
+    for alpha in (255, 127):
+        with_alpha(RGB, np.full(IDS.shape, alpha)).save(tmp_path / "a.png")
+        assert np.array_equal(io.read_objects(tmp_path / "a.png") & 255, RGB[..., 0])
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".webp"])
+def test_transparent_pixels_of_images_are_white(tmp_path, suffix):
+    path, more = tmp_path / f"a{suffix}", {"lossless": True, "exact": True}
+    with_alpha(RGB, np.full(IDS.shape, 255)).save(path, **more if suffix == ".webp" else {})
+    assert np.array_equal(io.read_image(path), RGB)
+    with_alpha(RGB, np.where(CLEAR, 0, 255)).save(path, **more if suffix == ".webp" else {})
+    wanted = np.where(CLEAR[..., None], 255, RGB)
+    assert np.array_equal(io.read_image(path), wanted)
+    assert np.array_equal(as_rgb(path), wanted)
+    assert np.array_equal(as_rgb(Image.open(path)), wanted)
+    palette(IDS).save(tmp_path / "p.png", transparency=1)
+    assert (io.read_image(tmp_path / "p.png")[IDS == 1] == 255).all()
+    assert (as_rgb(Image.open(tmp_path / "p.png"))[IDS == 1] == 255).all()
+
+
+def test_transparent_pixels_and_negative_depth_are_counted(tmp_path):
+    for folder in ("images", "masks", "depth"):
+        (tmp_path / folder).mkdir()
+    Image.fromarray(RGB).save(tmp_path / "images/a.png")
+    with_alpha(IDS, ~CLEAR * 255).save(tmp_path / "masks/a.png")
+    np.save(tmp_path / "depth/a.npy", np.where(CLEAR, -2.0, 3.0))
+    dataset = FolderDataset(root=tmp_path, split="train", labels="masks", depth="depth",
+                            num_classes=4, max_depth=10.0, depth_scale=1.0,
+                            fractions={"train": 1.0})  # fmt: skip
+    scan = Scan("", dataset, [record_of(dataset, 0, complete=False)])
+    lines = [finding.line for check in QUICK_CHECKS for finding in check(scan)]
+    assert any("transparent pixels (30.00%)" in line for line in lines)
+    assert any("30.00% of the depth values are below 0" in line for line in lines)
+
+
+# ------------------------------------------------------------------------------- bands and bits
+
+
+@pytest.mark.parametrize("planes", ["contig", "separate"])
+@pytest.mark.parametrize("count", [2, 4, 5, 12])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+def test_bands_are_named_and_chosen(tmp_path, count, planes, dtype):
+    bands = RNG.integers(0, 200, (10, 12, count)).astype(dtype)
+    stored = bands if planes == "contig" else np.moveaxis(bands, -1, 0)
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, stored, photometric="minisblack", planarconfig=planes,
+                     compression="zlib")  # fmt: skip
+    for read in (io.read_image, io.read_labels, io.read_raw_depth):
+        with pytest.raises(DataError, match=rf"a\.tif: holds {count} bands.*data\.bands"):
+            read(path)
+    image_max = 255.0 if dtype == np.int16 else None
+    parts = Parts(bands=[1, 0, 1], image_max=image_max)
+    assert np.array_equal(io.read_image(path, parts=parts), bands[..., [1, 0, 1]])
+    parts = Parts(bands=[1], image_max=image_max)
+    assert np.array_equal(io.read_image(path, parts=parts), bands[..., [1, 1, 1]])
+    with pytest.raises(DataError, match=rf"a\.tif: holds {count} bands"):
+        io.read_image(path, parts=Parts(bands=[0, 1, count]))
+
+
+def test_a_fourth_band_that_is_no_alpha(tmp_path):
+    four = np.dstack([RGB, IDS])
+    tifffile.imwrite(tmp_path / "a.tif", four, photometric="rgb", extrasamples=["unspecified"])
+    with pytest.raises(DataError, match=r"a\.tif: holds 4 bands.*data\.bands"):
+        io.read_image(tmp_path / "a.tif")
+    Image.fromarray(four).save(tmp_path / "a.png")
+    for name in ("a.tif", "a.png"):
+        assert np.array_equal(io.read_image(tmp_path / name, parts=Parts(bands=[0, 1, 2])), RGB)
+        image = io.read_image(tmp_path / name, parts=Parts(bands=[3]))
+        assert np.array_equal(image, np.dstack([IDS] * 3))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+@pytest.mark.parametrize("bits", [10, 12, 14])
+def test_fewer_than_16_bits_in_16(tmp_path, suffix, bits):
+    photo = RNG.integers(0, 2**bits, (10, 12, 3)).astype(np.uint16)
+    path = tmp_path / f"a{suffix}"
+    cv2.imwrite(str(path), photo[..., ::-1])
+    with pytest.raises(DataError, match=rf"a\{suffix}: .* {bits} bits: set data\.image_max"):
+        io.read_image(path)
+    image = io.read_image(path, parts=Parts(image_max=2**bits - 1))
+    assert np.array_equal(image, np.rint(photo / (2**bits - 1) * 255))
+    assert image.max() > 240
+    assert io.read_image(path, parts=Parts(image_max=65535)).max() <= 2**bits / 256
+
+
+def test_grey_and_float_images_with_a_white(tmp_path):
+    grey = RNG.integers(0, 4096, (10, 12)).astype(np.uint16)
+    Image.fromarray(grey).save(tmp_path / "a.png")
+    tifffile.imwrite(tmp_path / "a.tif", grey.astype(np.float32) / 4095)
+    with pytest.raises(DataError, match=r"a\.png: a 16-bit single-channel.*data\.image_max"):
+        io.read_image(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a\.tif: pixels are float32.*data\.image_max"):
+        io.read_image(tmp_path / "a.tif")
+    for name, white in (("a.png", 4095), ("a.tif", 1)):
+        image = io.read_image(tmp_path / name, parts=Parts(image_max=white))
+        assert np.abs(image[..., 0] - grey / 4095 * 255).max() < 0.51
+
+
+def test_bands_of_a_folder(tmp_path):
+    (tmp_path / "images").mkdir()
+    bands = RNG.integers(0, 200, (10, 12, 6)).astype(np.uint8)
+    tifffile.imwrite(tmp_path / "images/a.tif", bands, photometric="minisblack",
+                     planarconfig="contig")  # fmt: skip
+    options = {"root": tmp_path, "split": "train", "fractions": {"train": 1.0}}
+    sample = FolderDataset(**options, bands=[4, 2, 0])[0]
+    assert np.array_equal(sample["image"], bands[..., [4, 2, 0]])
+    with pytest.raises(DataError, match=r"data\.bands=\[0, 1\]"):
+        FolderDataset(**options, bands=[0, 1])
+
+
+# -------------------------------------------------------------------------------- lossy masks
+
+
+@pytest.mark.parametrize("kind", ["tif", "jpg", "webp", "webp with alpha"])
+def test_lossy_masks_are_refused(tmp_path, kind):
+    path = tmp_path / f"a.{kind[:4].strip()}"
+    picture = with_alpha(RGB, ~CLEAR * 255) if "alpha" in kind else Image.fromarray(RGB)
+    picture.save(path, **{"compression": "jpeg"} if kind == "tif" else {})
+    (tmp_path / "named.png").write_bytes(path.read_bytes())
+    for target in (path, tmp_path / "named.png"):
+        for read in (io.read_labels, io.read_objects):
+            with pytest.raises(DataError, match=rf"{target.name}: .*compression changes class ids"):
+                read(target)
+    tifffile.imwrite(tmp_path / "a.tif", IDS, compression="zlib")
+    assert np.array_equal(io.read_labels(tmp_path / "a.tif"), IDS)
+
+
+# -------------------------------------------------------------------------------------- arrays
+
+
+def arrays(path, **values):
+    if path.suffix == ".npz":
+        np.savez(path, **values)
+    elif path.suffix == ".mat":
+        scipy.io.savemat(path, values)
+    else:
+        with h5py.File(path, "w") as file:
+            file.update(values)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".mat", ".h5"])
+def test_arrays_are_named_and_chosen(tmp_path, suffix):
+    path = arrays(tmp_path / f"a{suffix}", first=IDS, second=3 - IDS)
+    for read in (io.read_labels, io.read_objects, io.label_values, io.read_raw_depth):
+        with pytest.raises(DataError, match=r"a\.\w+: holds several .*first, second.*array_key"):
+            read(path)
+    for read in (io.read_labels, io.read_objects):
+        assert np.array_equal(read(path, parts=Parts(key="second")), 3 - IDS)
+        with pytest.raises(DataError, match=rf"a\{suffix}: holds no third, but first, second"):
+            read(path, parts=Parts(key="third"))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".mat", ".h5"])
+def test_numbers_beside_a_map_are_no_maps(tmp_path, suffix):
+    path = arrays(tmp_path / f"a{suffix}", fps=np.array(25.0), list=np.arange(9.0), mask=IDS)
+    assert np.array_equal(io.read_labels(path), IDS)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
+@pytest.mark.parametrize("axis", [0, 2])
+def test_an_axis_of_one_entry_is_dropped(tmp_path, suffix, axis):
+    array = np.expand_dims(IDS, axis)
+    path = tmp_path / f"a{suffix}"
+    np.save(path, array) if suffix == ".npy" else arrays(path, mask=array)
+    for read in (io.read_labels, io.read_objects, io.read_raw_depth):
+        assert np.array_equal(read(path), IDS)
+
+
+def test_parts_of_an_exr(tmp_path):
+    depth = RNG.uniform(1, 9, (10, 12)).astype(np.float32)
+    header = {"compression": OpenEXR.ZIP_COMPRESSION, "type": OpenEXR.scanlineimage}
+    parts = [OpenEXR.Part({**header}, {"Z": depth + k}, f"part{k}") for k in range(2)]
+    OpenEXR.File(parts).write(str(tmp_path / "a.exr"))
+    with pytest.raises(DataError, match=r"a\.exr: holds several .*part0\.Z, part1\.Z"):
+        io.read_raw_depth(tmp_path / "a.exr")
+    assert np.array_equal(io.read_raw_depth(tmp_path / "a.exr", key="part1.Z"), depth + 1)
+
+
+def test_a_key_for_masks_and_another_for_depth(tmp_path):
+    for folder in ("images", "maps"):
+        (tmp_path / folder).mkdir()
+    Image.fromarray(RGB).save(tmp_path / "images/a.png")
+    arrays(tmp_path / "maps/a.npz", ids=IDS, depth=IDS + 1.5)
+    options = {"root": tmp_path, "split": "train", "labels": "maps", "depth": "maps",
+               "num_classes": 4, "max_depth": 10.0, "depth_scale": 1.0,
+               "fractions": {"train": 1.0}}  # fmt: skip
+    sample = FolderDataset(**options, array_key="ids", depth_key="depth")[0]
+    assert np.array_equal(sample["labels"], IDS)
+    assert np.array_equal(sample["depth"], IDS + np.float32(1.5))
+
+
+# ------------------------------------------------------------------------------- other formats
+
+
+@pytest.mark.parametrize("kind", ["P2", "P5", "P2 16", "P5 16"])
+def test_pgm_of_any_largest_value(tmp_path, kind):
+    most = 1000 if "16" in kind else 3
+    text = f"{kind[:2]} # made\n12 10\n# by hand\n{most}\n".encode()
+    if kind[1] == "2":
+        text += b"\n".join(" ".join(map(str, row)).encode() for row in IDS)
+    else:
+        text += IDS.astype(">u2" if "16" in kind else np.uint8).tobytes()
+    (tmp_path / "a.pgm").write_bytes(text)
+    for read in (io.read_labels, io.read_raw_depth, io.read_objects):
+        assert np.array_equal(read(tmp_path / "a.pgm"), IDS)
+    assert io.read_size(tmp_path / "a.pgm") == IDS.shape
+    (tmp_path / "a.pgm").write_bytes(text[:-5])
+    with pytest.raises(DataError, match=r"a\.pgm: "):
+        io.read_labels(tmp_path / "a.pgm")
+
+
+@pytest.mark.parametrize("kind", ["P3", "P6"])
+def test_ppm_of_a_smaller_largest_value(tmp_path, kind):
+    values = RGB % 101
+    body = " ".join(map(str, values.ravel())).encode() if kind == "P3" else values.tobytes()
+    (tmp_path / "a.ppm").write_bytes(f"{kind}\n12 10\n100\n".encode() + body)
+    assert np.array_equal(io.read_image(tmp_path / "a.ppm"), np.rint(values * 2.55))
+    whole = values.astype(np.int64) @ [1, 256, 65536]
+    assert np.array_equal(io.read_objects(tmp_path / "a.ppm"), whole)
+
+
+def test_gif_masks(tmp_path):
+    palette(IDS).save(tmp_path / "a.gif")
+    assert np.array_equal(io.read_labels(tmp_path / "a.gif"), IDS)
+    palette(IDS).save(tmp_path / "b.gif", transparency=2)
+    assert np.array_equal(io.read_labels(tmp_path / "b.gif") == TRANSPARENT, IDS == 2)
+
+
+@pytest.mark.parametrize("suffix", [".jfif", ".jpe", ".JFIF"])
+def test_other_names_of_jpeg(tmp_path, suffix):
+    (tmp_path / "images").mkdir()
+    Image.fromarray(RGB).save(tmp_path / f"images/a{suffix}", "JPEG")
+    dataset = FolderDataset(root=tmp_path, split="train", fractions={"train": 1.0})
+    assert dataset[0]["image"].shape == RGB.shape
+
+
+@pytest.mark.parametrize("unit", [None, "2.0"])
+def test_logarithmic_depth(tmp_path, unit):
+    raw = np.array([[0, 1, 32767, 65534, 65535]], np.uint16)
+    texts = PngImagePlugin.PngInfo()
+    for name, text in {"near": "0.5", "far": "50", "unit": unit}.items():
+        if text is not None:
+            texts.add_text(name, text)
+    Image.fromarray(raw).save(tmp_path / "a.png", pnginfo=texts)
+    depth = io.read_raw_depth(tmp_path / "a.png")
+    middle = 0.5 * 100 ** (32766 / 65533)
+    wanted = np.array([[0, 0.5, middle, 50, np.inf]]) * (2 if unit else 1)
+    assert np.allclose(depth, wanted, rtol=1e-5)
+    texts.add_text("near", "nan")
+    Image.fromarray(raw).save(tmp_path / "a.png", pnginfo=texts)
+    with pytest.raises(DataError, match=r"a\.png: .*logarithmic"):
+        io.read_raw_depth(tmp_path / "a.png")
+
+
+def test_depth_in_colours_is_explained(tmp_path):
+    Image.fromarray(RGB).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a\.png: .*colour.*24 bits"):
+        io.read_raw_depth(tmp_path / "a.png")
+
+
+def test_a_picture_without_alpha_costs_no_second_look(monkeypatch):
+    buffer = bytes_io.BytesIO()
+    Image.fromarray(RGB).save(buffer, "JPEG")
+    monkeypatch.setattr(io, "_rgba_pixels", None)
+    assert io.read_image("a.jpg", data=buffer.getvalue()).shape == RGB.shape
