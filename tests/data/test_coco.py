@@ -456,7 +456,6 @@ def test_a_claimed_size_is_compared_with_the_image_first(saved, tmp_path, size):
         ([[0, 0, 13_000, 13_000] * 1_000], (13_000, 13_000)),
         ([[0, 0, 9, 9, 0, 9] * 10] * 20_000, (480, 640)),
         ([[0, 0, 90_000_000, 0, 0, 1]], (1, 100_000_000)),
-        ([[0.5, 0.5] * 2_000_000], (480, 640)),
     ],
 )
 def test_long_outlines_are_refused(polygons, size):

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 import shutil
+import time
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 
@@ -29,6 +30,7 @@ class Server(ThreadingHTTPServer):
         requests: the Range of the requests so far.
         authorizations: their Authorization.
         redirect: an address that all requests are sent on to.
+        drip: seconds after each byte of the headers or of the content.
     """
 
     daemon_threads = True
@@ -43,6 +45,7 @@ class Server(ThreadingHTTPServer):
         self.requests: list[str | None] = []
         self.authorizations: list[str | None] = []
         self.redirect: str | None = None
+        self.drip: dict[str, float] = {}
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that hang up are part of the tests."""
@@ -83,8 +86,17 @@ class Handler(Quiet):
             self.send_response(200)
         if self.server.with_length:
             self.send_header("Content-Length", str(len(content) - start))
+        if "headers" in self.server.drip:
+            for _ in range(200):
+                self.wfile.write(b"X")
+                time.sleep(self.server.drip["headers"])
         self.end_headers()
         end = start + self.server.cuts.pop(0) if self.server.cuts else len(content)
+        if "content" in self.server.drip:
+            for k in range(start, min(end, start + 200)):
+                self.wfile.write(content[k : k + 1])
+                time.sleep(self.server.drip["content"])
+            return
         self.wfile.write(content[start:end])
 
 
@@ -142,7 +154,7 @@ def test_resumes_within_one_call(server, tmp_path):
 
 
 def test_resumes_in_a_later_call(server, tmp_path):
-    server.cuts = [300_000] + [0] * ATTEMPTS
+    server.cuts = [300_000] + [0] * (ATTEMPTS - 1)
     with pytest.raises(DataError, match=r"ended at 300000 of 1000000 bytes.*run the same command"):
         get(server, tmp_path, checksum=SHA256)
     assert names(tmp_path) == ["file.zip.part"]
@@ -222,6 +234,45 @@ def test_error_statuses(server, tmp_path):
     with pytest.raises(DataError, match="503"):
         get(server, tmp_path / "other")
     assert len(server.requests) == 4 + ATTEMPTS
+
+
+@pytest.mark.parametrize("part", ["headers", "content"])
+def test_a_server_that_sends_byte_by_byte_is_given_up(server, tmp_path, monkeypatch, part):
+    monkeypatch.setattr(download, "TIMEOUT", 0.1)
+    server.drip = {part: 0.02}
+    start = time.monotonic()
+    with pytest.raises(DataError, match=r"file\.zip: (no answer|fewer than \d+ bytes).*received"):
+        get(server, tmp_path, checksum=SHA256)
+    assert time.monotonic() - start < 10
+    assert len(server.requests) == ATTEMPTS
+
+
+def test_a_byte_for_each_request_is_too_little(server, tmp_path):
+    server.cuts = [1] * 1000
+    with pytest.raises(DataError, match=rf"\({ATTEMPTS} bytes received\)"):
+        get(server, tmp_path, checksum=SHA256)
+    assert names(tmp_path) == ["file.zip.part"]
+
+
+def test_megabytes_with_many_interruptions(server, tmp_path, monkeypatch):
+    server.content = CONTENT * 12
+    checksum = "sha256:" + hashlib.sha256(server.content).hexdigest()
+    server.cuts = [600_000] * 15
+    assert get(server, tmp_path, checksum=checksum).read_bytes() == server.content
+    server.cuts = [600_000] * 15
+    monkeypatch.setattr(download, "MOST_REQUESTS", 10)
+    with pytest.raises(DataError, match="run the same command again"):
+        get(server, tmp_path / "b", checksum=checksum)
+    assert get(server, tmp_path / "b", checksum=checksum).read_bytes() == server.content
+
+
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1:9/x", "file:///etc/passwd", "data:,x"])
+def test_a_redirection_to_something_else_is_refused(server, tmp_path, address):
+    server.redirect = address
+    with pytest.raises(DataError, match=r"file\.zip: the server answers 302 .*by hand"):
+        get(server, tmp_path)
+    assert len(server.requests) == 1
+    assert names(tmp_path) == []
 
 
 def test_no_server(tmp_path):

@@ -19,8 +19,8 @@ from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, few, parse_as, read_bytes, required_file
 from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask, Sample
 
-_OUTLINE = 1_000_000, 5_000_000
-"""Pixels: what the polygons of an object may have in any case, and at most."""
+_MOST_OUTLINE = 5_000_000
+"""Largest length, in pixels, of the outlines of all polygons of an object."""
 
 
 def _whole(value: Any) -> Any:
@@ -366,9 +366,8 @@ def _check_outlines(polygons: Sequence[np.ndarray], height: int, width: int) -> 
     following = np.arange(1, len(corners) + 1)
     following[ends - 1] = ends - sizes  # the first corner of the same polygon
     steps = np.abs(corners[following] - corners).max(1)
-    limit = int(np.clip(4 * height * width, *_OUTLINE))
-    if (outline := steps.sum() + len(corners)) > limit:
-        raise ValueError(f"its outline has {outline:.3g} pixels, more than {limit}")
+    if (outline := steps.sum() + len(corners)) > _MOST_OUTLINE:
+        raise ValueError(f"its outline has {outline:.3g} pixels, more than {_MOST_OUTLINE}")
 
 
 def rle_counts(text: str) -> list[int]:

@@ -8,15 +8,17 @@ import hashlib
 import http.client
 import os
 import shutil
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from queue import Empty, SimpleQueue
+from typing import Any, BinaryIO
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import fsspec
 
@@ -24,11 +26,15 @@ from dpt.files import DataError
 from dpt.run_log import tracked
 
 ATTEMPTS = 6
-"""Requests in a row without any new byte before a download is given up."""
+"""Requests in a row without another megabyte before a download is given up."""
+MOST_REQUESTS = 1000
+"""Requests in all before a download is given up."""
 PAUSE = 1.0
 """Seconds before the second request; doubled after each further failure."""
 TIMEOUT = 30.0
 """Seconds without data after which a connection counts as interrupted."""
+SLOWEST = 4096
+"""Bytes a second: a connection that gives fewer for ``TIMEOUT`` seconds counts as interrupted."""
 _MEGABYTE = 1 << 20
 _ALGORITHMS = ("sha256", "sha1", "md5")
 
@@ -142,19 +148,20 @@ def _copy_http(
     url: str, file: BinaryIO, limit: int, *, resume: bool, remedy: str, quiet: bool
 ) -> None:
     """Sends requests until the file is complete."""
-    furthest, failures = file.tell(), 0
+    furthest, failures, requests = file.tell(), 0, 1
     while reason := _request(url, file, limit, remedy=remedy, quiet=quiet):
         done = file.tell()
-        failures = 0 if done > furthest else failures + 1
-        furthest = max(furthest, done)
-        if failures >= ATTEMPTS:
+        if done >= furthest + _MEGABYTE:
+            furthest, failures = done, 0
+        failures, requests = failures + 1, requests + 1
+        if failures >= ATTEMPTS or requests > MOST_REQUESTS:
             raise DataError(
                 f"{url}: {reason} ({done} bytes received): check the network and run the same "
                 "command again"
             )
         if not resume:
             _clear(file)
-        time.sleep(PAUSE * 2**failures)
+        time.sleep(PAUSE * 2 ** (failures - 1))
 
 
 def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) -> str:
@@ -168,7 +175,7 @@ def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) 
         if user:  # urllib does not know name:password@host; a redirection is not told the password
             token = base64.b64encode(unquote(user).encode()).decode()
             request.add_unredirected_header("Authorization", f"Basic {token}")
-        with urlopen(request, timeout=TIMEOUT) as response:
+        with _answer(request) as response:
             if response.status != 206:  # the server sends the whole file
                 _clear(file)
             return _receive(response, file, limit, quiet=quiet)
@@ -187,10 +194,62 @@ def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) 
         return str(error) or type(error).__name__
 
 
+class _StaysOnHttp(HTTPRedirectHandler):
+    """Refuses redirections to ftp, which urllib would follow."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any,
+                         newurl: str) -> Request | None:  # fmt: skip
+        if not newurl.startswith(("http://", "https://")):
+            raise HTTPError(newurl, code, f"a redirection to {newurl}", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _answer(request: Request) -> Any:
+    """The answer to a request, after its headers.
+
+    TIMEOUT alone would allow them to come byte by byte, so they are read in a thread, which is left
+    to itself after twice that time.
+    """
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(build_opener(_StaysOnHttp).open(request, timeout=TIMEOUT))
+        except Exception as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=2 * TIMEOUT)
+    except Empty:
+        raise TimeoutError(f"no answer in {2 * TIMEOUT:g} s") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The content of an answer in blocks of about a megabyte; TimeoutError if it comes slowly."""
+    block, start, received = bytearray(), time.monotonic(), 0
+    is_slow = False
+    while not is_slow and (piece := response.read1(_MEGABYTE)):
+        block += piece
+        received += len(piece)
+        if (passed := time.monotonic() - start) > TIMEOUT:
+            is_slow = received < SLOWEST * passed
+            start, received = time.monotonic(), 0
+        if len(block) >= _MEGABYTE:
+            yield bytes(block)
+            block.clear()
+    yield bytes(block)
+    if is_slow:
+        raise TimeoutError(f"fewer than {SLOWEST} bytes a second")
+
+
 def _receive(response: http.client.HTTPResponse, file: BinaryIO, limit: int, *, quiet: bool) -> str:
     length = int(response.headers["Content-Length"] or 0)  # 0 if the server does not state it
     total = file.tell() + length
-    blocks: Iterable[bytes] = iter(partial(response.read, _MEGABYTE), b"")
+    blocks: Iterable[bytes] = _blocks(response)
     if length and not quiet:
         blocks = tracked(blocks, -(-length // _MEGABYTE), title=f"{Path(file.name).stem} (MB)")
     _append(file, blocks, limit, announced=total)
