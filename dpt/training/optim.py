@@ -113,8 +113,14 @@ class Muon(NAdamW):
     in·h·w). timm's NAdamW steps for groups whose ``momentum`` is None, for depthwise kernels and
     for matrices with fewer than four rows or columns.
 
-    ``timm.optim.Muon`` does the same, but computes in bf16 on every device: where a CPU emulates
-    bf16, that takes longer than the rest of a training step. Here such devices compute in fp32.
+    Its author advises AdamW for the first and the last layer. Here these take Muon's steps too,
+    where they are matrices of four rows and columns: see "The cost of Muon" in the guide
+    (``measured.md``).
+
+    ``timm.optim.Muon(nesterov=True)`` makes the same steps, except for matrices whose sides differ
+    by more than a factor of 128, which it leaves to NAdamW. It computes in bf16 on every device:
+    where a CPU emulates bf16, that takes longer than the rest of a training step. Here such devices
+    compute in fp32.
     """
 
     @torch.no_grad()
