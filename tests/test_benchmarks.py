@@ -2,13 +2,21 @@
 
 import pytest
 import torch
-from benchmarks import parts
+from benchmarks import originals, parts
 from benchmarks.contenders import make_contenders, make_ours
 from benchmarks.models import LiveBytes, bench, kept_bytes
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 KB = 1024
+
+
+@pytest.mark.parametrize("sets", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", originals.COMPARISONS)
+def test_scores_equal_those_of_the_originals(kind, sets):
+    for name, (count, largest) in originals.differences(kind, sets, seed=1).items():
+        assert count > sets / 8, name
+        assert largest < 1e-6, name
 
 
 def rows_of(table):

@@ -239,6 +239,25 @@ def test_coco(tmp_path):
     assert [len(read["train"]), len(read["val"])] == [3, 1]
 
 
+@pytest.mark.parametrize(
+    "name", ["{}.jpg", "http://host/x/{}.jpg?a=1", "images\\{}.jpg", "C:\\x\\{}.jpg"]
+)
+def test_coco_as_tools_write_it(tmp_path, name):
+    """The first photo is missing, the names are URLs or Windows paths, the file has a BOM."""
+    root = tmp_path / "set"
+    write_objects(root / "a.json", [name.format(i) for i in range(5)], {0: "x", 7: "cup"},
+                  size=(24, 32))  # fmt: skip
+    (root / "a.JSON").write_bytes(b"\xef\xbb\xbf" + (root / "a.json").read_bytes())
+    (root / "a.json").unlink()
+    photos(root / "images", range(1, 5))
+    with pytest.raises(DataError, match=r"a\.JSON: 1 of 5 images are missing .*data\.missing=skip"):
+        samples(root)
+    photos(root / "images", range(5))
+    read, found = samples(root)
+    assert (found.data, found.task) == ("coco", "instance")
+    assert len(read["train"]) + len(read["val"]) == 5
+
+
 def test_objects_beside_masks_and_several_lists_of_objects(tmp_path):
     root = tmp_path / "set"
     write_coco(root / "a1.json", 4)

@@ -12,7 +12,7 @@ from dpt.data import CocoDataset, ScenesDataset, TrainTransform
 from dpt.data.datasets.coco import encode_mask
 from dpt.data.loading import collate_eval
 from dpt.data.shards.samples import decode_sample, encode_sample
-from dpt.data_check.checks import objects
+from dpt.data_check.checks import ids_outside, objects
 from dpt.data_check.measure import measure_objects
 from dpt.data_check.scan import Scan, read_records
 from dpt.files import DataError
@@ -377,6 +377,15 @@ def test_data_without_objects_cannot_be_trained_for_objects(saved, tmp_path, kin
         with pytest.raises(DataError, match=rf"changed\.json: {message}"):
             kind.from_data(data, {})
     kind.from_data(edited(saved, tmp_path, one_object), {})
+
+
+def test_an_unused_first_category_is_no_shift_of_ids(saved, tmp_path):
+    def change(content):
+        content["categories"].append({"id": 0, "name": "other"})
+
+    data = edited(saved, tmp_path, change)
+    scan = Scan("train", data, read_records(data, title="", num_workers=0))
+    assert list(ids_outside(scan)) == []
 
 
 # ------------------------------------------------------------------------------ overlaps, crowds
