@@ -711,7 +711,7 @@ def test_maps_scaled_to_their_own_range(tmp_path, top, kind, suffix):
         return ((depth - depth.min()) / np.ptp(depth) * top).astype(kind)
 
     root = folder(tmp_path / "set", kind="depth", make=make, suffix=suffix)
-    with pytest.raises(DataError, match=rf"depth/train: .* {top}, .*data\.depth_scale"):
+    with pytest.raises(DataError, match=rf"depth/train: .*end at {top}, .*data\.depth_scale"):
         detect(root, {})
     assert detect(root, {"depth_scale": 0.1}).task == "depth"
 
@@ -962,6 +962,26 @@ def test_ids_in_three_channels(tmp_path, request, make, suffix):
         save(root / f"masks/val/001{suffix}", ids(9))  # one channel beside three
         read, _ = samples(root)
         np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], ids(9))
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_palettes_beside_colours(tmp_path, smooth):
+    order = np.array([3, 1, 0, 2])  # of the palette
+
+    def make(seed):
+        rgb = PALETTE[mask(seed)]
+        return cv2.GaussianBlur(rgb, (3, 3), 0) if smooth and seed == 1 else rgb
+
+    root = folder(tmp_path / "set", make=make)
+    for seed in (0, 3, 9):
+        save_palette(root / f"masks/{NAMES[seed]}.png", np.argsort(order)[mask(seed)].astype("u1"),
+                     PALETTE[order])  # fmt: skip
+    (root / "classes.csv").write_text("name,color\nsky,#000000\nred,#c80a0a\ngreen,#0AC80A\n")
+    read, found = samples(root)
+    assert found.settings["class_names"] == ["sky", "red", "green"]
+    for seed in (0, 3, 4, 9):
+        sample = read[NAMES[seed].split("/")[0]][f"images/{NAMES[seed]}.jpg"]
+        np.testing.assert_array_equal(sample["labels"], mask(seed))
 
 
 def test_red_on_black_is_no_id(tmp_path):

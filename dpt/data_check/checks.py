@@ -41,6 +41,9 @@ _TOO_NEAR = 0.02  # metres: cameras do not focus nearer
 _NEAR = 0.25  # metres: an implausible typical depth
 _MANY_BEYOND = 0.1  # share of the measured pixels
 _MORE_BITS = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
+_SEVERAL_MAPS = 4
+_TOPS = {1, 10, 100, 255, 1000, 1023, 4095, 10_000, 32_767, 65_535}
+"""The largest values of maps that were scaled to their own range."""
 _DIFFERENT = 0.2  # share of pixels by which class shares differ
 _FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
 _NOUNS = {"labels": "masks", "depth": "depth maps"}
@@ -462,6 +465,27 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
         yield scan.finding("warning", "depth_beyond_max", message, remedy, records)
 
 
+def are_normalised(tops: Sequence[tuple[float, float, float]]) -> bool:
+    """Whether maps, of which :func:`top_of` is known, seem each scaled to its own range: all end at
+    one round value, which few pixels have."""
+    values, following, fractions = map(np.array, zip(*tops, strict=True))
+    return (
+        len(tops) >= _SEVERAL_MAPS
+        and len({*values}) == 1
+        and values[0] in _TOPS
+        and bool(np.median(following) > 0.9 and np.median(fractions) < 0.01)
+    )
+
+
+def scaled_maps(scan: Scan) -> Iterator[Finding]:
+    """Maps that were each scaled to their own range."""
+    tops = [depth.top for _, depth in scan.maps]
+    if tops and are_normalised(tops):
+        message = f"all depth maps end at {tops[0][0]:g}, as if each was scaled to its own range"
+        remedy = "save metres, or train task.kind=relative"
+        yield scan.finding("warning", "depth_normalised", message, remedy)
+
+
 def deviating_maps(scan: Scan) -> Iterator[Finding]:
     """Maps whose typical depth is far from that of the others."""
     logs = {record: log(depth.raw[0]) for record, depth in scan.maps if depth.raw[0] > 0}
@@ -489,6 +513,7 @@ QUICK_CHECKS: tuple[Check, ...] = (
     *(
         unlabelled,
         inverse_maps,
+        scaled_maps,
         ids_outside,
         too_many_classes,
         single_classes,

@@ -18,8 +18,9 @@ from dpt.data.datasets.coco import plain_name
 from dpt.data.datasets.files import original
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
-from dpt.data_check.checks import UNITS, likely_scale, plural
+from dpt.data_check.checks import UNITS, are_normalised, likely_scale, plural
 from dpt.data_check.masks import class_weights, mask_settings, read_class_file
+from dpt.data_check.measure import top_of
 from dpt.data_check.pairs import by_names, from_tables, listed, split_word
 from dpt.files import few, files_below, open_file, parse_json, printable, read_bytes
 
@@ -31,8 +32,6 @@ _MAPS = 48  # number of depth maps from which the unit is derived
 _RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
 _ROOM = 10.0  # metres: the range of depth cameras
 _NEAR_ROOM = 2.5  # metres: rooms mostly reach farther, so that the unit may be another
-_TOPS = {1, 10, 100, 255, 1000, 1023, 4095, 10_000, 32_767, 65_535}
-"""The largest values of maps that were scaled to their own range."""
 _MISSING = (65.535, 65535.0)  # "not measured" where 16 bits were converted to floats
 _MOST_HELD = 0.4  # largest share of the photos that is used for validation
 _FEW_COPIES = 0.1  # of the photos
@@ -326,8 +325,9 @@ def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> 
     raws = [io.read_raw_depth(paths[i], key=key, page=page) for i in places]
     whole, pixels = raws[0].dtype.kind != "f", sum(raw.size for raw in raws)
     last = np.iinfo(raws[0].dtype).max if whole else 0
-    if "depth_scale" not in given:
-        _refuse_normalised(folder, raws)
+    if "depth_scale" not in given and are_normalised([top_of(raw) for raw in raws]):
+        fault = f"all depth maps end at {raws[0].max():g}, as if each was scaled to its own range"
+        raise DataError(f"{folder}: {fault}: save metres, or set data.depth_scale if they share it")
     holds = [
         value for value in (last, *_MISSING) if value and any((r == value).any() for r in raws)
     ]
@@ -350,20 +350,6 @@ def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> 
     if below := sum(int(np.count_nonzero(raw < 0)) for raw in raws):
         found.notes.append(f"depth: {below / pixels:.2%} of the pixels are below 0: not measured; "
                            "if they are heights, make distances of them")  # fmt: skip
-
-
-def _refuse_normalised(folder: Path, raws: Sequence[np.ndarray]) -> None:
-    """Raises DataError if all maps end at one round value that hardly any pixel has, as they do
-    where each was scaled to its own range."""
-    ordered = [np.unique(raw[np.isfinite(raw)], return_counts=True) for raw in raws]
-    ends = [(float(v[-1]), v[-2] / v[-1], n[-1]) for v, n in ordered if len(v) > 2 and v[-1] > 0]
-    if len(ends) < 4 or max(ends)[0] > min(ends)[0] * (1 + 1e-6):
-        return
-    top, next_to, pixels = np.median(ends, axis=0)
-    if top in _TOPS and next_to > 0.9 and pixels < 0.01 * raws[0].size:
-        raise DataError(f"{folder}: the largest value of all depth maps is {top:g}, as if each was "
-                        "scaled to its own range: save metres, or set data.depth_scale to the "
-                        "metres of a unit if all maps have one unit")  # fmt: skip
 
 
 def _unit(folder: Path, dtype: np.dtype, typical: float, high: float, share: float) -> float:

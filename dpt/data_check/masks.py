@@ -71,7 +71,7 @@ def class_weights(counts: Sequence[int]) -> list[float]:
 
 
 def class_settings(
-    values: Values, paths: Sequence[Path] = ()
+    values: Values, paths: Sequence[Path] = (), parts: io.Parts | None = None
 ) -> tuple[dict[str, Any], list[Value]]:
     """The settings that make classes of the values in mask files, and the value of each class.
 
@@ -84,7 +84,7 @@ def class_settings(
     keys: list[Value]
     settings: dict[str, Any]
     if len(stored) < len(values):
-        mixed = mixed_colors(paths, values)
+        mixed = mixed_colors(paths, values, parts or io.Parts())
         keys = sorted((values - mixed).keys())
         if not 1 < len(keys) < MOST_VALUES:
             raise DataError(f"{paths[0].parent}: {len(values)} colours, of which {len(keys)} fill "
@@ -119,7 +119,7 @@ def ids_of_colors(values: Values) -> Values:
     return ids
 
 
-def mixed_colors(paths: Sequence[Path], values: Values) -> Values:
+def mixed_colors(paths: Sequence[Path], values: Values, parts: io.Parts) -> Values:
     """The colours that are no classes, but mixed at borders or slightly off.
 
     Such a colour lies beside a more frequent one; or it fills no block of 3 x 3 pixels, in masks
@@ -142,9 +142,9 @@ def mixed_colors(paths: Sequence[Path], values: Values) -> Values:
     if is_blurred:
         colors, solid, block = list(values), set[Value](), np.ones((3, 3), np.uint8)
         for path in paths:
-            ids = io.read_labels(path, colors=colors).astype(np.float32)
+            ids = io.read_labels(path, colors=colors, distance=0, parts=parts).astype(np.float32)
             inside = cv2.erode(ids, block) == cv2.dilate(ids, block)
-            solid |= {colors[int(i)] for i in np.unique(ids[inside])}
+            solid |= {colors[int(i)] for i in np.unique(ids[inside]) if i >= 0}
         mixed |= {key: values[key] for key in map(tuple, main.tolist()) if key not in solid}
     return mixed
 
@@ -158,6 +158,16 @@ def _is_between(color: np.ndarray, others: np.ndarray) -> bool:
     return bool(((place > 0) & (place < 1) & (distance <= 4)).any())
 
 
+def mask_values(paths: Sequence[Path], parts: io.Parts, *, use_palette: bool = False) -> Values:
+    """The values of all masks."""
+    values = Values()
+    for path in paths:
+        values.update(io.label_values(path, parts=parts, use_palette=use_palette))
+        if len(values) > io.MAX_COLORS:
+            raise DataError(f"{path}: pictures of more than {io.MAX_COLORS} colours, not masks")
+    return values
+
+
 def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, Any]) -> MaskSettings:
     """The settings of masks, from all their values.
 
@@ -168,20 +178,19 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
     Raises:
         DataError: the masks have no classes, or can be read in two ways.
     """
-    values, folder = Values(), paths[0].parent
-    parts = io.Parts(key=given.get("array_key"), page=given.get("page"))
-    for path in paths:
-        values.update(io.label_values(path, parts=parts))
-        if len(values) > io.MAX_COLORS:
-            raise DataError(f"{path}: pictures of more than {io.MAX_COLORS} colours, not masks")
+    folder, parts = paths[0].parent, io.Parts(key=given.get("array_key"), page=given.get("page"))
     own = validate(list[_Color], given.get("label_colors", []), "data.label_colors")
     table = own or [row.color for row in file.rows if row.color is not None]
+    values = mask_values(paths, parts)
     if not {*table} >= {key for key in values if len(key) == 3}:
         values = ids_of_colors(values)
-    kinds = {len(key): key for key in values}
+    kinds, use_palette = {len(key): key for key in values}, False
+    if len(kinds) > 1:  # perhaps some files have palettes of the colours that others have
+        values, use_palette = mask_values(paths, parts, use_palette=True), True
+        kinds = {len(key): key for key in values}
     if len(kinds) > 1:
-        raise DataError(f"{folder}: some masks hold ids, such as {kinds[1][0]}, others colours, "
-                        f"such as {kinds[3]}: save all as ids, or all as colours")  # fmt: skip
+        both = f"some masks hold ids, such as {kinds[1][0]}, others colours, such as {kinds[3]}"
+        raise DataError(f"{folder}: {both}: save all as ids, or all as colours")
     if len(values) < 2:
         raise DataError(f"{folder}: all masks hold one value: there is nothing to learn")
     chosen = given.get("ignore_index", file.ignored)
@@ -197,6 +206,8 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
         found = _of_ids(folder, values, ids, file, given)
         kind = f"ids {few([str(i) for i in ids], 12)}"
         ignored += [i for (i,) in values if i < 0 or i in _LAST_VALUES]
+    if use_palette:
+        found.settings.setdefault("color_distance", given.get("color_distance", 0))
     used = {*chain(*found.classes)}
     found.counts = [sum(values[key] for key in keys) for keys in found.classes]
     shares = {key: f"{count / values.total():.2%}" for key, count in values.items()}
@@ -245,7 +256,8 @@ def _of_colors(
         if "class_names" in given:
             raise DataError(f"{folder}: data.class_names needs data.label_colors, the colour of "
                             "each class, for masks of colours")  # fmt: skip
-        settings, keys = class_settings(values, paths)
+        parts = io.Parts(key=given.get("array_key"), page=given.get("page"))
+        settings, keys = class_settings(values, paths, parts)
         others = [color for color in values if color not in keys]
         if {"num_classes", "label_map"} & given.keys():
             settings, keys = {"label_colors": settings["label_colors"]}, []

@@ -58,6 +58,7 @@ class Depth:
     beyond: float  # share of the measured pixels that lie beyond max_depth *
     has_type_maximum: bool  # whether a valid pixel has the largest value of the file's integer type
     negative: float  # share of values below 0 that are not declared invalid
+    top: tuple[float, float, float]  # see top_of; of the values in the file
     grows_down: bool  # whether the lower half is typically farther than the upper half
     # * without the largest value of the file's integer type
 
@@ -138,8 +139,16 @@ def measure_depth(
         beyond=float((levels > limit).mean()) if levels.size else 0.0,
         has_type_maximum=not is_constant and last <= limit and bool((measured == last).any()),
         negative=negative,
+        top=top_of(values),
         grows_down=lower > _FARTHER * upper > 0,
     )
+
+
+def top_of(values: np.ndarray) -> tuple[float, float, float]:
+    """The largest finite value, the next one divided by it, and the fraction of its pixels."""
+    top = float(values.max(where=np.isfinite(values), initial=0))
+    following = float(values.max(where=np.isfinite(values) & (values < top), initial=0))
+    return top, following / max(top, 1e-30), float((values == top).mean())
 
 
 def _quantiles(values: np.ndarray, shares: Sequence[float]) -> tuple[float, ...]:

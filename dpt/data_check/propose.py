@@ -32,7 +32,9 @@ def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, A
     unknown = data.get("labels") and not any(data.get(key, True) for key in _CLASSES)
     paths: list[Path] = []
     if unknown and (values := _read_masks({**data, **settings, "num_classes": 1}, splits, paths)):
-        classes, keys = class_settings(values, paths)
+        classes, keys = class_settings(
+            values, paths, io.Parts(key=data.get("array_key"), page=data.get("page"))
+        )
         classes.pop("class_names", None)  # colours, which are in the proposal
         settings |= classes
         counts = [values[key] for key in keys]

@@ -838,6 +838,17 @@ def test_unlabelled_values_are_counted_and_named(tmp_path, caplog, options, show
         assert f"unlabelled in the masks: {shown} of the pixels" in caplog.text
 
 
+def test_quick_findings_name_maps_scaled_to_their_own_range(rgbd):
+    def scaled(depth):
+        known = np.where(depth == 65535, 0, depth).astype(float)
+        return (known / known.max() * 65535).astype(np.uint16)
+
+    settings = ("data=rgbd", f"data.root={rgbd}", "data.invalid_depth=[0]")
+    change(rgbd, "depth", scaled)
+    lines = quick_findings(make_dataset(configured(*settings, "data.max_depth=100"), "train"), 16)
+    assert any("all depth maps end at 65535" in line for line in lines)
+
+
 def test_quick_findings_tell_of_classes_that_do_not_occur(camvid):
     settings = [o.format(root=camvid) for o in CAMVID if "root" in o]
     data = configured("data=folder", *settings, "data.labels=masks", "data.num_classes=22")

@@ -259,10 +259,12 @@ def read_labels(
             last class; its row number is the ignore index. None: the ids of an RGB file are in all
             three channels, or in R alone with 0 in the others.
         distance: a colour that ``colors`` lacks becomes the nearest row, if no channel differs by
-            more than this; else ``OTHER_COLOR``. None: such a colour is an error.
+            more than this; else ``OTHER_COLOR``. Then the colours of palettes count, not their
+            indices. None: a colour that ``colors`` lacks is an error.
         parts: the page or the name of the array.
     """
-    labels, transparent = _read_stored_labels(path, parts)
+    use_palette = distance is not None
+    labels, transparent = _read_stored_labels(path, parts, use_palette=use_palette)
     if transparent is None:
         return labels if labels.ndim == 2 else _ids_of_colors(path, labels, colors, distance)
     ids = np.full(transparent.shape, TRANSPARENT)
@@ -273,9 +275,22 @@ def read_labels(
     return ids
 
 
-def _read_stored_labels(path: str | Path, parts: Parts) -> tuple[np.ndarray, np.ndarray | None]:
+def _palette(path: str | Path) -> np.ndarray | None:
+    """The colours of a palette, uint8 (256, 3), 0 where there are none; None for other files."""
+    try:
+        with open_file(path) as file:
+            picture = Image.open(file, formats=_FORMATS)
+            stored = picture.getpalette("RGB") if picture.mode == "P" else None
+    except Exception:  # of many kinds; arrays, or damaged files
+        return None
+    return None if stored is None else np.resize([*stored, *[0] * 768][:768], (256, 3)).astype("u1")
+
+
+def _read_stored_labels(
+    path: str | Path, parts: Parts, *, use_palette: bool = False
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Integers (H, W), or colours uint8 (H, W, 3), and where the file is transparent, bool (H, W);
-    None if it is nowhere."""
+    None if it is nowhere. With ``use_palette``, colours of a palette in place of its indices."""
     reader = _READERS.get(Path(path).suffix.lower())
     labels, alpha = reader(path, parts.key) if reader else None, None
     if labels is None:
@@ -292,7 +307,8 @@ def _read_stored_labels(path: str | Path, parts: Parts) -> tuple[np.ndarray, np.
             "class id per pixel; save them as single-channel PNG"
         )
     check_pixels(path, *labels.shape)
-    return labels, _transparent(path, alpha)
+    palette = _palette(path) if use_palette else None
+    return labels if palette is None else palette[labels], _transparent(path, alpha)
 
 
 def _transparent(path: str | Path, alpha: np.ndarray | None) -> np.ndarray | None:
@@ -367,11 +383,15 @@ def parse_number(text: str) -> float:
 
 
 def label_values(
-    path: str | Path, *, colors: Sequence[Sequence[int]] = (), parts: Parts = _ALL
+    path: str | Path,
+    *,
+    colors: Sequence[Sequence[int]] = (),
+    parts: Parts = _ALL,
+    use_palette: bool = False,
 ) -> dict[tuple[int, ...], int]:
-    """Pixel counts by class id ``(i,)``, or by colour ``(r, g, b)`` (RGB file, no ``colors``),
-    without transparent pixels."""
-    labels, transparent = _read_stored_labels(path, parts)
+    """Pixel counts by class id ``(i,)``, or by colour ``(r, g, b)`` (RGB file, no ``colors``; with
+    ``use_palette`` also those of a palette), without transparent pixels."""
+    labels, transparent = _read_stored_labels(path, parts, use_palette=use_palette)
     if transparent is not None:
         labels = labels[~transparent][None]
     if labels.ndim == 3 and not colors:
