@@ -141,8 +141,8 @@ def _call(command: str, arguments: list[str], checkpoints: list[str]) -> None:
     try:
         check_ranks()
         raise_file_limit()
+        load_plugins()
         if command in FILE_COMMANDS:
-            load_plugins()
             import_module(f"dpt.commands.{command}").run(arguments)
             return
         if len(checkpoints) > 1:

@@ -1,7 +1,8 @@
 """User modules with encoders, heads, losses or data sets of their own.
 
 The environment variable names them, ``DPT_PLUGINS=mine,other/parts.py``, for every process of a
-command. A checkpoint or a configuration file never chooses which code is imported.
+command. It is read once, when the command starts. A checkpoint or a configuration file never
+chooses which code is imported.
 """
 
 import os
@@ -16,19 +17,25 @@ from dpt.process import Stopped
 VARIABLE = "DPT_PLUGINS"
 
 
+_names: list[str] = []
+
+
 def plugin_names() -> tuple[str, ...]:
-    """Names of the user's modules: ``mine`` for a folder, a file ``mine.py`` or a module."""
-    return tuple(Path(e).stem if _is_path(e) else e for e in _entries())
+    """Returns the names of the user's modules that were loaded: ``mine`` for a folder ``mine``, a
+    file ``mine.py`` or a module."""
+    return tuple(_names)
 
 
 def load_plugins() -> None:
-    """Imports the user's modules; a second call does nothing.
+    """Imports the user's modules, as the environment variable names them now.
 
     Raises:
         ValueError: an entry does not exist, another module already has its name, or it cannot be
             imported.
     """
-    for entry, name in zip(_entries(), plugin_names(), strict=True):
+    entries = [e.strip() for e in os.environ.get(VARIABLE, "").split(",") if e.strip()]
+    _names[:] = [Path(entry).stem if _is_path(entry) else entry for entry in entries]
+    for entry, name in zip(entries, _names, strict=True):
         path = Path(entry).resolve()
         if _is_path(entry) and str(path.parent) not in sys.path:
             sys.path.append(str(path.parent))  # at the end, so that it hides no other module
@@ -49,10 +56,6 @@ def load_plugins() -> None:
                 f"{VARIABLE}={entry}: cannot be imported: {cause} ({last.filename}:{last.lineno})"
             )
             raise ValueError(line) from error
-
-
-def _entries() -> list[str]:
-    return [e.strip() for e in os.environ.get(VARIABLE, "").split(",") if e.strip()]
 
 
 def _is_path(entry: str) -> bool:

@@ -25,8 +25,10 @@ def test_a_folder_a_file_and_a_module_are_imported(plugins, tmp_path):
     (tmp_path / "pack_of_mine/__init__.py").write_text("made = 1\n")
     (tmp_path / "lone_of_mine.py").write_text("made = 2\n")
     plugins(f"pack_of_mine, {tmp_path}/lone_of_mine.py, colorsys, ")
-    assert plugin_names() == ("pack_of_mine", "lone_of_mine", "colorsys")
     load_plugins()
+    plugins("the_variable_is_read_once")
+    assert plugin_names() == ("pack_of_mine", "lone_of_mine", "colorsys")
+    plugins(f"pack_of_mine, {tmp_path}/lone_of_mine.py, colorsys")
     assert sys.modules["pack_of_mine"].made == 1
     assert sys.modules["lone_of_mine"].made == 2
     before = sys.path[:]

@@ -27,7 +27,6 @@ from dpt.files import (
     run_folder,
     without_passwords,
 )
-from dpt.plugins import load_plugins
 from dpt.process import is_first_rank, lack_of_memory
 
 # errors that a user can correct: the message is printed, the stack trace goes to log.txt only
@@ -228,7 +227,6 @@ def _run_job(job: str, folder: Path, make_values: Callable[[], dict[str, Any]]) 
         fail(error)
     quiet_libraries()
     try:
-        load_plugins()
         module, _, name = job.partition(":")
         call = getattr(import_module(module), name)
         return call(make_values())

@@ -18,6 +18,7 @@ import dpt
 from dpt.config.objects import SLOTS, find, make
 from dpt.data import Dataset
 from dpt.objectives import Objective
+from dpt.plugins import load_plugins
 
 ATTACKS = [
     "lightning.pytorch.trainer.connectors.signal_connector.call",
@@ -147,6 +148,7 @@ def own_module(tmp_path, monkeypatch):
     (tmp_path / "parts_of_mine.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("DPT_PLUGINS", "parts_of_mine")
+    load_plugins()
     yield "parts_of_mine"
     sys.modules.pop("parts_of_mine", None)
 
