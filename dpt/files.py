@@ -193,6 +193,7 @@ def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[Buffere
     except (FileNotFoundError, NotADirectoryError):
         raise missing_path(Path(path), what="file", remedy="check the path") from None
     except OSError as error:
+        error.filename = error.filename or str(path)
         raise DataError(explain(error)) from None
     except ValueError:
         if "\0" in str(path):

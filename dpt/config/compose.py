@@ -271,7 +271,7 @@ def _refuse_used(command: str, folder: Path, *, overwrite: bool) -> None:
             f"run_dir={folder} holds a run already: give another run_dir{resume}{remedy}"
         )
     path = folder / "config.yaml"
-    if path.exists() and not {"run_dir", "data"} <= _keys_of_yaml(path):
+    if path.exists() and not {"run_dir", "paths"} <= _keys_of_yaml(path):
         raise ValueError(
             f"{path}: is not of a run: give another run_dir{remedy}, which replaces it"
         )
