@@ -46,12 +46,11 @@ class LabelsCheck:
             return counts[is_class, classes[is_class]].sum() / total
 
         step = 255 // max(1, largest)
+        of_files = np.array([self.class_of_id.get(i, -1) for i in ids.tolist()])
         meanings = {
             "one too high": ids - 1,
             "one too low": ids + 1,
-            "those of the label files": np.array(
-                [self.class_of_id.get(i, -1) for i in ids.tolist()]
-            ),
+            "those of the label files": of_files,
             f"multiplied by {step}": np.where(ids % step, -1, ids // step),
         }
         meaning = max(meanings, key=lambda name: right(meanings[name]))
@@ -64,10 +63,9 @@ class LabelsCheck:
         if other > max(2 * accuracy, accuracy + 0.1):
             gain = f"{other:.2g} of the pixels would be right, not {accuracy:.2g}"
             found.append(f"ids are {meaning}? {gain}")
-        elif len(ids) == 1:
-            found.append(f"all labelled pixels have the id {ids[0]}")
-        elif not accuracy:
-            found.append("no labelled pixel is right")
+        elif len(ids) == 1 or not accuracy:
+            shown = few([str(k) for k in ids], 5)
+            found.append(f"all predicted ids are {shown}; {accuracy:.2g} of the pixels are right")
         if outside.all():
             raise ValueError(f"no predicted id is a class: {'; '.join(found)}")
         return found

@@ -25,6 +25,7 @@ Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
 SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
+_MAX_SETTINGS = 1 << 20  # bytes; class names take the most
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = dict(parse_json(read_bytes(path), path))
+        found = dict(parse_json(read_bytes(path, limit=_MAX_SETTINGS), path))
         written = {str(name) for name in found["written"]}
     except (ValueError, TypeError, KeyError):
         return {}

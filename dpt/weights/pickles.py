@@ -22,8 +22,6 @@ _TOO_LARGE = f"plain data of more than {MAX_VALUES} values, or {MAX_LEVELS} leve
 _LEGACY_PICKLES = 5  # in files before torch 1.6: magic number, version, system, data, keys
 _ZIP_START = b"PK\x03\x04"
 _FILLING = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
-_GETTING = {"GET", "BINGET", "LONG_BINGET"}
-_PUTTING = {"PUT", "BINPUT", "LONG_BINPUT"}
 
 Node = list[Any]
 """The values inside of a value; empty for a number or a text."""
@@ -57,6 +55,7 @@ def _check_pickle(file: IO[bytes]) -> None:
 
     The operations are followed with a :data:`Node` in place of each value.
     """
+    node: Node = []
     stack: list[Node] = []
     memo: dict[Any, Node] = {}
     marks: list[int] = []
@@ -65,26 +64,23 @@ def _check_pickle(file: IO[bytes]) -> None:
             raise ValueError(_TOO_LARGE)
         if operation.name == "MARK":
             marks.append(len(stack))
-        elif operation.name in _GETTING:
+        elif operation.name in {"GET", "BINGET", "LONG_BINGET"}:
             stack.append(memo[argument])
-        elif operation.name in _PUTTING:
+        elif operation.name in {"PUT", "BINPUT", "LONG_BINPUT"}:
             memo[argument] = stack[-1]
         else:
             start = len(stack) - len(operation.stack_before)
             if markobject in operation.stack_before:
                 start = marks.pop() - operation.stack_before.index(markobject)
-            if start < 0:
-                raise ValueError("an operation without operands")
             node = stack[start:]
             del stack[start:]
             if operation.name in _FILLING:
                 node[0] += node[1:]
                 node = node[0]
-            is_last = operation.name == "STOP"
-            stack += [node] * (len(operation.stack_after) + is_last)
+            stack += [node] * len(operation.stack_after)
     sizes: dict[int, tuple[int, int]] = {}
-    for node in (*memo.values(), *stack):
-        _measure(node, sizes, MAX_LEVELS)
+    for part in (*memo.values(), *stack, node):  # the last node holds the result
+        _measure(part, sizes, MAX_LEVELS)
 
 
 def _measure(node: Node, sizes: dict[int, tuple[int, int]], levels: int) -> tuple[int, int]:

@@ -37,7 +37,7 @@ def labels_remarks(prediction, truth=TRUTH):
         (np.where(NEAR == 2, 65535, NEAR), ["65535 (0.3"]),
         (np.where(NEAR == 2, 10**9, NEAR), ["65536 (0.3"]),
         (np.where(NEAR == 2, -9, NEAR), ["-1 (0.3"]),
-        (np.full_like(NEAR, 2), ["have the id 2"]),
+        (np.full_like(NEAR, 2), ["ids are 2;"]),
     ],
 )
 def test_ids_that_are_no_classes_are_named(prediction, says):
@@ -55,7 +55,9 @@ def test_ids_none_of_which_is_a_class_are_an_error():
 
 
 def test_labels_without_a_right_pixel_are_named():
-    assert "no labelled pixel is right" in labels_remarks(2 * (TRUTH == 0), 2 * (TRUTH != 0))
+    assert "ids are 0, 2; 0 of the pixels are right" in labels_remarks(
+        2 * (TRUTH == 0), 2 * (TRUTH != 0)
+    )
 
 
 def test_good_and_poor_labels_are_not_doubted():
@@ -64,7 +66,9 @@ def test_good_and_poor_labels_are_not_doubted():
     assert labels_remarks(NEAR) == labels_remarks(poor) == ""
     assert labels_remarks(np.where(ignored == 255, 255, NEAR), ignored) == ""
     assert labels_remarks(NEAR, TRUTH * 0 + 255) == ""
-    assert labels_remarks(TRUTH * 0, TRUTH * 0) == "all labelled pixels have the id 0"
+    assert (
+        labels_remarks(TRUTH * 0, TRUTH * 0) == "all predicted ids are 0; 1 of the pixels are right"
+    )
 
 
 def depth_remarks(prediction, truth=DEPTH, **kind):
