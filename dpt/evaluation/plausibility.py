@@ -64,8 +64,8 @@ class LabelsCheck:
             gain = f"{other:.2g} of the pixels would be right, not {accuracy:.2g}"
             found.append(f"ids are {meaning}? {gain}")
         elif len(ids) == 1 or not accuracy:
-            shown = few([str(k) for k in ids], 5)
-            found.append(f"all predicted ids are {shown}; {accuracy:.2g} of the pixels are right")
+            every = few([str(k) for k in ids], 5)
+            found.append(f"all predicted ids are {every}; {accuracy:.2g} of the pixels are right")
         if outside.all():
             raise ValueError(f"no predicted id is a class: {'; '.join(found)}")
         return found
