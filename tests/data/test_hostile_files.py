@@ -272,7 +272,7 @@ def test_a_text_in_a_npz_and_in_hdf5(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_file_that_opens_but_cannot_be_read():
-    with pytest.raises(DataError, match="^/proc/self/mem: "):
+    with pytest.raises(DataError, match=r"^/proc/self/mem: "):
         io.read_image("/proc/self/mem")
 
 
