@@ -24,7 +24,7 @@ from dpt.files import few
 from dpt.types import IGNORE_INDEX
 
 _REFUSALS = {
-    "unreadable": ("cannot be read", "copy or download them again, or remove them"),
+    "unreadable": ("cannot be read", "do what is said of each file, or remove it"),
     "size_mismatch": (
         "have a label map of another size than the photo",
         "pair the right files, or resize them to one size (labels and depth by nearest)",
@@ -149,6 +149,7 @@ def unusual_photos(scan: Scan) -> Iterator[Finding]:
     remedy = "set data.exif=apply if labels fit what viewers show, ignore if the stored pixels"
     has_maps = {"labels", "depth"} & {*scan.dataset.info.targets}
     severity: Severity = "warning" if has_maps and scan.dataset.exif is None else "note"
+    remedy = remedy if scan.dataset.exif is None else f"data.exif={scan.dataset.exif} is set"
     yield from scan.affected(rotated, "exif_orientation", what, remedy, severity)
     height, width = scan.image_size if scan.split == "train" else (0, 0)
     small = [(r, p.size[0] < height or p.size[1] < width) for r, p in scan.photos]

@@ -277,7 +277,7 @@ def _split_labels(raw: np.ndarray, rule: LabelRule) -> tuple[np.ndarray, dict[in
     """The classes of a label file, and the pixels of every value that the rule would refuse."""
     values, counts = np.unique(raw, return_counts=True)
     outside = {} if rule.ids_of_class else dict(zip(values.tolist(), counts.tolist(), strict=True))
-    for allowed in (*range(rule.num_classes), *rule.ignore_index):
+    for allowed in (*range(rule.num_classes), *rule.ignore_index, io.TRANSPARENT):
         outside.pop(allowed, None)
     wrong = np.isin(raw, [*outside])
     labels = rule(np.where(wrong, 0, raw), source="")

@@ -80,7 +80,7 @@ _COLORS = {2: 3, 5: 4, 6: 3, 8: 3}
 """Number of colours by a TIFF's photometric interpretation; 1 for all others."""
 _LOSSLESS = (1, 2, 3, 4, 5, 8, 32773, 32946, 34925, 50000)
 """Compressions of TIFF files that keep ids: none, fax, LZW, Deflate, PackBits, LZMA, Zstandard."""
-_EXIF_MARKS = (b"Exif", b"eXIf", b"EXIF", b"exif", b"tiff:Orientation")
+_WEBP = b"WEBPVP8X"  # with flags of what it holds
 _FEW_BITS = 14
 """Images of 16 bits with smaller values only were probably made by a camera of fewer bits."""
 _AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
@@ -162,11 +162,11 @@ def _color_pixels(path: str | Path, data: bytes, bands: Sequence[int] | None) ->
         return np.ascontiguousarray(rgba[..., :3]) if opaque else rgba
     if data[:2] not in _TIFF_STARTS:
         flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
-        return decode_picture(path, data, flags)
+        return _decode(path, data, flags)
     # OpenCV confuses RGB with BGR in those of 16 bits, and makes no colours of floats
     is_deep = max(_tags(data).get(BITSPERSAMPLE, (8,))) > 8
     flags = cv2.IMREAD_UNCHANGED if is_deep else cv2.IMREAD_COLOR
-    image = decode_picture(path, data, flags | cv2.IMREAD_IGNORE_ORIENTATION)
+    image = _decode(path, data, flags | cv2.IMREAD_IGNORE_ORIENTATION)
     image = image[..., ::-1] if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2)
     return np.ascontiguousarray(image)
 
@@ -501,8 +501,25 @@ def exif_orientation(path: str | Path) -> int:
 
 def orientation_of(data: bytes) -> int:
     """EXIF orientation, 1 to 8, of a picture's content."""
-    may_be_turned = data[:2] in _TIFF_STARTS or any(mark in data for mark in _EXIF_MARKS)
+    if data.startswith(_JPEG_START):
+        header = data[: data.find(_JPEG_SCAN)]
+        may_be_turned = b"Exif" in header or b"tiff:Orientation" in header
+    elif data.startswith(_PNG_START):
+        may_be_turned = not _png_chunks(data).isdisjoint((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
+    else:  # of WebP two flags say it
+        may_be_turned = data[:2] in _TIFF_STARTS or (data[8:16] == _WEBP and bool(data[20] & 12))
     return _turn_of(io.BytesIO(data)) if may_be_turned else 1
+
+
+def _png_chunks(data: bytes) -> set[bytes]:
+    """The types of the chunks of a PNG; none of other pictures."""
+    types: set[bytes] = set()
+    place = 8 if data.startswith(_PNG_START) else len(data)
+    while place + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, place)
+        types.add(kind)
+        place += 12 + size
+    return types
 
 
 def _turn_of(file: BinaryIO) -> int:
@@ -544,10 +561,12 @@ def _one_page(path: str | Path, data: bytes, page: int | None) -> bytes:
         order, size = "<" if data[:2] == b"II" else ">", 8 if 43 in data[2:4] else 4
         place = places[_choose_page(path, len(places), page)]
         field = struct.pack(f"{order}{'Q' if size == 8 else 'I'}", place)
-        return data[:size] + field + data[2 * size :]
+        data = data[:size] + field + data[2 * size :]
+        _stored_size(path, io.BytesIO(data))
+        return data
     is_gif = data.startswith(b"GIF8")
-    is_animated_png = data.startswith(_PNG_START) and b"acTL" in data[: data.find(b"IDAT")]
-    if not (is_gif or is_animated_png or (data[8:16] == b"WEBPVP8X" and data[20] & 2)):
+    is_animated = b"acTL" in _png_chunks(data) or (data[8:16] == _WEBP and data[20] & 2)
+    if not is_gif and not is_animated:
         return data
     with _decoding(path, "a picture"):
         picture: Any = Image.open(io.BytesIO(data), formats=_FORMATS)
@@ -599,8 +618,12 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def decode_picture(path: str | Path, data: bytes, flags: int) -> np.ndarray:
-    """Pixels of a picture of one page by OpenCV with ``flags``."""
-    _stored_size(path, io.BytesIO(data))
+    """Pixels of a picture by OpenCV with ``flags``."""
+    return _decode(path, _one_page(path, data, None), flags)
+
+
+def _decode(path: str | Path, data: bytes, flags: int) -> np.ndarray:
+    """:func:`decode_picture` of what :func:`_one_page` returns."""
     _check_bands(path, data)
     with _decoding(path, "a picture"):
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -631,7 +654,7 @@ def _check_bands(path: str | Path, data: bytes) -> None:
 def _has_alpha(data: bytes) -> bool:
     """Whether a picture's header says that pixels may be transparent."""
     if data.startswith(_PNG_START):
-        return data[25] in (4, 6) or b"tRNS" in data[: data.find(b"IDAT")]
+        return data[25] in (4, 6) or b"tRNS" in _png_chunks(data)
     if data[:2] == b"BM" or data[8:12] == b"WEBP":
         return "A" in Image.open(io.BytesIO(data), formats=_FORMATS).mode
     return _tags(data).get(EXTRASAMPLES) in _ALPHA
@@ -645,7 +668,7 @@ def _rgba_pixels(path: str | Path, data: bytes) -> np.ndarray:
         with _decoding(path, "a picture"):
             picture = Image.open(io.BytesIO(data), formats=_FORMATS)
             return _as_stored(data, np.asarray(picture.convert("RGBA")))
-    image = decode_picture(path, data, cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION)
+    image = _decode(path, data, cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION)
     if image.ndim != 3 or image.shape[2] != 4:
         raise DataError(f"{path}: its transparent colour cannot be read: save it without")
     return np.ascontiguousarray(image[..., [2, 1, 0, 3]])
@@ -660,7 +683,7 @@ def _select_bands(path: str | Path, data: bytes, bands: Sequence[int]) -> np.nda
             if file.pages[0].axes.startswith("S"):
                 pixels = np.moveaxis(pixels, 0, -1)
     else:
-        pixels = decode_picture(path, data, cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION)
+        pixels = _decode(path, data, cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION)
         if pixels.ndim == 3:
             pixels = pixels[..., [2, 1, 0, 3][: pixels.shape[2]]]
     pixels = np.atleast_3d(pixels)
@@ -698,7 +721,7 @@ def read_picture(path: str | Path, page: int | None = None) -> np.ndarray:
     if is_pnm(data):
         with _decoding(path, "a picture"):
             return read_pnm(data)[0]
-    raw = decode_picture(path, data, cv2.IMREAD_UNCHANGED)
+    raw = _decode(path, data, cv2.IMREAD_UNCHANGED)
     if raw.dtype != np.uint16 or not re.search(rb"(tEXt|zTXt|iTXt)near\0", data[:4096]):
         return raw
     with _decoding(path, "logarithmic depth"):
@@ -736,7 +759,7 @@ def _read_label_picture(path: str | Path, page: int | None) -> tuple[np.ndarray,
         with _decoding(path, "a picture"):
             labels = _as_stored(data, np.asarray(picture))
     else:
-        labels = decode_picture(path, data, cv2.IMREAD_UNCHANGED)
+        labels = _decode(path, data, cv2.IMREAD_UNCHANGED)
         if bits < 8:  # OpenCV stretches 2 and 4 bits to 0..255
             labels = labels // np.uint8(255 // (2**bits - 1))
         if labels.ndim == 3 and labels.shape[2] >= 3:
