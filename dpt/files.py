@@ -165,7 +165,7 @@ def explain(error: OSError) -> str:
     """The message of an error of the system: the file, the fault and a remedy."""
     if error.errno is None:  # one of ours
         return str(error)
-    place = error.filename
+    place = error.filename2 or error.filename  # the target of a renaming
     if place is None:
         is_folder = error.errno in (errno.ENOENT, errno.ESTALE)
         place = "the working folder" if is_folder else "standard output or a file"
