@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import math
+import os
+from collections.abc import Sequence
 from functools import cache
 from numbers import Integral
 from pathlib import Path
@@ -17,10 +19,12 @@ import cv2
 import numpy as np
 
 from dpt.atomic import write_bytes
+from dpt.files import DataError
 
 if TYPE_CHECKING:
     import jinja2
 
+_FIRST_LINE = "<!doctype html>"
 _JPEG_SIDE = 65500
 """The longest side of a JPEG that OpenCV writes."""
 Cell = str | float | int | None
@@ -30,12 +34,38 @@ Cell = str | float | int | None
 def render(template: str, **values: Any) -> bytes:
     """A template, such as ``data_check.html``, with its variables; text is escaped."""
     text = _environment().get_template(template).render(values)
+    text = text.replace(_FIRST_LINE, f"{_FIRST_LINE}\n{_mark(template)}", 1)
     return text.encode(errors="backslashreplace")  # paths that are not UTF-8
 
 
 def write_report(path: Path, template: str, **values: Any) -> None:
     """Writes :func:`render`'s page."""
     write_bytes(path, render(template, **values))
+
+
+def _mark(template: str) -> str:
+    """The line by which a report is known as one of this project."""
+    return f"<!-- dpt: {template} -->"
+
+
+def require_free(folder: Path, template: str, names: Sequence[str]) -> None:
+    """Refuses to replace files that are not of an earlier report of the same kind.
+
+    Args:
+        folder: where ``report.html`` is going to be written, from ``template``.
+        names: of the files and folders that are written beside it.
+
+    Raises:
+        DataError: one of them exists and is not of such a report.
+    """
+    page = folder / "report.html"
+    if page.is_file():
+        with page.open("rb") as file:
+            if file.read(200).startswith(f"{_FIRST_LINE}\n{_mark(template)}".encode()):
+                return
+    for path in (page, *(folder / name for name in names)):
+        if os.path.lexists(path):
+            raise DataError(f"{path}: exists and would be replaced: give another run_dir")
 
 
 def data_uri(rgb: np.ndarray) -> str:

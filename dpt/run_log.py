@@ -75,7 +75,8 @@ def write_json(path: Path, values: Mapping[str, float | str]) -> None:
 
 def as_text(cell: str) -> str:
     """A cell of a CSV file that no spreadsheet takes for a formula."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else cell
+    cell = visible(cell)  # csv takes a carriage return for the end of a line
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\n")) else cell
 
 
 def log_table(

@@ -24,6 +24,7 @@ from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.propose import propose
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
+from dpt.html import require_free
 from dpt.validation import Count, validate
 
 __all__ = ["check_data", "examine", "quick_findings"]
@@ -43,6 +44,7 @@ def check_data(cfg: Mapping[str, Any]) -> None:
         raise ValueError("split=[]: name one or several, as in split=[train,val]")
     limit = validate(Count | None, cfg["limit"], "limit")
     seed = validate(Seed, cfg["seed"], "seed")
+    require_free(folder, "data_check.html", ["report.json"])
     findings, scans = examine(data, splits=validate(list[str], splits, "split"), limit=limit)
     targets = scans[0].dataset.info.targets if scans else ()
     # train.yaml has a task in any case, which says nothing about the data

@@ -23,12 +23,13 @@ from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
 from dpt.evaluation.predictions import Pairs
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
 from dpt.evaluation.scoring import PICTURE_WIDTH, Scorer, blocks_of
+from dpt.html import require_free
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.base import lower_is_better, nonfinite_summary, same_size_groups, take
-from dpt.process import handle_signals
+from dpt.process import handle_signals, is_first_rank
 from dpt.run_log import log_table, write_json
 from dpt.types import Batch, OutputSpec
 from dpt.validation import Positive, validate
@@ -55,6 +56,9 @@ def evaluate(cfg: Mapping[str, Any]) -> dict[str, float]:
     cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
     L.seed_everything(validate(Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
+    if is_first_rank():
+        written = ("per_image.csv", "confusion.csv", "panels")
+        require_free(Path(cfg["run_dir"]), "evaluation.html", written)
     dataset = build.make_dataset(cfg["data"], cfg["split"]).without_repeats()
     if blocks := validate(str | None, cfg["blocks"], "blocks"):  # a mistake fails before scoring
         blocks_of([dataset.name(index) for index in range(len(dataset))], blocks)

@@ -1,17 +1,22 @@
 """The log, the table and metrics.json."""
 
 import base64
+import csv
 import json
 import logging
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tiny import ON_CPU, call
 
 from dpt.data import read_image
-from dpt.html import data_uri, number
-from dpt.run_log import log_table, start_log, write_json
+from dpt.evaluation import report
+from dpt.files import DataError
+from dpt.html import data_uri, number, render, require_free, write_report
+from dpt.run_log import as_text, log_table, start_log, write_json
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +97,92 @@ def test_the_table_with_gaps(capsys):
     assert lines["val/mae"].rstrip().endswith("-")
     lines = lines_of(capsys, {"constant": {}, "model": {"val/miou": 0.4}})
     assert "0.4000" in lines["val/miou"]
+
+
+HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}", "\udc80"]
+
+
+def page(name):
+    """A data check's variables with a name from somebody's data set everywhere."""
+    picture = np.zeros((4, 4, 3), np.uint8)
+    finding = SimpleNamespace(severity="error", code=name, split=name, message=name, remedy=name)
+    return {
+        "title": name, "failed": True, "summary": name,
+        "tables": [(name, name, [name, "n"], [[name, 1.0]])],
+        "findings": [(finding, [name], [(name, picture)])],
+        "samples": [(name, picture)], "augmented": [(name, picture)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_report_shows_names_as_text(name):
+    text = render("data_check.html", **page(name)).decode()
+    assert "alert(1)<" not in text
+    assert "<img src=x" not in text
+    assert "49" not in text or "{{" not in name
+
+
+def test_a_report_replaces_only_a_report_of_its_kind(tmp_path):
+    require_free(tmp_path, "data_check.html", ["report.json"])
+    write_report(tmp_path / "report.html", "data_check.html", **page("a"))
+    (tmp_path / "report.json").write_text("[]")
+    require_free(tmp_path, "data_check.html", ["report.json"])
+    with pytest.raises(DataError, match=r"report\.html"):
+        require_free(tmp_path, "evaluation.html", ["per_image.csv"])
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(DataError, match=r"report\.html"):
+        require_free(tmp_path, "data_check.html", ["report.json"])
+    (tmp_path / "report.html").unlink()
+    with pytest.raises(DataError, match=r"report\.json"):
+        require_free(tmp_path, "data_check.html", ["report.json"])
+
+
+@pytest.mark.parametrize("name", ["report.html", "per_image.csv", "panels/0.png"])
+def test_an_evaluation_leaves_files_of_the_user_alone(joint_run, tmp_path, refused, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    command = ("evaluate", f"checkpoint={joint_run}", f"run_dir={tmp_path}", *ON_CPU)
+    assert str(path.parent if "/" in name else path) in refused(call, *command)
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.json"])
+def test_a_data_check_leaves_files_of_the_user_alone(tmp_path, refused, name):
+    (tmp_path / name).write_text("mine")
+    assert name in refused(call, "data", "check", "data=scenes", f"run_dir={tmp_path}")
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("\n=1", "'\n=1"),
+        ("\r=1", "\\r=1"),
+        ('a,"b', 'a,"b'),
+        ("\udc80", "\\udc80"),
+    ],
+)
+def test_text_in_a_table_is_no_formula(tmp_path, cell, text, monkeypatch):
+    assert as_text(cell) == text
+    scorer = SimpleNamespace(rows={0: (cell, {cell: -0.5, "rmse": 1.0})})
+    report.write_per_image(tmp_path / "a.csv", scorer)
+    with (tmp_path / "a.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["name", text, "rmse"], [text, "-0.5", "1"]]
+    monkeypatch.setattr(report, "confusions", lambda _: [((cell,), np.array([[3, 0]]))])
+    report.write_confusion(tmp_path / "b.csv", scorer)
+    with (tmp_path / "b.csv").open(newline="") as file:
+        assert list(csv.reader(file))[1] == [text, "3", "0"]
+
+
+def test_the_log_shows_escapes_and_obeys_none(tmp_path, capsys, log):
+    start_log(tmp_path)
+    log.info("classes: %s", "a\x1b[31m\u202e")
+    shown = "classes: a\\x1b[31m\\u202e"
+    assert capsys.readouterr().out == f"{shown}\n"
+    assert shown in (tmp_path / "log.txt").read_text()
