@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dpt.commands import command_parser
+from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
@@ -46,6 +47,6 @@ def run(arguments: list[str]) -> None:
     model = DPT.from_pretrained(options.checkpoint)
     report = calibrate(model, points)
     model.calibration = report.calibration
-    print(report)
+    say(str(report))
     model.save_pretrained(out)
-    print(f"saved:  {out}")
+    say(f"saved:  {out}")

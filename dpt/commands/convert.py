@@ -3,6 +3,7 @@
 import argparse
 
 from dpt.commands import CHECKPOINT
+from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
@@ -16,4 +17,4 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("dst", metavar="DST", help="the new folder or file to write")
     parser.add_argument("--to", required=True, choices=WRITABLE, help="the format to write")
     options = parser.parse_args(arguments)
-    print(convert(options.src, options.dst, to=options.to))
+    say(str(convert(options.src, options.dst, to=options.to)))

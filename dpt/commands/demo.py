@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from dpt.commands import command_parser
+from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
@@ -32,6 +33,6 @@ def run(arguments: list[str]) -> None:
             file=sys.stderr,
         )
     shown = f"[{host}]" if ":" in host else host
-    print(f"http://{shown}:{server.server_port}/  (stop with Ctrl-C)", flush=True)
+    say(f"http://{shown}:{server.server_port}/  (stop with Ctrl-C)")
     with server:
         server.serve_forever()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dpt.commands import command_parser
+from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
@@ -34,7 +35,7 @@ def run(arguments: list[str]) -> None:
     for target in (options.out, Path(f"{options.out}.data")):  # the latter for large weights
         refuse_inputs(target, [options.checkpoint])
     if options.out.exists():
-        print(f"{options.out}: exists; the new file replaces it after the comparison", flush=True)
+        say(f"{options.out}: exists; the new file replaces it after the comparison")
     report = export(
         DPT.from_pretrained(options.checkpoint),
         options.out,
@@ -43,4 +44,4 @@ def run(arguments: list[str]) -> None:
         with_preprocessing=options.with_preprocessing,
         opset=options.opset,
     )
-    print(report)
+    say(str(report))

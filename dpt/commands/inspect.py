@@ -4,6 +4,7 @@ from pathlib import Path
 
 from dpt.commands import command_parser
 from dpt.files import refuse_inputs
+from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
@@ -38,4 +39,4 @@ def run(arguments: list[str]) -> None:
     sheet = inspection_sheet(model, image, patch=options.patch and tuple(options.patch))
     with writing(out):
         save_png(out, sheet)
-    print(f"{out}: {sheet.shape[1]} x {sheet.shape[0]} pixels")
+    say(f"{out}: {sheet.shape[1]} x {sheet.shape[0]} pixels")

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from dpt.commands import command_parser
-from dpt.process import Stopped
+from dpt.process import Stopped, say, visible
 
 DETAILS = """\
 Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
@@ -71,7 +71,6 @@ def _predict(options: argparse.Namespace) -> bool:
     import cv2
 
     from dpt.data.formats.video import VideoReader
-    from dpt.files import printable
     from dpt.model import DPT
     from dpt.predict.folder import OutputFolder
     from dpt.predict.inputs import Source, find_sources
@@ -154,12 +153,12 @@ def _predict(options: argparse.Namespace) -> bool:
     seconds = time.monotonic() - start
     skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
     speed = done / max(seconds, 1e-9)
-    print(f"{done} images in {seconds:.1f} s ({speed:.3g} images/s){skipped}: {options.out}")
+    say(f"{done} images in {seconds:.1f} s ({speed:.3g} images/s){skipped}: {options.out}")
     for line in class_lines(products, outputs):
-        print(printable(line))
+        say(line)
     if failed:
         print(f"{len(failed)} failed:", file=sys.stderr)
         for source, fault in failed:
-            name, message = (" ".join(printable(t).split()) for t in (source.path, str(fault)))
+            name, message = (" ".join(visible(str(t)).split()) for t in (source.path, str(fault)))
             print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
     return bool(failed)
