@@ -530,7 +530,7 @@ def _turn_of(file: BinaryIO) -> int:
         return 1
 
 
-def _tiff_pages(file: BinaryIO) -> list[tuple[int, ImageFileDirectory_v2]]:
+def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[tuple[int, ImageFileDirectory_v2]]:
     """Place and tags of each page of a TIFF file, also of those that Pillow does not open, without
     the smaller copies of a page."""
     file.seek(0)
@@ -538,7 +538,7 @@ def _tiff_pages(file: BinaryIO) -> list[tuple[int, ImageFileDirectory_v2]]:
     start = start[: 16 if start[2] == 43 else 8]
     pages: dict[int, ImageFileDirectory_v2] = {}
     place = ImageFileDirectory_v2(start).next
-    while place and place not in pages and len(pages) < _MAX_PAGES:
+    while place and place not in pages and len(pages) < most:
         tags = ImageFileDirectory_v2(start)
         file.seek(place)
         tags.load(file)
@@ -549,7 +549,7 @@ def _tiff_pages(file: BinaryIO) -> list[tuple[int, ImageFileDirectory_v2]]:
 
 def _tags(data: bytes) -> Mapping[int, Any]:
     """The tags of a TIFF's first page; none of other pictures."""
-    return _tiff_pages(io.BytesIO(data))[0][1] if data[:2] in _TIFF_STARTS else {}
+    return _tiff_pages(io.BytesIO(data), 1)[0][1] if data[:2] in _TIFF_STARTS else {}
 
 
 def _one_page(path: str | Path, data: bytes, page: int | None) -> bytes:
@@ -600,7 +600,7 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
         if start.startswith(_PNG_START):
             width, height = struct.unpack(">II", start[16:])
         elif start[:2] in _TIFF_STARTS:
-            tags = _tiff_pages(file)[0][1]
+            tags = _tiff_pages(file, 1)[0][1]
             height, width = int(tags[IMAGELENGTH]), int(tags[IMAGEWIDTH])
             size = max(tags.get(BITSPERSAMPLE, (1,))) / 8 * tags.get(SAMPLESPERPIXEL, 1)
             _check_array(path, (height, width, math.ceil(size)), np.uint8)
