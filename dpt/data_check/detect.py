@@ -318,8 +318,8 @@ def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> 
     """Adds the settings of depth maps: unit, invalid values and range."""
     folder = paths[0].parent
     if re.search(r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /]|$)", str(paths[0])):
-        raise DataError(f"{folder}: disparity, not depth: convert it, metres = focal length x "
-                        "baseline / disparity, and rename the files")  # fmt: skip
+        remedy = "convert it, metres = focal length x baseline / disparity, and rename the files"
+        raise DataError(f"{folder}: disparity, not depth: {remedy}")
     places = np.linspace(0, len(paths) - 1, min(len(paths), _MAPS)).astype(int)
     key, page = given.get("depth_key", given.get("array_key")), given.get("page")
     raws = [io.read_raw_depth(paths[i], key=key, page=page) for i in places]
@@ -348,8 +348,9 @@ def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> 
                        f"{UNITS.get(scale, scale)}, {typical * scale:.2g} m typically; "
                        f"{few([str(v) for v in invalid])} and NaN: not measured")  # fmt: skip
     if below := sum(int(np.count_nonzero(raw < 0)) for raw in raws):
-        found.notes.append(f"depth: {below / pixels:.2%} of the pixels are below 0: not measured; "
-                           "if they are heights, make distances of them")  # fmt: skip
+        remedy = "if they are heights, make distances of them"
+        share = below / pixels
+        found.notes.append(f"depth: {share:.2%} of the pixels are below 0, not measured; {remedy}")
 
 
 def _unit(folder: Path, dtype: np.dtype, typical: float, high: float, share: float) -> float:

@@ -3,7 +3,7 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -87,15 +87,17 @@ def class_settings(
         mixed = mixed_colors(paths, values, parts or io.Parts())
         keys = sorted((values - mixed).keys())
         if not 1 < len(keys) < MOST_VALUES:
-            raise DataError(f"{paths[0].parent}: {len(values)} colours, of which {len(keys)} fill "
-                            "areas, are not those of masks: save class ids as PNG without "
-                            "interpolation, or set data.label_colors")  # fmt: skip
+            fault = (
+                f"{len(values)} colours, of which {len(keys)} fill areas, are not those of masks"
+            )
+            remedy = "save class ids as PNG without interpolation, or set data.label_colors"
+            raise DataError(f"{paths[0].parent}: {fault}: {remedy}")
         names = ["#{:02x}{:02x}{:02x}".format(*key) for key in keys]
         if all(sum(key) == max(key) < 2 for key in keys):  # one-hot: R is the first class
             keys, names = sorted(filter(any, keys), reverse=True), []
         settings = {"num_classes": len(keys), "label_colors": [list(key) for key in keys]}
         settings |= {"class_names": names} if names else {}
-        settings |= {"color_distance": 0} if mixed else {}
+        settings |= {"color_distance": 0} if len(keys) < len(values) else {}
     elif len(found) > 1 and stored[0] == found[0] == 0 and found[-1] < 2 * len(found):
         keys = [(i,) for i in range(found[-1] + 1)]
         settings = {"num_classes": len(keys)}
@@ -200,43 +202,65 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
         kind = f"{len(values)} colours"
     else:
         if len(values) > MOST_VALUES:
-            raise DataError(f"{folder}: masks of more than {MOST_VALUES} values: save class ids as "
-                            "PNG without interpolation, or set data.label_map")  # fmt: skip
+            fault = f"masks of more than {MOST_VALUES} values"
+            remedy = "save class ids as PNG without interpolation, or set data.label_map"
+            raise DataError(f"{folder}: {fault}: {remedy}")
         ids = sorted(i for (i,) in values if i not in ignored and i >= 0)
         found = _of_ids(folder, values, ids, file, given)
         kind = f"ids {few([str(i) for i in ids], 12)}"
         ignored += [i for (i,) in values if i < 0 or i in _LAST_VALUES]
     if use_palette:
         found.settings.setdefault("color_distance", given.get("color_distance", 0))
-    used = {*chain(*found.classes)}
     found.counts = [sum(values[key] for key in keys) for keys in found.classes]
-    shares = {key: f"{count / values.total():.2%}" for key, count in values.items()}
-    others = [
-        f"{_shown(key)} ({shares[key]})" for key, _ in values.most_common() if key not in used
-    ]
-    if found.classes and others:
-        found.notes.insert(0, f"unlabelled: {few(others, 6)} of the pixels")
     found.notes.insert(0, f"masks: {len(paths)} files of {kind}")
     if "class_names" in given:
         found.settings.pop("class_names", None)
-    names = found.settings.get("class_names", [])
-    if names and (table or 1 in kinds):
-        found.notes.append(f"class names: {file.path}, {few(names, 8)}")
-        doubtful = {name: count for name, count in zip(names, found.counts, strict=False)
-                    if re.fullmatch(_NO_CLASS, name)}  # fmt: skip
-        if doubtful:
-            share = sum(doubtful.values()) / values.total()
-            found.notes.append(f"{few(list(doubtful))}: trained as a class ({share:.2%} of the "
-                               "pixels); if it means unlabelled, set data.ignore_index to its "
-                               "number, counted from 0")  # fmt: skip
-    elif not {"class_names", "num_classes", "label_map", "label_colors"} & given.keys():
-        why = f"{file.path} has no colours" if 3 in kinds and file.rows else "no file names them"
-        key = "data.label_map" if 3 in kinds else "data.ignore_index"
-        each = [f"{_shown(key)} ({shares.get(key, '0 %')})" for (key,) in found.classes]
-        found.notes.append(f"classes: {len(each)}, one for each value, as {why}: {few(each, 40)} "
-                           f"of the pixels; if a value means unlabelled, set {key}")  # fmt: skip
+    found.notes += _notes(found, values, file, given, has_names=bool(table or 1 in kinds))
     found.settings = {"ignore_index": sorted({*ignored, IGNORE_INDEX})} | found.settings
     return found
+
+
+def _notes(
+    found: MaskSettings,
+    values: Values,
+    file: ClassFile,
+    given: Mapping[str, Any],
+    *,
+    has_names: bool,
+) -> Iterator[str]:
+    """Lines about the values that are no class, and about the names or values of the classes."""
+    used, total, of_colors = {*chain(*found.classes)}, values.total(), len(next(iter(values))) == 3
+    shown = {key: f"{_shown(key)} ({count / total:.2%})" for key, count in values.most_common()}
+    others = [text for key, text in shown.items() if key not in used]
+    share = sum(values[key] for key in values.keys() - used) / total
+    if found.classes and others:
+        fate = "unlabelled"
+        if distance := given.get("color_distance", 0):
+            fate = f"unlabelled, or of the nearest class within {distance}"
+        yield f"{fate}: {few(others, 6)} of the pixels"
+        if of_colors and not distance:
+            yield (
+                f"{len(others)} colours, {share:.2%} of the pixels, are no class; "
+                "data.color_distance=32 gives them the nearest one within 32 in each channel"
+            )
+    names = found.settings.get("class_names", [])
+    if names and has_names:
+        yield f"class names: {file.path}, {few(names, 8)}"
+        counts = dict(zip(names, found.counts, strict=False))
+        if doubtful := [name for name in counts if re.fullmatch(_NO_CLASS, name)]:
+            share = sum(counts[name] for name in doubtful) / total
+            yield (
+                f"{few(doubtful)}: trained as a class ({share:.2%} of the pixels); if it means "
+                "unlabelled, set data.ignore_index to its number, counted from 0"
+            )
+    elif not {"class_names", "num_classes", "label_map", "label_colors"} & given.keys():
+        why = f"{file.path} has no colours" if of_colors and file.rows else "no file names them"
+        each = few([shown.get(key, f"{_shown(key)} (0 %)") for (key,) in found.classes], 40)
+        key = "data.label_map" if of_colors else "data.ignore_index"
+        yield (
+            f"classes: {len(found.classes)}, one for each value, as {why}: {each} of the pixels; "
+            f"if a value means unlabelled, set {key}"
+        )
 
 
 def _shown(value: Value) -> str:
@@ -244,9 +268,12 @@ def _shown(value: Value) -> str:
 
 
 def _of_colors(
-    paths: Sequence[Path], values: Values, file: ClassFile, given: Mapping[str, Any],
+    paths: Sequence[Path],
+    values: Values,
+    file: ClassFile,
+    given: Mapping[str, Any],
     ignored: Sequence[int],
-) -> MaskSettings:  # fmt: skip
+) -> MaskSettings:
     """Classes of colours: those of the user, of a file, or all that occur."""
     folder, rows = paths[0].parent, [row for row in file.rows if row.color is not None]
     own = [tuple(color) for color in given.get("label_colors", [])]
@@ -272,24 +299,24 @@ def _of_colors(
         numbers = Values({(k,): values[color] for k, color in enumerate(colors)})
         named = [ClassRow(row.name, k) for k, row in enumerate(rows)]
         found = _of_given_ids(folder, numbers, [], ClassFile(file.path, named), given)
-        found.classes = [[colors[k] for (k,) in keys] for keys in found.classes]
+        found.classes = [[colors[k] for (k,) in keys if k < len(colors)] for keys in found.classes]
         found.settings["label_colors"] = [list(color) for color in colors]
     else:
         count = len(colors)
         while count - 1 in ignored:
             count -= 1
         count = validate(int, given.get("num_classes", count), "data.num_classes")
-        found = MaskSettings({"num_classes": count, "label_colors": [list(c) for c in colors],
-                              "ignore_index": [*range(count, len(colors))]},
-                             classes=[[color] for color in colors[:count]])  # fmt: skip
+        rest = [*range(count, len(colors))]
+        settings = {
+            "num_classes": count,
+            "label_colors": [*map(list, colors)],
+            "ignore_index": rest,
+        }
+        found = MaskSettings(settings, classes=[[color] for color in colors[:count]])
         if not own:
             found.settings["class_names"] = [row.name for row in rows[:count]]
     if others and "color_distance" not in given:
         found.settings["color_distance"] = 0
-        share = sum(values[color] for color in others) / values.total()
-        found.notes.append(f"{len(others)} colours, {share:.2%} of the pixels, are no class and "
-                           "unlabelled; data.color_distance=32 gives them the class of the "
-                           "nearest colour")  # fmt: skip
     return found
 
 

@@ -267,9 +267,9 @@ def _table(root: Path, path: str, text: str) -> list[dict[str, str]]:
         word = line.get(split, "").lower()
         if word and word not in _SPLITS:
             raise DataError(f"{root / path}: {split} is {word}: write {', '.join(_SPLITS)}")
-        paths = {k: path_below(root, str(base / line[n]), root / path)
-                 for k, n in columns.items() if line.get(n)}  # fmt: skip
-        files = {kind: path.relative_to(root).as_posix() for kind, path in paths.items()}
+        texts = {kind: line.get(column) for kind, column in columns.items()}
+        below = {k: path_below(root, str(base / v), root / path) for k, v in texts.items() if v}
+        files = {kind: place.relative_to(root).as_posix() for kind, place in below.items()}
         if "image" in files:
             rows.append({"split": _SPLITS.get(word, ""), **files})
     used = [row[kind] for row in rows for kind in columns if kind in row]
