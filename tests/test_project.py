@@ -41,10 +41,10 @@ def sources():
     ("pattern", "allowed"),
     [
         (r"^\s*(import|from) albumentations", {"dpt/data/transforms.py"}),
-        (r"^\s*(import|from) hydra", {"dpt/config/compose.py"}),
+        (r"^\s*(import|from) hydra", {"dpt/config/compose.py", "dpt/config/overrides.py"}),
         (
             r"^\s*(import|from) omegaconf",
-            {f"dpt/config/{name}.py" for name in ("build", "compose", "objects")},
+            {"dpt/config/compose.py", "dpt/config/overrides.py"},
         ),
         (r"^\s*(import|from) wandb", {"dpt/training/loggers.py"}),
         (

@@ -18,10 +18,9 @@ from typing import Any, NoReturn
 
 from dpt.config.overrides import as_argument, escaped
 from dpt.files import (
-    DataError,
     config_dir,
     explain,
-    read_yaml,
+    read_text,
     reason,
     require_own_files,
     run_folder,
@@ -271,19 +270,10 @@ def _refuse_used(command: str, folder: Path, *, overwrite: bool) -> None:
             f"run_dir={folder} holds a run already: give another run_dir{resume}{remedy}"
         )
     path = folder / "config.yaml"
-    if path.exists() and not {"run_dir", "paths"} <= _keys_of_yaml(path):
+    if path.exists() and not re.search(r"(?m)^run_dir:", read_text(path)):
         raise ValueError(
             f"{path}: is not of a run: give another run_dir{remedy}, which replaces it"
         )
-
-
-def _keys_of_yaml(path: Path) -> set[str]:
-    """Returns the keys of a mapping in a YAML file; none of another file."""
-    try:
-        values = read_yaml(path)
-    except DataError:
-        return set()
-    return {*values} if isinstance(values, dict) else set()
 
 
 def remove_run(folder: Path) -> None:

@@ -204,13 +204,19 @@ def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
             if target not in TRUSTED and not target.startswith(own_code):
                 for key, value in (node or {}).items():
                     yield f"{group}.{name}.{key}", f"{str(value)[:200]} is not one of dpt's own"
-    writing = {key: values[key] for key in ("callbacks", "logger", "trainer")}
-    for key, place in _outside(writing, folder):
-        yield key, f"{place} would write outside of the run"
-    places = (folder, Path(), os.environ.get("DPT_DATA", "data"))
-    for key, place in _caches(values["data"], "data"):
-        if not any(_is_inside(place, Path(allowed)) for allowed in places):
-            yield key, f"{place[:200]} is outside of the run and of the folder of data"
+    of_data = (folder, Path(), Path(os.environ.get("DPT_DATA", "data")))
+    for key, text in _texts(values):
+        group, name = key.partition(".")[0], key.rpartition(".")[2]
+        is_path = text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
+        writes = group in ("callbacks", "logger", "trainer") and (is_path or name in _FOLDERS)
+        if writes and not _is_inside(text, folder):
+            yield key, f"{text} would write outside of the run"
+        if (
+            group == "data"
+            and name == "cache_dir"
+            and not any(_is_inside(text, p) for p in of_data)
+        ):
+            yield key, f"{text} is outside of the run and of the folder of data"
     if any((folder / "checkpoints").glob("*.ckpt")):
         return  # the weights that the run started from are not read again
     for key in ("model.weights", "model.encoder.weights"):
@@ -220,24 +226,13 @@ def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
             yield key, f"{str(file)[:200]} is outside of the run"
 
 
-def _caches(node: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yields the keys and folders in which data sets keep what they download."""
-    for name, value in node.items() if isinstance(node, dict) else ():
-        if name == "cache_dir" and isinstance(value, str):
-            yield f"{key}.{name}", value
-        yield from _caches(value, f"{key}.{name}")
-
-
-def _outside(node: Any, folder: Path, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yields keys and paths of a configuration that lie outside of ``folder``."""
+def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the keys and texts of a configuration."""
+    if isinstance(node, str):
+        yield key, node
     if isinstance(node, Mapping | list):
         for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
-            yield from _outside(value, folder, f"{key}.{name}".lstrip("."))
-    elif isinstance(node, str):
-        is_path = node[:1] in ("/", "~") or "://" in node or ".." in Path(node).parts
-        is_path |= key.rpartition(".")[2] in _FOLDERS
-        if is_path and not _is_inside(node, folder):
-            yield key, node
+            yield from _texts(value, f"{key}.{name}".lstrip("."))
 
 
 def _is_inside(path: str, folder: Path) -> bool:
