@@ -294,8 +294,10 @@ def test_a_run_whose_workers_hang_ends_with_its_last_checkpoint(start, tmp_path,
                 "callbacks.checkpoint.every_n_train_steps=5", f"run_dir={tmp_path}",
                 "trainer.val_check_interval=500000")  # fmt: skip
     until(run, (tmp_path / "checkpoints/last.ckpt").is_file)
+    command = Path(f"/proc/{run.pid}/cmdline").read_bytes()  # that of its workers too
     for pid in descendants(run.pid):
-        os.kill(pid, signal.SIGSTOP)
+        if Path(f"/proc/{pid}/cmdline").read_bytes() == command:
+            os.kill(pid, signal.SIGSTOP)
     line = ends(run, number, code=128 + number)
     assert (
         f"; no batch came for 20 s; go on from the last checkpoint: dpt train resume={tmp_path}"

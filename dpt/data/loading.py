@@ -124,12 +124,14 @@ class Loader(DataLoader):
 
     def __iter__(self) -> Any:
         _share_by_name_if_few_files(self.num_workers * (self.batch_size or 1))
-        batches = super().__iter__()
-        if self.num_workers > 0 and threading.current_thread() is threading.main_thread():
-            _name_lost_workers()
+        batches = None
         while True:
             _waiting_since.append(time.monotonic())
             try:
+                if batches is None:  # the same workers are told to begin again, and answer
+                    batches = super().__iter__()
+                    if self.num_workers and threading.current_thread() is threading.main_thread():
+                        _name_lost_workers()
                 batch = next(batches)
             except StopIteration:
                 return
