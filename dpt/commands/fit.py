@@ -209,7 +209,7 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
 
     from dpt.config import build
     from dpt.run_log import write_json
-    from dpt.training.trainer import short_run
+    from dpt.training.trainer import short_run, validation_cost
 
     cfg, times = {**cfg, "data": {**cfg["data"], "cache": False}}, []
     settings = build.loader_settings(cfg["data"])
@@ -221,10 +221,8 @@ def time_steps(cfg: Mapping[str, Any]) -> None:
     parts = {**cfg, "trainer": {**cfg["trainer"], "accumulate_grad_batches": 1}}
     short_run(parts, LambdaCallback(on_train_batch_end=note_time), steps=10)
     step = float(np.median(np.diff(times[2:])))
-    pixels = np.prod(cfg["data"]["eval_size"] or settings.image_size) / np.prod(settings.image_size)
     images = len(build.make_dataset(cfg["data"], "val"))
-    # per image, the forward pass takes a third of a training step, and metrics another third
-    validation = 0.67 * step * float(pixels) * images / settings.batch_size
+    validation = validation_cost(settings) * step * images / settings.batch_size
     batches = cfg["trainer"]["accumulate_grad_batches"]
     found = {"batches": batches, "step": batches * step, "validation": validation}
     write_json(Path(cfg["run_dir"]) / "times.json", found)

@@ -34,7 +34,7 @@ from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.resume import RunState, checkpoint_of, step_of, without_weight_files
 from dpt.training.task import Task, make_task
-from dpt.training.trainer import make_trainer
+from dpt.training.trainer import make_trainer, validation_cost
 from dpt.validation import validate
 
 log = logging.getLogger("dpt")
@@ -85,7 +85,11 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     cfg = {**cfg, "model": complete(parts, model)}
     state = RunState(cfg=cfg, sampler=sampler, batch_size=settings.batch_size)
     # StopOnSignal may save, so it comes after every callback that belongs to a step, such as EMA
-    trainer = make_trainer(cfg, len(train_loader), [state, FailedFiles()], [stop])
+    cost = validation_cost(settings)
+    trainer = make_trainer(
+        cfg, len(train_loader), [state, FailedFiles()], [stop],
+        val_batches=len(val_loader), val_cost=cost,
+    )  # fmt: skip
     require_batches(trainer, len(train), settings.batch_size)
     require_images(trainer, len(val))
     log_start(cfg, trainer, task, settings.batch_size, len(train), len(val))

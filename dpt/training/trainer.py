@@ -19,6 +19,7 @@ from dpt.training.loggers import ignore_errors
 from dpt.training.task import make_task
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
+SHARE_OF_VALIDATION = 0.2  # of a run's time: a short run validates less often
 
 
 def make_trainer(
@@ -26,6 +27,9 @@ def make_trainer(
     batches_per_epoch: int,
     first: Sequence[Callback] = (),
     last: Sequence[Callback] = (),
+    *,
+    val_batches: int = 0,
+    val_cost: float = 1.0,
 ) -> L.Trainer:
     """Lightning's trainer with the configured loggers and callbacks.
 
@@ -33,6 +37,8 @@ def make_trainer(
         cfg: the run's configuration, plain data.
         batches_per_epoch: of all ranks together.
         first, last: callbacks before and after the configured ones.
+        val_batches: in one validation, of all ranks together.
+        val_cost: see :func:`validation_cost`.
     """
     node = trainer_arguments(cfg["trainer"])
     if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
@@ -61,25 +67,53 @@ def make_trainer(
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
     trainer = build_trainer(**node, logger=loggers or False, callbacks=[*first, *callbacks, *last])
     if is_unset:
-        timed = bool(node["max_time"])
-        trainer.val_check_interval = validation_interval(trainer, batches_per_epoch, timed=timed)
+        batches = limited(trainer.limit_train_batches, batches_per_epoch / trainer.world_size)
+        val_batches = limited(trainer.limit_val_batches, val_batches / trainer.world_size)
+        trainer.val_check_interval = validation_interval(
+            trainer, batches, val_batches * val_cost, timed=bool(node["max_time"])
+        )
     return trainer
 
 
-def validation_interval(trainer: L.Trainer, batches_per_epoch: int, *, timed: bool) -> int:
-    """Batches of a rank between validations: ``VALIDATIONS`` per run, each after a whole step.
+def limited(limit: float, batches: float) -> float:
+    """Batches that Lightning uses: at most ``limit`` if that is an int, else this share of them."""
+    return min(limit, batches) if isinstance(limit, int) else limit * batches
 
-    If the run is ``timed``, it may end early, and validates every 100 batches at least.
+
+def validation_cost(settings: build.LoaderSettings) -> float:
+    """Estimated time of a batch in validation over that of a batch in training.
+
+    For each pixel, the forward pass takes a third of a training step, and metrics another third.
+    """
+    return 2 / 3 * math.prod(settings.eval_size) / math.prod(settings.image_size)
+
+
+def validation_interval(
+    trainer: L.Trainer, batches: float, validation: float, *, timed: bool
+) -> int:
+    """Batches of a rank between validations, each after a whole step.
+
+    A run has ``VALIDATIONS``, or fewer that take no more than ``SHARE_OF_VALIDATION`` of its time,
+    but at least the last one. The interval depends on counts, not on a clock, so that all ranks and
+    a resumed run validate at the same steps.
+
+    Args:
+        batches: in an epoch of this rank.
+        validation: time of a validation, in that of training batches.
+        timed: the run may end early, and validates every 100 batches where the share allows it.
     """
     accumulate = trainer.accumulate_grad_batches
-    limits: list[float] = [VALIDATIONS * 100] if timed else []
-    share, batches = trainer.limit_train_batches, batches_per_epoch / trainer.world_size
-    batches = min(share, batches) if isinstance(share, int) else share * batches
+    limits: list[float] = []
     if trainer.max_steps != -1:
         limits.append(trainer.max_steps * accumulate)
     if trainer.max_epochs is not None and trainer.max_epochs != -1:
         limits.append(trainer.max_epochs * batches)
-    interval = max(1, math.ceil(min(limits) / VALIDATIONS))
+    between = validation * (1 / SHARE_OF_VALIDATION - 1)  # least training between two of them
+    count = min(VALIDATIONS, int(min(limits) / max(between, 1e-9)))
+    interval = math.ceil(min(limits) / max(1, count))
+    if timed:
+        interval = min(interval, max(100, math.ceil(between)))
+    interval = max(1, interval)
     if interval > batches and int(batches) % accumulate:  # an epoch ends with a shorter step
         return math.ceil(interval / int(batches)) * int(batches)
     return math.ceil(interval / accumulate) * accumulate

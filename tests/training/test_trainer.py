@@ -5,18 +5,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dpt.config.build import LoaderSettings
 from dpt.config.trainer import require_batches
-from dpt.training.trainer import make_trainer
+from dpt.training.trainer import make_trainer, validation_cost
 
 CONF = Path(__file__).parents[2] / "conf"
 TWO_RANKS = {"strategy": "ddp", "devices": 2}
 
 
-def trainer_of(batches_per_epoch=1, **settings):
+def trainer_of(batches_per_epoch=1, val_batches=0, val_cost=1.0, **settings):
     node = yaml.safe_load((CONF / "trainer/default.yaml").read_text())
     node |= {"accelerator": "cpu", "default_root_dir": "."} | settings
     cfg = {"trainer": node, "logger": {}, "callbacks": {}, "steps": 400}
-    return make_trainer(cfg, batches_per_epoch)
+    return make_trainer(cfg, batches_per_epoch, val_batches=val_batches, val_cost=val_cost)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,37 @@ def trainer_of(batches_per_epoch=1, **settings):
 )
 def test_a_run_validates_ten_times_unless_told_otherwise(settings, expected):
     assert trainer_of(80, **settings).val_check_interval == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"val_batches": 10}, 40),  # of 400 steps: 10 validations take a fifth at most
+        ({"val_batches": 10, "val_cost": 2.0}, 80),  # 5 of them do
+        ({"val_batches": 10, "val_cost": 1.1}, 45),  # 9 of them, the last one at the end
+        ({"val_batches": 60}, 400),  # the second one would take more
+        ({"val_batches": 10_000}, 400),  # the last one is always made
+        ({"val_batches": 20, "accumulate_grad_batches": 4}, 160),  # a step is longer
+        ({"val_batches": 40, **TWO_RANKS}, 80),  # 20 for each rank
+        ({"val_batches": 40, "limit_val_batches": 10}, 40),
+        ({"val_batches": 40, "limit_val_batches": 0.5}, 80),
+        ({"val_batches": 40, "limit_val_batches": 0}, 40),
+        ({"val_batches": 10_000, "max_steps": -1, "max_epochs": 3}, 240),  # of 80 batches
+        ({"val_batches": 10, "max_steps": 400, "max_time": "00:08:00:00"}, 40),
+        ({"val_batches": 50, "max_steps": 10_000, "max_time": "00:08:00:00"}, 200),  # may end early
+        ({"val_batches": 10_000, "val_check_interval": 7}, 7),
+        ({"val_batches": 10_000, "check_val_every_n_epoch": 2}, 1.0),
+    ],
+)
+def test_validations_take_at_most_a_fifth_of_a_run(settings, expected):
+    assert trainer_of(80, **settings).val_check_interval == expected
+
+
+def test_larger_images_in_validation_cost_more():
+    settings = LoaderSettings(
+        image_size=(96, 128), eval_size=(192, 256), batch_size=4, num_workers=0
+    )
+    assert validation_cost(settings) == pytest.approx(4 * 2 / 3)
 
 
 def test_without_the_callback_no_other_writes_checkpoints():
