@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -103,6 +104,8 @@ NEWTON_SCHULZ = [
     (2.8366, -3.0525, 1.2012),
 ]
 """Coefficients of x, x³ and x⁵ in each step, those of timm's Muon (``quintic``)."""
+VALUES_AT_ONCE = 2**22
+"""In matrices of one shape that are orthogonalised together, which is faster if they are small."""
 
 
 class Muon(NAdamW):
@@ -120,7 +123,7 @@ class Muon(NAdamW):
     ``timm.optim.Muon(nesterov=True)`` makes the same steps, except for matrices whose sides differ
     by more than a factor of 128, which it leaves to NAdamW. It computes in bf16 on every device:
     where a CPU emulates bf16, that takes longer than the rest of a training step. Here such devices
-    compute in fp32.
+    compute in fp32, and small matrices of one shape are orthogonalised together.
     """
 
     @torch.no_grad()
@@ -131,31 +134,58 @@ class Muon(NAdamW):
                 loss = closure()
         groups, rest = self.param_groups, []
         for group in groups:
-            others = []
+            others, matrices = [], defaultdict(list)
             for p in group["params"]:
                 if group["momentum"] is None or p.shape[1] == 1 or min(p.flatten(1).shape) < 4:
                     others.append(p)
                 elif p.grad is not None:
-                    self._step_matrix(p, p.grad, group)
+                    matrices[p.device, p.flatten(1).shape].append(p)
+            for (_, shape), parameters in matrices.items():
+                count = max(1, VALUES_AT_ONCE // shape.numel())
+                for start in range(0, len(parameters), count):
+                    self._step_matrices(parameters[start : start + count], group)
             rest.append({**group, "params": others})
         self.param_groups = rest
         super().step()
         self.param_groups = groups
         return loss
 
-    def _step_matrix(
-        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]
-    ) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["momentum"] = torch.zeros_like(parameter)
-        momentum = state["momentum"].lerp_(gradient, 1 - group["momentum"])
-        update = gradient.lerp(momentum, group["momentum"]).flatten(1)
-        dtype = torch.bfloat16 if has_bf16(parameter.device.type) else torch.float32
-        update = zeropower_via_newtonschulz(update, 5, NEWTON_SCHULZ, dtype=dtype)
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        rate = group["lr"] * 0.2 * max(update.shape) ** 0.5
-        parameter.add_(update.reshape(parameter.shape), alpha=-rate)
+    def _step_matrices(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+        """Steps along matrices of one shape, on one device."""
+        updates = []
+        for parameter in parameters:
+            assert parameter.grad is not None
+            state = self.state[parameter]
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter)
+            momentum = state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
+            updates.append(parameter.grad.lerp(momentum, group["momentum"]).flatten(1))
+        rate = group["lr"] * 0.2 * max(updates[0].shape) ** 0.5
+        for parameter, update in zip(parameters, orthogonalized(torch.stack(updates)), strict=True):
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.add_(update.reshape(parameter.shape), alpha=-rate)
+
+
+def orthogonalized(matrices: torch.Tensor) -> torch.Tensor:
+    """Matrices (B, n, m) with the same singular vectors, but singular values of about one.
+
+    In bf16 where the device has it, else in fp32 with fewer operations: after all steps, the matrix
+    is multiplied by a product of polynomials of its Gram matrix, so that only two products have its
+    long side. This is too inexact in bf16.
+    """
+    if has_bf16(matrices.device.type):
+        return zeropower_via_newtonschulz(matrices, 5, NEWTON_SCHULZ)
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    wide = matrices.mT if is_tall else matrices
+    wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
+    gram, product = wide @ wide.mT, None
+    for a, b, c in NEWTON_SCHULZ:
+        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor.diagonal(dim1=1, dim2=2).add_(a)
+        product = factor if product is None else factor @ product
+        gram = factor @ gram @ factor
+    wide = product @ wide
+    return wide.mT if is_tall else wide
 
 
 def warmup_then_decay(

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import timm
 import torch
+from timm.optim.muon import zeropower_via_newtonschulz
 from torch import nn
 
 import dpt
@@ -84,19 +85,43 @@ def test_muon_orthogonalises_the_steps_of_matrices_only():
 
 @pytest.mark.parametrize(("native", "dtype"), [(False, torch.float32), (True, torch.bfloat16)])
 def test_muon_computes_in_bf16_only_where_the_device_has_it(monkeypatch, native, dtype):
-    used = []
     monkeypatch.setattr(optim, "has_bf16", lambda device: native)
+    assert optim.orthogonalized(torch.ones(2, 4, 8)).dtype == dtype
 
-    def spy(matrix, *_, dtype):
-        used.append(dtype)
-        return matrix
 
-    monkeypatch.setattr(optim, "zeropower_via_newtonschulz", spy)
-    model = model_of()
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    muon(model, lr=1e-3).step()
-    assert set(used) == {dtype}
+def low_rank(rows, columns):
+    return torch.randn(rows, 3) @ torch.randn(3, columns) + 1e-6 * torch.randn(rows, columns)
+
+
+@pytest.mark.parametrize("make", [torch.randn, low_rank, torch.zeros])
+@pytest.mark.parametrize("shape", [(48, 192), (192, 48), (64, 64), (4, 900)])
+def test_in_fp32_matrices_are_orthogonalised_as_by_timm(monkeypatch, make, shape):
+    """Compared in float64; timm's own fp32 is as inexact."""
+    monkeypatch.setattr(optim, "has_bf16", lambda device: False)
+    torch.manual_seed(0)
+    matrices = torch.stack([make(*shape), 1e-4 * make(*shape)])
+    expected = zeropower_via_newtonschulz(
+        matrices, 5, optim.NEWTON_SCHULZ, dtype=torch.float64
+    ).float()
+    found = optim.orthogonalized(matrices)
+    assert (found - expected).norm() <= 2e-3 * expected.norm()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_muon_steps_equally_with_matrices_together_and_alone(monkeypatch, native):
+    monkeypatch.setattr(optim, "has_bf16", lambda device: native)
+    models = model_of(), model_of()
+    models[1].load_state_dict(models[0].state_dict())
+    for model, at_once in zip(models, (optim.VALUES_AT_ONCE, 1), strict=True):
+        monkeypatch.setattr(optim, "VALUES_AT_ONCE", at_once)
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        muon(model, lr=1e-3).step()
+    for (name, first), second in zip(
+        models[0].named_parameters(), models[1].parameters(), strict=True
+    ):
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-5, msg=name)
 
 
 @pytest.mark.peers
