@@ -40,6 +40,14 @@ def commands():
                 yield document.name, name, words[1 + len(name.split()) :]
 
 
+def test_ci_runs_the_first_two_commands():
+    first = re.search(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1].splitlines()
+    assert len(first) == 2
+    assert all(line.startswith("python3 -m venv") and "&& pip install" in line for line in first)
+    typed = (ROOT / ".ci/run").read_text().splitlines()
+    assert [line for line in typed if "venv" in line] == [f"{line} || exit 1" for line in first]
+
+
 def test_every_command_is_shown():
     shown = {name for _, name, _ in commands()}
     assert shown >= {*COMMANDS, *FILE_COMMANDS}

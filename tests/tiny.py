@@ -22,7 +22,7 @@ TINY_MODEL = (
 TINY_VIT = ("model=dpt_tiny", *TINY_MODEL)
 TINY_DATA = ("data.image_size=[32,48]", "data.batch_size=4", "data.num_workers=0")
 TINY_SCENES = ("data.train.length=8", "data.val.length=5")
-ON_CPU = ("trainer.accelerator=cpu",)
+ON_CPU = ("trainer.accelerator=cpu", "trainer.precision=32-true")  # the same on every machine
 TINY_RUN = (*TINY_MODEL, *TINY_DATA, *ON_CPU, "logger=none", "trainer.max_steps=2")
 
 HEADS = {

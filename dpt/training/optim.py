@@ -104,7 +104,7 @@ NEWTON_SCHULZ = [
     (2.8366, -3.0525, 1.2012),
 ]
 """Coefficients of x, x³ and x⁵ in each step, those of timm's Muon (``quintic``)."""
-VALUES_AT_ONCE = 2**22
+VALUES_AT_ONCE = 2**19
 """In matrices of one shape that are orthogonalised together, which is faster if they are small."""
 
 

@@ -68,10 +68,9 @@ def make_trainer(
     trainer = build_trainer(**node, logger=loggers or False, callbacks=[*first, *callbacks, *last])
     if is_unset:
         batches = limited(trainer.limit_train_batches, batches_per_epoch / trainer.world_size)
-        val_batches = limited(trainer.limit_val_batches, val_batches / trainer.world_size)
-        trainer.val_check_interval = validation_interval(
-            trainer, batches, val_batches * val_cost, timed=bool(node["max_time"])
-        )
+        validation = limited(trainer.limit_val_batches, val_batches / trainer.world_size) * val_cost
+        timed = bool(node["max_time"])
+        trainer.val_check_interval = validation_interval(trainer, batches, validation, timed=timed)
     return trainer
 
 

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import TINY_VIT, checkpoint_of
+from tiny import ON_CPU, TINY_VIT, checkpoint_of
 
 ROOT = Path(__file__).parents[2]
-TWO_RANKS = ("trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp")
+TWO_RANKS = (*ON_CPU, "trainer.devices=2", "trainer.strategy=ddp")
 DATA = ("data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0")
 SCENES = ("data.train.length=8", "data.val.length=5")
 
