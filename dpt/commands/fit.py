@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpt.files import real_path
+from dpt.process import say
 
 if TYPE_CHECKING:
     from dpt.data_check.detect import Detected
@@ -91,7 +92,7 @@ def run(arguments: list[str]) -> None:
             "complete it"
         )
     found = detect(root, own)
-    print("\n".join(found.notes), flush=True)
+    say("\n".join(found.notes))
     table, checked = folder / "pairs.csv", _CHECKED_PIXELS // (480 * 640)
     if found.rows:
         write_bytes(table, table_text(found.rows).encode())
@@ -134,8 +135,8 @@ def run(arguments: list[str]) -> None:
     for name in ("evaluation", "model.onnx", "model.pt2"):  # of a run that overwrite=true replaces
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    print(f"training: python train.py {command}")
-    print(f"then: evaluation and export of {folder} (dpt evaluate, dpt export)", flush=True)
+    say(f"training: python train.py {command}")
+    say(f"then: evaluation and export of {folder} (dpt evaluate, dpt export)")
     run_configured("train", "dpt.training.fit:fit", training)
     of_device = [o for o in options.overrides if o.startswith("trainer.accelerator=")]
     step("evaluate", "dpt.evaluation.evaluate:evaluate", "evaluation",

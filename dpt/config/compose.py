@@ -35,6 +35,7 @@ FLAGS = {  # the flags of Hydra that dpt accepts
     *SWEEP, "-h", "--help", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
     "-cd", "--config-dir", "-sc", "--shell-completion",
 }  # fmt: skip
+_RESULTS = ("config.yaml", "metrics.json", "nonfinite.csv", "panels", "lr.json", "lr.png")
 LOCK_SECONDS = 10  # to wait for another process: loader workers outlive a killed one
 LESS_MEMORY = (
     "reduce data.batch_size, data.image_size or the model's sizes, or set "
@@ -270,9 +271,11 @@ def _refuse_used(command: str, folder: Path, *, overwrite: bool) -> None:
             f"run_dir={folder} holds a run already: give another run_dir{resume}{remedy}"
         )
     path = folder / "config.yaml"
-    if path.exists() and not re.search(r"(?m)^run_dir:", read_text(path)):
+    is_run = path.exists() and re.search(r"(?m)^run_dir:", read_text(path))
+    strange = [folder / name for name in _RESULTS if (folder / name).exists()]
+    if strange and not is_run:
         raise ValueError(
-            f"{path}: is not of a run: give another run_dir{remedy}, which replaces it"
+            f"{strange[0]}: is not of a run: give another run_dir{remedy}, which replaces it"
         )
 
 

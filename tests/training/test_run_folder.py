@@ -69,6 +69,12 @@ def test_a_configuration_that_is_no_runs_is_kept(refused, train, tmp_path, text)
         assert (tmp_path / "config.yaml").read_text() == text
 
 
+@pytest.mark.parametrize("name", ["metrics.json", "panels"])
+def test_results_that_are_no_runs_are_kept(refused, train, tmp_path, name):
+    (tmp_path / name).mkdir()
+    assert f"{tmp_path}/{name}" in refused(train, tmp_path, *RUN)
+
+
 def test_a_run_is_overwritten_on_demand(train, run, tmp_path):
     (run / "nonfinite.csv").write_text("old")
     train(run, *RUN, "seed=5", "overwrite=true")
