@@ -352,29 +352,22 @@ def files_below(
     Raises:
         DataError: there are more than ``limit`` files and folders.
     """
-    found: list[Path] = []
-    seen: set[tuple[int, int]] = set()
-    waiting, links = [str(folder)], list[str]()
-    while waiting or links:
-        parent = waiting.pop() if waiting else links.pop(0)
-        for entry in _entries(parent, seen):
-            is_link = entry.is_symlink()
-            if os.path.isdir(entry.path) if is_link else entry.is_dir():
-                (links if is_link else waiting).append(entry.path)
-            elif entry.name.lower().endswith(tuple(suffixes)):
-                found.append(Path(entry.path))
-        if len(found) + len(seen) > limit:
-            raise DataError(f"{folder}: more than {limit} files: give the folder of one data set")
-    return sorted(found)
-
-
-def _entries(folder: str, seen: set[tuple[int, int]]) -> list[os.DirEntry[str]]:
-    """What a folder holds, without hidden names; nothing if it is among those ``seen``."""
-    with suppress(OSError):  # without permission, or removed
-        status = os.stat(folder)
-        identity = status.st_dev, status.st_ino
-        if identity not in seen and not f"{os.path.realpath(folder)}/".startswith(_NOT_ENTERED):
-            seen.add(identity)
-            with os.scandir(folder) as entries:
-                return sorted((e for e in entries if e.name[0] != "."), key=lambda e: e.name)
-    return []
+    paths: list[Path] = []
+    entered: set[tuple[int, int]] = set()
+    starts = [str(folder)]
+    for start in starts:  # the links to folders come last
+        for parent, folders, names in os.walk(start):
+            identity = file_identity(parent)
+            is_system = f"{os.path.realpath(parent)}/".startswith(_NOT_ENTERED)
+            if identity is None or identity in entered or is_system:  # None: was removed
+                folders.clear()
+                continue
+            entered.add(identity)
+            folders[:] = sorted(name for name in folders if name[0] != ".")
+            starts += filter(os.path.islink, (os.path.join(parent, name) for name in folders))
+            kept = (n for n in names if n[0] != "." and n.lower().endswith(tuple(suffixes)))
+            paths += (Path(parent, name) for name in kept)
+            if len(paths) + len(entered) > limit:
+                fault = f"more than {limit} files: give the folder of one data set"
+                raise DataError(f"{folder}: {fault}")
+    return sorted(paths)

@@ -215,20 +215,6 @@ def upsample_rows(logits: Tensor, upper: Tensor, weight: Tensor, width: int) -> 
 
 
 def chunked_argmax(
-    logits: Tensor, size: tuple[int, int], *, dtype: torch.dtype = torch.long
-) -> Tensor:
-    """``upsample(logits, size).argmax(1)``: class ids (B, H, W) of logits (B, K, h, w)."""
-    batch, classes = logits.shape[:2]
-    is_small = classes < FEW_CLASSES and batch * classes * size[0] * size[1] <= MOST_AT_ONCE
-    if is_small or torch.compiler.is_compiling():  # a compiler fuses by itself
-        return upsample(logits, size).argmax(1).to(dtype)
-    ids = logits.new_empty((len(logits), *size), dtype=dtype)
-    for rows, source, upper, weight in bands(logits, size):
-        ids[:, rows] = upsample_rows(logits[:, :, source], upper, weight, size[1]).argmax(-1)
-    return ids
-
-
-def resized_argmax(
     logits: Tensor,
     size: tuple[int, int],
     rule: OutputResize = "bilinear_aligned",
@@ -236,15 +222,23 @@ def resized_argmax(
     dtype: torch.dtype = torch.long,
 ) -> Tensor:
     """``resize(logits, size, rule).argmax(1)``: class ids (B, H, W) of logits (B, K, h, w)."""
-    if rule == "bilinear_aligned":
-        return chunked_argmax(logits, size, dtype=dtype)
-    at_once = max(1, MOST_AT_ONCE // (len(logits) * size[0] * size[1]))  # classes
-    best, ids = resize(logits[:, :at_once], size, rule).max(dim=1)
-    for first in range(at_once, logits.shape[1], at_once):
+    batch, classes = logits.shape[:2]
+    is_aligned = rule == "bilinear_aligned"
+    at_once = max(1, MOST_AT_ONCE // max(1, batch * size[0] * size[1]))  # classes
+    is_small = classes <= at_once and not (is_aligned and classes >= FEW_CLASSES)
+    if is_small or torch.compiler.is_compiling():  # a compiler fuses by itself
+        return resize(logits, size, rule).argmax(1).to(dtype)
+    ids = logits.new_zeros((batch, *size), dtype=dtype)
+    if is_aligned:
+        for rows, source, upper, weight in bands(logits, size):
+            ids[:, rows] = upsample_rows(logits[:, :, source], upper, weight, size[1]).argmax(-1)
+        return ids
+    best = logits.new_full((batch, *size), -torch.inf)
+    for first in range(0, classes, at_once):
         values, places = resize(logits[:, first : first + at_once], size, rule).max(dim=1)
-        ids = torch.where(values > best, first + places, ids)
+        ids = torch.where(values > best, (first + places).to(dtype), ids)
         best = torch.maximum(best, values)
-    return ids.to(dtype)
+    return ids
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

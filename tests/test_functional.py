@@ -18,7 +18,6 @@ from dpt.functional import (
     norm_relu_conv2d,
     recompute,
     resize,
-    resized_argmax,
     same_size,
     upsample,
     upsample_conv2d,
@@ -281,8 +280,8 @@ def test_argmax_by_every_rule(rule, most, monkeypatch):
     monkeypatch.setattr(functional, "MOST_AT_ONCE", most)
     logits = torch.randn(1, 7, 4, 5, **DOUBLE) - 5
     wanted = resize(logits, (8, 12), rule).argmax(1)
-    assert torch.equal(resized_argmax(logits, (8, 12), rule), wanted)
-    assert resized_argmax(logits, (8, 12), rule, dtype=torch.uint8).dtype == torch.uint8
+    assert torch.equal(chunked_argmax(logits, (8, 12), rule), wanted)
+    assert chunked_argmax(logits, (8, 12), rule, dtype=torch.uint8).dtype == torch.uint8
 
 
 def test_few_classes_of_a_large_image_are_not_upsampled_at_once(monkeypatch):

@@ -9,8 +9,13 @@ from dpt.files import few
 from dpt.types import Batch
 
 MAX_ID = 65536  # larger ids count as this one
-UNITS = {1000.0: "millimetres", 100.0: "centimetres", 3.28: "feet", 5000.0: "1/5000 m, as TUM's",
-         256.0: "1/256 m, as KITTI's"}  # fmt: skip
+UNITS = {
+    "millimetres": 1000,
+    "centimetres": 100,
+    "feet": 3.28,
+    "1/5000 m, as TUM's": 5000,
+    "1/256 m, as KITTI's": 256,
+}
 FACTOR = 2.5  # from truth to predictions: the unit is doubted beyond
 CORRELATION = 0.3  # of the wrong sign: the kind of depth is doubted beyond
 
@@ -20,55 +25,51 @@ class LabelsCheck:
 
     def __init__(self, num_classes: int, rule: LabelRule | None) -> None:
         self.num_classes = num_classes
-        rows = (rule.ids_of_class if rule else None) or ()
-        self.class_of_id = {value: k for k, values in enumerate(rows) for value in values}
+        self.ids_of_class = (rule and rule.ids_of_class) or ()
         self.counts = csr_array((MAX_ID + 2, num_classes), dtype=np.int64)
 
     def add(self, prediction: Tensor, batch: Batch) -> None:
         """Args: prediction: integer (1, H, W); batch: of one image."""
         truth = batch["labels"][0].numpy()
-        known = truth < self.num_classes
-        rows = prediction[0].numpy()[known].clip(-1, MAX_ID) + 1
-        ones = np.ones(len(rows), np.int64)
-        self.counts += csr_array((ones, (rows, truth[known])), shape=self.counts.shape)
+        is_labelled = truth < self.num_classes
+        rows = prediction[0].numpy()[is_labelled].clip(-1, MAX_ID) + 1
+        places = rows, truth[is_labelled]
+        self.counts += csr_array((np.ones_like(rows), places), shape=self.counts.shape)
 
     def remarks(self) -> list[str]:
         """What is hardly meant; ValueError if no labelled pixel has the id of a class."""
         rows = np.flatnonzero(self.counts.sum(axis=1))
-        ids, counts, largest = rows - 1, self.counts[rows].toarray(), self.num_classes - 1
-        if not len(ids):
+        if not len(rows):
             return []
-        total, outside = counts.sum(), (ids < 0) | (ids > largest)
-
-        def right(classes: np.ndarray) -> float:
-            """The fraction of right pixels if the ids mean these classes."""
-            is_class = (classes >= 0) & (classes <= largest)
-            return counts[is_class, classes[is_class]].sum() / total
-
-        step = 255 // max(1, largest)
-        of_files = np.array([self.class_of_id.get(i, -1) for i in ids.tolist()])
+        ids, classes = rows - 1, np.arange(self.num_classes)
+        fractions = (
+            self.counts[rows].toarray() / self.counts.sum()
+        )  # of the pixels, by id and class
+        step = 255 // max(1, classes[-1])
+        class_of_id = {i: k for k, row in enumerate(self.ids_of_class) for i in row}
         meanings = {
+            "classes": ids,
             "one too high": ids - 1,
             "one too low": ids + 1,
-            "those of the label files": of_files,
+            "those of the label files": np.array([class_of_id.get(i, -1) for i in ids.tolist()]),
             f"multiplied by {step}": np.where(ids % step, -1, ids // step),
         }
-        meaning = max(meanings, key=lambda name: right(meanings[name]))
-        accuracy, other = right(ids), right(meanings[meaning])
-        found = []
-        if outside.any():
-            fractions = counts[outside].sum(axis=1) / total
-            shown = [f"{k} ({n:.2g})" for k, n in zip(ids[outside], fractions, strict=True)]
-            found.append(f"ids outside 0..{largest} (fraction of the pixels): {few(shown, 5)}")
-        if other > max(2 * accuracy, accuracy + 0.1):
-            gain = f"{other:.2g} of the pixels would be right, not {accuracy:.2g}"
-            found.append(f"ids are {meaning}? {gain}")
+        right = {k: fractions[v[:, None] == classes].sum() for k, v in meanings.items()}
+        likely, accuracy = max(right, key=lambda name: right[name]), right["classes"]
+        remarks, is_outside = [], ~np.isin(ids, classes)
+        if is_outside.any():
+            shares = zip(ids[is_outside], fractions[is_outside].sum(axis=1), strict=True)
+            shown = few([f"{i} ({share:.2g})" for i, share in shares], 5)
+            remarks.append(f"ids outside 0..{classes[-1]} (fraction of the pixels): {shown}")
+        if right[likely] > max(2 * accuracy, accuracy + 0.1):
+            gain = f"{right[likely]:.2g} of the pixels would be right, not {accuracy:.2g}"
+            remarks.append(f"ids are {likely}? {gain}")
         elif len(ids) == 1 or not accuracy:
-            every = few([str(k) for k in ids], 5)
-            found.append(f"all predicted ids are {every}; {accuracy:.2g} of the pixels are right")
-        if outside.all():
-            raise ValueError(f"no predicted id is a class: {'; '.join(found)}")
-        return found
+            shown = few([str(i) for i in ids], 5)
+            remarks.append(f"all predicted ids are {shown}; {accuracy:.2g} of the pixels are right")
+        if is_outside.all():
+            raise ValueError(f"no predicted id is a class: {'; '.join(remarks)}")
+        return remarks
 
 
 class DepthCheck:
@@ -78,47 +79,45 @@ class DepthCheck:
         self.is_relative, self.has_unit = is_relative, has_unit
         self.constant: list[str] = []  # names of images with one value in all pixels
         self.measures: list[tuple[float, float, float]] = []
-        """Of each image: the fraction of pixels above 0, the median of prediction / truth, and the
-        correlation of prediction and log truth."""
+        """Of each image: the fraction of pixels not above 0, the median of prediction / truth, and
+        the correlation of prediction and log truth."""
 
     @np.errstate(all="ignore")
     def add(self, prediction: Tensor, batch: Batch) -> None:
         """Args: prediction: float (1, H, W); batch: of one image."""
-        known = (batch["valid"][0] & prediction[0].isfinite()).numpy()
-        values, truth = prediction[0].numpy()[known], batch["depth"][0].numpy()[known]
+        is_compared = (batch["valid"][0] & prediction[0].isfinite()).numpy()
+        values, truth = prediction[0].numpy()[is_compared], batch["depth"][0].numpy()[is_compared]
         if not len(values):
             return
         if np.ptp(prediction.numpy()) == 0:
             self.constant.append(batch["name"][0])
         varies = np.ptp(values) > 0 and np.ptp(truth) > 0
         slope = np.corrcoef(values, np.log(truth))[0, 1] if varies else 0.0
-        self.measures.append(((values > 0).mean(), np.median(values / truth), slope))
+        self.measures.append(((values <= 0).mean(), np.median(values / truth), slope))
 
     def remarks(self) -> list[str]:
         """What is hardly meant; ValueError if no pixel has a depth above 0."""
         if not self.measures:
             return []
-        positive, ratios, slopes = np.transpose(self.measures)
-        found = []
+        wrong, ratios, slopes = np.transpose(self.measures)
+        sign, other_kind = (1, "metric") if self.is_relative else (-1, "relative")
+        remarks = []
         if self.constant:
-            found.append(f"all pixels have one value in {few(self.constant)}")
-        slope, kind = float(np.median(slopes)), "metric" if self.is_relative else "relative"
-        if (slope if self.is_relative else -slope) > CORRELATION:
-            found.append(f"near and far are exchanged: set predictions_kind={kind}?")
+            remarks.append(f"all pixels have one value in {few(self.constant)}")
+        if sign * np.median(slopes) > CORRELATION:
+            remarks.append(f"near and far are exchanged: set predictions_kind={other_kind}?")
         if not self.has_unit:
-            return found
-        if not positive.any():
+            return remarks
+        if (wrong == 1).all():
             raise ValueError("no predicted depth is above 0")
-        if (fraction := 1 - float(positive.mean())) > 0:
-            found.append(f"{fraction:.2g} of the pixels are 0 or negative, which is no depth")
-        ratio = float(np.median(ratios))
-        factor = max(ratio, 1 / ratio) if ratio > 0 else 1.0
-        if factor > FACTOR:
-            unit = min(UNITS, key=lambda unit: abs(np.log(unit / factor)))
+        if wrong.any():
+            fraction = f"{wrong.mean():.2g} of the pixels"
+            remarks.append(f"{fraction} are 0 or negative, which is no depth")
+        ratio = np.median(ratios)
+        if ratio > 0 and (factor := max(ratio, 1 / ratio)) > FACTOR:
             larger = "predictions" if ratio > 1 else "truth"
-            likely = f"{larger} in {UNITS[unit]}?" if 0.7 < unit / factor < 1.4 else "another unit?"
-            found.append(
-                f"predictions are {ratio:.4g} times the truth (median): {likely} check "
-                "predictions_scale and data.depth_scale"
-            )
-        return found
+            units = (f"{larger} in {unit}?" for unit, k in UNITS.items() if 0.7 < k / factor < 1.4)
+            times = f"predictions are {ratio:.4g} times the truth (median)"
+            remedy = "check predictions_scale and data.depth_scale"
+            remarks.append(f"{times}: {next(units, 'another unit?')} {remedy}")
+        return remarks

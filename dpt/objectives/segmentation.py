@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.functional import resized_argmax, upsample
+from dpt.functional import chunked_argmax, upsample
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
@@ -120,7 +120,7 @@ class SegmentationObjective(PixelClassObjective):
             return output.argmax(dim=1) if output.is_floating_point() else output
         if not output.is_floating_point():
             return nearest(output, full).long()
-        return resized_argmax(output.float(), full, self.resize)
+        return chunked_argmax(output.float(), full, self.resize)
 
     def panel(
         self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dpt.data.resize import resize_image
 from dpt.depthmath import at_least_float32
-from dpt.functional import EMULATED, has_bf16, resize, resized_argmax, upsample
+from dpt.functional import EMULATED, chunked_argmax, has_bf16, resize, upsample
 from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, refuse_masks
 from dpt.predict.inputs import Image, as_rgb
@@ -340,7 +340,7 @@ class Predictor:
                 if prepared.large is None:  # first to the size of the input, as in evaluation
                     values = upsample(values, (height, width))
                 dtype = torch.uint8 if values.shape[1] <= 256 else torch.int32
-                values = resized_argmax(values, prepared.size, rule, dtype=dtype)[0]
+                values = chunked_argmax(values, prepared.size, rule, dtype=dtype)[0]
             elif spec.dense:
                 values = resize(values, prepared.size, rule)[0].permute(1, 2, 0)
                 if spec.value_range is not None:  # bicubic interpolation overshoots

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path, PureWindowsPath
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -122,7 +123,7 @@ class CocoDataset(FileDataset):
             if len({row.id for row in rows}) < len(rows):
                 raise DataError(f"{path}: an id occurs twice in {name!r}: remove one")
         segments, pictures = self._read_segments(content, path)
-        self._read_categories(content.categories, [p for own in segments.values() for p in own])
+        self._read_categories(content.categories, [*chain(*segments.values())])
         if self.objects_fault:
             self.objects_fault = f"{path}: {self.objects_fault}"
         photos = self._find_photos(content.images, path)
@@ -130,9 +131,9 @@ class CocoDataset(FileDataset):
         for row in content.images:
             if (photo := photos.get(row.id)) is not None:
                 io.check_pixels(photo, row.height, row.width)
-                own = (row.height, row.width), segments[row.id]
-                files.append(Files(photo, objects=pictures.get(row.id), own=own))
-        self._decoded: tuple[int, list[tuple[Any, _Segment]]] = -1, []
+                size_and_segments = (row.height, row.width), segments[row.id]
+                files.append(Files(photo, objects=pictures.get(row.id), own=size_and_segments))
+        self._codes_read_last: tuple[int, list[tuple[Any, _Segment]]] = -1, []
         return existing(files, source=path, remedy="check data.images and data.masks")
 
     def _read_segments(
@@ -183,17 +184,13 @@ class CocoDataset(FileDataset):
     def _number(self, names: Sequence[str]) -> None:
         """Makes the categories of these names the classes, in this order."""
         by_name = {row.name: row for row in self._rows}
-        rows = [by_name.get(name) for name in names]
-        self._classes: dict[int | None, int] = {row.id: k for k, row in enumerate(rows) if row}
-        self.categories = [
-            (row.id if row else None, name, row is None or row.isthing)
-            for row, name in zip(rows, names, strict=True)
-        ]
-        colors = [row.color if row else () for row in rows]
+        rows = [by_name.get(name, _Category(id=-1, name=name)) for name in names]
+        self._classes = {r.id: k for k, r in enumerate(rows) if r.name in by_name}
+        self.categories = [(row.id, row.name, row.isthing) for row in rows]
         self.label_rule = LabelRule(
             num_classes=len(rows),
             class_names=names,
-            colors=colors if all(len(c) == 3 for c in colors) else (),
+            colors=[row.color for row in rows] if all(len(row.color) == 3 for row in rows) else (),
         )
 
     def adopt_classes(self, names: Sequence[str]) -> None:
@@ -239,77 +236,70 @@ class CocoDataset(FileDataset):
 
     def read_raw_maps(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Class ids and object ids of a sample, int32 (H, W)."""
-        row = self._files[index]
-        path, (size, segments) = row.objects, row.own
-        if path is not None:
-            stored = io.read_objects(path)
-            present, places = np.unique(stored, return_inverse=True)
-            own: dict[Any, _Segment] = {}
-            for part in segments:
-                if part.id in own:
-                    fault = f"segment id {part.id} occurs twice in the JSON file"
-                    raise DataError(f"{path}: {fault}: correct it")
-                own[part.id] = part
-            ids = present.tolist()
-            if differ := sorted(map(str, own.keys() ^ (set(ids) - {0}))):
-                raise DataError(
-                    f"{path}: its segments and those of the JSON file differ: ids {few(differ)} "
-                    "occur in only one of the two files: export both again"
-                )
-            parts = [own.get(i) for i in ids]
-            places = places.reshape(stored.shape)
+        picture, (size, segments) = self._files[index].objects, self._files[index].own
+        if picture is not None:
+            parts, places = _read_picture(picture, segments)
         else:
             codes = sorted(self._codes(index), key=lambda pair: coco.area(pair[0]), reverse=True)
-            parts = [None, *(part for _, part in codes)]
-            places = np.zeros(size, np.int64)
+            parts, places = [None, *(part for _, part in codes)], np.zeros(size, np.int64)
             for place, (code, _) in enumerate(codes, 1):
                 places[coco.decode(code) > 0] = place
         rows = np.full((len(parts), 2), (IGNORE_INDEX, 0), np.int32)
         for place, part in enumerate(parts):
             if part is not None:
                 class_id = self._classes[part.category_id]
-                counts = self.categories[class_id][2] and not part.iscrowd
-                rows[place] = class_id, place + 1 if counts else 0
+                is_object = self.categories[class_id][2] and not part.iscrowd
+                rows[place] = class_id, place + 1 if is_object else 0
         labels, objects = rows.T[:, places]
         return labels, objects
 
     def _codes(self, index: int) -> list[tuple[Any, _Segment]]:
         """The RLE of each segment, as pycocotools has it; those read last are kept."""
-        if self._decoded[0] == index:
-            return self._decoded[1]
-        row, codes = self._files[index], []
-        size, segments = row.own
+        if self._codes_read_last[0] == index:
+            return self._codes_read_last[1]
+        photo, (size, segments) = self._files[index].image, self._files[index].own
         # the masks take memory for the claimed size; a photo may be turned by its EXIF tag
-        if sorted(stored := io.read_size(row.image)) != sorted(size):
-            height, width = size
+        if sorted(stored := io.read_size(photo)) != sorted(size):
             raise DataError(
-                f"{row.image}: is {stored[1]}x{stored[0]} pixels, but {width}x{height} in the JSON "
+                f"{photo}: is {stored[1]}x{stored[0]} pixels, but {size[1]}x{size[0]} in the JSON "
                 "file: correct it, or use the image for which it was made"
             )
+        codes = []
         for part in segments:
             try:
                 codes.append((encode_mask(part.segmentation, size), part))
             except Exception as error:  # of pycocotools, of any kind
                 where = f"{self.name(index)}: the segmentation of annotation {part.id}"
-                fault = str(error)[:200]
-                raise DataError(f"{where} cannot be read: {fault}: correct it") from None
-        self._decoded = index, codes
+                raise DataError(f"{where} cannot be read: {str(error)[:200]}: correct it") from None
+        self._codes_read_last = index, codes
         return codes
 
     def object_faults(self, index: int) -> list[str]:
         if self._files[index].objects is not None:
             return []
-        empty: list[str] = []
-        codes = self._codes(index)
-        once, twice = np.zeros((2, *self._files[index].own[0]), bool)
-        for code, part in codes:
-            if not part.iscrowd:
-                mask = coco.decode(code) > 0
-                empty += [] if mask.any() else [str(part.id)]
-                twice |= once & mask
-                once |= mask
+        codes = [(code, part) for code, part in self._codes(index) if not part.iscrowd]
+        cover = np.zeros(self._files[index].own[0], np.int32)
+        for code, _ in codes:
+            cover += coco.decode(code)
+        empty, shared = [str(p.id) for code, p in codes if not coco.area(code)], (cover > 1).sum()
         faults = [f"no pixel in the mask of annotation {few(empty)}"] if empty else []
-        return faults + ([f"{twice.sum()} pixels are in several masks"] if twice.any() else [])
+        return faults + ([f"{shared} pixels are in several masks"] if shared else [])
+
+
+def _read_picture(
+    path: Path, segments: Sequence[_Segment]
+) -> tuple[list[_Segment | None], np.ndarray]:
+    """The segments in a PNG file, and for each pixel the position of its segment: int (H, W)."""
+    ids, places = np.unique(stored := io.read_objects(path), return_inverse=True)
+    by_id = {part.id: part for part in segments}
+    if twice := [str(i) for i, count in Counter(p.id for p in segments).items() if count > 1]:
+        raise DataError(f"{path}: segment id {twice[0]} occurs twice in the JSON file: correct it")
+    if differ := sorted(map(str, by_id.keys() ^ ({*ids.tolist()} - {0}))):
+        raise DataError(
+            f"{path}: its segments and those of the JSON file differ: ids {few(differ)} occur in "
+            "only one of the two files: export both again"
+        )
+    return [by_id.get(i) for i in ids.tolist()], places.reshape(stored.shape)
 
 
 def plain_name(name: str) -> str:
@@ -327,26 +317,24 @@ def _area(part: _Segment, code: Any) -> float:
     return float(coco.area(code))
 
 
-def encode_mask(found: Any, size: tuple[int, int]) -> Any:
-    """A segmentation, polygons or RLE, as an RLE of pycocotools, which does not check them."""
+def encode_mask(segmentation: Any, size: tuple[int, int]) -> Any:
+    """Polygons, or an RLE, as an RLE of pycocotools, which does not check them."""
     height, width = size
-    if isinstance(found, list):
-        polygons = [np.asarray(polygon, float) for polygon in found]
-        if not found or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
-            raise ValueError("a polygon needs x and y of three points or more")
-        _check_outlines(polygons, height, width)
-        codes = coco.frPyObjects(found, height, width)
+    if isinstance(segmentation, list):
+        _check_polygons([np.asarray(polygon, float) for polygon in segmentation], height, width)
+        codes = coco.frPyObjects(segmentation, height, width)
         while len(codes) > 1:  # in groups, as the time to merge N at once grows with N²
             codes = [coco.merge(codes[k : k + 8]) for k in range(0, len(codes), 8)]
         return codes[0]
-    if not isinstance(found, Mapping) or [*map(_whole, found.get("size", ()))] != [height, width]:
+    code = segmentation if isinstance(segmentation, Mapping) else {}
+    if [*map(_whole, code.get("size", ()))] != [height, width]:
         raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
-    counts = found.get("counts")
+    counts = code.get("counts")
     if not isinstance(counts, str | list):
         raise ValueError("its counts are neither a text nor a list")
     if len(counts) > (height * width + 1) * (6 if isinstance(counts, str) else 1):
         raise ValueError(f"it has more counts than {height}x{width} pixels")
-    counts = np.asarray(rle_counts(counts) if isinstance(counts, str) else counts)
+    counts = rle_counts(counts) if isinstance(counts, str) else np.asarray(counts)
     if counts.dtype.kind != "i" or counts.min() < 0 or counts.max() > height * width:
         raise ValueError(f"its counts are not whole numbers up to {height * width}")
     if counts.sum() != height * width:
@@ -354,38 +342,35 @@ def encode_mask(found: Any, size: tuple[int, int]) -> Any:
     return coco.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width)
 
 
-def _check_outlines(polygons: Sequence[np.ndarray], height: int, width: int) -> None:
+def _check_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> None:
     """Raises ValueError for polygons for which pycocotools would need too much memory or time:
     both grow with the length of the outline, and it does not check that memory is given."""
-    corners = np.concatenate(polygons).reshape(-1, 2)
-    side = max(height, width)
-    if not ((corners >= -side) & (corners <= 2 * side)).all():  # NaN too
-        raise ValueError(f"a polygon is far outside the image of {height}x{width}")
-    sizes = np.array([polygon.size // 2 for polygon in polygons])
-    ends = sizes.cumsum()
-    following = np.arange(1, len(corners) + 1)
-    following[ends - 1] = ends - sizes  # the first corner of the same polygon
-    steps = np.abs(corners[following] - corners).max(1)
-    if (outline := steps.sum() + len(corners)) > _MOST_OUTLINE:
+    if not polygons or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
+        raise ValueError("a polygon needs x and y of three points or more")
+    side, outline = max(height, width), 0.0
+    for corners in (polygon.reshape(-1, 2) for polygon in polygons):
+        if not ((corners >= -side) & (corners <= 2 * side)).all():  # NaN too
+            raise ValueError(f"a polygon is far outside the image of {height}x{width}")
+        steps = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1)
+        outline += steps.sum() + len(corners)
+    if outline > _MOST_OUTLINE:
         raise ValueError(f"its outline has {outline:.3g} pixels, more than {_MOST_OUTLINE}")
 
 
-def rle_counts(text: str) -> list[int]:
+def rle_counts(text: str) -> np.ndarray:
     """The run lengths of COCO's compressed RLE: 5 bits a character, from the fourth on differences.
 
     pycocotools does not check that they fit the image.
     """
-    counts: list[int] = []
-    value = shift = 0
-    for character in text:
-        bits = ord(character) - 48
-        if shift > 40:
-            raise ValueError("its counts are not a valid RLE")
-        value |= (bits & 31) << shift
-        shift += 5
-        if not bits & 32:  # the last of this number
-            if bits & 16:
-                value -= 1 << shift
-            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
-            value = shift = 0
+    digits = np.frombuffer(text.encode(), np.uint8).astype(np.int64) - 48
+    is_last = digits & 32 == 0  # of the digits of a number, from low to high
+    starts = np.flatnonzero(np.append(True, is_last))[:-1]
+    places = np.arange(len(digits)) - np.repeat(starts, np.diff(starts, append=len(digits)))
+    if not is_last[-1:].any() or digits.min() < 0 or digits.max() > 63 or places.max() > 8:
+        raise ValueError("its counts are not a valid RLE")
+    counts = np.add.reduceat((digits & 31) << 5 * places, starts)
+    is_negative = digits[is_last] & 16 > 0
+    counts -= is_negative.astype(np.int64) << 5 * (places[is_last] + 1)
+    counts[1::2] = counts[1::2].cumsum()  # of masks
+    counts[2::2] = counts[2::2].cumsum()  # of what lies between
     return counts

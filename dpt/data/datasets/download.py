@@ -11,10 +11,10 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, wait
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, BinaryIO
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
@@ -210,38 +210,30 @@ def _answer(request: Request) -> Any:
     TIMEOUT alone would allow them to come byte by byte, so they are read in a thread, which is left
     to itself after twice that time.
     """
-    answers: SimpleQueue[Any] = SimpleQueue()
+    answer: Future[Any] = Future()
 
     def ask() -> None:
         try:
-            answers.put(build_opener(_StaysOnHttp).open(request, timeout=TIMEOUT))
+            answer.set_result(build_opener(_StaysOnHttp).open(request, timeout=TIMEOUT))
         except Exception as error:
-            answers.put(error)
+            answer.set_exception(error)
 
     threading.Thread(target=ask, daemon=True).start()
-    try:
-        answer = answers.get(timeout=2 * TIMEOUT)
-    except Empty:
-        raise TimeoutError(f"no answer in {2 * TIMEOUT:g} s") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    if not wait([answer], timeout=2 * TIMEOUT).done:
+        raise TimeoutError(f"no answer in {2 * TIMEOUT:g} s")
+    return answer.result()
 
 
 def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The content of an answer in blocks of about a megabyte; TimeoutError if it comes slowly."""
-    block, start, received = bytearray(), time.monotonic(), 0
-    is_slow = False
-    while not is_slow and (piece := response.read1(_MEGABYTE)):
-        block += piece
-        received += len(piece)
-        if (passed := time.monotonic() - start) > TIMEOUT:
-            is_slow = received < SLOWEST * passed
-            start, received = time.monotonic(), 0
-        if len(block) >= _MEGABYTE:
-            yield bytes(block)
-            block.clear()
-    yield bytes(block)
+    """The content of an answer in megabytes; TimeoutError if one comes slowly."""
+    is_slow, piece = False, b"first"
+    while piece and not is_slow:
+        block, start = bytearray(), time.monotonic()
+        while len(block) < _MEGABYTE and (piece := response.read1(_MEGABYTE - len(block))):
+            block += piece
+            if is_slow := time.monotonic() - start > TIMEOUT + len(block) / SLOWEST:
+                break
+        yield bytes(block)
     if is_slow:
         raise TimeoutError(f"fewer than {SLOWEST} bytes a second")
 
