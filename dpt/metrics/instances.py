@@ -19,7 +19,9 @@ AREAS = np.array([[0, 1e10], [0, 32**2], [32**2, 96**2], [96**2, 1e10]])
 """Smallest and largest area in pixels: of all objects, of small, medium and large ones."""
 MOST = 100
 """The number of predictions of an image and class that are scored, those with the best scores."""
-_BITS = (1 << np.arange(len(AREAS) * len(THRESHOLDS))).reshape(len(AREAS), -1)
+_LIMITS = np.minimum(np.tile(THRESHOLDS, len(AREAS)), 1 - 1e-10)
+"""The threshold of each pair of a range of area and a threshold."""
+_BITS = 1 << np.arange(len(_LIMITS))
 
 
 class InstanceMetrics(SumMetric):
@@ -32,8 +34,8 @@ class InstanceMetrics(SumMetric):
     """
 
     rows: list[Tensor]
-    """int64 (N, 5): index of the image, class, bits of the float64 score, and for each range of
-    area and each threshold a bit that is 1 for true positives, and one that is 0 if ignored."""
+    """int64 (N, 5): index of the image, class, bits of the float64 score, and for each of
+    ``_LIMITS`` a bit that is 1 for true positives, and one that is 0 if ignored."""
     truths: Tensor
     """int64 (K, ranges of area): the true objects, without crowds."""
 
@@ -67,24 +69,19 @@ class InstanceMetrics(SumMetric):
                 it.
         """
         order = scores.argsort(descending=True, stable=True)
-        ids, values = (each[order].cpu().numpy() for each in (classes, scores.double()))
-        found = encode_masks(masks[order])
-        rows = [np.zeros((0, 5), np.int64)]
+        ids, values = classes[order].cpu().numpy(), scores[order].double().cpu().numpy()
+        codes, size = encode_masks(masks[order]), [*masks.shape[1:]]
         for c in np.unique(ids):
             places = np.flatnonzero(ids == c)[:MOST]
-            objects = [each for each in truth if each.class_id == c]
-            predictions = [found[place] for place in places]
-            hits, counted = _match(predictions, objects, (masks.shape[1], masks.shape[2]))
-            bits = ((flags * _BITS).sum((1, 2)) for flags in (hits, counted))
-            both = np.full((2, len(places)), [[index], [c]])
-            rows.append(np.stack([*both, values[places].view(np.int64), *bits], axis=1))
-        device = self.truths.device
-        self.rows.append(torch.from_numpy(np.concatenate(rows)).to(device))
+            objects = [truth_object for truth_object in truth if truth_object.class_id == c]
+            bits = (flags @ _BITS for flags in _match([codes[k] for k in places], objects, size))
+            image_and_class = np.full((2, len(places)), [[index], [c]])
+            rows = np.stack([*image_and_class, values[places].view(np.int64), *bits], axis=1)
+            self.rows.append(torch.from_numpy(rows).to(self.truths.device))
         truths = torch.zeros(self.truths.shape, dtype=torch.int64)
-        for each in truth:
-            inside = (AREAS[:, 0] <= each.area) & (each.area <= AREAS[:, 1]) & (not each.is_crowd)
-            truths[each.class_id] += torch.from_numpy(inside)
-        self.truths = self.truths + truths.to(device)
+        for class_id, _, is_crowd, area in truth:
+            truths[class_id] += torch.from_numpy(_in_ranges([area])[:, 0] & (not is_crowd))
+        self.truths = self.truths + truths.to(self.truths.device)
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars in 0..1, means over the classes that occur: ``ap``, ``ap50``, ``ap75``,
@@ -104,25 +101,25 @@ class InstanceMetrics(SumMetric):
         ranked = np.argsort(-rows[:, 2].copy().view(np.float64), kind="stable")
         classes = []
         for c in range(len(self.class_names)):
-            own = ranked[rows[ranked, 1] == c]
-            hits, counted = ((rows[own, column] & _BITS[..., None]) != 0 for column in (3, 4))
-            places = np.flatnonzero(hits.any((0, 1)))  # precision falls everywhere else
-            classes.append((images[own], places, hits[..., places], counted))
+            ranks = ranked[rows[ranked, 1] == c]
+            hits, counted = ((rows[ranks, column] & _BITS[:, None]) != 0 for column in (3, 4))
+            places = np.flatnonzero(hits.any(axis=0))  # precision falls everywhere else
+            classes.append((images[ranks], places, hits[:, places], counted))
 
         def scores(times: np.ndarray) -> dict[str, float]:
             curves = []
-            numbers = np.tensordot(times, truths, 1)
-            for (own, places, hits, counted), number in zip(classes, numbers, strict=True):
-                weights = times[own]
-                right = (hits * weights[places]).cumsum(-1)
-                curves.append(_curve(right, (counted * weights).cumsum(-1)[..., places], number))
+            numbers = np.tensordot(times, truths, 1).repeat(len(THRESHOLDS), axis=1)
+            for (image, places, hits, counted), number in zip(classes, numbers, strict=True):
+                weights = times[image]
+                right = (hits * weights[places]).cumsum(axis=1)
+                curves.append(_curve(right, (counted * weights).cumsum(axis=1)[:, places], number))
             return self._summary(torch.from_numpy(np.array(curves)))
 
         return scores
 
     def _summary(self, curves: Tensor) -> dict[str, float]:
-        """The scores, from precision and recall (K, 2, ranges of area, thresholds)."""
-        precision, recall = curves.unbind(1)
+        """The scores, from precision and recall (K, 2, ranges of area times thresholds)."""
+        precision, recall = curves.unflatten(2, (len(AREAS), len(THRESHOLDS))).unbind(1)
         by_class = precision[:, 0].mean(1)
         ranges = ("ap", "ap_small", "ap_medium", "ap_large")
         by_range = dict(zip(ranges, precision.mean(2).nanmean(0).tolist(), strict=True))
@@ -154,53 +151,53 @@ def objects_of(truth: Segments) -> list[ObjectMask]:
     ]
 
 
+def _in_ranges(areas: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Whether each area is in each range: bool (ranges of area, N)."""
+    low, high = AREAS[..., None].swapaxes(0, 1)
+    return (low <= np.asarray(areas)) & (np.asarray(areas) <= high)
+
+
 def _match(
-    predictions: Sequence[Any], truth: Sequence[ObjectMask], size: tuple[int, int]
+    predictions: Sequence[Any], truth: Sequence[ObjectMask], size: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether each prediction is a true positive, and whether it counts, in the order of
-    pycocotools: bool (N, ranges of area, thresholds) each.
+    pycocotools: bool (N, ``_LIMITS``) each.
 
     Predictions by descending score take the free object with the largest IoU, or else an ignored
     one: out of the range of area, or a crowd, which many of them may take.
     """
-    crowd = np.array([*(each.is_crowd for each in truth), False])
-    areas = np.array([*(each.area for each in truth), 0.0])
-    low, high = AREAS[..., None].swapaxes(0, 1)
-    ignored = crowd | (areas < low) | (areas > high)
-    areas = coco.area(list(predictions))
-    outside = (areas < low) | (areas > high)
-    iou = np.full((len(predictions), len(crowd)), -1.0)  # the last column is of no object
+    truth = truth[::-1]  # the last of equal objects is taken
+    crowd = np.array([False, *(o.is_crowd for o in truth)])  # the first column is of no object
+    ignored = crowd | ~_in_ranges([0.0, *(o.area for o in truth)]).repeat(len(THRESHOLDS), axis=0)
+    outside = ~_in_ranges(coco.area(predictions)).repeat(len(THRESHOLDS), axis=0).T
+    iou = np.full((len(predictions), len(crowd)), -1.0)
     if truth:
-        masks = [{"size": list(size), "counts": each.counts.encode()} for each in truth]
-        iou[:, :-1] = coco.iou(list(predictions), masks, crowd[:-1].astype(np.uint8))
-    limits = np.minimum(THRESHOLDS, 1 - 1e-10)[:, None]
-    free = np.ones((len(AREAS), len(THRESHOLDS), len(crowd)), bool)
-    hits, counted = np.zeros((2, len(predictions), len(AREAS), len(THRESHOLDS)), bool)
+        masks = [{"size": size, "counts": o.counts.encode()} for o in truth]
+        iou[:, 1:] = coco.iou(predictions, masks, crowd[1:].astype(np.uint8))
+    free = np.ones(ignored.shape, bool)
+    hits, counted = np.zeros((2, len(predictions), len(_LIMITS)), bool)
     for k, row in enumerate(iou):
-        fits = (row >= limits) & (free | crowd)
-        right = fits & ~ignored[:, None]
-        hits[k] = right.any(-1)
-        candidates = np.where(hits[k][..., None], right, fits)
-        last = np.where(candidates, row, -1)[..., ::-1].argmax(-1)  # the last of equal ones
-        free &= ~candidates | (np.arange(len(row))[::-1] != last[..., None])
-        counted[k] = hits[k] | ~(fits.any(-1) | outside[:, k, None])
+        fits = (row >= _LIMITS[:, None]) & (free | crowd)
+        value = np.where(fits, row + 2 * ~ignored, -1)  # of ignored objects at most 1
+        best = value.max(axis=1)
+        np.put_along_axis(free, value.argmax(axis=1)[:, None], best[:, None] < 0, axis=1)
+        hits[k] = best >= 2
+        counted[k] = hits[k] | ((best < 0) & ~outside[k])
     return hits, counted
 
 
 def _curve(hits: np.ndarray, counted: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Mean precision over ``RECALLS``, and recall: (2, ranges of area, thresholds).
+    """Mean precision over ``RECALLS``, and recall: (2, ``_LIMITS``).
 
     Args:
-        hits, counted: sums to each prediction, by descending score: (ranges, thresholds, N).
-        numbers: of true objects, (ranges,). Where there is none, the result is NaN.
+        hits, counted: sums to each prediction, by descending score: (``_LIMITS``, N).
+        numbers: of true objects, (``_LIMITS``,). Where there is none, the result is NaN.
     """
-    result = np.full((2, *hits.shape[:2]), np.nan)
-    precision = np.zeros((*hits.shape[:2], hits.shape[2] + 1))  # 0 beyond the largest recall
-    precision[..., :-1] = hits / np.maximum(counted, 1)
-    precision = np.maximum.accumulate(precision[..., ::-1], axis=-1)[..., ::-1]
-    for a, t in np.ndindex(result.shape[1:]):
-        if numbers[a]:
-            recall = hits[a, t] / numbers[a]
-            places = np.searchsorted(recall, RECALLS)
-            result[:, a, t] = precision[a, t, places].mean(), recall.max(initial=0)
+    result = np.full((2, len(numbers)), np.nan)
+    precision = np.pad(hits / np.maximum(counted, 1), ((0, 0), (0, 1)))  # 0 beyond all recalls
+    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    for k in np.flatnonzero(numbers):
+        recall = hits[k] / numbers[k]
+        places = np.searchsorted(recall, RECALLS)
+        result[:, k] = precision[k, places].mean(), recall.max(initial=0)
     return result
