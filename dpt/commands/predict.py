@@ -63,88 +63,64 @@ def run(arguments: list[str]) -> None:
         reason.message += "; the same command continues from here"
         raise
     if failed:
+        print(f"{len(failed)} failed:", file=sys.stderr)
+        for path, fault in failed:
+            name, message = (" ".join(visible(str(t)).split()) for t in (path, fault))
+            print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
         raise SystemExit(1)
 
 
-def _predict(options: argparse.Namespace) -> bool:
-    """Whether an input failed."""
+def _predict(options: argparse.Namespace) -> list[tuple[Path, ValueError]]:
+    """Writes the files; returns the inputs that failed, with the error."""
     import cv2
 
-    from dpt.data.formats.video import VideoReader
     from dpt.model import DPT
+    from dpt.predict import outputs
     from dpt.predict.folder import OutputFolder
-    from dpt.predict.inputs import Source, find_sources
-    from dpt.predict.outputs import (
-        Style,
-        all_products,
-        class_lines,
-        classes_of,
-        products_of,
-        videos_of,
-    )
-    from dpt.predict.pipeline import predict_images, predict_video
+    from dpt.predict.inputs import find_sources
+    from dpt.predict.pipeline import Pipeline
     from dpt.predict.predictor import Prediction, Predictor
-    from dpt.run_log import start_log, tracked
+    from dpt.run_log import start_log
     from dpt.weights.formats import fingerprint
 
-    style = Style(options.colormap)
+    style = outputs.Style(options.colormap)
     start_log(None)
     sources = find_sources(options.inputs, out=options.out)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     model = DPT.from_pretrained(options.checkpoint)
     made = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **made)
-    outputs = predictor.outputs
+    specs = predictor.outputs
     settings = {  # what determines the contents of the files
         "weights": fingerprint(model.config.to_dict(), model.state_dict()),
         "checkpoint": options.checkpoint,
         "colormap": options.colormap,
         **made,
-        "unit": Prediction({}, outputs).unit,
-        "classes": classes_of(outputs),
+        "unit": Prediction({}, specs).unit,
+        "classes": outputs.classes_of(specs),
     }
     del model
-    products = products_of([n.strip() for n in options.format.split(",") if n.strip()], outputs)
-    videos = videos_of(products)
-    folders = [p.folder for group in all_products(outputs).values() for p in group]
-    workers = min(4, os.cpu_count() or 1)
-    done, failed, start = 0, list[tuple[Source, Exception]](), time.monotonic()
+    formats = [name.strip() for name in options.format.split(",") if name.strip()]
+    products = outputs.products_of(formats, specs)
+    videos = outputs.videos_of(products)
+    done, failed, start = 0, list[tuple[Path, ValueError]](), time.monotonic()
     try:
         folder = OutputFolder(
             options.out,
             sources=sources,
             settings=settings,
-            folders=folders,
+            folders=[p.folder for group in outputs.all_products(specs).values() for p in group],
             overwrite=options.overwrite,
         )
         todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]
         folder.start()
-        images = [s for s in todo if not s.is_video]
-        finished = predict_images(
-            predictor, images, folder, products=products, style=style, workers=workers
-        )
-        with closing(finished):
-            for source, error in tracked(finished, len(images), title="images"):
+        workers = min(4, os.cpu_count() or 1)
+        with closing(Pipeline(predictor, folder, products, style, workers).run(todo)) as finished:
+            for source, error in finished:
                 if error is None:
                     done += 1
                 else:
-                    failed.append((source, error))
-        for source in (s for s in todo if s.is_video):
-            try:
-                if not videos:
-                    raise ValueError(
-                        "a video needs pictures: add color or overlay to --format, or predict its "
-                        "frames as images"
-                    )
-                video = VideoReader(source.path)
-                frames = predict_video(
-                    predictor, video, source, folder, products=videos, style=style
-                )
-                with closing(frames):
-                    for _ in tracked(frames, max(1, video.announced), title=source.name):
-                        done += 1
-            except ValueError as reason:
-                failed.append((source, reason))
+                    failed.append((source.path, error))
     except OSError as error:
         raise ValueError(
             f"{options.out}: cannot be written ({error.strerror or error}): make room or choose "
@@ -154,11 +130,6 @@ def _predict(options: argparse.Namespace) -> bool:
     skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
     speed = done / max(seconds, 1e-9)
     say(f"{done} images in {seconds:.1f} s ({speed:.3g} images/s){skipped}: {options.out}")
-    for line in class_lines(products, outputs):
+    for line in outputs.class_lines(products, specs):
         say(line)
-    if failed:
-        print(f"{len(failed)} failed:", file=sys.stderr)
-        for source, fault in failed:
-            name, message = (" ".join(visible(str(t)).split()) for t in (source.path, str(fault)))
-            print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
-    return bool(failed)
+    return failed

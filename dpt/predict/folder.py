@@ -46,22 +46,23 @@ class OutputFolder:
         self.path, self._journal, self._lock = path, path / RECORDS_FILE, threading.Lock()
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
+        settings_file, written = path / SETTINGS_FILE, set[str]()
+        for file in (settings_file, self._journal):
+            if file.is_symlink():
+                raise ValueError(f"{file}: is a link: remove it, or choose another --out")
+        self._earlier: dict[str, dict[str, Any]] = {}
         self._settings = json.loads(json.dumps(settings))  # as it will be read back
-        for record in (path / SETTINGS_FILE, path / RECORDS_FILE):
-            if record.is_symlink():
-                raise ValueError(f"{record}: is a link: remove it, or choose another --out")
-        own, self._earlier = list[str](), dict[str, dict[str, Any]]()
-        if os.path.lexists(known := path / SETTINGS_FILE):
-            own = _check_settings(known, self._settings, overwrite=overwrite)
+        if os.path.lexists(settings_file):
+            written = _check_settings(settings_file, self._settings, overwrite=overwrite)
             self._earlier = {record["name"]: record for record in read_records(path)}
         self._records = {} if overwrite else self._earlier  # of the inputs that are finished
-        names = (*folders, RECORDS_FILE)
-        for taken in (path / name for name in names if name not in own):  # e.g. a data set's labels
-            if any(taken.iterdir()) if taken.is_dir() else os.path.lexists(taken):
+        names = {*folders, RECORDS_FILE}
+        for place in (path / name for name in sorted(names - written)):  # e.g. a data set's labels
+            if any(place.iterdir()) if place.is_dir() else os.path.lexists(place):
                 raise ValueError(
-                    f"{taken}: exists and was not written by dpt predict: choose another --out"
+                    f"{place}: exists and was not written by dpt predict: choose another --out"
                 )
-        self._settings["written"] = sorted({*own, *names})
+        self._settings["written"] = sorted(written | names)
         self._root = real_path(path)
         self._inputs = {file_identity(source.path) for source in sources} - {None}
 
@@ -76,7 +77,11 @@ class OutputFolder:
         """Whether all files of an input were written since it changed, and exist."""
         places = [self._file(source, p) for p in products]
         for place in places:
-            self._require_own(place)
+            if not self._may_replace(place):
+                raise ValueError(
+                    f"{place}: is an input, or in a folder that is a link, and is not replaced: "
+                    "choose another --out"
+                )
         earlier = self._records.get(source.name)
         if earlier is None or not all(place.is_file() for place in places):
             return False
@@ -124,15 +129,10 @@ class OutputFolder:
     def _file(self, source: Source, product: Product) -> Path:
         return self.path / product.folder / f"{source.name}{product.suffix}"
 
-    def _require_own(self, file: Path) -> None:
-        """ValueError if the file is an input, or a link leads to its folder."""
-        if real_path(file.parent) != self._root / file.parent.relative_to(self.path):
-            raise ValueError(
-                f"{file.parent}: is a link or below one, and nothing outside of {self.path} is "
-                "written: choose another --out"
-            )
-        if file_identity(file) in self._inputs:
-            raise ValueError(f"{file}: is an input, not replaced: choose another --out")
+    def _may_replace(self, file: Path) -> bool:
+        """Whether no link leads to the file's folder, and it is no input."""
+        folder = self._root / file.parent.relative_to(self.path)
+        return real_path(file.parent) == folder and file_identity(file) not in self._inputs
 
     def _name(self, file: Path) -> str:
         """What records call a file."""
@@ -140,12 +140,10 @@ class OutputFolder:
 
     def _remove(self, names: Iterable[str]) -> None:
         """Removes files that a record names, in the folders that ``dpt predict`` wrote."""
-        folders = [self._root / folder for folder in self._settings["written"]]
-        for file in (self.path / name for name in names):
-            if os.path.isfile(file) and file_identity(file) not in self._inputs:
-                parent = real_path(file.parent)
-                if any(parent.is_relative_to(folder) for folder in folders):
-                    file.unlink()
+        folders = tuple(f"{folder}/" for folder in self._settings["written"])
+        for file in (self.path / name for name in names if name.startswith(folders)):
+            if os.path.isfile(file) and self._may_replace(file):
+                file.unlink()
 
 
 def _modified(source: Source) -> list[int]:
@@ -157,22 +155,22 @@ def _modified(source: Source) -> list[int]:
     return []
 
 
-def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -> list[str]:
+def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -> set[str]:
     """The names of what ``dpt predict`` has written in the folder."""
-    found = read_settings(path.parent)
-    if not found:
+    stored = read_settings(path.parent)
+    if not stored:
         raise ValueError(f"{path}: was not written by dpt predict: choose another --out")
-    told = "checkpoint", "classes"  # which ``weights`` determine
-    changed = [k for k in wanted if k not in told and found.get(k) != wanted[k]]
+    determined = "checkpoint", "classes"  # by ``weights``
+    changed = [k for k in wanted if k not in determined and stored.get(k) != wanted[k]]
     if changed and not overwrite:
-        what = f"with {changed[0]}={found.get(changed[0])}, and now it is {wanted[changed[0]]}"
+        difference = f"{changed[0]}={stored.get(changed[0])}, and now it is {wanted[changed[0]]}"
         if changed[0] == "weights":
-            what = f"with another checkpoint ({found.get('checkpoint')})"
+            difference = f"another checkpoint ({stored.get('checkpoint')})"
         raise ValueError(
-            f"{path.parent}: was written {what}: choose another --out, or give --overwrite to "
-            "predict everything again"
+            f"{path.parent}: was written with {difference}: choose another --out, or give "
+            "--overwrite to predict everything again"
         )
-    return list(found["written"])
+    return set(stored["written"])
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

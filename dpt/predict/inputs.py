@@ -124,15 +124,14 @@ def _left_out(files: Iterable[Path]) -> str:
 
 def _walk(folder: Path, out: Path) -> Iterator[Path]:
     """Images and videos, and pictures in formats that are not read."""
+    suffixes = (*SUFFIXES, *UNREAD_SUFFIXES)
     for parent, folders, files in os.walk(folder):
-        kept = {name for name in folders if not name.startswith(".") and Path(parent, name) != out}
-        folders[:] = sorted(kept.difference(read_settings(Path(parent)).get("written", ())))
-        for name in sorted(files):
-            if not name.startswith(".") and Path(name).suffix.lower() in (
-                *SUFFIXES,
-                *UNREAD_SUFFIXES,
-            ):
-                yield Path(parent) / name
+        written = read_settings(Path(parent)).get("written", ())
+        searched = {name for name in folders if name[0] != "." and Path(parent, name) != out}
+        folders[:] = sorted(searched.difference(written))
+        for path in (Path(parent, name) for name in sorted(files) if name[0] != "."):
+            if path.suffix.lower() in suffixes:
+                yield path
 
 
 def as_rgb(image: Image) -> np.ndarray:
