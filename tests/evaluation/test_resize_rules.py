@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+from dpt.data.base import Dataset
 from dpt.evaluation.evaluate import objectives_of
 from dpt.metrics import Protocol, SegmentationMetrics
 from dpt.objectives import DepthObjective, PanopticObjective, SegmentationObjective
@@ -35,8 +36,14 @@ def test_a_prediction_is_resized_by_the_rule(rule, classes):
 
 
 def test_the_protocol_sets_the_rule_and_names_it():
-    class Data:
+    class Data(Dataset):
         info = DatasetInfo(targets=("depth", "labels"), class_names=("a", "b"), max_depth=10.0)
+
+        def __len__(self):
+            return 0
+
+        def __getitem__(self, index):
+            raise IndexError
 
     outputs = {"depth": OutputSpec("depth", "depth", unit="m"),
                "segmentation": OutputSpec("segmentation", "logits", channels=2)}  # fmt: skip

@@ -185,7 +185,9 @@ class CocoDataset(FileDataset):
         """Makes the categories of these names the classes, in this order."""
         by_name = {row.name: row for row in self._rows}
         rows = [by_name.get(name, _Category(id=-1, name=name)) for name in names]
-        self._classes = {r.id: k for k, r in enumerate(rows) if r.name in by_name}
+        self._classes: dict[int | None, int] = {
+            r.id: k for k, r in enumerate(rows) if r.name in by_name
+        }
         self.categories = [(row.id, row.name, row.isthing) for row in rows]
         self.label_rule = LabelRule(
             num_classes=len(rows),
