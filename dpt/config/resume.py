@@ -58,9 +58,12 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
     before = _moved_run(folder)
     started_with = before["overrides"]
     typed = [override for override in parse(arguments) if override.key not in PLACE]
-    changes = [override for override in typed if not _is_group(override, before)]
+    changes = []
     for override in typed:
-        if override not in changes and override.text not in started_with:
+        is_repeated = override.text in started_with
+        if not _is_group(override, before):
+            changes += [] if is_repeated and override.form == "remove" else [override]
+        elif not is_repeated:
             raise ValueError(
                 f"{override.text}: a run that is resumed keeps its groups. Start a new run from "
                 f"its weights with {as_argument('model.weights', folder)}, or set single keys, as "
@@ -68,7 +71,7 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
             )
     values = changed(before, changes)
     keys = {override.key for override in changes}
-    _require_followers(before["follows"], keys - {"paths.data_dir"})
+    _require_followers(before["follows"], keys, before, values)
     if ":***@" in str({**values, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
     for key, problem in _not_from_a_file(values, folder):
@@ -172,19 +175,24 @@ def followers(raw: Any, key: str = "") -> dict[str, list[str]]:
     return made
 
 
-def _require_followers(follows: Mapping[str, Sequence[str]], keys: Iterable[str]) -> None:
-    """Raises ValueError for a changed key whose copies are not changed with it."""
+def _require_followers(
+    follows: Mapping[str, Sequence[str]], keys: set[str], before: Plain, after: Plain
+) -> None:
+    """Raises ValueError for one of the typed ``keys`` that changes while its copies do not."""
 
     def touches(key: str, other: str) -> bool:
         return is_below([key], other) or is_below([other], key)
 
-    for key in keys:
-        copies = [copy for source, names in follows.items() if touches(key, source)
-                  for copy in names]  # fmt: skip
+    for key in keys - {"paths.data_dir"}:
+        names = key.split(".")
+        if _at(before, names) == _at(after, names):
+            continue
+        copies = [copy for source in follows if touches(key, source) for copy in follows[source]]
         left = [copy for copy in copies if not any(touches(copy, other) for other in keys)]
         if left:
-            raise ValueError(f"{key}: {few(left)} was made of it when the run was started: set "
-                             f"{'that' if len(left) == 1 else 'these'} too")  # fmt: skip
+            raise ValueError(
+                f"{key}: {few(left)} was made of it when the run was started: set it too"
+            )
 
 
 def _is_group(override: Override, values: Plain) -> bool:

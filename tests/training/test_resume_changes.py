@@ -92,6 +92,15 @@ def test_resume_refuses_a_key_whose_copies_it_would_leave(train, tmp_path, refus
     assert f"{loss}: task.objectives.segmentation.loss" in message
 
 
+def test_resume_accepts_the_command_that_started_the_run(train, tmp_path):
+    command = ("task=segmentation", "data.image_size=[32,48]", "~callbacks.throughput",
+               "callbacks.panels=null", f"run_dir={tmp_path}")  # fmt: skip
+    run = train(tmp_path, *command)
+    before = yaml.safe_load((run / "config.yaml").read_text())
+    resume_it("resume=auto", *command)
+    assert {**yaml.safe_load((run / "config.yaml").read_text()), "resume": None} == before
+
+
 def test_resume_finds_data_that_was_moved(train, tmp_path, image_folder):
     places = tmp_path / "before", tmp_path / "after"
     shutil.copytree(image_folder, places[0] / "imagenet")
