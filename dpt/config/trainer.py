@@ -36,15 +36,23 @@ def pick_precision(accelerator: str) -> str:
     return "bf16-mixed" if native else "32-true"
 
 
+def with_precision(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the configuration of the Trainer with this machine's precision in place of ``auto``.
+
+    A run stores it, so that it is resumed in the same precision on another machine.
+    """
+    best = pick_precision(str(node.get("accelerator")))
+    if node.get("precision") == "auto":
+        log.info("trainer.precision=auto: %s on this machine", best)
+        return {**node, "precision": best}
+    if node.get("precision") == "bf16-mixed" != best and not torch.backends.mps.is_available():
+        log.warning("trainer.precision=bf16-mixed: %s", EMULATED)
+    return {**node}
+
+
 def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
     """The checked arguments of the Trainer; by default a progress bar only in a terminal."""
-    if node.get("precision") in ("auto", "bf16-mixed"):
-        best = pick_precision(str(node.get("accelerator")))
-        if node["precision"] == "auto":
-            node = {**node, "precision": best}
-            log.info("trainer.precision=auto: %s on this machine", best)
-        elif node["precision"] != best and not torch.backends.mps.is_available():
-            log.warning("trainer.precision=bf16-mixed: %s", EMULATED)
+    node = with_precision(node)
     if node.get("precision") in ("bf16-true", "16-true"):  # Lightning casts whole batches
         raise ValueError(
             f"trainer.precision={node['precision']} would round weights and labels, such as "

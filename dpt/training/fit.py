@@ -20,7 +20,7 @@ from dpt.config.objects import make
 from dpt.config.overrides import as_argument
 from dpt.config.resume import map_strings
 from dpt.config.run_keys import RunKeys
-from dpt.config.trainer import require_batches, require_images
+from dpt.config.trainer import require_batches, require_images, with_precision
 from dpt.data import DataError, EpochSampler
 from dpt.data.base import require_same_classes
 from dpt.data_check import quick_findings
@@ -82,7 +82,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     sampler = train_loader.sampler
     stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
     assert isinstance(sampler, EpochSampler)
-    cfg = {**cfg, "model": complete(parts, model)}
+    cfg = {**cfg, "model": complete(parts, model), "trainer": with_precision(cfg["trainer"])}
     state = RunState(cfg=cfg, sampler=sampler, batch_size=settings.batch_size)
     # StopOnSignal may save, so it comes after every callback that belongs to a step, such as EMA
     cost = validation_cost(settings)

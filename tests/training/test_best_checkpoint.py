@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_resume import resume_it
-from tiny import checkpoint_of
+from tiny import checkpoint_of, small_model
 
 from dpt.objectives import RegressionObjective
 from dpt.training.checkpoints import RunCheckpoints, is_last_step
@@ -40,7 +40,7 @@ def validate(callback, score, *, step, monitor="val/r2", nonfinite=()):
     trainer = Trainer(callback)
     trainer.global_step = step
     objectives = {"regression": RegressionObjective()}
-    task = Task(model=torch.nn.Identity(), objectives=objectives, monitor=monitor)
+    task = Task(model=small_model(heads={"regression": {}}), objectives=objectives, monitor=monitor)
     task.scores = {"val/r2": score, "val/mae": score}
     task.nonfinite = list(nonfinite)
     before = callback.best_score
