@@ -38,36 +38,34 @@ class LabelsCheck:
 
     def remarks(self) -> list[str]:
         """What is hardly meant; ValueError if no labelled pixel has the id of a class."""
-        rows = np.flatnonzero(self.counts.sum(axis=1))
-        if not len(rows):
+        table = self.counts.tocoo()
+        if not table.nnz:
             return []
-        ids, classes = rows - 1, np.arange(self.num_classes)
-        fractions = (
-            self.counts[rows].toarray() / self.counts.sum()
-        )  # of the pixels, by id and class
-        step = 255 // max(1, classes[-1])
+        ids, truth, fractions = table.row - 1, table.col, table.data / table.data.sum()
+        largest, shares = self.num_classes - 1, np.bincount(table.row, fractions)
+        step = 255 // max(1, largest)
         class_of_id = {i: k for k, row in enumerate(self.ids_of_class) for i in row}
-        meanings = {
+        meanings = {  # the class that each id would mean
             "classes": ids,
             "one too high": ids - 1,
             "one too low": ids + 1,
-            "those of the label files": np.array([class_of_id.get(i, -1) for i in ids.tolist()]),
-            f"multiplied by {step}": np.where(ids % step, -1, ids // step),
+            "those of the label files": np.array([class_of_id.get(i) for i in ids.tolist()]),
+            f"multiplied by {step}": ids / step,
         }
-        right = {k: fractions[v[:, None] == classes].sum() for k, v in meanings.items()}
+        right = {name: fractions[classes == truth].sum() for name, classes in meanings.items()}
         likely, accuracy = max(right, key=lambda name: right[name]), right["classes"]
-        remarks, is_outside = [], ~np.isin(ids, classes)
-        if is_outside.any():
-            shares = zip(ids[is_outside], fractions[is_outside].sum(axis=1), strict=True)
-            shown = few([f"{i} ({share:.2g})" for i, share in shares], 5)
-            remarks.append(f"ids outside 0..{classes[-1]} (fraction of the pixels): {shown}")
+        predicted, remarks = np.unique(ids).tolist(), []
+        outside = [i for i in predicted if not 0 <= i <= largest]
+        if outside:
+            shown = few([f"{i} ({shares[i + 1]:.2g})" for i in outside], 5)
+            remarks.append(f"ids outside 0..{largest} (fraction of the pixels): {shown}")
         if right[likely] > max(2 * accuracy, accuracy + 0.1):
             gain = f"{right[likely]:.2g} of the pixels would be right, not {accuracy:.2g}"
             remarks.append(f"ids are {likely}? {gain}")
-        elif len(ids) == 1 or not accuracy:
-            shown = few([str(i) for i in ids], 5)
+        elif len(predicted) == 1 or not accuracy:
+            shown = few([str(i) for i in predicted], 5)
             remarks.append(f"all predicted ids are {shown}; {accuracy:.2g} of the pixels are right")
-        if is_outside.all():
+        if outside == predicted:
             raise ValueError(f"no predicted id is a class: {'; '.join(remarks)}")
         return remarks
 

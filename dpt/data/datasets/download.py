@@ -197,11 +197,11 @@ def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) 
 class _StaysOnHttp(HTTPRedirectHandler):
     """Refuses redirections to ftp, which urllib would follow."""
 
-    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any,
-                         newurl: str) -> Request | None:  # fmt: skip
-        if not newurl.startswith(("http://", "https://")):
-            raise HTTPError(newurl, code, f"a redirection to {newurl}", headers, fp)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+    def redirect_request(self, *arguments: Any, **_: Any) -> Request | None:
+        _, file, code, _, headers, url = arguments
+        if not url.startswith(("http://", "https://")):
+            raise HTTPError(url, code, f"a redirection to {url}", headers, file)
+        return super().redirect_request(*arguments)
 
 
 def _answer(request: Request) -> Any:
