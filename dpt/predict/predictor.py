@@ -343,8 +343,8 @@ class Predictor:
                 values = chunked_argmax(values, prepared.size, rule, dtype=dtype)[0]
             elif spec.dense:
                 values = resize(values, prepared.size, rule)[0].permute(1, 2, 0)
-                if spec.value_range is not None:  # bicubic interpolation overshoots
-                    values = values.clamp(*spec.value_range)
+                if (limits := dense[name].value_range) is not None:  # bicubic overshoots
+                    values = values.clamp(*limits)  # not yet calibrated
                 values = values[..., 0] if spec.channels is None else values
             else:
                 values = values[0].softmax(0) if spec.kind == "logits" else values[0]

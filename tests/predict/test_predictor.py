@@ -115,6 +115,9 @@ def test_a_calibrated_model_gives_calibrated_metres(joint, metric):
     for model, calibration, metres in (
         (joint, Calibration(scale=0.5, shift=0.1, max_depth=20.0), lambda p: 1 / (0.5 * p + 0.1)),
         (metric, Calibration(scale=1.2, space="depth", max_depth=20.0), lambda p: 1.2 * p),
+        # limits that hold for metres, not for what the network gives
+        (joint, Calibration(scale=90.0, max_depth=0.05), lambda p: 1 / np.clip(90 * p, 20, 1000)),
+        (metric, Calibration(scale=0.1, space="depth", max_depth=0.9), lambda p: 0.1 * p),
     ):
         plain = dpt.Predictor(model)(photo)
         model.calibration = calibration
@@ -122,7 +125,8 @@ def test_a_calibrated_model_gives_calibrated_metres(joint, metric):
             found = dpt.Predictor(model)(photo)
         finally:
             model.calibration = None
-        assert (found.unit, found.valid_range) == ("metres", (1e-3, 20.0))
+        assert (found.unit, found.valid_range) == ("metres", (1e-3, calibration.max_depth))
+        assert plain.depth.std() > 0
         np.testing.assert_allclose(found.depth, metres(plain.depth), rtol=1e-5)
 
 
