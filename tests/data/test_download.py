@@ -30,6 +30,7 @@ class Server(ThreadingHTTPServer):
         requests: the Range of the requests so far.
         authorizations: their Authorization.
         redirect: an address that all requests are sent on to.
+        stall: seconds before such an answer breaks off.
         drip: seconds after each byte of the headers or of the content.
     """
 
@@ -45,6 +46,7 @@ class Server(ThreadingHTTPServer):
         self.requests: list[str | None] = []
         self.authorizations: list[str | None] = []
         self.redirect: str | None = None
+        self.stall = 0.0
         self.drip: dict[str, float] = {}
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -98,6 +100,8 @@ class Handler(Quiet):
                 time.sleep(self.server.drip["content"])
             return
         self.wfile.write(content[start:end])
+        if end < len(content):
+            time.sleep(self.server.stall)
 
 
 @contextmanager
@@ -245,6 +249,13 @@ def test_a_server_that_sends_byte_by_byte_is_given_up(server, tmp_path, monkeypa
         get(server, tmp_path, checksum=SHA256)
     assert time.monotonic() - start < 10
     assert len(server.requests) == ATTEMPTS
+
+
+def test_what_came_before_a_stall_is_kept(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "TIMEOUT", 0.1)
+    server.cuts, server.stall = [300_000] * 3, 0.4
+    assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
+    assert server.requests == [None, *(f"bytes={n}00000-" for n in (3, 6, 9))]
 
 
 def test_a_byte_for_each_request_is_too_little(server, tmp_path):

@@ -225,17 +225,23 @@ def _answer(request: Request) -> Any:
 
 
 def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The content of an answer in megabytes; TimeoutError if one comes slowly."""
-    is_slow, piece = False, b"first"
-    while piece and not is_slow:
+    """The content of an answer in megabytes; TimeoutError if one comes slowly.
+
+    What came before an error is yielded before it is raised.
+    """
+    piece, fault = b"first", None
+    while piece and fault is None:
         block, start = bytearray(), time.monotonic()
-        while len(block) < _MEGABYTE and (piece := response.read1(_MEGABYTE - len(block))):
-            block += piece
-            if is_slow := time.monotonic() - start > TIMEOUT + len(block) / SLOWEST:
-                break
+        try:
+            while len(block) < _MEGABYTE and (piece := response.read1(_MEGABYTE - len(block))):
+                block += piece
+                if time.monotonic() - start > TIMEOUT + len(block) / SLOWEST:
+                    raise TimeoutError(f"fewer than {SLOWEST} bytes a second")
+        except (OSError, http.client.HTTPException) as error:
+            fault = error
         yield bytes(block)
-    if is_slow:
-        raise TimeoutError(f"fewer than {SLOWEST} bytes a second")
+    if fault is not None:
+        raise fault
 
 
 def _receive(response: http.client.HTTPResponse, file: BinaryIO, limit: int, *, quiet: bool) -> str:
