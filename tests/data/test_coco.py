@@ -123,6 +123,18 @@ def test_categories_of_one_name_are_told_apart_by_their_ids(saved, tmp_path):
     assert names[:2] == (f"thing ({ids[0]})", f"thing ({ids[1]})")
 
 
+@pytest.mark.parametrize(("name", "shown"), [("a\x1b[31m\n", "a [31m"), ("=1+1", None)])
+def test_names_of_categories_are_cleaned(saved, tmp_path, name, shown):
+    def change(content):
+        content["categories"][0]["name"] = name
+
+    if shown is None:
+        with pytest.raises(DataError, match=r"\.json: '=1\+1' cannot be the name of a class"):
+            edited(saved, tmp_path, change)
+    else:
+        assert edited(saved, tmp_path, change).info.class_names[0] == shown
+
+
 def test_a_mask_that_does_not_fit(saved, tmp_path):
     if saved[1]:
         for change, message in (

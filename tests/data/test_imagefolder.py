@@ -27,6 +27,17 @@ def test_classes_are_numbered_by_the_train_split(tmp_path):
     assert val.validate() == []
 
 
+def test_names_of_class_folders_are_cleaned(tmp_path):
+    for name in ("a\x1b[31m", "b\u202ec"):
+        write(tmp_path / f"train/{name}/1.png")
+    train = ImageFolderDataset(root=tmp_path, split="train")
+    assert train.class_id_names == train.info.class_names == ("a [31m", "b c")
+    assert len(train) == 2
+    write(tmp_path / "train/=1+1/1.png")
+    with pytest.raises(DataError, match=r"train: '=1\+1' cannot be the name of a class"):
+        ImageFolderDataset(root=tmp_path, split="train")
+
+
 def test_hidden_files_are_no_photos(tmp_path):
     for name in ("ant/a.png", "ant/._a.png", "ant/.checkpoints/a.png", ".old/a.png", "bee/b.JPG"):
         write(tmp_path / "train" / name)

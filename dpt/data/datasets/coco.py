@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, StrictInt, TypeAdapter
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
-from dpt.data.formats.labels import LabelRule
+from dpt.data.formats.labels import LabelRule, name_of_class
 from dpt.files import DataError, few, parse_as, read_bytes, required_file
 from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask, Sample
 
@@ -167,6 +167,8 @@ class CocoDataset(FileDataset):
         named = {text for row in rows if row.id in used for text in (row.name, row.supercategory)}
         # Roboflow's category 0 has no objects, and the name of the project or of a class
         rows = [row for row in rows if row.id or row.id in used or row.name not in named]
+        path = self.path_of(self.annotations)
+        rows = [replace(row, name=name_of_class(row.name, path)) for row in rows]
         times = Counter(row.name for row in rows)
         self._rows = [
             row if times[row.name] == 1 else replace(row, name=f"{row.name} ({row.id})")

@@ -10,6 +10,7 @@ from typing import Any
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
+from dpt.data.formats.labels import name_of_class
 from dpt.files import DataError, few, files_below, missing_path, required_file
 from dpt.types import DatasetInfo
 
@@ -43,7 +44,7 @@ class ImageFolderDataset(FileDataset):
                 f"{folder}: class folders {few(unknown)} are not among the {len(names)} classes of "
                 "the train split: remove them, or set data.class_names"
             )
-        self.class_id_names = tuple(names)
+        self.class_id_names = tuple(name_of_class(name, train) for name in names)
         files = [
             Files(path, class_id=class_id)
             for class_id, name in enumerate(names)
