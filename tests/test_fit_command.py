@@ -307,6 +307,24 @@ def test_names_of_classes(tmp_path):
     assert set(np.unique(read["val"]["images/val/000.jpg"]["labels"])) == {0, 1, 2, 255}
 
 
+def test_a_name_that_the_file_leaves_out_of_training(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: mask(seed, (0, 1, 2)))
+    rows = [{"id": i, "name": f"c{i}", "color": PALETTE[i].tolist()} for i in range(3)]
+    (root / "classes.json").write_text(json.dumps({"classes": rows, "ignore_index": 1}))
+    for make in (mask, lambda seed: PALETTE[mask(seed)]):
+        read, found = samples(folder(root, make=make))
+        assert found.settings["class_names"] == ["c0", "c2"]
+        expected = np.array([0, 255, 1])[mask(9)]
+        np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], expected)
+
+
+def test_names_that_lack_one_of_the_ends(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: mask(seed, (0, 1, 3)))
+    (root / "classes.txt").write_text("sky\nroad\ntree\n")
+    with pytest.raises(DataError, match=r"classes\.txt: .*label_map=1-3 .* or data.ignore_index=3"):
+        detect(root, {})
+
+
 def test_names_of_ids_from_0_or_from_1(tmp_path):
     root = folder(tmp_path / "set", make=lambda seed: mask(seed, (1, 2)))
     (root / "classes.txt").write_text("void\nsky\nroad\n")
@@ -610,6 +628,18 @@ def test_colours_that_the_user_gives(tmp_path):
     assert found.settings["num_classes"] == len(found.weights) == 2
     with pytest.raises(DataError, match=r"which data.label_colors lacks"):
         detect(root, {"label_colors": colors[:2]})
+    given = {"label_colors": PALETTE[[2, 1, 0]].tolist()}
+    for classes, names in (({"label_map": [0, 1]}, ["green", "red"]),
+                           ({"ignore_index": 2}, ["green", "red"]),
+                           ({"ignore_index": [0, 2]}, ["red"])):  # fmt: skip
+        read, found = samples(root, **given, **classes)
+        assert found.settings["class_names"] == names
+        table = [names.index(name) if name in names else 255 for name in ("black", "red", "green")]
+        sample = read["val"]["images/val/001.jpg"]
+        np.testing.assert_array_equal(sample["labels"], np.array(table)[mask(9)])
+    (root / "classes.csv").write_text("name,r,g,b\nred,200,10,10\nred,10,200,10\n")
+    with pytest.raises(DataError, match=r"classes\.csv: two classes have one name"):
+        detect(root, {})
     (root / "classes.csv").unlink()
     with pytest.raises(DataError, match=r"data.class_names needs data.label_colors"):
         detect(root, {"class_names": ["a", "b", "c"]})

@@ -267,14 +267,13 @@ def _shift(scan: Scan) -> tuple[Severity, str] | None:
 def unlabelled(scan: Scan) -> Iterator[Finding]:
     """Values in the files that are no class, with their fractions of the pixels."""
     shares: dict[int, float] = defaultdict(float)
-    for _, labels in scan.masks:
+    for _, labels in scan.class_masks:
         ignored = labels.counts.get(IGNORE_INDEX, 0) / sum(labels.counts.values())
         for value, share in (labels.unlabelled or {IGNORE_INDEX: ignored}).items():
             shares[value] += share / len(scan.masks)
     often = sorted(shares, key=lambda value: -shares[value])
     names = {io.TRANSPARENT: "transparent pixels"}
-    shown = [f"{names.get(value, value)} ({shares[value]:.2%})" for value in often if shares[value]]
-    if shown and not scan.dataset.info.has_only_things:
+    if shown := [f"{names.get(i, i)} ({shares[i]:.2%})" for i in often if shares[i]]:
         message = f"unlabelled in the masks: {few(shown, 12)} of the pixels"
         remedy = "if one of these values is a class, correct data.ignore_index or data.label_map"
         yield scan.finding("note", "unlabelled", message, remedy, examples=())
@@ -320,39 +319,27 @@ def class_shift(scan: Scan) -> Iterator[Finding]:
         yield scan.finding("error", "class_shift", message, remedy)
 
 
-def empty_masks(scan: Scan) -> Iterator[Finding]:
+def empty_masks(scan: Scan) -> Iterable[Finding]:
     """Masks without a labelled pixel."""
-    if scan.dataset.info.has_only_things:
-        return
-    flags = [(record, not labels.counts.keys() - {IGNORE_INDEX}) for record, labels in scan.masks]
+    empty = [(record, not labels.classes) for record, labels in scan.class_masks]
     what, remedy = "masks without a labelled pixel", "check data.ignore_index, or remove them"
-    yield from scan.affected(flags, "labels_all_ignored", what, remedy)
+    return scan.affected(empty, "labels_all_ignored", what, remedy)
 
 
-def single_classes(scan: Scan) -> Iterator[Finding]:
-    """Masks of one class only, if most are."""
-    if scan.dataset.info.has_only_things:
-        return
-    single = [
-        (record, len(labels.counts.keys() - {IGNORE_INDEX}) == 1) for record, labels in scan.masks
-    ]
+def unusual_masks(scan: Scan) -> Iterator[Finding]:
+    """Masks of one class only, if most are, or resized by interpolation, if a tenth is."""
     names, counts = class_counts(scan)["pixels"]
-    if len(names) > 1 and 2 * sum(flag for _, flag in single) > len(single):
-        remedy = "check the masks"
+    if len(names) > 1:
+        single = [(record, len(labels.classes) == 1) for record, labels in scan.class_masks]
+        what, remedy = "masks hold one class only", "check the masks"
         if len(names) == 2 and counts[IGNORE_INDEX]:
             remedy += "; in masks of 0 and 255 the value 255 means unlabelled: if it is a class, "
             remedy += "set data.label_map=[0,255]"
-        what = "masks hold one class only"
-        yield from scan.affected(single, "labels_constant", what, remedy, "warning")
-
-
-def interpolated_masks(scan: Scan) -> Iterator[Finding]:
-    """Masks resized by interpolation, if more than a tenth are."""
+        yield from scan.affected(single, "labels_constant", what, remedy, "warning", 0.5)
     smooth = [(record, labels.is_interpolated) for record, labels in scan.masks]
-    if 10 * sum(flag for _, flag in smooth) > len(smooth):
-        what = "masks seem resized by interpolation: ids along borders lie between both sides' ids"
-        remedy = "make them again from the originals with nearest-neighbour resizing"
-        yield from scan.affected(smooth, "labels_interpolated", what, remedy, "warning")
+    what = "masks seem resized by interpolation: ids along borders lie between both sides' ids"
+    remedy = "make them again from the originals with nearest-neighbour resizing"
+    yield from scan.affected(smooth, "labels_interpolated", what, remedy, "warning", 0.1)
 
 
 # --- objects ------------------------------------------------------------------------------------
@@ -499,29 +486,21 @@ def deviating_maps(scan: Scan) -> Iterator[Finding]:
         yield from scan.affected(far, "depth_outlier", what, remedy, "warning")
 
 
-def inverse_maps(scan: Scan) -> Iterator[Finding]:
+def inverse_maps(scan: Scan) -> Iterable[Finding]:
     """Most maps have a farther lower half, though photos mostly show near things below."""
     grows = [(record, depth.grows_down) for record, depth in scan.maps]
-    if len(grows) >= MANY_IMAGES and sum(flag for _, flag in grows) > AGREEING * len(grows):
-        what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
-        remedy = "convert disparity to depth: metres = focal length x baseline / disparity"
-        yield from scan.affected(grows, "depth_inverse", what, remedy, "warning")
+    if len(grows) < MANY_IMAGES:
+        return []
+    what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
+    remedy = "convert disparity to depth: metres = focal length x baseline / disparity"
+    return scan.affected(grows, "depth_inverse", what, remedy, "warning", AGREEING)
 
 
 Check = Callable[[Scan], Iterable[Finding]]
 """Yields the findings of a split; none if it lacks the data to be checked."""
 QUICK_CHECKS: tuple[Check, ...] = (
-    *(
-        unlabelled,
-        inverse_maps,
-        scaled_maps,
-        ids_outside,
-        too_many_classes,
-        single_classes,
-        interpolated_masks,
-        unit,
-        unusual_maps,
-    ),
+    *(unlabelled, ids_outside, too_many_classes, unusual_masks),
+    *(inverse_maps, scaled_maps, unit, unusual_maps),
 )
 """Also run at the start of every training, on a few samples and without photos."""
 CHECKS: tuple[Check, ...] = (

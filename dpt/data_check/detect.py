@@ -19,7 +19,7 @@ from dpt.data.datasets.files import original
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data_check.checks import UNITS, are_normalised, likely_scale, plural
-from dpt.data_check.masks import class_weights, mask_settings, read_class_file
+from dpt.data_check.masks import ClassFile, class_weights, mask_settings, read_class_file
 from dpt.data_check.measure import top_of
 from dpt.data_check.pairs import by_names, from_tables, listed, split_word
 from dpt.files import few, files_below, open_file, parse_json, printable, read_bytes
@@ -44,6 +44,7 @@ _NO_PHOTOS = (
     r"(?i)(^|/)(@eadir|__macosx|segmentationobject|thumb(nail)?s?)/|"
     r"[-_. ]pred(ict(ed|ion)?)?[.]\w+$"
 )
+_TASKS = {"labels": "segmentation", "depth": "depth"}  # by kind of map
 _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
 
 
@@ -76,60 +77,76 @@ def detect(root: Path, given: Mapping[str, Any]) -> Detected:
     if not root.is_dir():
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root}: {fault}: give the folder that holds the photos")
-    known = {f.name for f in fields(FolderDataset)}
-    check_arguments(FolderDataset, {k: v for k, v in given.items() if k in known}, "data",
-                    is_partial=True)  # fmt: skip
+    keys = {f.name for f in fields(FolderDataset)} & given.keys()
+    check_arguments(FolderDataset, {key: given[key] for key in keys}, "data", is_partial=True)
     paths = _files(root)
     unread: list[str] = []
     if not {"labels", "depth"} & given.keys() and (objects := _coco_file(root, paths, unread)):
         path, content = objects
-        found = _coco(root, path, content, paths, given)
-        if found.task == "instance" and "annotations" not in given and _has_masks(root, paths):
-            raise DataError(f"{root}: holds masks and objects ({path}): set data.labels to the "
-                            f"folder of the masks, or data.annotations={path}")  # fmt: skip
-        found.notes += unread
-        return found
-    every = _pairs(root, paths, given, unread)
-    rows = [row for row in every if row.get("labels") or row.get("depth")]
+        detected = _coco(root, path, content, paths, given)
+        is_named = "annotations" in given
+        if detected.task == "instance" and not is_named and _has_masks(root, paths):
+            fault = f"holds masks and objects ({path})"
+            remedy = f"set data.labels to the folder of the masks, or data.annotations={path}"
+            raise DataError(f"{root}: {fault}: {remedy}")
+        detected.notes += unread
+        return detected
+    pairs = _pairs(root, paths, given, unread)
+    rows = [row for row in pairs if row.get("labels") or row.get("depth")]
+    bare = [row["image"] for row in pairs if not (row.get("labels") or row.get("depth"))]
     lists, rows = listed(root, paths, rows, unread)
-    kinds = [kind for kind in ("labels", "depth") if any(row.get(kind) for row in rows)]
-    files = {kind: [root / row[kind] for row in rows if row.get(kind)] for kind in kinds}
-    task = "joint" if len(kinds) == 2 else "segmentation" if "labels" in kinds else "depth"
-    photo = rows[0]["image"] if rows else ""
-    found = Detected(task, "folder", photo, {kind: kind for kind in kinds}, unread, rows=rows)
-    bare = [row["image"] for row in every if not (row.get("labels") or row.get("depth"))]
+    if not rows:
+        raise DataError(f"{root}: no photo has labels: add some, for training and for validation")
     if bare:
-        found.notes.append(f"not used: {plural(len(bare), 'photo')} without labels ({few(bare)}); "
-                           "data.unlabelled=DIR trains on those of a folder")  # fmt: skip
-    if lists and (unlisted := len(every) - len(bare) - len(rows)):
-        found.notes.append(f"not used: {plural(unlisted, 'photo')} that {few(lists)} do not name")
-    if "labels" in kinds:
-        try:
-            masks = mask_settings(files["labels"], read_class_file(root, paths), given)
-        except DataError as error:  # the masks may be those of valid depth
-            if "depth" not in kinds:
-                raise
-            raise DataError(f"{error}; data.labels=null leaves all masks out") from None
-        found.settings |= masks.settings
-        found.notes += masks.notes
-        found.weights = class_weights(masks.counts) if masks.counts else None
-    if "depth" in kinds:
-        _depth(files["depth"], given, found)
+        without = f"{plural(len(bare), 'photo')} without labels ({few(bare)})"
+        unread.append(f"not used: {without}; data.unlabelled=DIR trains on those of a folder")
+    if lists and (unlisted := len(pairs) - len(bare) - len(rows)):
+        unread.append(f"not used: {plural(unlisted, 'photo')} that {few(lists)} do not name")
+    files = {kind: [root / row[kind] for row in rows if row.get(kind)] for kind in _TASKS}
+    kinds = [kind for kind in _TASKS if files[kind]]
+    task = "joint" if len(kinds) == 2 else _TASKS[kinds[0]]
+    settings: dict[str, Any] = {kind: kind for kind in kinds}
+    detected = Detected(task, "folder", rows[0]["image"], settings, unread, rows)
+    if files["labels"]:
+        _masks(files["labels"], read_class_file(root, paths), given, detected)
+    if files["depth"]:
+        _depth(files["depth"], given, detected)
+    _divide(root, detected, lists, given)
+    return detected
+
+
+def _masks(
+    paths: Sequence[Path], file: ClassFile, given: Mapping[str, Any], detected: Detected
+) -> None:
+    """Adds the settings of masks: the values of classes, and their names."""
+    try:
+        masks = mask_settings(paths, file, given)
+    except DataError as error:  # the masks may be those of valid depth
+        if detected.task != "joint":
+            raise
+        raise DataError(f"{error}; data.labels=null leaves all masks out") from None
+    detected.settings |= masks.settings
+    detected.notes += masks.notes
+    detected.weights = class_weights(masks.counts)
+
+
+def _divide(root: Path, detected: Detected, lists: Sequence[str], given: Mapping[str, Any]) -> None:
+    """The splits: those on disk if train and val are there; else photos are held out."""
+    rows, notes = detected.rows, detected.notes
     sizes = Counter(row["split"] for row in rows)
-    if not (sizes["val"] and sizes["train"]):
+    if sizes["val"] and sizes["train"]:
+        shown = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
+        notes.append(f"splits: {shown}" + (f", by {few(lists)}" if lists else ""))
+    else:
         for row in rows:  # a folder named test may hold all of them
             is_test = row["split"] == "test" and len(sizes) > 1
             row["split"] = "test" if is_test else "train"
-        rows = found.rows = _without_copies(root, rows, found.notes)
+        rows = detected.rows = _without_copies(root, rows, notes)
         photos = [row["image"] for row in rows if row["split"] == "train"]
-        _hold_out(root, photos, found, given)
-    else:
-        each = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
-        found.notes.append(f"splits: {each}" + (f", by {few(lists)}" if lists else ""))
+        _hold_out(root, photos, detected, given)
     for split, what in {"test": "of the split test", "": "of no split"}.items():
-        if others := [row["image"] for row in rows if row["split"] == split]:
-            found.notes.append(f"not used: {plural(len(others), 'photo')} {what} ({few(others)})")
-    return found
+        if unused := [row["image"] for row in rows if row["split"] == split]:
+            notes.append(f"not used: {plural(len(unused), 'photo')} {what} ({few(unused)})")
 
 
 def _pairs(

@@ -3,15 +3,15 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from dpt.data import DataError
 from dpt.data.formats import io
@@ -29,11 +29,19 @@ _Byte = Annotated[int, Field(ge=0, le=255)]
 _Color = tuple[_Byte, _Byte, _Byte]
 _MOST_MIXED = 1024  # colours that differ clearly, of masks with mixed colours
 MOST_VALUES = 256  # of masks: 255 classes, and one that means unlabelled
+_CHOICES = {"num_classes", "label_map"}  # keys of data that choose the classes of numbers
+_HEX_COLOR = "#[0-9a-fA-F]{6}"
 _HEADERS = ("name", "names", "class", "classes", "label", "labels")  # of a CSV with names alone
 _NO_CLASS = r"(?i)_*(void|unlabell?ed|ignored?|undefined)_*"  # names that often mean unlabelled
 _LAST_VALUES = {255, *(2**bits - 1 for bits in (16, 31, 32, 63, 64))}
 """The largest values of types of pixels, which mean unlabelled."""
 CLASS_FILE = r"(?i)(?:.*/)?_?(?:class(?:es|_names|_dict)?|names|palette|labelmap)\.(txt|csv|json)"
+
+
+def _rgb(color: Any) -> Any:
+    """``[80, 227, 194]`` of ``#50E3C2``; other values as they are."""
+    is_hex = isinstance(color, str) and re.fullmatch(_HEX_COLOR, color)
+    return [*bytes.fromhex(color[1:])] if is_hex else color
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class ClassRow:
 
     name: str
     id: int | None = None
-    color: tuple[_Byte, _Byte, _Byte] | None = None
+    color: Annotated[_Color, BeforeValidator(_rgb)] | None = None
 
 
 @dataclass
@@ -56,12 +64,11 @@ class ClassFile:
 
 @dataclass
 class MaskSettings:
-    """Keys of ``data`` for masks, what was found out or assumed, and the classes' values."""
+    """Keys of ``data`` for masks, and what was found out or assumed."""
 
     settings: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    classes: list[list[Value]] = field(default_factory=list)  # values of each; empty: unknown
-    counts: list[int] = field(default_factory=list)  # pixels of each
+    counts: list[int] = field(default_factory=list)  # pixels of each class
 
 
 def class_weights(counts: Sequence[int]) -> list[float]:
@@ -78,35 +85,40 @@ def class_settings(
     Raises:
         DataError: too few or too many colours are classes.
     """
-    stored = sorted(key[0] for key in values if len(key) == 1)
+    if are_colors(values):
+        colors = _colors_of_classes(paths, values, parts or io.Parts())
+        settings = {"num_classes": len(colors), "label_colors": [list(color) for color in colors]}
+        return settings | ({"color_distance": 0} if len(colors) < len(values) else {}), colors
+    stored = sorted(i for (i,) in values)
     ids = [i for i in stored if i >= 0]  # below 0: unlabelled
-    found = [i for i in ids if i not in _LAST_VALUES]
-    keys: list[Value]
-    settings: dict[str, Any]
-    if len(stored) < len(values):
-        mixed = mixed_colors(paths, values, parts or io.Parts())
-        keys = sorted((values - mixed).keys())
-        if not 1 < len(keys) < MOST_VALUES:
-            fault = (
-                f"{len(values)} colours, of which {len(keys)} fill areas, are not those of masks"
-            )
-            remedy = "save class ids as PNG without interpolation, or set data.label_colors"
-            raise DataError(f"{paths[0].parent}: {fault}: {remedy}")
-        names = ["#{:02x}{:02x}{:02x}".format(*key) for key in keys]
-        if all(sum(key) == max(key) < 2 for key in keys):  # one-hot: R is the first class
-            keys, names = sorted(filter(any, keys), reverse=True), []
-        settings = {"num_classes": len(keys), "label_colors": [list(key) for key in keys]}
-        settings |= {"class_names": names} if names else {}
-        settings |= {"color_distance": 0} if len(keys) < len(values) else {}
-    elif len(found) > 1 and stored[0] == found[0] == 0 and found[-1] < 2 * len(found):
-        keys = [(i,) for i in range(found[-1] + 1)]
-        settings = {"num_classes": len(keys)}
-        if not {*ids} <= {*found, IGNORE_INDEX}:
-            settings["ignore_index"] = [i for i in ids if i in _LAST_VALUES]
-    else:  # a class for each id; the last value too where only one other id occurs
-        keys = [(i,) for i in (found if len(found) > 1 else ids)]
-        settings = {"label_map": [i for (i,) in keys]}
-    return settings, keys
+    classes = [i for i in ids if i not in _LAST_VALUES]
+    if len(classes) < 2:  # the last value is a class, too, where only one other id occurs
+        classes = ids
+    if stored[:1] != [0] or classes[-1] >= 2 * len(classes):
+        return {"label_map": classes}, [(i,) for i in classes]
+    settings = {"num_classes": classes[-1] + 1}
+    if not {*ids} <= {*classes, IGNORE_INDEX}:
+        settings["ignore_index"] = [i for i in ids if i in _LAST_VALUES]
+    return settings, [(i,) for i in range(classes[-1] + 1)]
+
+
+def are_colors(values: Values) -> bool:
+    return any(len(value) == 3 for value in values)
+
+
+def _colors_of_classes(paths: Sequence[Path], values: Values, parts: io.Parts) -> list[Value]:
+    """The colours of masks that are classes, in the order of the classes."""
+    colors = sorted((values - mixed_colors(paths, values, parts)).keys())
+    if not 1 < len(colors) < MOST_VALUES:
+        fault = f"{len(values)} colours, of which {len(colors)} fill areas, are not those of masks"
+        remedy = "save class ids as PNG without interpolation, or set data.label_colors"
+        raise DataError(f"{paths[0].parent}: {fault}: {remedy}")
+    return sorted(filter(any, colors), reverse=True) if _are_one_hot(colors) else colors
+
+
+def _are_one_hot(colors: Iterable[Value]) -> bool:
+    """Whether a 1 in R is the first class, in G the second, in B the third."""
+    return all(sum(color) == max(color) < 2 for color in colors)
 
 
 def ids_of_colors(values: Values) -> Values:
@@ -170,6 +182,11 @@ def mask_values(paths: Sequence[Path], parts: io.Parts, *, use_palette: bool = F
     return values
 
 
+def parts_of(data: Mapping[str, Any]) -> io.Parts:
+    """What keys of ``data`` choose of files that hold more than one map."""
+    return io.Parts(key=data.get("array_key"), page=data.get("page"))
+
+
 def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, Any]) -> MaskSettings:
     """The settings of masks, from all their values.
 
@@ -180,216 +197,219 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
     Raises:
         DataError: the masks have no classes, or can be read in two ways.
     """
-    folder, parts = paths[0].parent, io.Parts(key=given.get("array_key"), page=given.get("page"))
-    own = validate(list[_Color], given.get("label_colors", []), "data.label_colors")
-    table = own or [row.color for row in file.rows if row.color is not None]
-    values = mask_values(paths, parts)
-    if not {*table} >= {key for key in values if len(key) == 3}:
-        values = ids_of_colors(values)
-    kinds, use_palette = {len(key): key for key in values}, False
-    if len(kinds) > 1:  # perhaps some files have palettes of the colours that others have
-        values, use_palette = mask_values(paths, parts, use_palette=True), True
-        kinds = {len(key): key for key in values}
-    if len(kinds) > 1:
-        both = f"some masks hold ids, such as {kinds[1][0]}, others colours, such as {kinds[3]}"
-        raise DataError(f"{folder}: {both}: save all as ids, or all as colours")
+    colors = validate(list[_Color], given.get("label_colors", []), "data.label_colors")
+    colors = colors or [row.color for row in file.rows if row.color]
+    if not _CHOICES & given.keys() and len({row.name for row in file.rows}) < len(file.rows):
+        raise DataError(f"{file.path}: two classes have one name: give each its own")
+    values, use_palette = _values_of_one_kind(paths, parts_of(given), colors)
     if len(values) < 2:
-        raise DataError(f"{folder}: all masks hold one value: there is nothing to learn")
-    chosen = given.get("ignore_index", file.ignored)
-    ignored = [] if chosen is None else [chosen] if isinstance(chosen, int) else [*chosen]
-    if 3 in kinds:
-        found = _of_colors(paths, values, file, given, ignored)
-        kind = f"{len(values)} colours"
-    else:
-        if len(values) > MOST_VALUES:
+        raise DataError(f"{paths[0].parent}: all masks hold one value: there is nothing to learn")
+    masks = _Masks(paths, values, file, given)
+    # of colours the places count, not the ids, whose rows are left out
+    has_ids = are_colors(values) and any(row.id is not None for row in file.rows)
+    chosen = given.get("ignore_index", [] if has_ids else file.ignored)
+    ignored = {chosen} if isinstance(chosen, int) else {*(chosen or ())}
+    settings, value_of, names = masks.colors(colors) if are_colors(values) else masks.ids(ignored)
+    classes = masks.given_classes() or [(k,) for k in value_of if k not in ignored]
+    if not _CHOICES & given.keys():
+        numbers = [row[0] for row in classes]
+        is_range = numbers == [*range(len(numbers))]
+        settings |= {"num_classes": len(numbers)} if is_range else {"label_map": numbers}
+    if colors and are_colors(values):
+        ignored |= value_of.keys() - chain(*classes)
+    ignored |= {i for i, *others in values if not others and (i < 0 or i in _LAST_VALUES)}
+    settings["ignore_index"] = sorted({*ignored, IGNORE_INDEX})
+    if use_palette:
+        settings.setdefault("color_distance", given.get("color_distance", 0))
+    used = [[value_of[k] for k in row if k in value_of] for row in classes]
+    counts = [sum(values[value] for value in row) for row in used]
+    class_names = [names[row[0]] for row in classes if row[0] in names]
+    notes = masks.notes(used)
+    if "class_names" not in given and len({*class_names}) == len(classes):
+        settings["class_names"] = class_names
+        notes += masks.notes_of_names(dict(zip(class_names, counts, strict=True)))
+    elif not {*_CHOICES, "class_names", "label_colors"} & given.keys():
+        notes.append(masks.note_of_classes(used))
+        if are_colors(values) and not _are_one_hot(chain(*used)):
+            settings["class_names"] = [_name_of(value) for (value,) in used]
+    return MaskSettings(settings, notes, counts)
+
+
+def _values_of_one_kind(
+    paths: Sequence[Path], parts: io.Parts, table: Sequence[Value]
+) -> tuple[Values, bool]:
+    """The values of all masks, all ids or all colours, and whether colours of palettes count."""
+    examples: dict[int, Value] = {}
+    for use_palette in (False, True):  # of the colours that other files have
+        values = mask_values(paths, parts, use_palette=use_palette)
+        if not {*table} >= {value for value in values if len(value) == 3}:
+            values = ids_of_colors(values)
+        examples = {len(value): value for value in values}
+        if len(examples) < 2:
+            return values, use_palette
+    both = f"some masks hold ids, such as {examples[1][0]}, others colours, such as {examples[3]}"
+    raise DataError(f"{paths[0].parent}: {both}: save all as ids, or all as colours")
+
+
+_Table = tuple[dict[str, Any], Mapping[int, Value], Mapping[int, str]]
+"""Settings, and the value and the name of each number that may be a class: an id, or the place of
+a colour in ``label_colors``."""
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """The values of masks, and what a file of class names and the user say of them."""
+
+    paths: Sequence[Path]
+    values: Values
+    file: ClassFile
+    given: Mapping[str, Any]
+
+    def fault(self, text: str) -> DataError:
+        return DataError(f"{self.paths[0].parent}: {text}")
+
+    def given_classes(self) -> list[tuple[int, ...]]:
+        """The numbers of each class that the user has chosen; none if the user has not."""
+        if not _CHOICES & self.given.keys():
+            return []
+        label_map = validate(LabelMap | None, self.given.get("label_map"), "data.label_map")
+        count = validate(int | None, self.given.get("num_classes"), "data.num_classes")
+        rule = LabelRule(label_map=label_map, num_classes=count)
+        return [*(rule.ids_of_class or [(k,) for k in range(rule.num_classes)])]
+
+    def colors(self, table: Sequence[Value]) -> _Table:
+        """Classes of colours: those of ``table``, which the user or a file gives, or all."""
+        settings: dict[str, Any] = {"label_colors": [list(color) for color in table]}
+        others = [str(color) for color in self.values if color not in table]
+        if not table:
+            if "class_names" in self.given:
+                need = "data.class_names needs data.label_colors, the colour of each class"
+                raise self.fault(f"{need}, for masks of colours")
+            settings, table = class_settings(self.values, self.paths, parts_of(self.given))
+            del settings["num_classes"]
+        elif others and "color_distance" not in self.given:
+            if self.given.get("label_colors"):
+                raise self.fault(
+                    f"the masks hold {few(others)}, which data.label_colors lacks: add each, and "
+                    "its number to data.ignore_index if it means unlabelled, or set "
+                    "data.color_distance"
+                )
+            settings["color_distance"] = 0
+        name_of = {row.color: row.name for row in self.file.rows}
+        names = {k: name_of[color] for k, color in enumerate(table) if color in name_of}
+        return settings, dict(enumerate(table)), names
+
+    def ids(self, ignored: Container[int]) -> _Table:
+        """Classes of ids: those of the user, of a file, or else all but ``ignored``."""
+        if len(self.values) > MOST_VALUES:
             fault = f"masks of more than {MOST_VALUES} values"
             remedy = "save class ids as PNG without interpolation, or set data.label_map"
-            raise DataError(f"{folder}: {fault}: {remedy}")
-        ids = sorted(i for (i,) in values if i not in ignored and i >= 0)
-        found = _of_ids(folder, values, ids, file, given)
-        kind = f"ids {few([str(i) for i in ids], 12)}"
-        ignored += [i for (i,) in values if i < 0 or i in _LAST_VALUES]
-    if use_palette:
-        found.settings.setdefault("color_distance", given.get("color_distance", 0))
-    found.counts = [sum(values[key] for key in keys) for keys in found.classes]
-    found.notes.insert(0, f"masks: {len(paths)} files of {kind}")
-    if "class_names" in given:
-        found.settings.pop("class_names", None)
-    found.notes += _notes(found, values, file, given, has_names=bool(table or 1 in kinds))
-    found.settings = {"ignore_index": sorted({*ignored, IGNORE_INDEX})} | found.settings
-    return found
+            raise self.fault(f"{fault}: {remedy}")
+        ids = sorted(i for (i,) in self.values if i not in ignored and i >= 0)
+        numbers: Sequence[int | None] = [row.id for row in self.file.rows]
+        chosen = self.given_classes()
+        classes = [*chain(*chosen)]
+        if chosen:
+            others = [i for i in ids if i not in _LAST_VALUES]
+            if len(others) == 1 and "label_map" not in self.given and IGNORE_INDEX in ids:
+                raise self.fault(
+                    f"the masks hold {others[0]} and 255, which means unlabelled: set "
+                    f"data.label_map=[{others[0]},255] if both are classes, without "
+                    "data.num_classes"
+                )
+            if None in numbers:  # names without ids are those of the classes
+                numbers = [row[0] for row in chosen] if len(chosen) == len(numbers) else []
+        elif numbers:
+            numbers = classes = _ids_of_names(self.file, ids)
+        else:
+            values = Values({(i,): self.values[(i,)] for i in ids})
+            _refuse_doubtful(self.paths[0].parent, values, ids)
+            classes = [i for (i,) in class_settings(values)[1]]
+        named = zip(numbers, self.file.rows, strict=False)
+        names = {i: row.name for i, row in named if i is not None}
+        return {}, {i: (i,) for i in classes}, names
 
-
-def _notes(
-    found: MaskSettings,
-    values: Values,
-    file: ClassFile,
-    given: Mapping[str, Any],
-    *,
-    has_names: bool,
-) -> Iterator[str]:
-    """Lines about the values that are no class, and about the names or values of the classes."""
-    used, total, of_colors = {*chain(*found.classes)}, values.total(), len(next(iter(values))) == 3
-    shown = {key: f"{_shown(key)} ({count / total:.2%})" for key, count in values.most_common()}
-    others = [text for key, text in shown.items() if key not in used]
-    share = sum(values[key] for key in values.keys() - used) / total
-    if found.classes and others:
-        fate = "unlabelled"
-        if distance := given.get("color_distance", 0):
-            fate = f"unlabelled, or of the nearest class within {distance}"
-        yield f"{fate}: {few(others, 6)} of the pixels"
-        if of_colors and not distance:
-            yield (
+    def notes(self, used: Sequence[Sequence[Value]]) -> list[str]:
+        """Lines about all values, and about those that are no class."""
+        is_class = {*chain(*used)}
+        others = [value for value, _ in self.values.most_common() if value not in is_class]
+        kind = f"{len(self.values)} colours"
+        if not are_colors(self.values):
+            kind = f"ids {few([str(i) for (i,) in sorted(self.values)], 12)}"
+        lines = [f"masks: {len(self.paths)} files of {kind}"]
+        if others:
+            lines.append(f"unlabelled: {few([*map(self._shown, others)], 6)} of the pixels")
+        if others and are_colors(self.values):
+            near = self.given.get("color_distance") or 32
+            share = sum(self.values[value] for value in others) / self.values.total()
+            lines.append(
                 f"{len(others)} colours, {share:.2%} of the pixels, are no class; "
-                "data.color_distance=32 gives them the nearest one within 32 in each channel"
+                f"data.color_distance={near} gives them the nearest one within {near} in each "
+                "channel"
             )
-    names = found.settings.get("class_names", [])
-    if names and has_names:
-        yield f"class names: {file.path}, {few(names, 8)}"
-        counts = dict(zip(names, found.counts, strict=False))
-        if doubtful := [name for name in counts if re.fullmatch(_NO_CLASS, name)]:
-            share = sum(counts[name] for name in doubtful) / total
+        return lines
+
+    def _shown(self, value: Value) -> str:
+        """A value and the fraction of the pixels that have it."""
+        return f"{_name_of(value)} ({self.values[value] / self.values.total():.2%})"
+
+    def notes_of_names(self, pixels: Mapping[str, int]) -> Iterator[str]:
+        """Lines about the names of classes, of which ``pixels`` are given."""
+        yield f"class names: {self.file.path}, {few([*pixels], 8)}"
+        if doubtful := [name for name in pixels if re.fullmatch(_NO_CLASS, name)]:
+            share = sum(pixels[name] for name in doubtful) / self.values.total()
             yield (
                 f"{few(doubtful)}: trained as a class ({share:.2%} of the pixels); if it means "
                 "unlabelled, set data.ignore_index to its number, counted from 0"
             )
-    elif not {"class_names", "num_classes", "label_map", "label_colors"} & given.keys():
-        why = f"{file.path} has no colours" if of_colors and file.rows else "no file names them"
-        each = few([shown.get(key, f"{_shown(key)} (0 %)") for (key,) in found.classes], 40)
-        key = "data.label_map" if of_colors else "data.ignore_index"
-        yield (
-            f"classes: {len(found.classes)}, one for each value, as {why}: {each} of the pixels; "
+
+    def note_of_classes(self, used: Sequence[Sequence[Value]]) -> str:
+        """A line about classes without names, and about the setting that changes them."""
+        has_colors = are_colors(self.values)
+        without = f"{self.file.path} has no colours" if has_colors else ""
+        why = without if without and self.file.rows else "no file names them"
+        shown = few([*map(self._shown, chain(*used))], 40)
+        key = "data.label_map" if has_colors else "data.ignore_index"
+        return (
+            f"classes: {len(used)}, one for each value, as {why}: {shown} of the pixels; "
             f"if a value means unlabelled, set {key}"
         )
 
 
-def _shown(value: Value) -> str:
+def _name_of(value: Value) -> str:
     return str(value[0]) if len(value) == 1 else "#{:02x}{:02x}{:02x}".format(*value)
 
 
-def _of_colors(
-    paths: Sequence[Path],
-    values: Values,
-    file: ClassFile,
-    given: Mapping[str, Any],
-    ignored: Sequence[int],
-) -> MaskSettings:
-    """Classes of colours: those of the user, of a file, or all that occur."""
-    folder, rows = paths[0].parent, [row for row in file.rows if row.color is not None]
-    own = [tuple(color) for color in given.get("label_colors", [])]
-    colors: list[Value] = own or [row.color for row in rows if row.color is not None]
-    others = [color for color in values if color not in colors]
-    if not colors:
-        if "class_names" in given:
-            raise DataError(f"{folder}: data.class_names needs data.label_colors, the colour of "
-                            "each class, for masks of colours")  # fmt: skip
-        parts = io.Parts(key=given.get("array_key"), page=given.get("page"))
-        settings, keys = class_settings(values, paths, parts)
-        others = [color for color in values if color not in keys]
-        if {"num_classes", "label_map"} & given.keys():
-            settings, keys = {"label_colors": settings["label_colors"]}, []
-        found = MaskSettings(settings, classes=[[key] for key in keys])
-    elif own and others and "color_distance" not in given:
-        raise DataError(
-            f"{folder}: the masks hold {few([str(c) for c in others])}, which data.label_colors "
-            "lacks: add each, and its number to data.ignore_index if it means unlabelled, or set "
-            "data.color_distance"
-        )
-    elif "label_map" in given:
-        numbers = Values({(k,): values[color] for k, color in enumerate(colors)})
-        named = [ClassRow(row.name, k) for k, row in enumerate(rows)]
-        found = _of_given_ids(folder, numbers, [], ClassFile(file.path, named), given)
-        found.classes = [[colors[k] for (k,) in keys if k < len(colors)] for keys in found.classes]
-        found.settings["label_colors"] = [list(color) for color in colors]
-    else:
-        count = len(colors)
-        while count - 1 in ignored:
-            count -= 1
-        count = validate(int, given.get("num_classes", count), "data.num_classes")
-        rest = [*range(count, len(colors))]
-        settings = {
-            "num_classes": count,
-            "label_colors": [*map(list, colors)],
-            "ignore_index": rest,
+def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:
+    """The id of each name in a file, for masks that hold ``ids``; DataError if it is not sure."""
+    rows, last = file.rows, len(file.rows)
+    classes = {*ids} - _LAST_VALUES
+    start = 0  # the id of the first name, if the file gives none
+    if rows[0].id is None and classes:
+        first = rows[0].name
+        meanings = {
+            0: f"data.num_classes={last} if {first} is the name of 0",
+            1: f"data.label_map=1-{last} if {first} is that of 1",
         }
-        found = MaskSettings(settings, classes=[[color] for color in colors[:count]])
-        if not own:
-            found.settings["class_names"] = [row.name for row in rows[:count]]
-    if others and "color_distance" not in given:
-        found.settings["color_distance"] = 0
-    return found
-
-
-def _of_ids(
-    folder: Path, values: Values, ids: Sequence[int], file: ClassFile, given: Mapping[str, Any]
-) -> MaskSettings:
-    """Classes of ids: those of the user, of a file, or all that occur."""
-    classes, rows = [i for i in ids if i not in _LAST_VALUES], file.rows
-    if {"num_classes", "label_map"} & given.keys():
-        return _of_given_ids(folder, values, classes, file, given)
-    if not rows:
-        _refuse_doubtful(folder, values, ids)
-        settings, keys = class_settings(Values({(i,): values[(i,)] for i in ids}))
-        settings.pop("ignore_index", None)
-        return MaskSettings(settings, classes=[[key] for key in keys])
-    last = len(rows)
-    if len({row.name for row in rows}) < last:
-        raise DataError(f"{file.path}: two classes have one name: give each its own")
-    if classes == [*range(last + 1)]:
-        raise DataError(
-            f"{file.path}: {last} names for the ids 0 to {last} of the masks: set "
-            f"data.label_map=1-{last} if 0 means unlabelled, or data.ignore_index={last} if {last} "
-            "does"
-        )
-    if (
-        re.fullmatch(_NO_CLASS, rows[0].name)
-        and rows[0].id is None
-        and ({*ids} & _LAST_VALUES and classes and classes[-1] == last - 2)
-    ):
-        raise DataError(
-            f"{file.path}: {last} names, and the masks hold 0 to {last - 2} and {ids[-1]}: set "
-            f"data.num_classes={last} if {rows[0].name} is the name of 0; remove it from the file "
-            f"if it is that of {ids[-1]}"
-        )
-    known = [k if row.id is None else row.id for k, row in enumerate(rows)]
-    if rows[0].id is None and classes and 0 not in classes:
-        if classes[-1] < last:
-            raise DataError(
-                f"{file.path}: {last} names, and the masks hold neither 0 nor {last}: set "
-                f"data.num_classes={last} if the first name is that of 0, or "
-                f"data.label_map=1-{last} if it is that of 1"
-            )
-        known = [k + 1 for k in known]
-    if strange := [str(i) for i in classes if i not in known]:
-        raise DataError(f"{file.path}: no name for the ids {few(strange)} of the masks: add them, "
-                        "or set data.label_map")  # fmt: skip
-    settings = {"num_classes": last} if known == [*range(last)] else {"label_map": known}
-    settings["class_names"] = [row.name for row in rows]
-    return MaskSettings(settings, classes=[[(i,)] for i in known])
-
-
-def _of_given_ids(
-    folder: Path, values: Values, classes: Sequence[int], file: ClassFile, given: Mapping[str, Any]
-) -> MaskSettings:
-    """Names and pixels of the classes that the user has chosen."""
-    if len(classes) == 1 and "label_map" not in given and (IGNORE_INDEX,) in values:
-        raise DataError(
-            f"{folder}: the masks hold {classes[0]} and 255, which means unlabelled: set "
-            f"data.label_map=[{classes[0]},255] if both are classes, without data.num_classes"
-        )
-    label_map = validate(LabelMap | None, given.get("label_map"), "data.label_map")
-    count = validate(int | None, given.get("num_classes"), "data.num_classes")
-    rule = LabelRule(label_map=label_map, num_classes=count)
-    rows = rule.ids_of_class or [(k,) for k in range(rule.num_classes)]
-    keys: list[list[Value]] = [[(i,) for i in own] for own in rows]
-    names = {row.id: row.name for row in file.rows}
-    if None in names:  # names without ids are those of the classes
-        ordered = [row.name for row in file.rows]
-        found = ordered if len(ordered) == len(rows) else []
-    else:
-        found = [names[own[0]] for own in rows if own[0] in names]
-    complete = len(set(found)) == len(rows)
-    return MaskSettings({"class_names": found} if complete else {}, classes=keys)
+        if classes < {*ids} and re.fullmatch(_NO_CLASS, first):
+            meanings[-1] = f"nothing, but remove {first} from the file, if it is that of {ids[-1]}"
+        possible = [k for k in meanings if classes <= {*range(k, k + last)}]
+        if not possible and classes <= {*range(last + 1)}:
+            meanings = {
+                0: f"data.label_map=1-{last} if 0 means unlabelled",
+                1: f"data.ignore_index={last} if {last} does",
+            }
+            possible = [0, 1]
+        if len(possible) > 1:
+            held = f"{last} names, and the masks hold the ids {few([*map(str, ids)], 12)}"
+            choices = ", or ".join(meanings[k] for k in possible)
+            raise DataError(f"{file.path}: {held}: set {choices}")
+        start = sum(possible)
+    numbers = [k + start if row.id is None else row.id for k, row in enumerate(rows)]
+    if strange := [str(i) for i in sorted(classes - {*numbers})]:
+        fault = f"no name for the ids {few(strange)} of the masks"
+        raise DataError(f"{file.path}: {fault}: add them, or set data.label_map")
+    return numbers
 
 
 def _refuse_doubtful(folder: Path, values: Values, ids: Sequence[int]) -> None:
@@ -412,28 +432,31 @@ def read_class_file(root: Path, paths: Sequence[str]) -> ClassFile:
     path = next((p for p in paths if re.fullmatch(CLASS_FILE, p)), None)
     if path is None:
         return ClassFile()
-    text = read_text(root / path, limit=1 << 17)  # also the limit of csv.reader
-    ignored: int | Sequence[int] | None = None
+    place = root / path
+    text = read_text(place, limit=1 << 17)  # also the limit of csv.reader
+    ignored: list[int] = []
     if path.lower().endswith(".json"):
-        rows, ignored = _rows_of_json(text, root / path)
+        entries, ignored = _rows_of_json(text, place)
     else:
-        rows = _rows_of_text(text, is_csv=path.lower().endswith(".csv"))
-    if len(rows) > MOST_VALUES:
-        fault = f"{len(rows)} classes, at most {MOST_VALUES - 1}"
-        raise DataError(f"{root / path}: {fault}: keep those of the masks")
-    file = ClassFile(path, [], [ignored] if isinstance(ignored, int) else [*(ignored or ())])
-    for number, row in enumerate(rows):
-        row = validate(ClassRow, row, f"{root / path}: class")
-        is_value = row.id is not None and (row.id < 0 or row.id in _LAST_VALUES)
-        if re.fullmatch(_NO_CLASS, row.name) and is_value:
-            file.ignored.append(cast(int, row.id))
-        elif number or row.id is not None or row.name != "__ignore__":  # labelme's -1, without ids
-            file.rows.append(replace(row, name=name_of_class(row.name, root / path)))
-    return file
+        entries = _rows_of_text(text, is_csv=path.lower().endswith(".csv"))
+    if len(entries) > MOST_VALUES:
+        fault = f"{len(entries)} classes, at most {MOST_VALUES - 1}"
+        raise DataError(f"{place}: {fault}: keep those of the masks")
+    rows = [validate(ClassRow, entry, f"{place}: class") for entry in entries]
+    if rows[:1] == [ClassRow("__ignore__")]:  # labelme's -1, without ids
+        del rows[0]
+    named_void = [
+        row.id for row in rows if re.fullmatch(_NO_CLASS, row.name) and row.id is not None
+    ]
+    ignored += [i for i in named_void if i < 0 or i in _LAST_VALUES]
+    rows = [row for row in rows if row.id is None or row.id not in ignored]
+    return ClassFile(
+        path, [replace(row, name=name_of_class(row.name, place)) for row in rows], ignored
+    )
 
 
-def _rows_of_json(text: str, path: Path) -> tuple[list[dict[str, Any]], Any]:
-    """The classes as fields of ``ClassRow``, not checked yet, and the value of ignore_index."""
+def _rows_of_json(text: str, path: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """The classes as fields of ``ClassRow``, not checked yet, and the values of ignore_index."""
     table = parse_json(text, path)
     if not isinstance(table, dict) or not {"classes", "names"} & table.keys():
         table = {"classes": table}
@@ -447,16 +470,10 @@ def _rows_of_json(text: str, path: Path) -> tuple[list[dict[str, Any]], Any]:
         raise DataError(f"{path}: no names of classes: write a list of names, or {{id: name}}")
     rows = [row if isinstance(row, dict) else {"name": row} for row in classes]
     key = next((key for key in ("name", "title", "label") if key in rows[0]), "name")
-    return (
-        [{"name": r.get(key), "id": r.get("id"), "color": _rgb(r.get("color"))} for r in rows],
-        validate(int | list[int] | None, table.get("ignore_index"), f"{path}: ignore_index"),
-    )
-
-
-def _rgb(color: Any) -> Any:
-    """``[80, 227, 194]`` of ``#50E3C2``; other values as they are."""
-    is_hex = isinstance(color, str) and re.fullmatch("#[0-9a-fA-F]{6}", color)
-    return [*bytes.fromhex(color[1:])] if is_hex else color
+    rows = [{"name": r.get(key), "id": r.get("id"), "color": r.get("color")} for r in rows]
+    where = f"{path}: ignore_index"
+    ignored = validate(int | list[int] | None, table.get("ignore_index"), where)
+    return rows, [ignored] if isinstance(ignored, int) else [*(ignored or ())]
 
 
 def _rows_of_text(text: str, *, is_csv: bool) -> list[dict[str, Any]]:
@@ -465,18 +482,18 @@ def _rows_of_text(text: str, *, is_csv: bool) -> list[dict[str, Any]]:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     has_numbers = any(re.search(r"(^|[,;\t])\s*\d+\s*($|[,;\t])", line) for line in lines)
     for number, line in enumerate(lines):
-        parts = re.split(r"[,;:\s]", line)
+        cells = re.split(r"[,;:\s]", line)
         if is_csv:
-            (parts,) = csv.reader([re.sub(r"[;\t]", ",", line)], skipinitialspace=True)
-        words = [word for word in map(str.strip, parts) if word]
+            (cells,) = csv.reader([re.sub(r"[;\t]", ",", line)], skipinitialspace=True)
+        words = [word for word in map(str.strip, cells) if word]
         is_header = has_numbers or (number == 0 and words[:1] and words[0].lower() in _HEADERS)
         if not words or (is_csv and is_header and not any(map(str.isdecimal, words))):
             continue
-        color = None
+        color: Any = None
         if len(words) > 3 and all(map(str.isdecimal, words[-3:])):
             words, color = words[:-3], words[-3:]
-        elif len(words) > 1 and isinstance(_rgb(words[-1]), list):
-            color = _rgb(words.pop())
+        elif len(words) > 1 and re.fullmatch(_HEX_COLOR, words[-1]):
+            color = words.pop()
         first = words if is_csv else words[:1]  # names in texts may hold numbers
         ids = [word for word in first if re.fullmatch(r"-?\d+", word)] if len(words) > 1 else []
         kept = [w for w in words if w not in ids] if is_csv else words[len(ids) :]

@@ -32,6 +32,10 @@ class Labels:
     unlabelled: dict[int, float]  # fraction of each ignored value in the file; empty: unknown
     is_interpolated: bool  # whether the ids along borders lie between those of both sides
 
+    @property
+    def classes(self) -> set[int]:
+        return self.counts.keys() - {IGNORE_INDEX}
+
 
 @dataclass(frozen=True, slots=True)
 class Objects:

@@ -8,13 +8,7 @@ from typing import Any
 from dpt.config import build
 from dpt.data import DataError
 from dpt.data.formats import io
-from dpt.data_check.masks import (
-    MOST_VALUES,
-    Values,
-    class_settings,
-    class_weights,
-    ids_of_colors,
-)
+from dpt.data_check import masks
 from dpt.data_check.scan import Finding
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX
@@ -29,31 +23,26 @@ def propose(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[dict[str, A
     hint = ""
     if data.get("depth") and data.get("max_depth", _METRES) is None:
         settings["max_depth"] = _METRES
-    unknown = data.get("labels") and not any(data.get(key, True) for key in _CLASSES)
-    paths: list[Path] = []
-    if unknown and (values := _read_masks({**data, **settings, "num_classes": 1}, splits, paths)):
-        classes, keys = class_settings(
-            values, paths, io.Parts(key=data.get("array_key"), page=data.get("page"))
-        )
-        classes.pop("class_names", None)  # colours, which are in the proposal
+    if data.get("labels") and not any(data.get(key, True) for key in _CLASSES):
+        values, paths = _read_masks({**data, **settings, "num_classes": 1}, splits)
+        if not values:  # reading the split says what is wrong with its masks
+            return {**settings, "num_classes": 1}, []
+        classes, keys = masks.class_settings(values, paths, masks.parts_of(data))
         settings |= classes
-        counts = [values[key] for key in keys]
-        hint = f" task.segmentation_loss.class_weights={class_weights(counts)}".replace(", ", ",")
+        weights = masks.class_weights([values[key] for key in keys])
+        hint = f" task.segmentation_loss.class_weights={weights}".replace(", ", ",")
         hint += "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
-    elif unknown:  # reading the split says what is wrong with its masks
-        return {**settings, "num_classes": 1}, []
     if not settings:
         return {}, []
     message = "the configuration lacks settings; these follow from the files"
     pasted = " ".join(f"data.{key}={value}" for key, value in settings.items()).replace(", ", ",")
-    return settings, [
-        Finding("note", "proposal", ", ".join(splits), message, f"set {pasted}{hint}")
-    ]
+    remedy = f"set {pasted}{hint}"
+    return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
 
 
-def _read_masks(data: Mapping[str, Any], splits: Sequence[str], used: list[Path]) -> Values:
-    """The values in the masks; adds the files that could be read to ``used``."""
-    values = Values()
+def _read_masks(data: Mapping[str, Any], splits: Sequence[str]) -> tuple[masks.Values, list[Path]]:
+    """The values in the masks that can be read, and these files."""
+    values, paths = masks.Values(), list[Path]()
     for split in splits:
         try:
             dataset = build.make_dataset({**data, "unlabelled": None}, split)
@@ -61,17 +50,17 @@ def _read_masks(data: Mapping[str, Any], splits: Sequence[str], used: list[Path]
             continue
         rule = dataset.label_rule
         assert rule is not None
-        found = [dataset.files(index) for index in range(len(dataset))]
-        paths = [files.labels for files in found if files and files.labels]
-        for path in tracked(paths, len(paths), title=f"reading masks of {split}"):
+        samples = [dataset.files(index) for index in range(len(dataset))]
+        labels = [files.labels for files in samples if files and files.labels]
+        for path in tracked(labels, len(labels), title=f"reading masks of {split}"):
             with suppress(DataError):
                 values.update(io.label_values(path, colors=rule.colors, parts=dataset.parts))
-                used.append(path)
-            if len({key for key in values if len(key) == 1}) > MOST_VALUES:
+                paths.append(path)
+            if len({key for key in values if len(key) == 1}) > masks.MOST_VALUES:
                 raise DataError(
-                    f"{path}: the masks hold more than {MOST_VALUES} ids: save class ids as PNG "
-                    "without interpolation, or choose some of them by data.label_map"
+                    f"{path}: the masks hold more than {masks.MOST_VALUES} ids: save class ids as "
+                    "PNG without interpolation, or choose some of them by data.label_map"
                 )
         for i in {*rule.ignore_index} - {IGNORE_INDEX}:
             values.pop((i,), None)
-    return ids_of_colors(values)
+    return masks.ids_of_colors(values), paths

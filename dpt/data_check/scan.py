@@ -97,6 +97,11 @@ class Scan:
         return [(record, record.labels) for record in self.records if record.labels]
 
     @property
+    def class_masks(self) -> list[tuple[Record, measure.Labels]]:
+        """The masks, unless objects are all that they hold."""
+        return [] if self.dataset.info.has_only_things else self.masks
+
+    @property
     def maps(self) -> list[tuple[Record, measure.Depth]]:
         return [(record, record.depth) for record in self.records if record.depth]
 
@@ -130,12 +135,15 @@ class Scan:
         what: str,
         remedy: str,
         severity: Severity | None = None,
+        above: float = 0.0,
     ) -> Iterable[Finding]:
-        """A finding ``COUNT of TOTAL what`` if any of ``flags`` is true.
+        """A finding ``COUNT of TOTAL what`` if more than the fraction ``above`` of ``flags`` is
+        true.
 
         Without a ``severity`` it is an error if more than half of them are, else a warning.
         """
-        if records := [record for record, flag in flags if flag]:
+        records = [record for record, flag in flags if flag]
+        if len(records) > above * len(flags):
             severity = severity or ("error" if 2 * len(records) > len(flags) else "warning")
             message = f"{len(records)} of {len(flags)} {what}"
             yield self.finding(severity, code, message, remedy, records)
@@ -275,12 +283,10 @@ def _read_files(dataset: Dataset, index: int, files: Files, refusal: Fault) -> R
 
 def _split_labels(raw: np.ndarray, rule: LabelRule) -> tuple[np.ndarray, dict[int, int]]:
     """The classes of a label file, and the pixels of every value that the rule would refuse."""
-    values, counts = np.unique(raw, return_counts=True)
-    outside = {} if rule.ids_of_class else dict(zip(values.tolist(), counts.tolist(), strict=True))
-    for allowed in (*range(rule.num_classes), *rule.ignore_index, io.TRANSPARENT):
-        outside.pop(allowed, None)
-    wrong = np.isin(raw, [*outside])
+    wrong = rule.is_outside(raw)
+    values, counts = np.unique(raw[wrong], return_counts=True)
     labels = rule(np.where(wrong, 0, raw), source="")
+    outside = dict(zip(values.tolist(), counts.tolist(), strict=True))
     return np.where(wrong, np.uint8(IGNORE_INDEX), labels), outside
 
 

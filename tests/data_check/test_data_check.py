@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from photos import save_picture
 from PIL import Image
+from tiny import call
 
 from dpt.config.build import make_dataset
 from dpt.config.compose import config_dir
@@ -586,6 +587,15 @@ def test_the_arguments_of_training_are_taken(data_check, dense_folder, tmp_path)
     assert data_check(tmp_path / "none", *folder) == 0  # the default task needs depth, too
     assert data_check(tmp_path / "wrong", "task=depth", *folder) == 1
     assert report(tmp_path / "wrong")[0]["code"] == "task"
+
+
+def test_no_run_is_resumed(refused, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text("")
+    for place in (tmp_path / "run", tmp_path / "none", "auto"):
+        message = refused(call, "data", "check", f"resume={place}", f"run_dir={tmp_path}/check")
+        assert f"resume={place}" in message
+    assert not (tmp_path / "check").exists()
 
 
 @pytest.mark.parametrize("task", ["dino", "contrastive", "inpainting"])

@@ -105,19 +105,24 @@ class LabelRule:
         """Ids of any integer type, (H, W), as classes, uint8 (H, W); messages name ``source``."""
         if self.ids_of_class is not None:
             return self._table.take(raw.astype(np.int64) + 1, mode="clip")
-        ignored, count = np.isin(raw, self.ignore_index), self.num_classes
-        if raw.dtype.kind == "i":
-            ignored |= raw == io.TRANSPARENT
-        outside = ((raw < 0) | (raw >= count)) & ~ignored
+        outside, count = self.is_outside(raw), self.num_classes
         if outside.any():
-            found = few([str(value) for value in np.unique(raw[outside])], 8)
+            ids = few([str(value) for value in np.unique(raw[outside])], 8)
             raise DataError(
-                f"{source}: class ids {found} are outside 0..{count - 1} and not in "
-                f"data.ignore_index={list(self.ignore_index)}: set data.ignore_index=[{found}] if "
+                f"{source}: class ids {ids} are outside 0..{count - 1} and not in "
+                f"data.ignore_index={list(self.ignore_index)}: set data.ignore_index=[{ids}] if "
                 "they mean unlabelled, else data.num_classes, or data.label_map="
                 f"1-{count} if ids count from 1"
             )
+        ignored = (raw < 0) | (raw >= count) | np.isin(raw, self.ignore_index)
         return np.where(ignored, np.uint8(IGNORE_INDEX), raw).astype(np.uint8)
+
+    def is_outside(self, raw: np.ndarray) -> np.ndarray:
+        """Which ids are no class and do not mean unlabelled either, bool (H, W)."""
+        if self.ids_of_class is not None:
+            return np.zeros(raw.shape, bool)
+        allowed = (*self.ignore_index, io.TRANSPARENT)
+        return ((raw < 0) | (raw >= self.num_classes)) & ~np.isin(raw, allowed)
 
 
 def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
