@@ -41,18 +41,20 @@ def with_precision(node: Mapping[str, Any]) -> dict[str, Any]:
 
     A run stores it, so that it is resumed in the same precision on another machine.
     """
+    if node.get("precision") != "auto":
+        return {**node}
     best = pick_precision(str(node.get("accelerator")))
-    if node.get("precision") == "auto":
-        log.info("trainer.precision=auto: %s on this machine", best)
-        return {**node, "precision": best}
-    if node.get("precision") == "bf16-mixed" != best and not torch.backends.mps.is_available():
-        log.warning("trainer.precision=bf16-mixed: %s", EMULATED)
-    return {**node}
+    log.info("trainer.precision=auto: %s on this machine", best)
+    return {**node, "precision": best}
 
 
 def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
     """The checked arguments of the Trainer; by default a progress bar only in a terminal."""
     node = with_precision(node)
+    is_emulated = pick_precision(str(node.get("accelerator"))) != "bf16-mixed"
+    is_emulated &= not torch.backends.mps.is_available()
+    if node.get("precision") == "bf16-mixed" and is_emulated:
+        log.warning("trainer.precision=bf16-mixed: %s", EMULATED)
     if node.get("precision") in ("bf16-true", "16-true"):  # Lightning casts whole batches
         raise ValueError(
             f"trainer.precision={node['precision']} would round weights and labels, such as "
