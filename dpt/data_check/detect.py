@@ -245,7 +245,7 @@ def _coco(
     if not there:
         raise DataError(f"{root / path}: {names[0]} is not below {root}: add the photos")
     name = there[0][1]  # the first images may be missing
-    near = [file for file, own in there if own == name]
+    near = [file for file, listed_name in there if listed_name == name]
     if kind == "instance" and not any(row.get("segmentation") for row in content["annotations"]):
         raise DataError(f"{root / path}: boxes, but no masks: add polygons or RLE to the objects")
     tag = split_word(path)[1]
@@ -254,14 +254,16 @@ def _coco(
     others = {word for split, word in map(split_word, paths) if split == "val" and tag}
     whole_word = rf"(?<![^-_. /]){tag}(?![^-_. /])"
     val = next((word for word in sorted(others) if re.sub(whole_word, word, path) in paths), "")
-    found = Detected(kind, "coco", near[0], {"images": images, "annotations": path})
-    found.notes.append(f"objects: {path}, in COCO's {kind} format")
+    detected = Detected(kind, "coco", near[0], {"images": images, "annotations": path})
+    detected.notes.append(f"objects: {path}, in COCO's {kind} format")
     if val:
-        found.settings = {k: re.sub(whole_word, "%split", v) for k, v in found.settings.items()}
-        found.settings |= {"split_names.train": tag, "split_names.val": val}
+        detected.settings = {
+            k: re.sub(whole_word, "%split", v) for k, v in detected.settings.items()
+        }
+        detected.settings |= {"split_names.train": tag, "split_names.val": val}
     else:
-        _hold_out(root, [f"{images}/{name}" for name in names], found, given)
-    return found
+        _hold_out(root, [f"{images}/{name}" for name in names], detected, given)
+    return detected
 
 
 def _without_copies(
@@ -285,7 +287,9 @@ def _without_copies(
     return [*kept.values()]
 
 
-def _hold_out(root: Path, photos: Sequence[str], found: Detected, given: Mapping[str, Any]) -> None:
+def _hold_out(
+    root: Path, photos: Sequence[str], detected: Detected, given: Mapping[str, Any]
+) -> None:
     """Settings that hold out a tenth of the photos, or about a tenth of the groups of names, as far
     as the user has not set them."""
     if len(photos) < 2:
@@ -294,13 +298,13 @@ def _hold_out(root: Path, photos: Sequence[str], found: Detected, given: Mapping
     if {"folds", "fold", "group_by"} & given.keys():
         folds = given.get("folds", min(10, _number_of_groups(photos, given.get("group_by"))))
         fold = given.get("fold", folds - 1 if isinstance(folds, int) else 0)
-        found.settings |= {"folds": folds, "fold": fold}
-        found.notes.append(f"splits: no val on disk; part {fold} of {folds}, as data.folds, "
+        detected.settings |= {"folds": folds, "fold": fold}
+        detected.notes.append(f"splits: no val on disk; part {fold} of {folds}, as data.folds, "
                            "data.fold and data.group_by say")  # fmt: skip
         return
     number = len({original(path) for path in photos})
     folds = min(10, number)
-    found.settings |= {"folds": folds, "fold": folds - 1, "gap": number // 50}
+    detected.settings |= {"folds": folds, "fold": folds - 1, "gap": number // 50}
     note = "the last tenth by name"
     if len(photos) >= 50:
         note += ", with a gap before it"
@@ -315,10 +319,10 @@ def _hold_out(root: Path, photos: Sequence[str], found: Detected, given: Mapping
             fold = min(range(folds), key=lambda k: abs(shares[k] - tenth))
             if shares[fold] > _MOST_HELD * len(photos):
                 continue  # such groups may be classes
-            found.settings |= {"folds": folds, "fold": fold, "gap": 0, "group_by": rule}
+            detected.settings |= {"folds": folds, "fold": fold, "gap": 0, "group_by": rule}
             note = f"{few(parts[fold])} of the {len(groups)} groups that the names show"
             break
-    found.notes.append(f"splits: no val on disk; validation on {note}")
+    detected.notes.append(f"splits: no val on disk; validation on {note}")
 
 
 def _number_of_groups(photos: Sequence[str], rule: Any) -> int:
@@ -331,7 +335,7 @@ def _number_of_groups(photos: Sequence[str], rule: Any) -> int:
     return len({match[min(1, match.re.groups)] for match in matches if match}) or count
 
 
-def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> None:
+def _depth(paths: Sequence[Path], given: Mapping[str, Any], detected: Detected) -> None:
     """Adds the settings of depth maps: unit, invalid values and range."""
     folder = paths[0].parent
     if re.search(r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /]|$)", str(paths[0])):
@@ -360,14 +364,16 @@ def _depth(paths: Sequence[Path], given: Mapping[str, Any], found: Detected) -> 
     scale = given.get("depth_scale") or _unit(folder, raws[0].dtype, typical, high, share)
     far = scale * max(float(v.max()) for v in values)
     limit = next((r for r in _RANGES if r >= far), float(np.ceil(far)))
-    found.settings |= {"depth_scale": scale, "invalid_depth": invalid, "max_depth": limit}
-    found.notes.append(f"depth: {len(paths)} files of {raws[0].dtype} in "
+    detected.settings |= {"depth_scale": scale, "invalid_depth": invalid, "max_depth": limit}
+    detected.notes.append(f"depth: {len(paths)} files of {raws[0].dtype} in "
                        f"{UNITS.get(scale, scale)}, {typical * scale:.2g} m typically; "
                        f"{few([str(v) for v in invalid])} and NaN: not measured")  # fmt: skip
     if below := sum(int(np.count_nonzero(raw < 0)) for raw in raws):
         remedy = "if they are heights, make distances of them"
         share = below / pixels
-        found.notes.append(f"depth: {share:.2%} of the pixels are below 0, not measured; {remedy}")
+        detected.notes.append(
+            f"depth: {share:.2%} of the pixels are below 0, not measured; {remedy}"
+        )
 
 
 def _unit(folder: Path, dtype: np.dtype, typical: float, high: float, share: float) -> float:
@@ -387,7 +393,7 @@ def _unit(folder: Path, dtype: np.dtype, typical: float, high: float, share: flo
     units = dict.fromkeys([scale, *others])
     if scale != 1.0 and len(units) > 1:
         names = {**UNITS, 1 / 512: "1/512 m"}
-        each = ", ".join(f"{typical * unit:.2g} m in {names[unit]}" for unit in units)
+        shown = ", ".join(f"{typical * unit:.2g} m in {names[unit]}" for unit in units)
         choices = " or ".join(f"data.depth_scale={unit:.9g}" for unit in units)
-        raise DataError(f"{folder}: the typical depth {typical:.4g} is {each}: set {choices}")
+        raise DataError(f"{folder}: the typical depth {typical:.4g} is {shown}: set {choices}")
     return scale
