@@ -53,8 +53,7 @@ def run(arguments: list[str]) -> None:
     add("--flip", action="store_true", help="average with the mirrored image")
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
-    text = "predict finished inputs again, also with other settings; files that dpt predict did "
-    text += "not write are kept"
+    text = "predict finished inputs again, also with other settings; files of others are kept"
     add("--overwrite", action="store_true", help=text)
     options = parser.parse_intermixed_args(arguments)
     try:

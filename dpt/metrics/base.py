@@ -138,9 +138,9 @@ def confidence_intervals(
         for name, value in score(times[blocks]).items():
             values.setdefault(name, []).append(value)
     intervals = {}
-    for name, found in values.items():
-        known = np.array(found)[np.isfinite(found)]
-        enough = count > 1 and 2 * len(known) >= RESAMPLES
-        low, high = np.quantile(known, [0.025, 0.975]) if enough else (np.nan, np.nan)
+    for name, resampled in values.items():
+        finite = np.array(resampled)[np.isfinite(resampled)]
+        enough = count > 1 and 2 * len(finite) >= RESAMPLES
+        low, high = np.quantile(finite, [0.025, 0.975]) if enough else (np.nan, np.nan)
         intervals[name] = float(low), float(high)
     return intervals

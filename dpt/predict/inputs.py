@@ -49,8 +49,8 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
     all are relative to the deepest folder that contains all inputs. Files that differ only in their
     suffix keep it.
     """
-    found: dict[Path, None] = {}
-    others: set[Path] = set()  # pictures that are left out
+    sources: dict[Path, None] = {}
+    unread: set[Path] = set()  # pictures that are left out
     paths, out = list(map(_absolute, inputs)), _absolute(out)
     for path in paths:
         files = [path]
@@ -59,27 +59,27 @@ def find_sources(inputs: Sequence[str | Path], *, out: Path) -> list[Source]:
         if path.is_dir():
             inside = list(_walk(path, out))
             files = [file for file in inside if file.suffix.lower() in SUFFIXES]
-            others.update(set(inside).difference(files))
+            unread.update(set(inside).difference(files))
         elif not os.path.lexists(path):
             raise missing_path(path, what="input", remedy="check the path")
         if not files:
             but = ", except what dpt predict wrote" if read_settings(path) else ""
             raise DataError(
                 f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)}){but}"
-                f"{f'; {_left_out(others)}' if others else ''}"
+                f"{f'; {_left_out(unread)}' if unread else ''}"
             )
-        found.update(dict.fromkeys(files))
-    if others:
-        log.warning(_left_out(others))
+        sources.update(dict.fromkeys(files))
+    if unread:
+        log.warning(_left_out(unread))
     folders = [path for path in paths if path.is_dir()]
     root = Path(os.path.commonpath(folders) if folders else "")
-    relative = {p: p.relative_to(root) if p.is_relative_to(root) else Path(p.name) for p in found}
+    relative = {p: p.relative_to(root) if p.is_relative_to(root) else Path(p.name) for p in sources}
     if len(set(relative.values())) < len(relative):
-        root = Path(os.path.commonpath(found))
-        relative = {path: path.relative_to(root) for path in found}
-    stems = Counter(name.with_suffix("") for name in relative.values())
-    own = {n: n.with_suffix("") for n in relative.values() if stems[n.with_suffix("")] == 1}
-    names = {path: own.get(name, name) for path, name in relative.items()}
+        root = Path(os.path.commonpath(sources))
+        relative = {path: path.relative_to(root) for path in sources}
+    bare = {path: name.with_suffix("") for path, name in relative.items()}
+    times = Counter(bare.values())
+    names = {p: bare[p] if times[bare[p]] == 1 else name for p, name in relative.items()}
     if len(set(names.values())) < len(names):
         twice = Counter(names.values()).most_common(1)[0][0]
         raise DataError(f"two inputs have the same output name, {twice}: predict them separately")
@@ -92,13 +92,13 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = dict(parse_json(read_bytes(path, limit=_MAX_SETTINGS), path))
-        written = {str(name) for name in found["written"]}
+        settings = dict(parse_json(read_bytes(path, limit=_MAX_SETTINGS), path))
+        written = {str(name) for name in settings["written"]}
     except (ValueError, TypeError, KeyError):
         return {}
     if not written <= {*product_folders(), RECORDS_FILE}:
         return {}
-    return found | {"written": sorted(written)}
+    return settings | {"written": sorted(written)}
 
 
 def product_folders() -> set[str]:

@@ -369,7 +369,8 @@ def test_categories_are_joined_by_name(saved, tmp_path):
         ]
     val.adopt_classes(("new", *train.info.class_names))
     assert np.array_equal(val[0]["labels"], train[0]["labels"] + (train[0]["labels"] != 255))
-    val.adopt_classes(("another",))  # lacks classes of val, which stays as it is
+    for names in (("another",), ()):  # which lack classes of val, which stays as it is
+        val.adopt_classes(names)
     assert val.info.class_names == ("new", *train.info.class_names)
 
 
@@ -389,6 +390,9 @@ def test_data_without_objects_cannot_be_trained_for_objects(saved, tmp_path, kin
 
     for change, message in ((all_crowds, r"all of its \d+ objects are crowds"), (nothing, "none")):
         data = edited(saved, tmp_path, change)
+        before = data.info
+        data.adopt_classes(())  # of predictions without names
+        assert data.info == before
         with pytest.raises(DataError, match=rf"changed\.json: {message}"):
             kind.from_data(data, {})
     kind.from_data(edited(saved, tmp_path, one_object), {})

@@ -198,7 +198,7 @@ class CocoDataset(FileDataset):
         )
 
     def adopt_classes(self, names: Sequence[str]) -> None:
-        if self.label_rule is not None and self._used <= set(names):
+        if names and self.label_rule is not None and self._used <= set(names):
             self._number(names)
             self.info = self.make_info()
 
