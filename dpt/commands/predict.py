@@ -113,22 +113,20 @@ def _predict(options: argparse.Namespace) -> list[tuple[Path, ValueError]]:
         )
         todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]
         folder.start()
-        workers = min(4, os.cpu_count() or 1)
-        with closing(Pipeline(predictor, folder, products, style, workers).run(todo)) as finished:
+        pipeline = Pipeline(predictor, folder, products, style, workers=min(4, os.cpu_count() or 1))
+        with closing(pipeline.run(todo)) as finished:
             for source, error in finished:
-                if error is None:
-                    done += 1
-                else:
+                done += error is None
+                if error is not None:
                     failed.append((source.path, error))
     except OSError as error:
         raise ValueError(
             f"{options.out}: cannot be written ({error.strerror or error}): make room or choose "
             "another --out; finished files stay, and the same command continues from there"
         ) from error
-    seconds = time.monotonic() - start
+    seconds = max(time.monotonic() - start, 1e-9)
     skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
-    speed = done / max(seconds, 1e-9)
-    say(f"{done} images in {seconds:.1f} s ({speed:.3g} images/s){skipped}: {options.out}")
+    say(f"{done} images in {seconds:.1f} s ({done / seconds:.3g} images/s){skipped}: {options.out}")
     for line in outputs.class_lines(products, specs):
         say(line)
     return failed

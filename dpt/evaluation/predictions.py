@@ -154,28 +154,30 @@ def find_folders(
     dense = [t for t in FOLDERS if t in targets]
     if not dense:
         raise DataError("predictions=DIR scores depth maps and class masks: this data has neither")
-    found = {}
+    folders = {}
     used = {parent for file in listed or () for parent in file.parents}
     for target in dense:
         inside = [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]
         if inside := [place for place in inside if listed is None or place in used]:
-            found[target] = PredictionFolder(inside[0], target=target, names=names, listed=listed)
-    if not found and (folder / "instance_npy").is_dir():
+            folders[target] = PredictionFolder(inside[0], target=target, names=names, listed=listed)
+    if folders:
+        return folders
+    if (folder / "instance_npy").is_dir():
         raise DataError(f"predictions={folder}: instances are scored with checkpoint= alone")
-    if not found and listed is not None:
+    if listed is not None:
         places = ", ".join(name for target in dense for name in FOLDERS[target])
         raise DataError(
             f"{folder / RECORDS_FILE}: names no file in {places}: predict again with --format npy"
         )
-    dense = [target for target in dense if target != "objects"]
-    if not found and len(dense) > 1:
+    maps = [target for target in dense if target != "objects"]
+    if len(maps) > 1:
         raise DataError(
             f"predictions={folder}: this data has depth and labels: put predicted depth into "
             f"{folder / 'depth'} and class ids into {folder / 'labels'}"
         )
-    if not found and not dense:
+    if not maps:
         raise DataError(f"predictions={folder}: has no panoptic_npy, as dpt predict writes it")
-    return found or {dense[0]: PredictionFolder(folder, target=dense[0], names=names)}
+    return {maps[0]: PredictionFolder(folder, target=maps[0], names=names)}
 
 
 class Pairs:
