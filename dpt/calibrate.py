@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from dpt.data.datasets.folder import scan
-from dpt.data.formats import io
+from dpt.data.formats import io, pictures
 from dpt.files import DataError
 from dpt.model import DPT
 from dpt.predict import Predictor
@@ -116,9 +116,9 @@ def read_maps(
     known = []
     for photo, file in pairs:
         metres, valid = io.read_depth(file, scale=scale, invalid=invalid)
-        (height, width), (rows, columns) = metres.shape, io.read_size(photo)
+        (height, width), (rows, columns) = metres.shape, pictures.read_size(photo)
         if abs(height * columns - width * rows) > max(rows, columns):  # more than a pixel
-            turn = io.exif_orientation(photo)
+            turn = pictures.exif_orientation(photo)
             turned = f" (EXIF orientation {turn}, which is not applied)" if turn != 1 else ""
             raise DataError(
                 f"{file}: {width}x{height} pixels (width x height) is not the aspect ratio of "

@@ -9,6 +9,7 @@ import difflib
 import errno
 import importlib
 import json
+import math
 import os
 import re
 import stat
@@ -25,6 +26,7 @@ MAX_BYTES = 8 * MAX_PIXELS
 """Largest file that is read as a whole, and largest array in a file: 16-bit RGBA, or float64."""
 MAX_FILES = 20_000_000
 """Largest number of files and folders below a folder."""
+COPY_AGAIN = "copy or download it again"
 _NOT_ENTERED = ("/proc/", "/sys/")
 _MAX_YAML = 1 << 20
 _MAX_LEVELS = 50  # of mappings and lists in a YAML file
@@ -148,6 +150,34 @@ def require(name: str, purpose: str, *, extra: str) -> Any:
     except ImportError:
         install = f"pip install 'dense-prediction-transformers[{extra}]'"
         raise DataError(f"{purpose} needs {name}: {install}") from None
+
+
+def check_pixels(path: str | Path, height: int, width: int) -> None:
+    """DataError if a picture or map is larger than ``MAX_PIXELS``."""
+    if height * width > MAX_PIXELS:
+        most = f"{MAX_PIXELS / 1e6:g} million"
+        raise DataError(f"{path}: has more than {most} pixels, the limit: cut or shrink it")
+
+
+def check_bytes(path: str | Path, shape: Sequence[int], item_bytes: int) -> None:
+    """DataError if an array in a file is larger than ``MAX_BYTES``."""
+    if math.prod(shape) * item_bytes > MAX_BYTES:
+        most = f"{MAX_BYTES / 1e6:g} MB"
+        raise DataError(
+            f"{path}: {tuple(shape)} takes more than {most}, the limit: cut or shrink it"
+        )
+
+
+@contextmanager
+def decoding(path: str | Path, kind: str) -> Iterator[None]:
+    """Turns an error of any library (OSError, KeyError, zlib.error, ...) into a DataError."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).replace(repr(str(path)), "the file").split())
+        raise DataError(f"{path}: cannot be read as {kind} ({text}): {COPY_AGAIN}") from None
 
 
 def few(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:

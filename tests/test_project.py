@@ -49,9 +49,9 @@ def sources():
         (r"^\s*(import|from) wandb", {"dpt/training/loggers.py"}),
         (
             r"cv2\.im(read|decode)|Image\.open|np\.load\(|\bh5py\b|loadmat",
-            {"dpt/data/formats/io.py"},
+            {"dpt/data/formats/arrays.py", "dpt/data/formats/pictures.py"},
         ),
-        (r"\bOpenEXR\b", {"dpt/data/formats/io.py", "dpt/predict/outputs.py"}),
+        (r"\bOpenEXR\b", {"dpt/data/formats/arrays.py", "dpt/predict/outputs.py"}),
         (r"cv2\.Video", {"dpt/data/formats/video.py"}),
     ],
 )

@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> None:
     from dpt.commands import export
     from dpt.config.compose import run_configured
     from dpt.config.overrides import as_argument, as_text, is_below, keys_of, parse
-    from dpt.data.formats.io import read_size
+    from dpt.data.formats.pictures import read_size
     from dpt.data_check.detect import detect
 
     start, limit = time.monotonic(), seconds_of(options.time)
@@ -158,13 +158,13 @@ def settings_of(found: Detected, root: Path, table: Path, size: Any = None) -> d
     ``data.image_size``, [H, W]; None: it is derived from the photos' size."""
     import torch
 
-    from dpt.data.formats import io
+    from dpt.data.formats import pictures
     from dpt.validation import validate
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     values = {"task": found.task, "data": found.data, **RECIPES.get(found.task, {})}
     values |= {"data.root": str(root)} | {f"data.{k}": v for k, v in found.settings.items()}
-    height, width = io.read_size(root / found.photo)
+    height, width = pictures.read_size(root / found.photo)
     if found.rows:
         values |= {f"data.split_files.{split}": str(table) for split in ("train", "val", "test")}
     scale = min(1.0, math.sqrt(_PIXELS[device] / (height * width)))

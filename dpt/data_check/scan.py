@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from dpt.data.base import Dataset, Files
-from dpt.data.formats import io
+from dpt.data.formats import io, pictures
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.loading import read_in_order
@@ -185,7 +185,7 @@ def record_of(
     record = Record(index, name, reading.faults, class_id=sample.get("class_id"))
     if complete and "image" in sample:
         files = dataset.files(index)
-        orientation = io.exif_orientation(files.image) if files else 1
+        orientation = pictures.exif_orientation(files.image) if files else 1
         record.photo = measure.measure_photo(sample["image"], orientation=orientation)
     if "labels" in sample:
         record.labels = measure.measure_labels(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpt.data.formats import io
+from dpt.data.formats import io, pictures
 from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below, plain_name
 from dpt.metrics.protocols import PredictionKind
@@ -244,7 +244,7 @@ class Pairs:
         image = Path(sample["name"])
         source = (self.manifest.sources or {}).get(path, image)
         photo = image if image.is_file() else source
-        turn = io.exif_orientation(photo) if self.manifest.sources else 1
+        turn = pictures.exif_orientation(photo) if self.manifest.sources else 1
         if turn != 1 and self.dataset.exif != "apply":
             raise DataError(
                 f"{photo}: has the EXIF orientation {turn}, by which dpt predict turned it: set "

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from dpt.data.formats.io import read_size
+from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import Source

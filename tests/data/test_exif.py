@@ -8,7 +8,7 @@ from PIL import Image, ImageOps
 
 from dpt.data import DataError, FolderDataset, ImageFolderDataset, PhotoDataset
 from dpt.data.datasets.coco import CocoDataset
-from dpt.data.formats import io
+from dpt.data.formats import io, pictures
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data_check.scan import record_of
 
@@ -123,5 +123,5 @@ def test_a_tag_in_xmp_counts_too(tmp_path):
     path = tmp_path / "a.jpg"
     xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
     Image.fromarray(RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path, xmp=xmp)
-    assert io.exif_orientation(path) == 6
+    assert pictures.exif_orientation(path) == 6
     assert io.read_image(path, exif=True).shape == (30, 20, 3)

@@ -17,7 +17,7 @@ import tifffile
 from dpt.data import DataError, FolderDataset
 from dpt.data.datasets.hypersim import HypersimDataset
 from dpt.data.datasets.sunrgbd import SunRgbdDataset
-from dpt.data.formats import io
+from dpt.data.formats import arrays, io
 
 RNG = np.random.default_rng(0)
 COLOR_AND_DEPTH = {"images": ".", "depth": ".", "images_name": "%stem_color",
@@ -199,10 +199,10 @@ def test_mat_round_trip(tmp_path, version):
         data = path.read_bytes()
         path.write_bytes(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(512) + data[512:])
     else:
-        arrays = {"depth": MAP, "stack": stack}
-        scipy.io.savemat(path, arrays, do_compression=version.endswith("compressed"))
+        values = {"depth": MAP, "stack": stack}
+        scipy.io.savemat(path, values, do_compression=version.endswith("compressed"))
     assert np.array_equal(io.read_raw_depth(path, key="depth"), MAP)
-    assert np.array_equal(io.read_mat(path, "stack", index=1), MAP + 1)
+    assert np.array_equal(arrays.read_mat(path, "stack", index=1), MAP + 1)
     with pytest.raises(DataError, match=r"d\.mat: holds several arrays \(depth, stack\)"):
         io.read_raw_depth(path)
 

@@ -12,7 +12,7 @@ import tifffile
 from PIL import Image, PngImagePlugin
 
 from dpt.data import DataError, FolderDataset
-from dpt.data.formats import io
+from dpt.data.formats import io, pictures
 from dpt.data.formats.io import TRANSPARENT, Parts
 from dpt.data.formats.labels import LabelRule
 from dpt.data_check.checks import QUICK_CHECKS
@@ -137,6 +137,22 @@ def test_a_transparent_colour_of_a_png_is_unlabelled(tmp_path, mode):
     assert np.array_equal(labels == TRANSPARENT, IDS == 3)
 
 
+def test_a_transparent_bit_of_a_png_is_unlabelled(tmp_path):
+    Image.fromarray(CLEAR).save(tmp_path / "a.png", transparency=1)
+    assert np.array_equal(io.read_labels(tmp_path / "a.png") == TRANSPARENT, CLEAR)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_transparent_pixels_of_depth_are_0(tmp_path, suffix):
+    with_alpha(IDS, ~CLEAR * 255).save(tmp_path / f"a{suffix}")
+    assert np.array_equal(io.read_raw_depth(tmp_path / f"a{suffix}"), np.where(CLEAR, 0, IDS))
+    deep = IDS.astype(np.uint16) * 1000
+    Image.fromarray(deep).save(tmp_path / "b.png", transparency=3000)
+    depth = io.read_raw_depth(tmp_path / "b.png")
+    assert np.array_equal(depth, np.where(IDS == 3, 0, deep))
+    assert depth.dtype == np.uint16
+
+
 @pytest.mark.parametrize("alpha", [IDS, np.zeros_like(IDS), IDS + 1])
 def test_ids_in_the_alpha_are_refused(tmp_path, alpha):
     with_alpha(RGB, alpha).save(tmp_path / "a.png")
@@ -217,6 +233,29 @@ def test_a_fourth_band_that_is_no_alpha(tmp_path):
         assert np.array_equal(io.read_image(tmp_path / name, parts=Parts(bands=[0, 1, 2])), RGB)
         image = io.read_image(tmp_path / name, parts=Parts(bands=[3]))
         assert np.array_equal(image, np.dstack([IDS] * 3))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_colours_that_are_stored_one_after_the_other(tmp_path, dtype):
+    planes = RNG.integers(0, 200, (3, 10, 12)).astype(dtype)
+    tifffile.imwrite(tmp_path / "a.tif", planes, photometric="rgb", planarconfig="separate")
+    white = Parts(image_max=255.0)
+    if dtype == np.uint8:
+        image = io.read_image(tmp_path / "a.tif")
+    else:
+        with pytest.raises(DataError, match=r"a\.tif: holds 3 bands.*data\.bands=\[0,1,2\]"):
+            io.read_image(tmp_path / "a.tif", parts=white)
+        parts = Parts(bands=[0, 1, 2], image_max=255.0)
+        image = io.read_image(tmp_path / "a.tif", parts=parts)
+    assert np.array_equal(image, np.moveaxis(planes, 0, 2))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".bmp"])
+def test_a_bit_is_0_or_1_in_maps_and_white_in_images(tmp_path, suffix):
+    Image.fromarray(CLEAR).save(tmp_path / f"a{suffix}")
+    for read in (io.read_labels, io.read_objects, io.read_raw_depth):
+        assert np.array_equal(read(tmp_path / f"a{suffix}"), CLEAR)
+    assert np.array_equal(io.read_image(tmp_path / f"a{suffix}"), np.dstack([CLEAR * 255] * 3))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
@@ -354,7 +393,7 @@ def test_pgm_of_any_largest_value(tmp_path, kind):
     (tmp_path / "a.pgm").write_bytes(text)
     for read in (io.read_labels, io.read_raw_depth, io.read_objects):
         assert np.array_equal(read(tmp_path / "a.pgm"), IDS)
-    assert io.read_size(tmp_path / "a.pgm") == IDS.shape
+    assert pictures.read_size(tmp_path / "a.pgm") == IDS.shape
     (tmp_path / "a.pgm").write_bytes(text[:-5])
     with pytest.raises(DataError, match=r"a\.pgm: "):
         io.read_labels(tmp_path / "a.pgm")
@@ -412,5 +451,5 @@ def test_depth_in_colours_is_explained(tmp_path):
 def test_a_picture_without_alpha_costs_no_second_look(monkeypatch):
     buffer = bytes_io.BytesIO()
     Image.fromarray(RGB).save(buffer, "JPEG")
-    monkeypatch.setattr(io, "_rgba_pixels", None)
+    monkeypatch.setattr(io, "over_white", None)
     assert io.read_image("a.jpg", data=buffer.getvalue()).shape == RGB.shape

@@ -16,8 +16,9 @@ import scipy.io
 from PIL import Image
 from test_file_formats import depth_file
 
+from dpt import files
 from dpt.data import DataError, EvalTransform, FolderDataset
-from dpt.data.formats import io, matlab
+from dpt.data.formats import arrays, io, matlab, pictures
 from dpt.data.formats.labels import LabelRule
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.data.shards.samples import decode_sample, encode_sample
@@ -43,10 +44,10 @@ def png(height, width, *, color_type):
 def test_what_is_no_regular_file_is_not_opened(tmp_path, suffix, kind):
     path = tmp_path / f"a{suffix}"
     os.mkfifo(path) if kind == "FIFO" else path.symlink_to("/dev/zero")
-    for read in (io.read_image, io.read_labels, io.read_raw_depth, io.read_size, VideoReader):
+    for read in (io.read_image, io.read_labels, io.read_raw_depth, pictures.read_size, VideoReader):
         with pytest.raises(DataError, match=rf"a\{suffix}: is a FIFO, a socket or a device"):
             read(path)
-    assert io.exif_orientation(path) == 1
+    assert pictures.exif_orientation(path) == 1
 
 
 @pytest.mark.parametrize("color_type", [0, 2, 3])
@@ -54,7 +55,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path, suffix, kind):
 def test_the_pixels_are_counted_before_they_are_decoded(tmp_path, color_type, size):
     path = tmp_path / "bomb.png"
     path.write_bytes(png(*size, color_type=color_type))
-    for read in (io.read_image, io.read_labels, io.read_raw_depth, io.read_size):
+    for read in (io.read_image, io.read_labels, io.read_raw_depth, pictures.read_size):
         with pytest.raises(DataError, match=r"bomb\.png: has more than 175 million pixels"):
             read(path)
 
@@ -66,8 +67,8 @@ def test_one_limit_holds_for_every_format(tmp_path, monkeypatch, suffix):
     path = depth_file(tmp_path / f"a{suffix}", depth, compressed=True)
     if suffix != ".webp":  # which has colours always
         io.read_raw_depth(path)
-    monkeypatch.setattr(io, "MAX_PIXELS", 599)
-    monkeypatch.setattr(io, "MAX_BYTES", 1199)
+    monkeypatch.setattr(files, "MAX_PIXELS", 599)
+    monkeypatch.setattr(files, "MAX_BYTES", 1199)
     with pytest.raises(DataError, match=rf"a\{suffix}: .* more than"):
         io.read_raw_depth(path)
 
@@ -76,14 +77,14 @@ def test_the_limit_holds_for_videos(tmp_path, monkeypatch):
     writer = VideoWriter(tmp_path / "a.mp4", fps=8.0)
     writer.write(np.zeros((20, 30, 3), np.uint8))
     writer.close()
-    monkeypatch.setattr(io, "MAX_PIXELS", 599)
+    monkeypatch.setattr(files, "MAX_PIXELS", 599)
     with pytest.raises(DataError, match=r"a\.mp4: has more than 0\.000599 million pixels"):
         VideoReader(tmp_path / "a.mp4")
 
 
 def test_the_limit_holds_for_arrays(tmp_path, monkeypatch):
     np.save(tmp_path / "a.npy", MAP)
-    monkeypatch.setattr(io, "MAX_PIXELS", 599)
+    monkeypatch.setattr(files, "MAX_PIXELS", 599)
     for read in (io.read_labels, io.read_raw_depth):
         with pytest.raises(DataError, match=r"a\.npy: has more than 0\.000599 million pixels"):
             read(tmp_path / "a.npy")
@@ -174,12 +175,12 @@ FUZZ = """
 import sys, numpy as np, warnings
 from pathlib import Path
 from dpt.data import DataError
-from dpt.data.formats import io
+from dpt.data.formats import arrays, io, pictures
 warnings.simplefilter("ignore")
 folder, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(seed)
 odd = [0, 1, 14, 15, 127, 128, 200, 255]
-readers = (io.read_image, io.read_labels, io.read_raw_depth, io.read_objects, io.read_size)
+readers = (io.read_image, io.read_labels, io.read_raw_depth, io.read_objects, pictures.read_size)
 for path in sorted(folder.glob("whole.*")):
     whole = np.frombuffer(path.read_bytes(), np.uint8)
     for _ in range(count):
@@ -230,7 +231,7 @@ def test_hdf5_that_declares_more_than_it_holds(tmp_path):
                             chunks=(2, 40_000, 40_000))  # fmt: skip
     for key, index in {"depth": None, "frames": 0}.items():
         with pytest.raises(DataError, match=r"a\.h5: .* takes more than 1400 MB"):
-            io.read_hdf5(tmp_path / "a.h5", key, index=index)
+            arrays.read_hdf5(tmp_path / "a.h5", key, index=index)
 
 
 def test_hdf5_reads_no_other_file(tmp_path):
@@ -282,9 +283,9 @@ def test_a_large_comment_is_no_fault_of_a_picture(tmp_path):
     comment = chunk(b"zTXt", b"comment\0\0" + zlib.compress(bytes(2_000_000)))
     comment += chunk(b"eXIf", b"II*\0\x08\0")  # a damaged tag
     (tmp_path / "a.png").write_bytes(data[:33] + comment + data[33:])
-    assert io.exif_orientation(tmp_path / "a.png") == 1
+    assert pictures.exif_orientation(tmp_path / "a.png") == 1
     assert io.read_image(tmp_path / "a.png").shape == (4, 5, 3)
-    assert io.read_size(tmp_path / "a.png") == (4, 5)
+    assert pictures.read_size(tmp_path / "a.png") == (4, 5)
 
 
 @pytest.mark.parametrize("label_map", ["1-999999999", "1-" + "9" * 5000, "0-65535"])

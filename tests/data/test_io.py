@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from dpt.data.formats import io
+from dpt.data.formats import io, pictures
 from dpt.data_check.measure import measure_depth
 from dpt.files import DataError
 
@@ -61,16 +61,16 @@ def test_size_is_told_by_the_header(tmp_path, suffix):
     path = tmp_path / f"photo{suffix}"
     kind = ".jpg" if suffix in io.JPEG_SUFFIXES else suffix
     path.write_bytes(cv2.imencode(kind, np.zeros((30, 50, 3), np.uint8))[1].tobytes())
-    assert io.read_size(path) == io.read_image(path).shape[:2] == (30, 50)
+    assert pictures.read_size(path) == io.read_image(path).shape[:2] == (30, 50)
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"GIF89a"])
 def test_size_of_what_is_no_photo(tmp_path, content):
     (tmp_path / "photo.png").write_bytes(content)
     with pytest.raises(DataError, match=r"photo\.png: not a picture"):
-        io.read_size(tmp_path / "photo.png")
+        pictures.read_size(tmp_path / "photo.png")
     with pytest.raises(DataError, match=r"gone\.png"):
-        io.read_size(tmp_path / "gone.png")
+        pictures.read_size(tmp_path / "gone.png")
 
 
 def test_16_bit_colour_keeps_the_high_byte_and_16_bit_grey_is_no_photo(tmp_path):

@@ -17,7 +17,8 @@ from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule, name_of_class
-from dpt.files import DataError, few, parse_as, read_bytes, required_file
+from dpt.data.formats.pictures import read_size
+from dpt.files import DataError, check_pixels, few, parse_as, read_bytes, required_file
 from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask, Sample
 
 _MOST_OUTLINE = 5_000_000
@@ -130,7 +131,7 @@ class CocoDataset(FileDataset):
         files: list[Files] = []
         for row in content.images:
             if (photo := photos.get(row.id)) is not None:
-                io.check_pixels(photo, row.height, row.width)
+                check_pixels(photo, row.height, row.width)
                 size_and_segments = (row.height, row.width), segments[row.id]
                 files.append(Files(photo, objects=pictures.get(row.id), own=size_and_segments))
         self._codes_read_last: tuple[int, list[tuple[Any, _Segment]]] = -1, []
@@ -263,7 +264,7 @@ class CocoDataset(FileDataset):
             return self._codes_read_last[1]
         photo, (size, segments) = self._files[index].image, self._files[index].own
         # the masks take memory for the claimed size; a photo may be turned by its EXIF tag
-        if sorted(stored := io.read_size(photo)) != sorted(size):
+        if sorted(stored := read_size(photo)) != sorted(size):
             raise DataError(
                 f"{photo}: is {stored[1]}x{stored[0]} pixels, but {size[1]}x{size[0]} in the JSON "
                 "file: correct it, or use the image for which it was made"

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data.base import Dataset, Files, check_sample
-from dpt.data.formats import io
+from dpt.data.formats import io, pictures
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.io import Parts
 from dpt.data.formats.labels import LabelRule
@@ -373,10 +373,10 @@ class FileDataset(Dataset):
         path = self._files[index].image
         data = read_bytes(path)
         image = io.read_image(path, data=data, parts=self.parts)
-        turn = 1 if self.exif == "ignore" else io.orientation_of(data)
+        turn = 1 if self.exif == "ignore" else pictures.orientation_of(data)
         if turn == 1:
             return image
-        upright = io.turned_upright(image, turn)
+        upright = pictures.turned_upright(image, turn)
         size = None if self.exif == "apply" else self._size_of_maps(index)
         if size in (None, upright.shape[:2]) and size != image.shape[:2]:
             return upright

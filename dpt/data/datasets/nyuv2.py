@@ -9,7 +9,7 @@ import numpy as np
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset
-from dpt.data.formats import io
+from dpt.data.formats import arrays
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, required_file
@@ -45,7 +45,7 @@ class NYUv2Dataset(FileDataset):
         mapping = self.folder / _MAPPING
         if not (self.labels and mapping.is_file()):
             return None
-        class_of_id = io.read_mat(mapping, "mapClass").ravel()
+        class_of_id = arrays.read_mat(mapping, "mapClass").ravel()
         ids = [(np.flatnonzero(class_of_id == n) + 1).tolist() for n in range(1, 41)]
         return LabelRule(class_names=self.class_names, label_map=ids)
 
@@ -57,7 +57,7 @@ class NYUv2Dataset(FileDataset):
         on_disk = {"train": "train", "val": "test", "test": "test"}.get(self.split)
         if on_disk is None:
             raise DataError(f"split {self.split}: NYUv2 has train and test (also called val)")
-        numbers = [int(n) for n in io.read_mat(splits, f"{on_disk}Ndxs").ravel()]
+        numbers = [int(n) for n in arrays.read_mat(splits, f"{on_disk}Ndxs").ravel()]
         return [Files(Path(f"{self._mat}#{n:04}"), own=n) for n in numbers]
 
     def files(self, index: int) -> None:
@@ -73,4 +73,4 @@ class NYUv2Dataset(FileDataset):
         return self._array("depths" if self.depth == "filled" else "rawDepths", index)
 
     def _array(self, name: str, index: int) -> np.ndarray:
-        return io.read_mat(self._mat, name, index=self._files[index].own - 1)
+        return arrays.read_mat(self._mat, name, index=self._files[index].own - 1)

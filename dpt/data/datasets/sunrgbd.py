@@ -8,7 +8,7 @@ import numpy as np
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset
-from dpt.data.formats import io
+from dpt.data.formats import arrays
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, few, path_below, required_file
@@ -57,7 +57,7 @@ class SunRgbdDataset(FileDataset):
         part = {"train": "alltrain", "val": "alltest", "test": "alltest"}.get(self.split)
         if part is None:
             raise DataError(f"split {self.split}: SUN RGB-D has train and test (also called val)")
-        cells = io.read_mat(lists, part).ravel()
+        cells = arrays.read_mat(lists, part).ravel()
         # the authors' absolute paths
         names = [str(np.ravel(cell)[0]).partition("/SUNRGBD/")[2].strip("/") for cell in cells]
         places = {} if self.label_rule is None else self._find_masks(names)
@@ -65,7 +65,7 @@ class SunRgbdDataset(FileDataset):
 
     def _find_masks(self, names: Sequence[str]) -> dict[str, int]:
         """The index of each frame's mask: its place in the toolbox's table."""
-        entries = io.read_mat(self.folder / _FRAMES, "SUNRGBDMeta").ravel()
+        entries = arrays.read_mat(self.folder / _FRAMES, "SUNRGBDMeta").ravel()
         folders = [str(np.ravel(entry["sequenceName"])[0]) for entry in entries]
         numbers = {f.strip("/").removeprefix("SUNRGBD/"): i for i, f in enumerate(folders)}
         if absent := [name for name in names if name not in numbers]:
@@ -89,5 +89,5 @@ class SunRgbdDataset(FileDataset):
 
     def read_raw_labels(self, index: int) -> np.ndarray:
         masks = self.folder / _MASKS
-        raw = io.read_mat(masks, "SUNRGBD2Dseg/seglabel", index=self._files[index].own)
+        raw = arrays.read_mat(masks, "SUNRGBD2Dseg/seglabel", index=self._files[index].own)
         return raw.astype(np.uint16)

@@ -8,8 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from dpt.data.formats.io import check_pixels
-from dpt.files import DataError, open_file
+from dpt.files import DataError, check_pixels, open_file
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
 # Containers only: FFmpeg's other formats are lists of further files and addresses, which it opens.

@@ -19,7 +19,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter
 
 from dpt.data.base import check_sample
 from dpt.data.datasets.coco import encode_mask
-from dpt.data.formats import io
+from dpt.data.formats import arrays, io, pictures
 from dpt.files import DataError, read_bytes
 from dpt.types import ObjectMask, Sample
 
@@ -86,9 +86,11 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
     sample = cast(Sample, {"image": image, **{k: v for k, v in scalars.items() if v is not None}})
     for key in ("labels", "objects"):
         if (part := f"{key}.png") in parts:
-            sample[key] = io.decode_picture(f"{source}.{part}", parts[part], cv2.IMREAD_UNCHANGED)
+            place = f"{source}.{part}"
+            data = pictures.one_page(place, parts[part], None)
+            sample[key] = pictures.decode_picture(place, data).pixels
     if "depth.npz" in parts:
-        sample["depth"] = io.read_numpy(f"{source}.depth.npz", data=parts["depth.npz"])
+        sample["depth"] = arrays.read_numpy(f"{source}.depth.npz", data=parts["depth.npz"])
     check_sample(sample)
     if "depth" in sample:
         sample["valid"] = (sample["depth"] > 0) & (sample["depth"] < np.inf)

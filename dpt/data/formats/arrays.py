@@ -1,0 +1,178 @@
+"""Reads arrays from files of several formats: NumPy, EXR, HDF5, MATLAB, PFM."""
+
+import io
+import math
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpt.data.formats.matlab import check_mat
+from dpt.files import (
+    COPY_AGAIN,
+    DataError,
+    check_bytes,
+    decoding,
+    few,
+    open_file,
+    read_bytes,
+    require,
+)
+
+_HDF5_START = b"\x89HDF\r\n\x1a\n"
+
+
+def read_pfm(path: str | Path, key: str | None = None) -> np.ndarray:
+    """Portable float map: a header split on white space, then rows from bottom to top."""
+    data = read_bytes(path)
+    header = re.match(rb"(P[Ff])\s+(\d+)\s+(\d+)\s+(\S+?)(?:[ \t\r]*\n|\s)", data)
+    if header is None:
+        raise DataError(f"{path}: not a PFM file (Pf, width, height, scale): {COPY_AGAIN}")
+    kind, width, height, scale = header.groups()
+    with decoding(path, "a PFM file"):
+        dtype = "<f4" if float(scale) < 0 else ">f4"
+        pixels = np.frombuffer(data, dtype, offset=header.end())
+        rows = pixels.reshape(int(height), int(width), 3 if kind == b"PF" else 1)
+        return rows[::-1].astype(np.float32)
+
+
+def read_numpy(
+    path: str | Path, key: str | None = None, *, data: bytes | None = None
+) -> np.ndarray:
+    """A ``.npy`` file, or an array of a ``.npz`` file: the only map, unless ``key`` names one."""
+    with decoding(path, "a NumPy file"):
+        content = io.BytesIO(data or read_bytes(path))
+        if not zipfile.is_zipfile(content):
+            content.seek(0)
+            _check_numpy_header(path, content)
+            content.seek(0)
+            return np.asarray(np.load(content, allow_pickle=False))
+        shapes: dict[str, Sequence[int]] = {}
+        with zipfile.ZipFile(content) as archive:
+            for member in archive.infolist():
+                with archive.open(member) as file:
+                    name = member.filename.removesuffix(".npy")
+                    shapes[name] = _check_numpy_header(path, file)
+        content.seek(0)
+        name = _choose(path, shapes, key)
+        return np.asarray(np.load(content, allow_pickle=False)[name])
+
+
+def _check_numpy_header(path: str | Path, file: Any) -> Sequence[int]:
+    """The shape of an array in NumPy's format; DataError if it is too large."""
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    shape, _, dtype = readers[np.lib.format.read_magic(file)](file)
+    check_bytes(path, shape, dtype.itemsize)
+    return tuple(shape)
+
+
+def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
+    """A channel of an OpenEXR file: ``key``; by default Z, or any one if all are equal."""
+    library = require("OpenEXR", f"{path}: reading it", extra="exr")
+    with open_file(path), decoding(path, "an EXR file"):
+        count = expected = 0
+        for part in library.File(str(path), header_only=True).parts:
+            first, last = part.header["dataWindow"]
+            expected += len(part.header["channels"])
+            count += math.prod((last - first + 1).tolist()) * len(part.header["channels"])
+            check_bytes(path, (count,), 4)
+        channels: dict[str, np.ndarray] = {}
+        with library.File(str(path), separate_channels=True) as file:
+            for part in file.parts:
+                start = f"{part.name()}." if len(file.parts) > 1 else ""
+                channels |= {start + name: c.pixels for name, c in part.channels.items()}
+            if len(channels) < expected:  # of damaged files the library only prints a warning
+                raise ValueError("pixels are missing")
+    names = [name for name in channels if name.rpartition(".")[2] == "Z"] or list(channels)
+    if key is None and len({channels[name].tobytes() for name in names}) == 1:  # grey RGB
+        return channels[names[0]]
+    return channels[_choose(path, {name: channels[name].shape for name in channels}, key)]
+
+
+def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
+    """A data set of an HDF5 file, or its entry ``index`` along the first axis.
+
+    An entry that is a reference (MATLAB stores fields of structs so) is followed. Data stored in
+    other files is refused.
+    """
+    h5py = require("h5py", f"{path}: reading it", extra="datasets")
+    # with an open file instead of a path, external links resolve inside it, and nothing is locked
+    with open_file(path) as raw, decoding(path, "an HDF5 file"), h5py.File(raw, "r") as file:
+        if key is None or key not in file:
+            shapes: dict[str, Sequence[int]] = {}
+
+            def visit(name: str, item: Any) -> None:
+                if isinstance(item, h5py.Dataset) and item.ndim >= 2 and item.dtype.kind in "uif":
+                    shapes[name] = item.shape
+
+            file.visititems(visit)
+            key = _choose(path, shapes, key)
+        found = file[key]
+        if h5py.check_ref_dtype(found.dtype) is not None and index is not None:
+            found, index = file[found[index].item()], None
+        if found.external or found.is_virtual:
+            raise DataError(f"{path}: {key} is stored in other files: copy it into this one")
+        for shape in (found.shape if index is None else found.shape[1:], found.chunks or ()):
+            check_bytes(path, shape, found.dtype.itemsize)
+        return np.asarray(found[()] if index is None else found[index])
+
+
+def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
+    """A variable of a MATLAB file as MATLAB shows it, or its entry ``index`` along the last axis.
+
+    Version 7.3 is HDF5 with the axes reversed, and only the entry is read; SciPy reads older
+    versions, whole.
+    """
+    with open_file(path) as file:
+        start = file.read(520)
+    if _HDF5_START in (start[:8], start[512:]):  # MATLAB puts 512 bytes of text first
+        return read_hdf5(path, key, index=index).T
+    import scipy.io  # slow to import
+
+    with decoding(path, "a MATLAB file"):
+        data = read_bytes(path)
+        check_mat(data)
+        content = io.BytesIO(data)
+        shapes = {
+            name: shape
+            for name, shape, kind in scipy.io.whosmat(content)
+            if name == key or kind.startswith(("double", "single", "logical", "int", "uint"))
+        }
+        key = _choose(path, shapes, key)
+        check_bytes(path, shapes[key], 8)
+        found = np.asarray(scipy.io.loadmat(content, variable_names=[key])[key])
+    return found if index is None else found[..., index]
+
+
+def _choose(path: str | Path, shapes: Mapping[str, Sequence[int]], key: str | None) -> str:
+    """``key``, or the name of the only map among arrays; DataError if there are several."""
+    if key is not None and key not in shapes:
+        found = few([*shapes], 8) or "no array"
+        raise DataError(f"{path}: holds no {key}, but {found}: check its name")
+    if key is not None:
+        return key
+    maps = [name for name, shape in shapes.items() if len([n for n in shape if n > 1]) > 1]
+    names = maps or [*shapes]  # not single numbers and lists beside a map
+    if len(names) != 1:
+        found = f"several arrays ({few(names, 8)})" if names else "no array of numbers"
+        remedy = "set data.array_key to its name, or data.depth_key for depth alone"
+        raise DataError(f"{path}: holds {found}: {remedy}")
+    return names[0]
+
+
+ARRAY_READERS: dict[str, Any] = {
+    ".npy": read_numpy,
+    ".npz": read_numpy,
+    ".exr": read_exr,
+    ".h5": read_hdf5,
+    ".hdf5": read_hdf5,
+    ".mat": read_mat,
+    ".pfm": read_pfm,
+}
+"""By suffix; all other files are pictures, whose format OpenCV finds by their first bytes."""

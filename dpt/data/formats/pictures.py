@@ -1,0 +1,347 @@
+"""Decodes pictures, and tells what their files hold: pages, bands, bits, alpha, compression."""
+
+import io
+import math
+import struct
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import cv2
+import numpy as np
+from PIL import Image, TiffImagePlugin
+
+from dpt.data.formats.pnm import is_pnm, read_pnm
+from dpt.files import (
+    COPY_AGAIN,
+    MAX_PIXELS,
+    DataError,
+    check_bytes,
+    check_pixels,
+    decoding,
+    open_file,
+    read_bytes,
+    require,
+)
+
+# This module raises each failure with the file's name; OpenCV's log would only repeat it.
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+warnings.filterwarnings("ignore", module="PIL")  # about large or damaged pictures
+
+_JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
+_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_TIFF_STARTS, _ORIENTATION = (b"II", b"MM"), 0x0112
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
+"""Pillow's names; some of its other formats start external programs."""
+_BY_PILLOW = ("1", "P", "LA", "PA", "RGBA")
+"""Pillow's modes of 8 bits or fewer that OpenCV turns into colours, or multiplies by alpha."""
+_SUBFILE_TYPE, _REDUCED = 0x00FE, 1
+_MAX_PAGES = 1 << 16
+_ALPHA = ((1,), (2,))
+"""Values of a TIFF's EXTRASAMPLES."""
+_COLORS = {2: 3, 5: 4, 6: 3, 8: 3}
+"""Number of colours by a TIFF's photometric interpretation; 1 for all others."""
+_LOSSLESS = (1, 2, 3, 4, 5, 8, 32773, 32946, 34925, 50000)
+"""Compressions of TIFF files that keep ids: none, fax, LZW, Deflate, PackBits, LZMA, Zstandard."""
+_AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    2: np.fliplr,
+    3: lambda upright: np.rot90(upright, 2),
+    4: np.flipud,
+    5: lambda upright: upright.swapaxes(0, 1),
+    6: np.rot90,
+    7: lambda upright: np.rot90(upright, 2).swapaxes(0, 1),
+    8: lambda upright: np.rot90(upright, -1),
+}
+"""By orientation: the pixels as a TIFF stores them, which libraries turn upright in any case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A decoded picture, or an array, as its file stores it.
+
+    Attributes:
+        pixels: grey values or indices of a palette (H, W), or RGB (H, W, 3), of any type.
+        alpha: how opaque each pixel is, (H, W), of the same type; None if the file has no alpha.
+        palette: the colours of the indices, uint8 (256, 3).
+        white: the value that means white, if it is not the largest of the type.
+        lossy: the compression, if it changes ids.
+        texts: what Pillow tells of the file, such as the texts of a PNG.
+    """
+
+    pixels: np.ndarray
+    alpha: np.ndarray | None = None
+    palette: np.ndarray | None = None
+    white: int | None = None
+    lossy: str = ""
+    texts: Mapping[Any, Any] = field(default_factory=dict)
+
+    @property
+    def colors(self) -> np.ndarray:
+        """Grey (H, W) or RGB; of whole numbers the largest value of the type is white."""
+        colors = self.pixels if self.palette is None else self.palette[self.pixels]
+        if self.white is None:
+            return colors
+        factor = np.iinfo(colors.dtype).max / self.white
+        return np.rint(colors * factor).astype(colors.dtype)
+
+
+def turned_upright(image: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels as a file stores them, as its EXIF orientation says that they are to be seen."""
+    turn = _AS_STORED.get({6: 8, 8: 6}.get(orientation, orientation))
+    return image if turn is None else np.ascontiguousarray(turn(image))
+
+
+def exif_orientation(path: str | Path) -> int:
+    """EXIF orientation of a file, 1 (upright, or no such tag) to 8."""
+    try:
+        return orientation_of(read_bytes(path))
+    except DataError:
+        return 1
+
+
+def orientation_of(data: bytes) -> int:
+    """EXIF orientation, 1 to 8, of a picture's content."""
+    chunks = _png_chunks(data)  # for a PNG without any of these Pillow would decode all pixels
+    if chunks and chunks.isdisjoint((b"eXIf", b"tEXt", b"zTXt", b"iTXt")):
+        return 1
+    try:
+        exif = Image.open(io.BytesIO(data), formats=_FORMATS).getexif()
+        return next((turn for turn in _AS_STORED if turn == exif.get(_ORIENTATION)), 1)
+    except Exception:  # damaged tags raise many kinds
+        return 1
+
+
+def _png_chunks(data: bytes) -> set[bytes]:
+    """The types of the chunks of a PNG; none of other pictures."""
+    types: set[bytes] = set()
+    place = 8 if data.startswith(_PNG_START) else len(data)
+    while place + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, place)
+        types.add(kind)
+        place += 12 + size
+    return types
+
+
+def _tiff_pages(
+    file: BinaryIO, most: int = _MAX_PAGES
+) -> list[tuple[int, TiffImagePlugin.ImageFileDirectory_v2]]:
+    """Place and tags of each page of a TIFF file, also of those that Pillow does not open, without
+    the smaller copies of a page."""
+    file.seek(0)
+    start = file.read(16)
+    start = start[: 16 if start[2] == 43 else 8]
+    pages: dict[int, TiffImagePlugin.ImageFileDirectory_v2] = {}
+    place = TiffImagePlugin.ImageFileDirectory_v2(start).next
+    while place and place not in pages and len(pages) < most:
+        tags = TiffImagePlugin.ImageFileDirectory_v2(start)
+        file.seek(place)
+        tags.load(file)
+        pages[place], place = tags, tags.next
+    full = [page for page in pages.items() if not page[1].get(_SUBFILE_TYPE, 0) & _REDUCED]
+    return full or list(pages.items())
+
+
+def one_page(path: str | Path, data: bytes, page: int | None) -> bytes:
+    """A picture's content reduced to one page or frame, after checks of its end and its size."""
+    _check_end(path, data)
+    _stored_size(path, io.BytesIO(data))
+    if data[:2] in _TIFF_STARTS:  # its header then leads to the chosen page
+        places = [place for place, _ in _tiff_pages(io.BytesIO(data))]
+        order, size = "<" if data[:2] == b"II" else ">", 8 if 43 in data[2:4] else 4
+        place = places[_choose_page(path, len(places), page)]
+        start = struct.pack(f"{order}{'Q' if size == 8 else 'I'}", place)
+        data = data[:size] + start + data[2 * size :]
+        _stored_size(path, io.BytesIO(data))
+        return data
+    is_animated = b"acTL" in _png_chunks(data) or (data[8:16] == b"WEBPVP8X" and data[20] & 2)
+    if not data.startswith(b"GIF8") and not is_animated:
+        return data
+    with decoding(path, "a picture"):
+        picture: Any = Image.open(io.BytesIO(data), formats=_FORMATS)
+        picture.seek(_choose_page(path, picture.n_frames, page))
+        copy = io.BytesIO()
+        picture.save(copy, "PNG", compress_level=1)
+        return copy.getvalue()
+
+
+def _choose_page(path: str | Path, count: int, page: int | None) -> int:
+    """The number of the page, from 0; DataError if the file holds several and it is not set."""
+    if count > 1 and (page is None or not 0 <= page < count):
+        chosen = "" if page is None else f", not data.page={page}"
+        raise DataError(
+            f"{path}: holds {count} pages or frames{chosen}: set data.page to the number of one, "
+            f"0 to {count - 1}, or save it as a file of its own"
+        )
+    return page or 0 if count > 1 else 0
+
+
+def read_size(path: str | Path) -> tuple[int, int]:
+    """(H, W) of a photo as it is stored, without decoding pixels."""
+    with open_file(path) as file:
+        return _stored_size(path, file)
+
+
+def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
+    """(H, W) by a file's header; DataError if it has too many pixels."""
+    try:
+        start = file.read(24)
+        if start.startswith(_PNG_START):
+            width, height = struct.unpack(">II", start[16:])
+        elif start[:2] in _TIFF_STARTS:
+            tags = _tiff_pages(file, 1)[0][1]
+            height, width = (
+                int(tags[TiffImagePlugin.IMAGELENGTH]),
+                int(tags[TiffImagePlugin.IMAGEWIDTH]),
+            )
+            size = (
+                max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
+                / 8
+                * tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 1)
+            )
+            check_bytes(path, (height, width, math.ceil(size)), 1)
+        else:
+            with Image.open(file, formats=_FORMATS) as picture:
+                height, width = picture.height, picture.width
+    except Image.DecompressionBombError:  # far above MAX_PIXELS: check_pixels raises
+        height, width = MAX_PIXELS, 2
+    except DataError:
+        raise
+    except Exception:  # damaged files raise many kinds
+        raise _undecodable(path) from None
+    check_pixels(path, height, width)
+    return height, width
+
+
+def _undecodable(path: str | Path) -> DataError:
+    remedy = f"convert it to PNG, or {COPY_AGAIN}"
+    return DataError(f"{path}: not a picture that can be decoded, or damaged: {remedy}")
+
+
+def _check_end(path: str | Path, data: bytes) -> None:
+    """DataError if a picture has no end mark."""
+    if data.startswith(_JPEG_START):
+        # search after the last scan: an embedded thumbnail has an end mark of its own
+        is_whole = data.endswith(_JPEG_END) or _JPEG_END in data[max(data.rfind(_JPEG_SCAN), 0) :]
+    else:
+        is_whole = not data.startswith(_PNG_START) or data.endswith(_PNG_END) or _PNG_END in data
+    if not is_whole:
+        raise DataError(
+            f"{path}: the file is truncated ({len(data)} bytes, no end mark): {COPY_AGAIN}"
+        )
+
+
+def decode_picture(path: str | Path, data: bytes) -> Picture:
+    """Decodes what :func:`one_page` returns, in the order and the units of the file."""
+    with decoding(path, "a picture"):
+        if is_pnm(data):
+            pixels, white = read_pnm(data)
+            return Picture(pixels=pixels, white=white)
+        tags: Mapping[int, Any] = {}
+        bits = data[24] if data.startswith(_PNG_START) else 8
+        if data[:2] in _TIFF_STARTS:
+            tags = _tiff_pages(io.BytesIO(data), 1)[0][1]
+            _check_bands(path, tags)
+            bits = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
+        try:
+            opened: Any = Image.open(io.BytesIO(data), formats=_FORMATS)
+        except Exception:  # of many kinds; OpenCV opens more kinds of TIFF
+            opened = Image.Image()
+        mode = opened.mode
+        white = {"1": 1, "L": 2**bits - 1}.get(mode, 255)
+        if white < 255:  # which Pillow stretches to 0..255
+            pixels = np.asarray(opened.convert("L")) // np.uint8(255 // white)
+        elif bits <= 8 and mode in _BY_PILLOW:
+            pixels = np.asarray(opened)
+        else:
+            colors = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 2)
+            flags = cv2.IMREAD_COLOR if bits == 8 and colors > 4 else cv2.IMREAD_UNCHANGED
+            decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+            if decoded is None:
+                raise _undecodable(path)
+            order = [2, 1, 0, 3][: decoded.shape[-1]]
+            pixels = decoded if decoded.ndim == 2 else decoded[..., order]
+        if (turn := _AS_STORED.get(tags.get(_ORIENTATION, 1))) is not None:
+            pixels = turn(pixels)
+        clear = opened.info.get("transparency")
+        if mode == "1" and clear:
+            clear = 1  # which Pillow gives as 255
+        pixels, alpha = _without_alpha(pixels, clear)
+        if bits == 16 and data[25] == 4 and not tags:  # grey and alpha
+            pixels = pixels[..., 0]
+        palette = None
+        if pixels.ndim == 2 and mode in ("P", "PA"):
+            table = [*opened.getpalette("RGB"), *[0] * 768][:768]
+            palette = np.reshape(table, (256, 3)).astype(np.uint8)
+        return Picture(
+            pixels=np.ascontiguousarray(pixels),
+            alpha=alpha,
+            palette=palette,
+            white=white if white < 255 else None,
+            lossy=_lossy(data, tags),
+            texts=opened.info,
+        )
+
+
+def _without_alpha(pixels: np.ndarray, clear: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Grey (H, W) or RGB, and its alpha.
+
+    Args:
+        clear: the grey value or colour that is transparent, or the alpha of each palette index.
+    """
+    if pixels.ndim == 3 and pixels.shape[2] == 4:
+        return pixels[..., :3], pixels[..., 3]
+    if pixels.ndim == 3 and pixels.shape[2] == 2:
+        return pixels[..., 0], pixels[..., 1]
+    if isinstance(clear, bytes):
+        table = np.frombuffer(clear.ljust(256, b"\xff"), np.uint8)
+        return pixels, table[pixels]
+    if clear is None:
+        return pixels, None
+    is_clear = np.atleast_3d(pixels == clear).all(axis=2)
+    return pixels, np.where(is_clear, 0, np.iinfo(pixels.dtype).max).astype(pixels.dtype)
+
+
+def _lossy(data: bytes, tags: Mapping[int, Any]) -> str:
+    """The compression of a picture, if it changes ids."""
+    code = tags.get(TiffImagePlugin.COMPRESSION, 1)
+    if data.startswith(_JPEG_START) or code in (6, 7):
+        return "JPEG"
+    if data[8:12] == b"WEBP" and b"VP8 " in data[12:].partition(b"VP8L")[0]:
+        return "lossy WebP"
+    return "" if code in _LOSSLESS else f"TIFF's method {code}"
+
+
+def _check_bands(path: str | Path, tags: Mapping[int, Any]) -> None:
+    """DataError if a TIFF holds more than grey or colours and an alpha, or if OpenCV misreads it:
+    grey of many bits with alpha, and bands of many bits that are stored one after the other."""
+    count = tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 1)
+    colors = _COLORS.get(tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 1), 1)
+    has_alpha = tags.get(TiffImagePlugin.EXTRASAMPLES) in _ALPHA
+    is_deep = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,))) > 8
+    is_apart = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 2
+    is_misread = is_deep and count > 1 and (is_apart or colors == 1)
+    if count != colors + has_alpha or is_misread:
+        raise DataError(
+            f"{path}: holds {count} bands, which are not grey or RGB pixel by pixel: for an image "
+            "set data.bands to three of them, as in data.bands=[0,1,2]; save a mask or depth with "
+            "one band"
+        )
+
+
+def select_bands(path: str | Path, data: bytes, bands: Sequence[int]) -> np.ndarray:
+    """Three bands (H, W, 3) of any type, as stored; a single one is repeated."""
+    if data[:2] in _TIFF_STARTS:
+        library = require("tifffile", f"{path}: data.bands", extra="bands")
+        with decoding(path, "a TIFF file"), library.TiffFile(io.BytesIO(data)) as file:
+            pixels = np.atleast_3d(file.pages[0].asarray(maxworkers=1))
+            if file.pages[0].axes.startswith("S"):
+                pixels = np.moveaxis(pixels, 0, -1)
+    else:
+        picture = decode_picture(path, data)
+        colors, alpha = picture.colors, picture.alpha
+        pixels = np.atleast_3d(colors) if alpha is None else np.dstack([colors, alpha])
+    if max(bands) >= pixels.shape[2]:
+        raise DataError(f"{path}: holds {pixels.shape[2]} bands, from 0, not data.bands={[*bands]}")
+    return np.ascontiguousarray(pixels[..., [*bands] * (3 // len(bands))])
