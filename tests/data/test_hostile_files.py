@@ -286,6 +286,11 @@ def test_a_large_comment_is_no_fault_of_a_picture(tmp_path):
     assert pictures.exif_orientation(tmp_path / "a.png") == 1
     assert io.read_image(tmp_path / "a.png").shape == (4, 5, 3)
     assert pictures.read_size(tmp_path / "a.png") == (4, 5)
+    Image.fromarray(MAP.astype(np.uint8) % 2).convert("P").save(tmp_path / "p.png")
+    data = (tmp_path / "p.png").read_bytes()
+    ids = io.read_labels(tmp_path / "p.png")
+    (tmp_path / "p.png").write_bytes(data[:33] + comment + data[33:])
+    assert np.array_equal(io.read_labels(tmp_path / "p.png"), ids)
 
 
 @pytest.mark.parametrize("label_map", ["1-999999999", "1-" + "9" * 5000, "0-65535"])

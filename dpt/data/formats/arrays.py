@@ -22,6 +22,7 @@ from dpt.files import (
     require,
 )
 
+_NUMBERS = ("double", "single", "logical", "int", "uint")  # as MATLAB names them
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
@@ -142,7 +143,7 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
         shapes = {
             name: shape
             for name, shape, kind in scipy.io.whosmat(content)
-            if name == key or kind.startswith(("double", "single", "logical", "int", "uint"))
+            if kind.startswith(_NUMBERS) or (name == key and kind in ("cell", "struct"))
         }
         key = _choose(path, shapes, key)
         check_bytes(path, shapes[key], 8)

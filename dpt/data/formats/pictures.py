@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
-from PIL import Image, TiffImagePlugin
+from PIL import Image, PngImagePlugin, TiffImagePlugin
 
 from dpt.data.formats.pnm import is_pnm, read_pnm
 from dpt.files import (
@@ -29,6 +29,7 @@ from dpt.files import (
 # This module raises each failure with the file's name; OpenCV's log would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 warnings.filterwarnings("ignore", module="PIL")  # about large or damaged pictures
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # a long comment is no fault
 
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
@@ -264,12 +265,7 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
             pixels = decoded if decoded.ndim == 2 else decoded[..., order]
         if (turn := _AS_STORED.get(tags.get(_ORIENTATION, 1))) is not None:
             pixels = turn(pixels)
-        clear = opened.info.get("transparency")
-        if mode == "1" and clear:
-            clear = 1  # which Pillow gives as 255
-        pixels, alpha = _without_alpha(pixels, clear)
-        if bits == 16 and data[25] == 4 and not tags:  # grey and alpha
-            pixels = pixels[..., 0]
+        pixels, alpha = _without_alpha(pixels, mode, opened.info.get("transparency"))
         palette = None
         if pixels.ndim == 2 and mode in ("P", "PA"):
             table = [*opened.getpalette("RGB"), *[0] * 768][:768]
@@ -284,22 +280,22 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
         )
 
 
-def _without_alpha(pixels: np.ndarray, clear: Any) -> tuple[np.ndarray, np.ndarray | None]:
+def _without_alpha(
+    pixels: np.ndarray, mode: str, clear: Any
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Grey (H, W) or RGB, and its alpha.
 
     Args:
+        mode: Pillow's.
         clear: the grey value or colour that is transparent, or the alpha of each palette index.
     """
-    if pixels.ndim == 3 and pixels.shape[2] == 4:
-        return pixels[..., :3], pixels[..., 3]
-    if pixels.ndim == 3 and pixels.shape[2] == 2:
-        return pixels[..., 0], pixels[..., 1]
-    if isinstance(clear, bytes):
-        table = np.frombuffer(clear.ljust(256, b"\xff"), np.uint8)
-        return pixels, table[pixels]
+    if pixels.ndim == 3 and pixels.shape[2] in (2, 4):
+        return pixels[..., 0 if mode in ("LA", "PA") else slice(3)], pixels[..., -1]
     if clear is None:
         return pixels, None
-    is_clear = np.atleast_3d(pixels == clear).all(axis=2)
+    if isinstance(clear, bytes):
+        return pixels, np.frombuffer(clear.ljust(256, b"\xff"), np.uint8)[pixels]
+    is_clear = np.atleast_3d(pixels == (min(clear, 1) if mode == "1" else clear)).all(axis=2)
     return pixels, np.where(is_clear, 0, np.iinfo(pixels.dtype).max).astype(pixels.dtype)
 
 
