@@ -250,6 +250,16 @@ def test_colours_that_are_stored_one_after_the_other(tmp_path, dtype):
     assert np.array_equal(image, np.moveaxis(planes, 0, 2))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.float32])
+def test_alpha_of_an_unusual_type(tmp_path, dtype):
+    bands = RNG.integers(0, 100, (10, 12, 4)).astype(dtype)
+    tifffile.imwrite(tmp_path / "a.tif", bands, photometric="rgb", extrasamples=["unassalpha"])
+    with pytest.raises(DataError, match=r"a\.tif: holds 4 bands.*data\.bands"):
+        io.read_image(tmp_path / "a.tif", parts=Parts(image_max=255.0))
+    image = io.read_image(tmp_path / "a.tif", parts=Parts(bands=[0, 1, 2], image_max=255.0))
+    assert np.array_equal(image, bands[..., :3])
+
+
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".bmp"])
 def test_a_bit_is_0_or_1_in_maps_and_white_in_images(tmp_path, suffix):
     Image.fromarray(CLEAR).save(tmp_path / f"a{suffix}")

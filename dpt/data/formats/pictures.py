@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
-from PIL import Image, PngImagePlugin, TiffImagePlugin
+from PIL import Image, PngImagePlugin, TiffTags
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from dpt.data.formats.pnm import is_pnm, read_pnm
 from dpt.files import (
@@ -38,10 +39,11 @@ _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
 """Pillow's names; some of its other formats start external programs."""
 _BY_PILLOW = ("1", "P", "LA", "PA", "RGBA")
 """Pillow's modes of 8 bits or fewer that OpenCV turns into colours, or multiplies by alpha."""
-_SUBFILE_TYPE, _REDUCED = 0x00FE, 1
+_TIFF_TAGS = (254, 256, 257, 258, 259, 262, 274, 277, 284, 338, 339)
+"""The tags that are looked at; the others of a file may be damaged."""
 _MAX_PAGES = 1 << 16
 _ALPHA = ((1,), (2,))
-"""Values of a TIFF's EXTRASAMPLES."""
+"""Values of a TIFF's ExtraSamples."""
 _COLORS = {2: 3, 5: 4, 6: 3, 8: 3}
 """Number of colours by a TIFF's photometric interpretation; 1 for all others."""
 _LOSSLESS = (1, 2, 3, 4, 5, 8, 32773, 32946, 34925, 50000)
@@ -125,22 +127,21 @@ def _png_chunks(data: bytes) -> set[bytes]:
     return types
 
 
-def _tiff_pages(
-    file: BinaryIO, most: int = _MAX_PAGES
-) -> list[tuple[int, TiffImagePlugin.ImageFileDirectory_v2]]:
+def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[tuple[int, dict[str, Any]]]:
     """Place and tags of each page of a TIFF file, also of those that Pillow does not open, without
     the smaller copies of a page."""
     file.seek(0)
     start = file.read(16)
     start = start[: 16 if start[2] == 43 else 8]
-    pages: dict[int, TiffImagePlugin.ImageFileDirectory_v2] = {}
-    place = TiffImagePlugin.ImageFileDirectory_v2(start).next
+    pages: dict[int, dict[str, Any]] = {}
+    place = ImageFileDirectory_v2(start).next
     while place and place not in pages and len(pages) < most:
-        tags = TiffImagePlugin.ImageFileDirectory_v2(start)
+        tags = ImageFileDirectory_v2(start)
         file.seek(place)
         tags.load(file)
-        pages[place], place = tags, tags.next
-    full = [page for page in pages.items() if not page[1].get(_SUBFILE_TYPE, 0) & _REDUCED]
+        named = {TiffTags.lookup(code).name: tags[code] for code in _TIFF_TAGS if code in tags}
+        pages[place], place = named, tags.next
+    full = [page for page in pages.items() if not page[1].get("NewSubfileType", 0) & 1]
     return full or list(pages.items())
 
 
@@ -192,15 +193,8 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
             width, height = struct.unpack(">II", start[16:])
         elif start[:2] in _TIFF_STARTS:
             tags = _tiff_pages(file, 1)[0][1]
-            height, width = (
-                int(tags[TiffImagePlugin.IMAGELENGTH]),
-                int(tags[TiffImagePlugin.IMAGEWIDTH]),
-            )
-            size = (
-                max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
-                / 8
-                * tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 1)
-            )
+            height, width = int(tags["ImageLength"]), int(tags["ImageWidth"])
+            size = max(tags.get("BitsPerSample", (1,))) / 8 * tags.get("SamplesPerPixel", 1)
             check_bytes(path, (height, width, math.ceil(size)), 1)
         else:
             with Image.open(file, formats=_FORMATS) as picture:
@@ -239,12 +233,12 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
         if is_pnm(data):
             pixels, white = read_pnm(data)
             return Picture(pixels=pixels, white=white)
-        tags: Mapping[int, Any] = {}
+        tags: Mapping[str, Any] = {}
         bits = data[24] if data.startswith(_PNG_START) else 8
         if data[:2] in _TIFF_STARTS:
             tags = _tiff_pages(io.BytesIO(data), 1)[0][1]
             _check_bands(path, tags)
-            bits = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
+            bits = max(tags.get("BitsPerSample", (1,)))
         try:
             opened: Any = Image.open(io.BytesIO(data), formats=_FORMATS)
         except Exception:  # of many kinds; OpenCV opens more kinds of TIFF
@@ -256,14 +250,14 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
         elif bits <= 8 and mode in _BY_PILLOW:
             pixels = np.asarray(opened)
         else:
-            colors = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 2)
+            colors = tags.get("PhotometricInterpretation", 2)
             flags = cv2.IMREAD_COLOR if bits == 8 and colors > 4 else cv2.IMREAD_UNCHANGED
             decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
             if decoded is None:
                 raise _undecodable(path)
             order = [2, 1, 0, 3][: decoded.shape[-1]]
             pixels = decoded if decoded.ndim == 2 else decoded[..., order]
-        if (turn := _AS_STORED.get(tags.get(_ORIENTATION, 1))) is not None:
+        if (turn := _AS_STORED.get(tags.get("Orientation", 1))) is not None:
             pixels = turn(pixels)
         pixels, alpha = _without_alpha(pixels, mode, opened.info.get("transparency"))
         palette = None
@@ -299,9 +293,9 @@ def _without_alpha(
     return pixels, np.where(is_clear, 0, np.iinfo(pixels.dtype).max).astype(pixels.dtype)
 
 
-def _lossy(data: bytes, tags: Mapping[int, Any]) -> str:
+def _lossy(data: bytes, tags: Mapping[str, Any]) -> str:
     """The compression of a picture, if it changes ids."""
-    code = tags.get(TiffImagePlugin.COMPRESSION, 1)
+    code = tags.get("Compression", 1)
     if data.startswith(_JPEG_START) or code in (6, 7):
         return "JPEG"
     if data[8:12] == b"WEBP" and b"VP8 " in data[12:].partition(b"VP8L")[0]:
@@ -309,15 +303,16 @@ def _lossy(data: bytes, tags: Mapping[int, Any]) -> str:
     return "" if code in _LOSSLESS else f"TIFF's method {code}"
 
 
-def _check_bands(path: str | Path, tags: Mapping[int, Any]) -> None:
+def _check_bands(path: str | Path, tags: Mapping[str, Any]) -> None:
     """DataError if a TIFF holds more than grey or colours and an alpha, or if OpenCV misreads it:
-    grey of many bits with alpha, and bands of many bits that are stored one after the other."""
-    count = tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 1)
-    colors = _COLORS.get(tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 1), 1)
-    has_alpha = tags.get(TiffImagePlugin.EXTRASAMPLES) in _ALPHA
-    is_deep = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,))) > 8
-    is_apart = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 2
-    is_misread = is_deep and count > 1 and (is_apart or colors == 1)
+    bands of many bits with an unusual alpha, or stored one after the other."""
+    count, bits = tags.get("SamplesPerPixel", 1), max(tags.get("BitsPerSample", (1,)))
+    colors = _COLORS.get(tags.get("PhotometricInterpretation", 1), 1)
+    has_alpha = tags.get("ExtraSamples") in _ALPHA
+    is_whole = tags.get("SampleFormat", (1,))[0] == 1
+    has_plain_alpha = is_whole and (bits <= 8 or (bits == 16 and colors > 1))
+    is_apart = tags.get("PlanarConfiguration", 1) == 2
+    is_misread = (has_alpha and not has_plain_alpha) or (is_apart and count > 1 and bits > 8)
     if count != colors + has_alpha or is_misread:
         raise DataError(
             f"{path}: holds {count} bands, which are not grey or RGB pixel by pixel: for an image "
