@@ -1,6 +1,8 @@
 """Files that hold more than one picture or map: nothing of them is dropped in silence."""
 
 import io as bytes_io
+import struct
+import zlib
 
 import cv2
 import h5py
@@ -10,6 +12,7 @@ import pytest
 import scipy.io
 import tifffile
 from PIL import Image, PngImagePlugin
+from test_hostile_files import chunk
 
 from dpt.data import DataError, FolderDataset
 from dpt.data.formats import io, pictures
@@ -151,6 +154,17 @@ def test_transparent_pixels_of_depth_are_0(tmp_path, suffix):
     depth = io.read_raw_depth(tmp_path / "b.png")
     assert np.array_equal(depth, np.where(IDS == 3, 0, deep))
     assert depth.dtype == np.uint16
+
+
+def test_alpha_of_16_bits_with_grey(tmp_path):
+    rows = np.dstack([IDS, np.where(CLEAR, 0, 65535)]).astype(">u2")
+    header = struct.pack(">IIBBBBB", 12, 10, 16, 4, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    chunks = (b"IHDR", header), (b"IDAT", data), (b"IEND", b"")
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*c) for c in chunks))
+    labels = io.read_labels(tmp_path / "a.png")
+    assert np.array_equal(labels, np.where(CLEAR, TRANSPARENT, IDS.astype(np.int64)))
+    assert np.array_equal(io.read_raw_depth(tmp_path / "a.png"), np.where(CLEAR, 0, IDS))
 
 
 @pytest.mark.parametrize("alpha", [IDS, np.zeros_like(IDS), IDS + 1])

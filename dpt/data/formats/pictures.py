@@ -5,6 +5,7 @@ import math
 import struct
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -106,8 +107,13 @@ def exif_orientation(path: str | Path) -> int:
 
 def orientation_of(data: bytes) -> int:
     """EXIF orientation, 1 to 8, of a picture's content."""
-    chunks = _png_chunks(data)  # for a PNG without any of these Pillow would decode all pixels
-    if chunks and chunks.isdisjoint((b"eXIf", b"tEXt", b"zTXt", b"iTXt")):
+    chunks = _png_chunks(data)
+    if chunks:  # without any of these Pillow would decode all pixels
+        may_be_turned = not chunks.isdisjoint((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
+    else:  # to open a JPEG takes as long as to decode a small one
+        header = data[: data.find(_JPEG_SCAN)] if data.startswith(_JPEG_START) else b"Exif"
+        may_be_turned = b"Exif" in header or b"tiff:Orientation" in header
+    if not may_be_turned:
         return 1
     try:
         exif = Image.open(io.BytesIO(data), formats=_FORMATS).getexif()
@@ -239,10 +245,10 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
             tags = _tiff_pages(io.BytesIO(data), 1)[0][1]
             _check_bands(path, tags)
             bits = max(tags.get("BitsPerSample", (1,)))
-        try:
-            opened: Any = Image.open(io.BytesIO(data), formats=_FORMATS)
-        except Exception:  # of many kinds; OpenCV opens more kinds of TIFF
-            opened = Image.Image()
+        opened: Any = Image.Image()  # of a JPEG there is nothing more to know
+        if not data.startswith(_JPEG_START):
+            with suppress(Exception):  # of many kinds; OpenCV opens more kinds of TIFF
+                opened = Image.open(io.BytesIO(data), formats=_FORMATS)
         mode = opened.mode
         white = {"1": 1, "L": 2**bits - 1}.get(mode, 255)
         if white < 255:  # which Pillow stretches to 0..255
@@ -255,11 +261,16 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
             decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
             if decoded is None:
                 raise _undecodable(path)
-            order = [2, 1, 0, 3][: decoded.shape[-1]]
-            pixels = decoded if decoded.ndim == 2 else decoded[..., order]
+            pixels = decoded
+            if decoded.ndim == 3 and decoded.dtype == np.uint8 and decoded.shape[2] == 3:
+                pixels = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)  # much faster
+            elif decoded.ndim == 3:
+                pixels = decoded[..., [2, 1, 0, 3][: decoded.shape[2]]]
         if (turn := _AS_STORED.get(tags.get("Orientation", 1))) is not None:
             pixels = turn(pixels)
         pixels, alpha = _without_alpha(pixels, mode, opened.info.get("transparency"))
+        if bits == 16 and not tags and data[25] == 4:  # grey and alpha of a PNG
+            pixels = pixels[..., 0]
         palette = None
         if pixels.ndim == 2 and mode in ("P", "PA"):
             table = [*opened.getpalette("RGB"), *[0] * 768][:768]
