@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+import scipy.sparse
 from PIL import Image
 from test_file_formats import depth_file
 
@@ -127,6 +128,15 @@ def mat(*, compressed=False, version="5"):
     return bytearray(content.getvalue())
 
 
+def sparse_mat():
+    """A sparse matrix as a logical one, without its values."""
+    content = bytes_io.BytesIO()
+    scipy.io.savemat(content, {"depth": scipy.sparse.csc_matrix(MAP)})
+    data = bytearray(content.getvalue())
+    data[145] |= 2
+    return bytes(data[:-8])
+
+
 def changed_mat(place, value):
     data = mat()
     data[place : place + len(value)] = value
@@ -140,6 +150,7 @@ MATS = {
     "shape": changed_mat(160, b"\xff\xff\xff\x7f\xff\xff\xff\x7f"),
     "negative shape": changed_mat(160, b"\xff\xff\xff\xff"),
     "no matrix": changed_mat(128, b"\x09"),
+    "sparse": sparse_mat(),
     "byte order": changed_mat(126, b"XX"),
     "version 4, negative": struct.pack("<5i", 0, -1, 5, 0, 2) + b"a\0" + bytes(40),
     "version 4, short": struct.pack("<5i", 0, 9, 5, 0, 2) + b"a\0" + bytes(40),

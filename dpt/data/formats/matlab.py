@@ -11,7 +11,7 @@ _MATRIX, _COMPRESSED = 14, 15
 _NUMBERS = {1, 2, 3, 4, 5, 6, 7, 9, 12, 13}
 _OTHERS = {_MATRIX, 16, 17, 18}
 """Types of elements; the others are texts."""
-_CELLS, _STRUCT, _TEXT, _NUMERIC, _LAST = 1, 2, 4, range(6, 16), 17
+_CELLS, _STRUCT, _TEXT, _SPARSE, _NUMERIC, _LAST = 1, 2, 4, 5, range(5, 16), 17
 """Classes of matrices."""
 _MAX_LEVELS = 40
 _ITEM_BYTES_4 = {0: 8, 1: 4, 2: 4, 3: 2, 4: 2, 5: 1}
@@ -59,15 +59,17 @@ def _check_matrix(view: memoryview, order: str, level: int = 0) -> None:
     is_read = kind in (_CELLS, _STRUCT, _TEXT, *_NUMERIC)
     if level > _MAX_LEVELS or kind > _LAST or (level and not is_read):
         raise ValueError(f"a matrix of class {kind}, or nested too deep")
-    if not is_read:  # such as a sparse matrix
+    if not is_read:  # such as a function
         return
     (shape_type, shape), (name_type, _), *content = elements
     sides = struct.unpack(f"{order}{len(shape) // 4}i", shape)
     has_header = shape_type in (5, 6) and name_type in (1, 16)
     most = len(view) if kind < _TEXT else MAX_BYTES // 8
-    if not has_header or min(sides) < 0 or math.prod(sides) > most:
+    is_large = kind != _SPARSE and math.prod(sides) > most
+    if not has_header or min(sides) < 0 or is_large:
         raise ValueError(f"a matrix of the shape {sides}")
-    if kind >= _TEXT and len(content) != 1 + is_complex:
+    wanted = is_complex + (3 if kind == _SPARSE else 1)
+    if kind >= _TEXT and len(content) != wanted:
         raise ValueError(f"{len(content)} elements in an array")
     for inner_type, inner in content:
         if inner_type not in _NUMBERS and (kind in _NUMERIC or inner_type not in _OTHERS):
