@@ -18,7 +18,7 @@ import torch
 
 from dpt.data.datasets.folder import scan
 from dpt.data.formats import io, pictures
-from dpt.files import DataError
+from dpt.files import DataError, path_below
 from dpt.model import DPT
 from dpt.predict import Predictor
 from dpt.types import Calibration, CalibrationSpace
@@ -57,10 +57,11 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
 
     Args:
         path: the CSV file. ``x`` and ``y`` are in pixels from the image's upper left, from 0.
-        images: the folder to which image names are relative; None: the folder of the table.
+        images: the folder in which the images are; None: the folder of the table.
 
     Raises:
-        DataError: a column is missing, a value is not a number, or a point is outside its image.
+        DataError: a column is missing, a value is not a number, an image is outside of the
+            folder, or a point is outside its image.
     """
     found: dict[str, list[list[float]]] = {}
     remedy = f"its first line must name {','.join(COLUMNS)}"
@@ -75,7 +76,7 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
     folder = Path(path).parent if images is None else Path(images)
     known = []
     for name, points in found.items():
-        photo = folder / name
+        photo = path_below(folder, name, path)
         height, width = io.read_image(photo, exif=True).shape[:2]
         for x, y, _ in points:
             if not (0 <= x < width and 0 <= y < height):

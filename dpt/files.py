@@ -26,12 +26,15 @@ MAX_BYTES = 8 * MAX_PIXELS
 """Largest file that is read as a whole, and largest array in a file: 16-bit RGBA, or float64."""
 MAX_FILES = 20_000_000
 """Largest number of files and folders below a folder."""
+MAX_MESSAGE = 4000
+"""Largest length of an error's message, which may quote a file."""
 COPY_AGAIN = "copy or download it again"
 _NOT_ENTERED = ("/proc/", "/sys/")
 _MAX_YAML = 1 << 20
 _MAX_LEVELS = 50  # of mappings and lists in a YAML file
 _MAX_ENTRIES = 100_000  # of a run's folder
 _WRITTEN_IN_PLACE = ("log.txt", ".lock", "wandb_id.txt", "nonfinite.csv")
+_LOGGERS = ("csv", "tensorboard", "wandb")  # whose folders are in that of the run
 _MAX_NODES = 50_000  # of a YAML file
 
 
@@ -55,7 +58,7 @@ class DataError(ValueError):
         if message.startswith(f"Caught {type(self).__name__} in ") and "Traceback" in message:
             own_name = f"{type(self).__module__}.{type(self).__qualname__}: "
             message = message.rpartition(own_name)[2].strip()
-        super().__init__(printable(message))
+        super().__init__(" ".join(printable(message).splitlines())[:MAX_MESSAGE])
 
 
 def data_root(root: str | Path) -> Path:
@@ -335,11 +338,11 @@ def require_own_files(folder: Path) -> None:
     Raises:
         DataError: it holds a link that leads out of it, something that is no file or folder, or a
             log or lock that is a hard link, so that it is also a file elsewhere. If it is not the
-            folder of a run yet, only log and lock are looked at.
+            folder of a run yet, only log, lock and the folders of loggers are looked at.
     """
     inside = real_path(folder)
     is_run = (folder / "config.yaml").exists() or (folder / "checkpoints").exists()
-    paths = walk(folder) if is_run else (folder / name for name in _WRITTEN_IN_PLACE)
+    paths = walk(folder) if is_run else (folder / name for name in (*_WRITTEN_IN_PLACE, *_LOGGERS))
     for count, path in enumerate(paths):
         if count > _MAX_ENTRIES:
             raise DataError(f"{folder}: holds more than {_MAX_ENTRIES} files: give another folder")

@@ -11,6 +11,7 @@ from pydantic import Field
 MAX_METRES = 1e6
 """Largest depth: more is a mistake of the unit, and products of it leave the range of floats."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
+_MAX_MESSAGE = 4000  # characters; a message may quote a file
 _MAX_FLOAT = 1e30  # products with it still are numbers of 32 bits
 Positive = Annotated[float, Field(gt=0, le=_MAX_FLOAT)]
 NonNegative = Annotated[float, Field(ge=0, le=_MAX_FLOAT)]
@@ -40,7 +41,7 @@ def validate(target: Any, value: Any, where: str) -> Any:
             place, message = _describe(e, value, where, target)
             faults.setdefault(place, []).append(message)  # one for each alternative of a union
         lines = (f"{k}{' or '.join(dict.fromkeys(v))}" for k, v in faults.items())
-        raise ValueError("; ".join(lines)) from None
+        raise ValueError(" ".join("; ".join(lines).splitlines())[:_MAX_MESSAGE]) from None
     _refuse_bools(value, found, where)
     return found
 
@@ -85,6 +86,7 @@ def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str
 
 def unknown_key(place: str, key: str, allowed: list[str]) -> str:
     """A message for the unknown key ``place``, with the closest of the allowed keys."""
+    place = " ".join(place.split())[:400]  # of a file, as it may be
     shown = sorted(k for k in allowed if not k.startswith("_"))
     near = get_close_matches(key, shown, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpt.files import (
+    DataError,
     data_root,
     files_below,
     open_file,
@@ -15,6 +16,7 @@ from dpt.files import (
     read_yaml,
     run_folder,
 )
+from dpt.validation import unknown_key, validate
 
 
 def test_only_regular_files_are_read(tmp_path):
@@ -126,3 +128,13 @@ def test_the_number_of_files_is_limited(tmp_path):
     assert len(files_below(tmp_path, limit=21)) == 10
     with pytest.raises(ValueError, match="more than 20 files"):
         files_below(tmp_path, limit=20)
+
+
+def test_a_message_that_quotes_a_file_is_one_short_line():
+    quoted = "a\n\u2028\x85" * 5000
+    texts = [str(DataError(f"FILE: {quoted}")), unknown_key(f"data.{quoted}", quoted, ["root"])]
+    with pytest.raises(ValueError, match="KEY") as caught:
+        validate(dict[str, int], {quoted: quoted}, "KEY")
+    for text in (*texts, str(caught.value)):
+        assert len(text.splitlines()) == 1
+        assert len(text) <= 4000

@@ -847,6 +847,16 @@ def test_names_by_cameras(tmp_path):
     assert all(Path(row["image"]).stem in row["labels"] for row in found.rows)
 
 
+@pytest.mark.parametrize("rows", [[[]], [None], {"a": 1}, [["segmentation"]], "text"], ids=str)
+def test_annotations_that_are_no_objects_are_named(tmp_path, rows):
+    photos(tmp_path, ["0"])
+    write_coco(tmp_path / "a.json", 1)
+    content = json.loads((tmp_path / "a.json").read_text())
+    (tmp_path / "a.json").write_text(json.dumps(content | {"annotations": rows}))
+    with pytest.raises(DataError, match=r"a\.json: no images or annotations"):
+        detect(tmp_path, {})
+
+
 def test_large_files_of_json_are_not_parsed(tmp_path, monkeypatch):
     root = folder(tmp_path / "set")
     monkeypatch.setattr("dpt.data_check.detect._WHOLE", 1000)

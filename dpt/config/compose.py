@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from dpt.config.overrides import as_argument, escaped
 from dpt.files import (
+    MAX_MESSAGE,
     config_dir,
     explain,
     read_text,
@@ -49,7 +50,8 @@ def fail(fault: str | Exception) -> NoReturn:
     message = explain(fault) if isinstance(fault, OSError) else str(fault)
     if os.environ.get("DPT_DEBUG"):
         traceback.print_exc()
-    line = " ".join(re.split(r"[\s\x00-\x1f\x7f-\x9f]+", message.strip()))[:4000]  # no escapes
+    # without escapes, which a terminal would obey
+    line = " ".join(re.split(r"[\s\x00-\x1f\x7f-\x9f]+", message.strip()))[:MAX_MESSAGE]
     print(f"error: {without_passwords(line)}", file=sys.stderr)
     raise SystemExit(1)
 

@@ -91,7 +91,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
                 key = override.get_key_element().lstrip("+~")
                 parsed.append(Override(key, typed["value"], form, text))
     except HydraException as error:
-        raise ValueError(f"{str(error).splitlines()[0]}: write KEY=VALUE") from None
+        raise ValueError(f"{str(error).splitlines()[0][:400]}: write KEY=VALUE") from None
     except OmegaConfBaseException as error:
         raise ValueError(f"{text}: {str(error).splitlines()[0]}") from None
     return parsed

@@ -74,9 +74,7 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
     _require_followers(before["follows"], keys, before, values)
     if ":***@" in str({**values, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
-    for key, problem in _not_from_a_file(values, folder):
-        if not is_below(keys, key):
-            raise ValueError(f"{path}: {key}={problem}: give it on the command line if you want it")
+    refuse_foreign(values, folder, keys)
     for line in differences(before, values):
         log.info("resume: changes %s", line)
     texts = [override.text for override in changes if override.text not in started_with]
@@ -201,6 +199,14 @@ def _is_group(override: Override, values: Plain) -> bool:
         return True
     node = _at(values, override.key.split("."))
     return isinstance(node, dict) and isinstance(override.value, str)
+
+
+def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
+    """Raises ValueError for a value that a run's file must not choose; ``keys`` were typed."""
+    for key, problem in _not_from_a_file(values, folder):
+        if not is_below(keys, key):
+            remedy = "give it on the command line if you want it"
+            raise ValueError(f"{folder / 'config.yaml'}: {key}={problem}: {remedy}")
 
 
 def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:

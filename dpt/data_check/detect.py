@@ -231,7 +231,8 @@ def _coco(
     try:
         names = [plain_name(str(row["file_name"])).replace("\\", "/") for row in content["images"]]
         kind = "panoptic" if "segments_info" in content["annotations"][0] else "instance"
-    except (LookupError, TypeError):
+        has_masks = any(row.get("segmentation") for row in content["annotations"])
+    except (LookupError, TypeError, AttributeError):
         raise DataError(f"{root / path}: no images or annotations in COCO's format") from None
     named: dict[str, list[str]] = {}
     for file in paths:
@@ -246,7 +247,7 @@ def _coco(
         raise DataError(f"{root / path}: {names[0]} is not below {root}: add the photos")
     name = there[0][1]  # the first images may be missing
     near = [file for file, listed_name in there if listed_name == name]
-    if kind == "instance" and not any(row.get("segmentation") for row in content["annotations"]):
+    if kind == "instance" and not has_masks:
         raise DataError(f"{root / path}: boxes, but no masks: add polygons or RLE to the objects")
     tag = split_word(path)[1]
     near.sort(key=lambda p: tag not in p)

@@ -1,6 +1,7 @@
 """Predictions on disk: the file of each image, and its values."""
 
 import filecmp
+import os
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -251,7 +252,7 @@ class Pairs:
                 "data.exif=apply if the labels are upright too, or save the photo upright and "
                 "predict it again"
             )
-        differ = source != image and source.is_file() and image.is_file()
+        differ = source != image and os.path.isfile(source) and image.is_file()
         if differ and not filecmp.cmp(source, image, shallow=False):
             raise DataError(f"{path}: was predicted from {source}, which is not {image}")
         if target == "depth":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dpt.atomic import replacing, write_bytes
-from dpt.files import file_identity, parse_json, read_bytes, real_path
+from dpt.files import DataError, file_identity, parse_json, read_bytes, real_path
 from dpt.predict.inputs import RECORDS_FILE, SETTINGS_FILE, Source, read_settings
 from dpt.predict.outputs import Product
 
@@ -86,7 +86,7 @@ class OutputFolder:
         if earlier is None or not all(place.is_file() for place in places):
             return False
         if earlier["source"] != str(source.path):
-            raise ValueError(
+            raise DataError(
                 f"{self.path}: {source.name} was predicted from {earlier['source']}, not from "
                 f"{source.path}: choose another --out, or give --overwrite"
             )
@@ -166,7 +166,7 @@ def _check_settings(path: Path, wanted: Mapping[str, Any], *, overwrite: bool) -
         difference = f"{changed[0]}={stored.get(changed[0])}, and now it is {wanted[changed[0]]}"
         if changed[0] == "weights":
             difference = f"another checkpoint ({stored.get('checkpoint')})"
-        raise ValueError(
+        raise DataError(
             f"{path.parent}: was written with {difference}: choose another --out, or give "
             "--overwrite to predict everything again"
         )

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from dpt.files import few, reason
+from dpt.files import MAX_MESSAGE, few, reason
 from dpt.model_config import ModelConfig
 from dpt.weights.files import Source
 
@@ -137,7 +137,7 @@ def naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{path}: {' '.join(str(error).split())}"[:MAX_MESSAGE]) from error
     except Exception as error:  # of torch, timm, and of operations on values of the wrong type
         message = f"{path}: its configuration describes no model ({reason(error)})"
         raise ValueError(message) from error

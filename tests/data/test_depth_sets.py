@@ -305,3 +305,27 @@ def test_hypersim_faults(tmp_path):
     (tmp_path / "metadata_images_split_scene_v1.csv").write_text("scene_name,frame_id\n")
     with pytest.raises(DataError, match=r"no column camera_name, included_in_public_release"):
         HypersimDataset(root=tmp_path, split="train")
+
+
+EMPTY_CELL = np.full((1, 1), None)
+EMPTY_CELL[0, 0] = np.zeros((0, 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat", {"alltrain": EMPTY_CELL}),
+        ("SUNRGBDtoolbox/Metadata/SUNRGBDMeta.mat", {"SUNRGBDMeta": {"other": 1}}),
+        ("SUNRGBDtoolbox/Metadata/SUNRGBDMeta.mat", {"SUNRGBDMeta": np.ones(3)}),
+        ("splits.mat", {"trainNdxs": np.array([[np.nan]])}),
+    ],
+)
+def test_tables_of_other_content_are_named(tmp_path, name, content):
+    trees.sunrgbd(tmp_path)
+    trees.sunrgbd_masks(tmp_path)
+    trees.nyuv2(tmp_path)
+    scipy.io.savemat(tmp_path / name, content)
+    cls = NYUv2Dataset if name == "splits.mat" else SunRgbdDataset
+    names = {} if cls is NYUv2Dataset else {"class_names": list(map(str, range(37)))}
+    with pytest.raises(DataError, match=Path(name).name):
+        cls(root=tmp_path, split="train", **names)

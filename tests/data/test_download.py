@@ -167,6 +167,15 @@ def test_resumes_in_a_later_call(server, tmp_path):
     assert server.requests == ["bytes=300000-"]
 
 
+@pytest.mark.parametrize("checksum", [None, SHA256])
+def test_a_partial_file_that_is_a_link_is_replaced(server, tmp_path, checksum):
+    (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / "file.zip.part").symlink_to(tmp_path / "mine")
+    fetch(server.url, tmp_path / "file.zip", checksum=checksum)
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+    assert (tmp_path / "file.zip").read_bytes() == CONTENT
+
+
 def test_without_a_checksum_every_request_is_for_the_whole_file(server, tmp_path):
     server.cuts = [300_000] + [0] * ATTEMPTS
     with pytest.raises(DataError):

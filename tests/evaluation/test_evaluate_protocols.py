@@ -542,6 +542,14 @@ def test_files_of_other_images_are_refused_by_the_manifest(mistake, files, dense
     assert re.search(r"was predicted from \S+train/0\.png, which is not \S+val/", mistake(root))
 
 
+def test_an_impossible_source_in_the_manifest_is_none(score_files, files, tmp_path, metrics):
+    root = shutil.copytree(files, tmp_path / "out")
+    lines = [json.dumps({"name": f"{k}", "source": "a" * 5000, "files": [f"depth/{k}.npy"]})
+             for k in range(5)]  # fmt: skip
+    (root / "predictions.jsonl").write_text("\n".join(lines))
+    assert "val/rmse" in metrics(score_files(tmp_path / "run", root))
+
+
 @pytest.mark.parametrize("orientation", [3, 6])
 def test_photos_that_dpt_predict_turned_are_refused(
     mistake, files, dense_folder, tmp_path, orientation

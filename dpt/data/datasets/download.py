@@ -73,6 +73,8 @@ def fetch(
     remedy = remedy or f"fetch the file by hand and save it as {target}"
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
+        if part.is_symlink():  # it would be written through
+            part.unlink()
         with part.open("ab" if checksum else "wb") as file:
             room = file.tell() + int(0.9 * shutil.disk_usage(part.parent).free)
             limit = min(limit or size or room, room)

@@ -12,7 +12,7 @@ from dpt.data.datasets.files import FileDataset
 from dpt.data.formats import arrays
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.files import DataError, required_file
+from dpt.files import DataError, decoding, required_file
 
 _MAT = "nyu_depth_v2_labeled.mat"
 _MAPPING = "classMapping40.mat"
@@ -57,7 +57,8 @@ class NYUv2Dataset(FileDataset):
         on_disk = {"train": "train", "val": "test", "test": "test"}.get(self.split)
         if on_disk is None:
             raise DataError(f"split {self.split}: NYUv2 has train and test (also called val)")
-        numbers = [int(n) for n in arrays.read_mat(splits, f"{on_disk}Ndxs").ravel()]
+        with decoding(splits, "a list of frames"):  # which may hold NaN
+            numbers = [int(n) for n in arrays.read_mat(splits, f"{on_disk}Ndxs").ravel()]
         return [Files(Path(f"{self._mat}#{n:04}"), own=n) for n in numbers]
 
     def files(self, index: int) -> None:

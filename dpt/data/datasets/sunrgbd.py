@@ -11,7 +11,7 @@ from dpt.data.datasets.files import FileDataset
 from dpt.data.formats import arrays
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.files import DataError, few, path_below, required_file
+from dpt.files import DataError, decoding, few, path_below, required_file
 
 _LISTS = "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat"
 _MASKS = "SUNRGBDtoolbox/Metadata/SUNRGBD2Dseg.mat"
@@ -59,14 +59,16 @@ class SunRgbdDataset(FileDataset):
             raise DataError(f"split {self.split}: SUN RGB-D has train and test (also called val)")
         cells = arrays.read_mat(lists, part).ravel()
         # the authors' absolute paths
-        names = [str(np.ravel(cell)[0]).partition("/SUNRGBD/")[2].strip("/") for cell in cells]
+        with decoding(lists, "a list of frames"):
+            names = [str(np.ravel(cell)[0]).partition("/SUNRGBD/")[2].strip("/") for cell in cells]
         places = {} if self.label_rule is None else self._find_masks(names)
         return [self._frame(name, places.get(name)) for name in names]
 
     def _find_masks(self, names: Sequence[str]) -> dict[str, int]:
         """The index of each frame's mask: its place in the toolbox's table."""
         entries = arrays.read_mat(self.folder / _FRAMES, "SUNRGBDMeta").ravel()
-        folders = [str(np.ravel(entry["sequenceName"])[0]) for entry in entries]
+        with decoding(self.folder / _FRAMES, "a list of frames"):
+            folders = [str(np.ravel(entry["sequenceName"])[0]) for entry in entries]
         numbers = {f.strip("/").removeprefix("SUNRGBD/"): i for i, f in enumerate(folders)}
         if absent := [name for name in names if name not in numbers]:
             raise DataError(

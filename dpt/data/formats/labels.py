@@ -131,8 +131,8 @@ def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
         first, last = [int(end) for end in ends.groups()] if ends else [0, 0]
         if not first < last:
             raise DataError(
-                f"data.label_map={label_map}: must be a range of ids such as 1-150, or a list of "
-                "the ids of each class, such as [7,8,[11,12]]"
+                f"data.label_map={label_map[:80]}: must be a range of ids such as 1-150, or a list "
+                "of the ids of each class, such as [7,8,[11,12]]"
             )
         label_map = range(first, last + 1)
     rows = tuple((row,) if isinstance(row, int) else tuple(row) for row in label_map)
