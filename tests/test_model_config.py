@@ -139,7 +139,7 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"heads": {"depth": "metric"}}, r"model\.heads\.depth='metric': must be a dictionary"),
         ({"heads": {"depth": {"kind": "log"}}}, r"heads\.depth\.kind='log': .*relative.*metric"),
         ({"heads": {"depth": {"max_dept": 3}}}, r"heads\.depth\.max_dept\. .*mean max_depth"),
-        ({"heads": {"depth": {"kind": "metric"}}}, r"heads\.depth: .*max_depth > 0"),
+        ({"heads": {"depth": {"kind": "metric"}}}, r"model\.heads\.depth: .*max_depth"),
         ({"heads": {"segmentation": {}}}, r"heads\.segmentation\.num_classes must be given"),
         ({"patch_sise": 8}, r"^there is no patch_sise\. Did you mean patch_size.*readout"),
         ({"encoder": "vit_tiny_patch16_224"}, r"model\.encoder='vit_tiny.*must be a mapping"),
