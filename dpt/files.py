@@ -348,6 +348,8 @@ def require_own_files(folder: Path) -> None:
             raise DataError(f"{folder}: holds more than {_MAX_ENTRIES} files: give another folder")
         if not os.path.lexists(path):
             continue
+        if path == folder / "wandb/settings":  # read by W&B if the command is started there
+            raise DataError(f"{path}: W&B would take its server and its key from it: remove it")
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
             if not real_path(path).is_relative_to(inside):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from torch import nn
 from torch.utils.data import DataLoader
 
 from dpt.config.objects import check_arguments, find, make
@@ -112,6 +113,8 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
     for key, kind in {"name": str, "objectives": dict[str, Part]}.items():
         validate(kind, task.get(key), f"task.{key}")
     for name, node in task["objectives"].items():
+        if not name.isidentifier() or name in dir(nn.ModuleDict):
+            raise ValueError(f"task.objectives.{name}: cannot be the name of one: rename it")
         if "_target_" not in node:  # the experiment sets options of a head that this task lacks
             raise ValueError(
                 f"task={task['name']} has no task.objectives.{name}: the experiment, or an "

@@ -130,6 +130,13 @@ def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
     assert len(model.encoder.blocks) == 4
 
 
+@pytest.mark.parametrize("name", ["a.b", "", "items", "depth${oc.env:X}"])
+def test_names_that_no_objective_can_have(scenes, name):
+    node = {"_target_": "dpt.objectives.DepthObjective", "kind": "metric"}
+    with pytest.raises(ValueError, match=r"task\.objectives\."):
+        build.make_objectives({"name": "x", "objectives": {name: node}}, scenes)
+
+
 def test_objectives_of_a_finished_model(scenes):
     objectives = build.make_objectives(
         task(depth={**DEPTH, "kind": "relative"}, segmentation=SEGMENTATION), scenes

@@ -163,11 +163,15 @@ LINKS = {
     ),
     "deep": lambda run, other: (run / "csv/version_1").symlink_to(other),
     "fifo": lambda run, other: os.mkfifo(run / "panels.fifo"),
+    "server and key of W&B": lambda run, other: (
+        (run / "wandb").mkdir(),
+        (run / "wandb/settings").write_text("[default]\nbase_url = http://127.0.0.1:9\n"),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", LINKS)
-def test_resume_refuses_links_out_of_the_run(run, refused, case):
+def test_resume_refuses_a_run_that_leads_elsewhere(run, refused, case):
     LINKS[case](run, run.parent / "outside")
     before = outside(run)
     assert str(run) in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
