@@ -22,6 +22,7 @@ from dpt.files import (
     config_dir,
     explain,
     read_text,
+    real_path,
     reason,
     require_own_files,
     run_folder,
@@ -133,9 +134,11 @@ def _run_to_resume(command: str, arguments: Sequence[str]) -> tuple[str, Path] |
     Raises:
         ValueError: ``resume`` names no run, or cannot be combined with the other arguments.
     """
-    typed = dict(a.split("=", 1) for a in arguments if re.match("(resume|run_dir)=", a))
+    keys = ("resume=", "run_dir=")
+    plain = (argument.lstrip("+") for argument in arguments)
+    typed = dict(argument.split("=", 1) for argument in plain if argument.startswith(keys))
     place = typed.get("resume", "null").strip("\"'")
-    if place == "null":
+    if place.lower() == "null":
         return None
     if command != "train":
         raise ValueError(f"dpt {command} resumes no run: leave resume={place} out")
@@ -145,6 +148,9 @@ def _run_to_resume(command: str, arguments: Sequence[str]) -> tuple[str, Path] |
     folder = run_folder(path)
     if folder != path and not path.is_file():
         raise ValueError(f"resume={place}: no such file")
+    other = Path(typed.get("run_dir", str(folder)).strip("\"'"))
+    if real_path(other) != real_path(folder):
+        raise ValueError(f"run_dir={other}: a resumed run stays in {folder}: leave run_dir out")
     if (folder / "config.yaml").is_file():
         return place, folder.absolute()
     if place == "auto":

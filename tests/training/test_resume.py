@@ -188,6 +188,8 @@ def test_twenty_kills_in_a_row(tmp_path):
         (["resume=RUN", "task.num_queries=7"], "task.num_queries"),
         (["resume=RUN", "optim.lrr=7"], "there is no optim.lrr. Did you mean lr?"),
         (["resume=RUN", "data.image_size=[64,64]"], "data.size"),
+        (["++resume=~/nowhere"], f"resume={Path.home()}/nowhere: not a run's folder"),
+        (["resume=RUN", "run_dir=elsewhere"], "run_dir=elsewhere: a resumed run stays in"),
         (["resume=RUN", "--cfg", "job"], "--cfg has no effect"),
         (["resume=RUN", "trainer.max_steps=9", "model.encoder.num_register_tokens=2"],
          "tensors that differ: 1, such as model.encoder.reg_token"),
