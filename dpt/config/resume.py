@@ -224,13 +224,13 @@ def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
         is_path = text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
         writes = group in ("callbacks", "logger", "trainer") and (is_path or name in _FOLDERS)
         if writes and not _is_inside(text, folder):
-            yield key, f"{text} would write outside of the run"
+            yield key, f"{text[:200]} would write outside of the run"
         if (
             group == "data"
             and name == "cache_dir"
             and not any(_is_inside(text, p) for p in of_data)
         ):
-            yield key, f"{text} is outside of the run and of the folder of data"
+            yield key, f"{text[:200]} is outside of the run and of the folder of data"
     if any((folder / "checkpoints").glob("*.ckpt")):
         return  # the weights that the run started from are not read again
     for key in ("model.weights", "model.encoder.weights"):
