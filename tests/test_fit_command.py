@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import unicodedata
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from dpt.commands.fit import (
 from dpt.config.build import make_dataset
 from dpt.config.overrides import as_text
 from dpt.data import DataError
+from dpt.data_check import quick_findings
 from dpt.data_check.detect import detect
 
 SIZE = (24, 32)
@@ -754,7 +756,7 @@ def test_maps_that_end_at_a_far_plane(tmp_path):
     assert detect(root, {}).settings["depth_scale"] == 0.001
 
 
-@pytest.mark.parametrize("missing", [65.535, 65535.0])
+@pytest.mark.parametrize("missing", [65.535, 65535.0, 65504.0, 1e10])
 def test_65535_in_floats_is_not_measured(tmp_path, missing):
     def make(seed):
         depth = metres(seed).astype(np.float32)
@@ -1022,6 +1024,61 @@ def test_palettes_beside_colours(tmp_path, smooth):
     for seed in (0, 3, 4, 9):
         sample = read[NAMES[seed].split("/")[0]][f"images/{NAMES[seed]}.jpg"]
         np.testing.assert_array_equal(sample["labels"], mask(seed))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".gif"])
+def test_palettes_of_other_orders(tmp_path, suffix):
+    def write(path, ids):
+        order = np.random.default_rng(ids[::8, ::8].ravel()).permutation(4)
+        save_palette(path, np.argsort(order)[ids].astype("u1"), PALETTE[order])
+
+    root = folder(tmp_path / "set", write, suffix=suffix)
+    read, found = samples(root)
+    classes = [PALETTE.tolist().index(color) for color in found.settings["label_colors"]]
+    assert sorted(classes) == [0, 1, 2]
+    for seed in (0, 3, 4, 9):
+        sample = read[NAMES[seed].split("/")[0]][f"images/{NAMES[seed]}.jpg"]
+        np.testing.assert_array_equal(np.array(classes)[sample["labels"]], mask(seed))
+    node = {"_target_": CLASSES["folder"], "root": str(root), "labels": "masks", "num_classes": 3}
+    assert any(
+        "data.color_distance" in line for line in quick_findings(make_dataset(node, "train"), 8)
+    )
+
+
+def test_a_table_of_other_order_than_palettes(tmp_path):
+    node = {"_target_": CLASSES["folder"], "labels": "masks", "num_classes": 3,
+            "root": str(folder(tmp_path / "set", save_palette))}  # fmt: skip
+    for order, count in (([0, 1, 2], 0), ([1, 0, 2], 1)):
+        data = make_dataset({**node, "label_colors": PALETTE[order].tolist()}, "train")
+        assert len([x for x in quick_findings(data, 8) if "data.color_distance" in x]) == count
+
+
+def test_palettes_of_one_order_hold_ids(tmp_path):
+    def write(path, ids):  # one palette has the ids as grey
+        grey = np.repeat(np.arange(4, dtype=np.uint8)[:, None], 3, axis=1)
+        save_palette(path, ids, grey if path.stem == "001" else PALETTE)
+
+    read, found = samples(folder(tmp_path / "set", write))
+    assert "label_colors" not in found.settings
+    np.testing.assert_array_equal(read["val"]["images/val/001.jpg"]["labels"], mask(9))
+
+
+def test_names_in_both_forms_of_unicode(tmp_path):
+    names = [f"\u00fc{k}" for k in range(4)]
+    split = [unicodedata.normalize("NFD", name) for name in names]
+    photos(tmp_path / "a/images", names)
+    for seed, name in enumerate(split):
+        save(tmp_path / f"a/masks/{name}.png", mask(seed))
+    read, _ = samples(tmp_path / "a")
+    assert sum(map(len, read.values())) == 4
+    (tmp_path / "a/list.txt").write_text("\n".join(split))
+    node = {"_target_": CLASSES["folder"], "root": str(tmp_path / "a"), "labels": "masks",
+            "num_classes": 3, "split_files": {"train": "list.txt"}}  # fmt: skip
+    assert len(make_dataset(node, "train")) == 4
+    photos(tmp_path / "b/images", split)
+    write_objects(tmp_path / "b/a.json", [f"{n}.jpg" for n in names], {7: "cup"}, size=SIZE)
+    read, _ = samples(tmp_path / "b")
+    assert sum(map(len, read.values())) == 4
 
 
 def test_red_on_black_is_no_id(tmp_path):

@@ -45,6 +45,7 @@ _SEVERAL_MAPS = 4
 _TOPS = {1, 10, 100, 255, 1000, 1023, 4095, 10_000, 32_767, 65_535}
 """The largest values of maps that were scaled to their own range."""
 _DIFFERENT = 0.2  # share of pixels by which class shares differ
+_SURE_MASKS = 5  # class shares of fewer masks may differ by chance
 _FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
 _NOUNS = {"labels": "masks", "depth": "depth maps"}
 _AS_THEY_ARE = "as they are"
@@ -304,6 +305,17 @@ def too_many_classes(scan: Scan) -> Iterator[Finding]:
         yield scan.finding("warning", "classes_unused", message, remedy)
 
 
+def palettes(scan: Scan) -> Iterator[Finding]:
+    """Palettes of masks in which colours have other indices, while indices are the ids."""
+    rule, parts = scan.dataset.label_rule, scan.dataset.parts
+    files = [scan.dataset.files(record.index) for record, _ in scan.masks]
+    paths = [each.labels for each in files if each and each.labels]
+    if rule and rule.color_distance is None and io.palettes_disagree(paths, parts, rule.colors):
+        message = "palettes of masks, or data.label_colors, have a colour at different indices"
+        remedy = "set data.label_colors and data.color_distance=0 if colours are the classes"
+        yield scan.finding("warning", "palettes_disagree", message, remedy)
+
+
 def class_shift(scan: Scan) -> Iterator[Finding]:
     """Class shares that resemble those of the first split only if all ids are shifted by 1."""
     ids, splits = range(scan.dataset.info.num_classes), (scan.first, scan)
@@ -316,7 +328,8 @@ def class_shift(scan: Scan) -> Iterator[Finding]:
     if len(ids) > 2 and as_it_is > _DIFFERENT and min(shifted) < as_it_is / 2:
         message = f"ids moved by 1 would give the class shares of {scan.first.split}"
         remedy = "check that ids count from the same number in every split"
-        yield scan.finding("error", "class_shift", message, remedy)
+        is_sure = min(len(each.masks) for each in splits) >= _SURE_MASKS
+        yield scan.finding("error" if is_sure else "warning", "class_shift", message, remedy)
 
 
 def empty_masks(scan: Scan) -> Iterable[Finding]:
@@ -499,7 +512,7 @@ def inverse_maps(scan: Scan) -> Iterable[Finding]:
 Check = Callable[[Scan], Iterable[Finding]]
 """Yields the findings of a split; none if it lacks the data to be checked."""
 QUICK_CHECKS: tuple[Check, ...] = (
-    *(unlabelled, ids_outside, too_many_classes, unusual_masks),
+    *(unlabelled, ids_outside, too_many_classes, unusual_masks, palettes),
     *(inverse_maps, scaled_maps, unit, unusual_maps),
 )
 """Also run at the start of every training, on a few samples and without photos."""

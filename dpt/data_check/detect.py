@@ -14,7 +14,7 @@ import numpy as np
 
 from dpt.config.objects import check_arguments
 from dpt.data import DataError, FolderDataset
-from dpt.data.datasets.coco import plain_name
+from dpt.data.datasets.coco import local_name
 from dpt.data.datasets.files import original
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
@@ -22,7 +22,7 @@ from dpt.data_check.checks import UNITS, are_normalised, likely_scale, plural
 from dpt.data_check.masks import ClassFile, class_weights, mask_settings, read_class_file
 from dpt.data_check.measure import top_of
 from dpt.data_check.pairs import by_names, from_tables, listed, split_word
-from dpt.files import few, files_below, open_file, parse_json, printable, read_bytes
+from dpt.files import few, files_below, open_file, parse_json, plain_name, printable, read_bytes
 
 MAX_FILES = 500_000
 _WHOLE = 4 << 20  # bytes of a JSON file that is read whatever it holds
@@ -32,7 +32,8 @@ _MAPS = 48  # number of depth maps from which the unit is derived
 _RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
 _ROOM = 10.0  # metres: the range of depth cameras
 _NEAR_ROOM = 2.5  # metres: rooms mostly reach farther, so that the unit may be another
-_MISSING = (65.535, 65535.0)  # "not measured" where 16 bits were converted to floats
+_MISSING = (65.535, 65535.0, 65504.0, 1e10)
+"""What means "not measured" in floats: the end of 16 bits, also of halves, and Blender's sky."""
 _MOST_HELD = 0.4  # largest share of the photos that is used for validation
 _FEW_COPIES = 0.1  # of the photos
 _SPARSE = 0.3  # share of measured pixels: laser scanners measure fewer
@@ -229,19 +230,19 @@ def _coco(
     root: Path, path: str, content: Any, paths: Sequence[str], given: Mapping[str, Any]
 ) -> Detected:
     try:
-        names = [plain_name(str(row["file_name"])).replace("\\", "/") for row in content["images"]]
+        names = [local_name(str(row["file_name"])).replace("\\", "/") for row in content["images"]]
         kind = "panoptic" if "segments_info" in content["annotations"][0] else "instance"
         has_masks = any(row.get("segmentation") for row in content["annotations"])
     except (LookupError, TypeError, AttributeError):
         raise DataError(f"{root / path}: no images or annotations in COCO's format") from None
     named: dict[str, list[str]] = {}
     for file in paths:
-        named.setdefault(file.rpartition("/")[2], []).append(file)
+        named.setdefault(plain_name(file.rpartition("/")[2]), []).append(file)
     there = [
         (file, name)
-        for name in names
+        for name in map(plain_name, names)
         for file in named.get(name.rpartition("/")[2], ())
-        if f"/{file}".endswith(f"/{name}")
+        if plain_name(f"/{file}").endswith(f"/{name}")
     ]
     if not there:
         raise DataError(f"{root / path}: {names[0]} is not below {root}: add the photos")
@@ -251,7 +252,7 @@ def _coco(
         raise DataError(f"{root / path}: boxes, but no masks: add polygons or RLE to the objects")
     tag = split_word(path)[1]
     near.sort(key=lambda p: tag not in p)
-    images = near[0].removesuffix(name).rstrip("/") or "."
+    images = "/".join(near[0].split("/")[: -1 - name.count("/")]) or "."
     others = {word for split, word in map(split_word, paths) if split == "val" and tag}
     whole_word = rf"(?<![^-_. /]){tag}(?![^-_. /])"
     val = next((word for word in sorted(others) if re.sub(whole_word, word, path) in paths), "")

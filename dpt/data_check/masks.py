@@ -201,7 +201,8 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
     colors = colors or [row.color for row in file.rows if row.color]
     if not _CHOICES & given.keys() and len({row.name for row in file.rows}) < len(file.rows):
         raise DataError(f"{file.path}: two classes have one name: give each its own")
-    values, use_palette = _values_of_one_kind(paths, parts_of(given), colors)
+    has_indices = _CHOICES & given.keys() or not io.palettes_disagree(paths, parts_of(given))
+    values, use_palette = _values_of_one_kind(paths, parts_of(given), colors, not has_indices)
     if len(values) < 2:
         raise DataError(f"{paths[0].parent}: all masks hold one value: there is nothing to learn")
     masks = _Masks(paths, values, file, given)
@@ -236,11 +237,11 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
 
 
 def _values_of_one_kind(
-    paths: Sequence[Path], parts: io.Parts, table: Sequence[Value]
+    paths: Sequence[Path], parts: io.Parts, table: Sequence[Value], need_palette: bool
 ) -> tuple[Values, bool]:
     """The values of all masks, all ids or all colours, and whether colours of palettes count."""
     examples: dict[int, Value] = {}
-    for use_palette in (False, True):  # of the colours that other files have
+    for use_palette in (True,) if need_palette else (False, True):  # as colours of other files
         values = mask_values(paths, parts, use_palette=use_palette)
         if not {*table} >= {value for value in values if len(value) == 3}:
             values = ids_of_colors(values)

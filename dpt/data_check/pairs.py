@@ -17,7 +17,7 @@ from dpt.data import DataError
 from dpt.data.formats import io
 from dpt.data_check.checks import plural
 from dpt.data_check.masks import CLASS_FILE
-from dpt.files import few, missing_path, path_below, read_text
+from dpt.files import few, missing_path, path_below, plain_name, read_text
 
 _MANY_VALUES = 64  # in one map: more than classes have
 _SUFFIXES = {*io.IMAGE_SUFFIXES, *io.LABEL_SUFFIXES, *io.DEPTH_SUFFIXES}
@@ -57,7 +57,7 @@ def _describe(path: str, folder_kinds: Container[str]) -> tuple[str, str, list[_
     The kind in the file's name takes precedence over that in its folders' names, unless other
     folders are of that kind.
     """
-    *folders, stem = os.path.splitext(path)[0].split("/")
+    *folders, stem = os.path.splitext(plain_name(path))[0].split("/")
     kind = split = ""
     words: list[str] = []
     for part in folders:

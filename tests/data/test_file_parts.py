@@ -274,7 +274,7 @@ def test_alpha_of_an_unusual_type(tmp_path, dtype):
     assert np.array_equal(image, bands[..., :3])
 
 
-@pytest.mark.parametrize("suffix", [".png", ".tif", ".bmp"])
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".bmp", ".pbm"])
 def test_a_bit_is_0_or_1_in_maps_and_white_in_images(tmp_path, suffix):
     Image.fromarray(CLEAR).save(tmp_path / f"a{suffix}")
     for read in (io.read_labels, io.read_objects, io.read_raw_depth):

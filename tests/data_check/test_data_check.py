@@ -307,6 +307,17 @@ def test_masks_of_one_split_shifted_by_one_class(camvid):
     assert (found["class_shift"].split, found["class_shift"].severity) == ("val", "error")
 
 
+def test_shares_of_a_single_mask_are_no_error(tmp_path):
+    for split, names in (("train", "abcdef"), ("val", "g")):
+        for k, name in enumerate(names):
+            mask = np.repeat(np.arange(3) + (split == "val"), (12, 8, 4)).astype(np.uint8) % 3
+            mask = np.tile(mask[:, None], 32)
+            save_picture(tmp_path / f"images/{split}/{name}.png", np.dstack([60 * mask + k] * 3))
+            save_picture(tmp_path / f"masks/{split}/{name}.png", mask)
+    settings = ("data=folder", "data.root={root}", "data.labels=masks", "data.num_classes=3")
+    assert diagnose(tmp_path, *settings)["class_shift"].severity == "warning"
+
+
 def test_two_classes_of_other_shares_are_not_shifted(tmp_path):
     for split, row in (("train", 18), ("val", 6)):
         mask = np.zeros((24, 32), np.uint8)

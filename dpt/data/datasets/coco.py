@@ -18,7 +18,7 @@ from dpt.data.datasets.files import FileDataset, existing
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule, name_of_class
 from dpt.data.formats.pictures import read_size
-from dpt.files import DataError, check_pixels, few, parse_as, read_bytes, required_file
+from dpt.files import DataError, check_pixels, few, parse_as, plain_name, read_bytes, required_file
 from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask, Sample
 
 _MOST_OUTLINE = 5_000_000
@@ -152,7 +152,7 @@ class CocoDataset(FileDataset):
                     "or add the image"
                 )
             if row.segments_info is not None:
-                pictures[row.image_id] = self.file_below(folder, plain_name(row.file_name), path)
+                pictures[row.image_id] = self.file_below(folder, local_name(row.file_name), path)
             for part in [row] if row.segments_info is None else row.segments_info:
                 if part.category_id not in categories:
                     raise DataError(
@@ -206,7 +206,10 @@ class CocoDataset(FileDataset):
     def _find_photos(self, rows: Sequence[_Image], path: Path) -> dict[int | str, Path]:
         """The photos that exist by the ids of their images."""
         folder = self.path_of(self.images)
-        photos = {row.id: self.file_below(folder, plain_name(row.file_name), path) for row in rows}
+        photos = {row.id: self.file_below(folder, local_name(row.file_name), path) for row in rows}
+        if spelled := [i for i, p in photos.items() if not (str(p).isascii() or p.is_file())]:
+            on_disk = {plain_name(str(path)): path for path in folder.rglob("*")}
+            photos |= {i: on_disk.get(plain_name(str(photos[i])), photos[i]) for i in spelled}
         times = Counter(photos.values())
         if twice := [str(photo) for photo, count in times.items() if count > 1]:
             ids = [str(i) for i, photo in photos.items() if str(photo) == twice[0]]
@@ -307,7 +310,7 @@ def _read_picture(
     return [by_id.get(i) for i in ids.tolist()], places.reshape(stored.shape)
 
 
-def plain_name(name: str) -> str:
+def local_name(name: str) -> str:
     """The path in a ``file_name``; of a URL, or a path with a drive, its last part."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
         name = unquote(urlsplit(name).path)

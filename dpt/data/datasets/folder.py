@@ -17,7 +17,7 @@ from dpt.data.datasets.files import FileDataset, existing, read_list
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelMap, LabelRule
-from dpt.files import DataError, few, files_below, missing_path, path_below
+from dpt.files import DataError, few, files_below, missing_path, path_below, plain_name
 from dpt.types import IGNORE_INDEX, DatasetInfo
 
 _SUFFIXES = {"labels": io.LABEL_SUFFIXES, "depth": io.DEPTH_SUFFIXES, "objects": io.LABEL_SUFFIXES}
@@ -184,7 +184,7 @@ class FolderDataset(FileDataset):
         from_root = Path(os.path.relpath(folder, self.folder)).as_posix() + "/"
         for key, path in photos.items():
             name = path.relative_to(folder).as_posix()
-            for line in (name, from_root + name):
+            for line in map(plain_name, (name, from_root + name)):
                 known[line] = known[os.path.splitext(line)[0]] = key
         known |= {key: key for key in photos}
         path = self.list_file()
@@ -200,7 +200,7 @@ class FolderDataset(FileDataset):
     def _listed_name(self, line: str, known: Container[str]) -> str:
         """The name of ``known`` with which a line begins; if there is none, the line."""
         for text in (line, re.split(r"[\s,;]", line)[0]):
-            name = os.path.normpath(text)
+            name = os.path.normpath(plain_name(text))
             if os.path.isabs(name):
                 name = os.path.relpath(name, os.path.abspath(self.folder))
             stem, suffix = os.path.splitext(name)
@@ -277,17 +277,17 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
     """
     if name.count("%stem") != 1:
         raise DataError(f"{option}={name} must hold %stem once, as in %stem_leftImg8bit")
-    before, after = name.split("%stem")
+    before, after = plain_name(name).split("%stem")
     with_suffix = PurePosixPath("x" + after).suffix.lower() in suffixes
     pattern = re.compile(re.escape(before) + "(.*)" + re.escape(after), re.DOTALL)
     found: dict[str, Path] = {}
     other: Path | None = None
     for path in files_below(folder):
-        match = pattern.fullmatch(path.name if with_suffix else path.stem)
+        match = pattern.fullmatch(plain_name(path.name if with_suffix else path.stem))
         if match is None or path.suffix.lower() not in suffixes:
             other = other or path
             continue
-        key = (path.parent.relative_to(folder) / match[1]).as_posix()
+        key = plain_name((path.parent.relative_to(folder) / match[1]).as_posix())
         if key in found:
             raise DataError(
                 f"{found[key]} and {path} have one name: remove one, or tell them apart by "

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from dpt.data.formats.pictures import (
     decode_picture,
     one_page,
     orientation_of,
+    palette_of,
     select_bands,
     turned_upright,
 )
@@ -337,6 +339,19 @@ def label_values(
     else:
         ids, counts = np.unique(labels, return_counts=True)
     return {(i,): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
+
+
+def palettes_disagree(paths: Sequence[Path], parts: Parts, colors: Sequence[Any] = ()) -> bool:
+    """Whether an index has several colours in label files and the table ``colors``, and one of
+    these several indices, as of programs that make a palette for each picture."""
+    if len({palette_of(path) for path in paths} - {b""}) + bool(colors) < 2:
+        return False
+    pairs = {*enumerate(colors)}
+    for stored in (_read_stored(path, parts) for path in paths):
+        if stored.palette is not None:
+            pairs |= {(i, tuple(stored.palette[i].tolist())) for i in np.unique(stored.pixels)}
+    indices, times = Counter(i for i, _ in pairs), Counter(color for _, color in pairs)
+    return any(indices[i] > 1 and times[color] > 1 for i, color in pairs)
 
 
 def _count_colors(path: str | Path, rgb: np.ndarray) -> dict[tuple[int, ...], int]:

@@ -191,6 +191,14 @@ def read_size(path: str | Path) -> tuple[int, int]:
         return _stored_size(path, file)
 
 
+def palette_of(path: str | Path) -> bytes:
+    """The palette of a picture, without decoding pixels; b"" if it has none."""
+    with suppress(Exception), open_file(path) as file:
+        table = Image.open(file, formats=_FORMATS).palette
+        return bytes(table.palette) if table else b""
+    return b""
+
+
 def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
     """(H, W) by a file's header; DataError if it has too many pixels."""
     try:

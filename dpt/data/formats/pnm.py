@@ -41,6 +41,7 @@ def read_pnm(data: bytes) -> tuple[np.ndarray, int]:
         values, size = np.fromstring(text, int, sep=" "), len(body)
     if values.size != count or not 0 < largest < 65536 or values.max(initial=0) > largest:
         raise ValueError(f"{values.size} values up to {values.max(initial=0)} in place of {count}")
+    values = 1 - values if kind in b"14" else values  # of bits 1 is black
     if body[size:].lstrip()[:1] == b"P":
         raise ValueError("it holds several pictures: save each as a file of its own")
     return values.reshape(shape).astype(np.uint8 if largest < 256 else np.uint16), largest
