@@ -1053,6 +1053,16 @@ def test_a_table_of_other_order_than_palettes(tmp_path):
         assert len([x for x in quick_findings(data, 8) if "data.color_distance" in x]) == count
 
 
+def test_one_colour_on_transparency_is_explained(tmp_path):
+    def write(path, ids):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        red = np.where(ids[..., None] > 0, np.uint8([255, 0, 0, 255]), np.uint8(0))
+        Image.fromarray(red).save(path)
+
+    with pytest.raises(DataError, match=r"masks/.*: .* transparent pixels mean unlabelled"):
+        detect(folder(tmp_path / "set", write), {})
+
+
 def test_palettes_of_one_order_hold_ids(tmp_path):
     def write(path, ids):  # one palette has the ids as grey
         grey = np.repeat(np.arange(4, dtype=np.uint8)[:, None], 3, axis=1)

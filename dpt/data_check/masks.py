@@ -204,7 +204,8 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: Mapping[str, An
     has_indices = _CHOICES & given.keys() or not io.palettes_disagree(paths, parts_of(given))
     values, use_palette = _values_of_one_kind(paths, parts_of(given), colors, not has_indices)
     if len(values) < 2:
-        raise DataError(f"{paths[0].parent}: all masks hold one value: there is nothing to learn")
+        fault = "all masks hold one value, and transparent pixels mean unlabelled"
+        raise DataError(f"{paths[0].parent}: {fault}: save each class as an id or an opaque colour")
     masks = _Masks(paths, values, file, given)
     # of colours the places count, not the ids, whose rows are left out
     has_ids = are_colors(values) and any(row.id is not None for row in file.rows)
