@@ -99,9 +99,10 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
             weights={"labelled": 1.0, "unlabelled": 1.0},
         )
     if "sets" in node:
+        sets = validate(dict[str, Part], node["sets"], f"{where}.sets")
         node["sets"] = {
             name: partial(make_dataset, part, where=f"{where}.sets.{name}")
-            for name, part in node["sets"].items()
+            for name, part in sets.items()
         }
     return make(node, where, Dataset)
 

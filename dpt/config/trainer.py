@@ -88,7 +88,7 @@ def build_trainer(**arguments: Any) -> L.Trainer:
         if left is not None and left <= 0:
             raise ValueError("max_time must be above 0")
         return L.Trainer(**arguments)
-    except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
+    except (MisconfigurationException, ImportError, OverflowError, TypeError, ValueError) as error:
         remedy = " Set trainer.accelerator=auto" if "backend found" in str(error) else ""
         raise ValueError(f"trainer: {error}{remedy}") from error
 

@@ -32,7 +32,7 @@ from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
-from dpt.training.resume import RunState, checkpoint_of, step_of, without_weight_files
+from dpt.training.resume import RunState, checkpoint_of, restoring, step_of, without_weight_files
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer, validation_cost
 from dpt.validation import validate
@@ -102,7 +102,8 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     # training and the last validation
     with stop:
         try:
-            trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
+            with restoring(checkpoint, state):
+                trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
             ended = trainer.should_stop and stop.received is None
             if cfg["trainer"]["max_time"] and ended and trainer.global_step == begun:
                 log.info("resume: the run's time is over; a longer trainer.max_time extends it")

@@ -3,29 +3,36 @@
 import logging
 import random
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import lightning as L
 import numpy as np
 import torch
 import torch.distributed as dist
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import FSDPStrategy
+from pydantic import Field
 from torch import Tensor
 
-from dpt.config.compose import remove_run, save_config
+from dpt.config.compose import MISTAKES, remove_run, save_config
 from dpt.data import EpochSampler
 from dpt.files import reason
+from dpt.process import lack_of_memory
 from dpt.training.checkpoints import read_checkpoint
 from dpt.training.task import OR_NEW_RUN
 from dpt.types import Batch
+from dpt.validation import validate
 from dpt.weights.files import check_archive
 
 log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
+OPTIMIZERS = "epoch_loop.automatic_optimization.optim_progress"  # Lightning's counts
+Number = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # of a place in a run
 
 
 class RunState(Callback):
@@ -45,6 +52,7 @@ class RunState(Callback):
         self.sampler = sampler
         self.batch_size = batch_size
         self.resumed = False
+        self.started = False
         self.random_state: dict[str, Any] | None = None
 
     def on_save_checkpoint(
@@ -118,6 +126,12 @@ class RunState(Callback):
                     f"optimiser: restore optim and callbacks.freeze.parts, {OR_NEW_RUN}"
                 )
         step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
+        optimizers = checkpoint["loops"]["fit_loop"][OPTIMIZERS]["optimizer"]
+        if (count := optimizers["step"]["total"]["completed"]) != step:
+            raise ValueError(  # the run would be over at once, or never
+                f"resume: the .ckpt is of step {step}, but counts {count} steps of the optimiser: "
+                f"copy it again, {OR_NEW_RUN}"
+            )
         if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:
             trainer.fit_loop.epoch_loop.max_steps = step  # ends training at once
             log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
@@ -129,6 +143,7 @@ class RunState(Callback):
         self.resumed = True
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self.started = True
         if trainer.is_global_zero:
             folder = Path(self.cfg["run_dir"])
             if self.cfg["overwrite"] and not self.resumed:
@@ -157,6 +172,20 @@ class RunState(Callback):
             self.random_state = None
             # loggers use this as their step; on resuming, Lightning may have added 1
             trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+
+
+@contextmanager
+def restoring(checkpoint: Path | None, state: RunState) -> Iterator[None]:
+    """Turns what any library raises about the content of a checkpoint, so before the first step,
+    into a ValueError that names the file."""
+    try:
+        yield
+    except Exception as error:
+        is_clear = isinstance(error, (*MISTAKES, MisconfigurationException))
+        if checkpoint is None or state.started or is_clear or lack_of_memory(error):
+            raise
+        fault = f"{checkpoint}: cannot be resumed from ({reason(error)})"
+        raise ValueError(f"{fault}: copy it again, {OR_NEW_RUN}") from error
 
 
 def random_state() -> dict[str, Any]:
@@ -209,6 +238,8 @@ def fault_of(path: Path) -> str | None:
         _ = values["state_dict"], values["skipped_steps"], int(values["global_step"])
         _ = values["optimizer_states"][0]["param_groups"]
         _ = values["loops"]["fit_loop"]["epoch_progress"]
+        place = {name: value for name, value in values[KEY].items() if name != "ranks"}
+        validate(dict[str, Number], place, KEY)
         first, *others = values[KEY]["ranks"]
         for state in (first, *others):
             set_random_state(state)

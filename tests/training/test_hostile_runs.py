@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from test_resume import resume_it
 
@@ -145,6 +146,57 @@ def test_resume_takes_a_callback_that_is_typed(run):
     name = "lightning.pytorch.callbacks.DeviceStatsMonitor"
     resume_it(f"resume={run}", f"+callbacks.x._target_={name}", "trainer.max_steps=3")
     assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+
+
+LOOPS = ("loops", "fit_loop")
+OPTIMIZER = (*LOOPS, "epoch_loop.automatic_optimization.optim_progress", "optimizer", "step")
+STATES = {
+    "callback": (("callbacks", "RunCheckpoints"), 5),
+    "no callbacks": (("callbacks",), []),
+    "loop": ((*LOOPS, "epoch_loop.batch_progress"), {}),
+    "loader": ((*LOOPS, "state_dict"), {"combined_loader": ["x"]}),
+    "text for steps": ((*OPTIMIZER, "total", "completed"), "x"),
+    "steps of the optimiser": ((*OPTIMIZER, "total", "completed"), 10**12),
+    "step": (("global_step",), 10**12),
+    "place": (("dpt_run", "batches"), 1.5),
+    "place before the first": (("dpt_run", "batches"), -1),
+    "moments": (("optimizer_states", 0, "state", 0), 5),
+    "version": (("pytorch-lightning_version",), "0.0.1"),
+    "skipped": (("skipped_steps",), 10**30),
+    "weights": (("state_dict",), []),
+}
+
+
+QUICK = ["callback", "step", "place"]
+
+
+@pytest.mark.parametrize(
+    "case", [*QUICK, *(pytest.param(c, marks=SLOW) for c in STATES if c not in QUICK)]
+)
+def test_resume_refuses_a_checkpoint_of_odd_states(run, refused, case):
+    *parents, last = STATES[case][0]
+    for path in (run / "checkpoints").iterdir():
+        node = values = torch.load(path, weights_only=True)
+        for name in parents:
+            node = node[name]
+        node[last] = STATES[case][1]
+        torch.save(values, path)
+    message = refused(resume_it, f"resume={run}", "trainer.max_steps=3")
+    assert ".ckpt" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.sets", {"a": None}),
+        pytest.param("data.sets", ["a"], marks=SLOW),
+        ("trainer.max_time", {"days": 10**12}),
+    ],
+)
+def test_resume_refuses_odd_values_by_one_line(run, refused, key, value):
+    group, name = key.split(".")
+    edit(run, lambda values: values[group].update({name: value}))
+    assert group in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
 
 
 LINKS = {
