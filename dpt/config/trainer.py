@@ -60,6 +60,9 @@ def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
             f"trainer.precision={node['precision']} would round weights and labels, such as "
             f"depth, to three digits: use bf16-mixed or 16-mixed, which round neither"
         )
+    strategy = str(node.get("strategy"))
+    if strategy.endswith(("_spawn", "_fork", "_notebook")):  # loggers cannot be sent to processes
+        raise ValueError(f"trainer.strategy={strategy}: use {strategy.partition('_')[0]}")
     defaults = {name: p.default for name, p in inspect.signature(L.Trainer).parameters.items()}
     for group in ("logger", "callbacks"):
         del defaults[group]

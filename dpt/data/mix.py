@@ -13,6 +13,7 @@ import numpy as np
 from dpt.data.base import Dataset, Files
 from dpt.files import DataError
 from dpt.types import DatasetInfo, Sample, Target
+from dpt.validation import NonNegative
 
 
 class MixDataset(Dataset):
@@ -41,7 +42,7 @@ class MixDataset(Dataset):
         *,
         sets: Mapping[str, Callable[[str], Dataset]],
         split: str,
-        weights: Mapping[str, float] | None = None,
+        weights: Mapping[str, NonNegative] | None = None,
         length: int | None = None,
         val_on: str | Sequence[str] | None = None,
     ) -> None:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dpt.config.build import LoaderSettings
-from dpt.config.trainer import require_batches
+from dpt.config.trainer import require_batches, trainer_arguments
 from dpt.training.trainer import make_trainer, validation_cost
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -93,3 +93,9 @@ def test_emulated_bf16_is_named(monkeypatch, caplog, native):
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     trainer_of(precision="bf16-mixed")
     assert ("trainer.precision=bf16-mixed: this device has no bf16" in caplog.text) != native
+
+
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook"])
+def test_strategies_that_cannot_send_a_run_are_refused(strategy):
+    with pytest.raises(ValueError, match=rf"trainer\.strategy={strategy}: use ddp"):
+        trainer_arguments({"strategy": strategy})
