@@ -81,7 +81,7 @@ def test_an_unknown_rival_is_refused():
 
 @pytest.mark.slow
 def test_metrics_are_timed_beside_the_usual_ways():
-    assert parts.bench_metrics(rounds=1).count("| 1.00 |") == 2
+    assert parts.bench_metrics(rounds=1).count("| 1.00 |") >= 2  # others may be as fast
 
 
 def test_the_loader_is_timed_beside_the_usual_ways(monkeypatch):

@@ -343,6 +343,10 @@ def _explain(error: Exception) -> str:
         names = group[2].partition("Config search path")[0].split()
         choices = ", ".join(name for name in names if not name.startswith("_"))
         return f"there is no {group[1]}; choose from {choices}"
+    unresolved = re.search(r"interpolation '(.*)', possible interpolation keys: (.*)", text)
+    if unresolved:  # conf/first_run is chosen by groups that were removed
+        names = {*re.findall(r"\$\{(\w+)\}", unresolved[1])} - {*unresolved[2].split(", ")}
+        return f"{', '.join(sorted(names))} must be given, as GROUP=NAME"
     missing = re.search(r"full_key: (\S+)", text)
     if missing and "Missing mandatory value" in text:
         return f"{missing[1]} must be given: {missing[1]}=VALUE"
