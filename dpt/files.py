@@ -346,7 +346,9 @@ def require_own_files(folder: Path) -> None:
     for count, path in enumerate(paths):
         if count > _MAX_ENTRIES:
             raise DataError(f"{folder}: holds more than {_MAX_ENTRIES} files: give another folder")
-        if not os.path.lexists(path):
+        # W&B links its own log in the folder of each start, in which no later one writes
+        is_of_wandb = path.parent.parent != folder and folder / "wandb" in path.parents
+        if is_of_wandb or not os.path.lexists(path):
             continue
         if path == folder / "wandb/settings":  # read by W&B if the command is started there
             raise DataError(f"{path}: W&B would take its server and its key from it: remove it")

@@ -232,7 +232,15 @@ def test_resume_refuses_a_run_that_leads_elsewhere(run, refused, case):
 
 def test_links_inside_of_a_run_are_allowed(run):
     (run / "latest").symlink_to("csv")
+    logs = run / "wandb/offline-run-1/logs"  # as W&B makes them
+    logs.mkdir(parents=True)
+    (logs / "debug-core.log").symlink_to(run.parent / "outside/file")
+    (run / "wandb/latest-run").symlink_to("offline-run-1")
+    (run / "wandb/debug.log").symlink_to("offline-run-1/logs/debug.log")
     require_own_files(run)
+    (run / "wandb/offline-run-2").symlink_to(run.parent / "outside")
+    with pytest.raises(ValueError, match="offline-run-2"):
+        require_own_files(run)
 
 
 def test_wandb_id_is_no_secret(tmp_path):
@@ -244,3 +252,14 @@ def test_wandb_id_is_no_secret(tmp_path):
     (tmp_path / "wandb_id.txt").write_text("../../evil id")
     assert len(wandb_id(tmp_path)) == 8
     assert Path(tmp_path / "secret").read_text().startswith("machine")
+
+
+def test_a_run_with_wandb_is_resumed(train, tmp_path, monkeypatch):
+    """W&B leaves links to its own logs in the run."""
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = train(tmp_path / "run", "task=regression", "logger=wandb")
+    before = (run / "wandb_id.txt").read_text()
+    resume_it(f"resume={run}", "trainer.max_steps=3")
+    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+    assert (run / "wandb_id.txt").read_text() == before
