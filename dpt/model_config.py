@@ -31,9 +31,8 @@ from dpt.nn import (
     HeadConfig,
 )
 from dpt.types import Calibration, Preprocessing
-from dpt.validation import to_plain, unknown_key, validate
+from dpt.validation import Plain, to_plain, unknown_key, validate
 
-Plain = dict[str, Any]
 MAX_PARAMETERS = 10**10  # the largest published DPT, over DINOv3's ViT-7B, has 7 billion
 MAX_TENSORS = 20_000  # of parameters; the largest known models have a tenth of them
 

@@ -8,6 +8,11 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import Field
 
+Plain = dict[str, Any]
+"""Settings as YAML and JSON hold them: dictionaries, lists, numbers, strings, booleans and None."""
+PlainMapping = Mapping[str, Any]
+"""Settings that are only read, see ``Plain``."""
+
 MAX_METRES = 1e6
 """Largest depth: more is a mistake of the unit, and products of it leave the range of floats."""
 Count = Annotated[int, Field(ge=1, le=10**9)]

@@ -12,7 +12,7 @@ from dpt.config.overrides import keys_of
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
 from dpt.objectives import Objective
-from dpt.validation import validate
+from dpt.validation import Plain, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
 
@@ -22,7 +22,6 @@ SWITCHES = ("compile", "checkpoint_activations", "channels_last")
 PARTS = ("encoder", "decoder", "preprocessing")
 
 Heads = Mapping[str, Mapping[str, Any]]
-Plain = dict[str, Any]
 
 
 def make_model(

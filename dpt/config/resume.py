@@ -16,11 +16,9 @@ from dpt.config.overrides import Override, as_argument, is_below, parse
 from dpt.config.run_keys import RunKeys
 from dpt.files import config_dir, few, read_yaml
 from dpt.plugins import plugin_names
-from dpt.validation import unknown_key, validate
+from dpt.validation import Plain, unknown_key, validate
 
 log = logging.getLogger("dpt")
-
-Plain = dict[str, Any]
 
 PLACE = {"resume", "run_dir", "overwrite"}
 """Keys that choose the run, and are no settings of it."""
