@@ -39,6 +39,11 @@ def has_bf16(device: str) -> bool:
     return device == "cpu" and bool(found.get("amx_bf16") or found.get("avx512_bf16"))
 
 
+def sum_dtype(device: torch.device) -> torch.dtype:
+    """float64, or float32 on devices that have no float64 (Apple's mps)."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Switches autocast off; the meta device has none."""
     return NO_CONTEXT if device.type == "meta" else torch.autocast(device.type, enabled=False)

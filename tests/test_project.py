@@ -60,6 +60,38 @@ def test_what_only_one_file_may_do(pattern, allowed):
     assert users <= allowed
 
 
+PUBLIC_NAMES = {"_replace", "_exit", "_thread"}
+"""Documented names of the standard library that begin with an underscore."""
+
+
+def is_inner(name):
+    return name.startswith("_") and not name.startswith("__") and name not in PUBLIC_NAMES
+
+
+def inner_names(tree):
+    """Returns the inner names that a module defines, and those that it uses."""
+    defined, used = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            defined.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            is_set = isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+            (defined if is_set else used).add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            used |= {alias.name for alias in node.names} | {*(node.module or "").split(".")}
+    return set(filter(is_inner, defined)), set(filter(is_inner, used))
+
+
+def test_inner_names_of_libraries_stand_in_adapters_alone():
+    names = {path: inner_names(ast.parse(text)) for path, text in sources().items()}
+    of_project = set().union(*(defined for defined, _ in names.values()))
+    foreign = {path: used - of_project for path, (_, used) in names.items()}
+    assert not {path: u for path, u in foreign.items() if u and "_internals" not in path}
+    assert "_batches_that_stepped" in foreign["dpt/training/lightning_internals.py"]
+
+
 def test_basenames_of_tests_are_unique():
     """Without packages among the tests, pytest imports two files of one name as one module."""
     names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]

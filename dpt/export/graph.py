@@ -16,6 +16,7 @@ import dpt
 from dpt.files import reason
 from dpt.model import DPT
 from dpt.nn.inference import optimized
+from dpt.torch_internals import drop_guards, oblivious_sizes
 from dpt.types import Preprocessing
 from dpt.validation import to_plain
 
@@ -83,22 +84,16 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
 
     ``shape`` is that of the images to trace with. A model that torch cannot trace is a ValueError.
     """
-    from torch.fx.experimental import _config
-
     free = {i: Dim.DYNAMIC for i, name in graph.axes.items() if free_size or name == "batch"}
     try:
-        # do not specialise on axes of length 1; torch.onnx sets the same
-        # torch makes this module's `patch` at run time
-        with torch.no_grad(), _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        with torch.no_grad(), oblivious_sizes():
             program = torch.export.export(
                 graph, (graph.example(shape),), dynamic_shapes=(free,), strict=False
             )
     except Exception as error:  # torch raises many types
         remedy = "; fix the size, with --size H W" if free_size else ""
         raise ValueError(f"this model cannot be traced: {reason(error)}{remedy}") from error
-    # The remaining guards concern memory layout ("is it contiguous?"), and the loaded file would
-    # refuse other sizes because of them; it is compared with the model at several sizes instead.
-    program._guards_code = []
+    drop_guards(program)  # in their place, the file is compared with the model at several sizes
     return program
 
 

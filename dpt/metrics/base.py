@@ -1,23 +1,19 @@
 """The base class of metrics, a torchmetrics ``Metric`` of sums over images; their intervals."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array, vstack
-from torch import Tensor, nn
-from torchmetrics import Metric
+from torch import Tensor
+
+from dpt.metrics.torchmetrics_internals import MovableMetric
 
 RESAMPLES = 1000
 
 
-def sum_dtype(device: torch.device) -> torch.dtype:
-    """float64, or float32 on devices that have no float64 (Apple's mps)."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-class SumMetric(Metric):
+class SumMetric(MovableMetric):
     """A metric whose states are added over images, updates and processes.
 
     A metric adds its states in ``__init__`` with :meth:`add_sum` (float64) and :meth:`add_count`
@@ -48,17 +44,21 @@ class SumMetric(Metric):
         """Adds a state of int64 zeros that is summed over processes."""
         self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
 
+    def _sums(self) -> dict[str, Tensor]:
+        """The states by name; those that are lists belong to metrics that ``by_image`` excludes."""
+        return cast(dict[str, Tensor], self.metric_state)
+
     def vector(self) -> Tensor:
         """All states of this process, concatenated: float64 (S,) on the CPU."""
-        states = [getattr(self, name).detach().flatten() for name in self._defaults]
+        states = [state.detach().flatten() for state in self._sums().values()]
         return torch.cat([state.cpu().double() for state in states])
 
     def states_of(self, vector: Tensor) -> dict[str, Tensor]:
         """The states by name, from a vector as :meth:`vector` returns it."""
-        shapes = [getattr(self, name).shape for name in self._defaults]
+        shapes = [state.shape for state in self._sums().values()]
         pieces = vector.split([shape.numel() for shape in shapes])
         views = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-        return dict(zip(self._defaults, views, strict=True))
+        return dict(zip(self._sums(), views, strict=True))
 
     def scores_of(self, vector: Tensor) -> dict[str, float]:
         """The result of :meth:`compute` for the states in ``vector``, without synchronisation.
@@ -66,7 +66,7 @@ class SumMetric(Metric):
         Args:
             vector: (S,), of one image, of the sum over all images or over a resample of them.
         """
-        before = {name: getattr(self, name) for name in self._defaults}
+        before = self._sums()
         try:
             for name, state in self.states_of(vector).items():
                 setattr(self, name, state)
@@ -105,13 +105,6 @@ class SumMetric(Metric):
         The last column counts predictions that are no class.
         """
         return None
-
-    def _apply(self, fn: Callable, exclude_state: Sequence[str] = "") -> nn.Module:
-        def move(state: Tensor) -> Tensor:
-            device = fn(torch.zeros((), device=state.device)).device
-            return state.to(device, sum_dtype(device) if state.is_floating_point() else state.dtype)
-
-        return super()._apply(move, exclude_state)
 
 
 def confidence_intervals(

@@ -14,7 +14,8 @@ from dpt.depthmath import (
     inverse_depth,
     valid_range,
 )
-from dpt.metrics.base import SumMetric, sum_dtype
+from dpt.functional import sum_dtype
+from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.validation import validate
 

@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
-from dpt.metrics.base import SumMetric, sum_dtype
+from dpt.functional import sum_dtype
+from dpt.metrics.base import SumMetric
 
 _TOP = 5
 _RECALLS = tuple(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5))

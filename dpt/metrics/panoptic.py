@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dpt.metrics.base import SumMetric, sum_dtype
+from dpt.functional import sum_dtype
+from dpt.metrics.base import SumMetric
 from dpt.segments import NO_SEGMENT, SegmentMap, Segments
 
 

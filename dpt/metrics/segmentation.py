@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpt.metrics.base import SumMetric, sum_dtype
+from dpt.functional import sum_dtype
+from dpt.metrics.base import SumMetric
 
 
 def confusion_matrix(prediction: Tensor, labels: Tensor, num_classes: int) -> Tensor:

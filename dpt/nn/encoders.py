@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dpt.files import reason
 from dpt.nn.base import STRICT, Encoder, EncoderConfig, register_encoder
+from dpt.nn.timm_internals import pad_before_shift
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types import Tokens
 
@@ -313,7 +314,7 @@ class TimmEncoder(Encoder):
             kept = [*self.out_indices, self.out_indices[-1] + later]
             model.prune_intermediate_layers(kept, prune_norm=not later, prune_head=True)
         if config.pad_windows == "before_shift":
-            _pad_before_shift(model, name)
+            pad_before_shift(model, name)
         self.model = model
         levels = [model.feature_info[i] for i in self.out_indices]
         self.embed_dims = tuple(int(level["num_chs"]) for level in levels)
@@ -374,29 +375,6 @@ class TimmEncoder(Encoder):
             return Tokens(list(features(output_fmt="NLC")), grids)
         pairs = features(output_fmt="NLC", return_prefix_tokens=True)
         return Tokens([torch.cat((prefix, patches), dim=1) for patches, prefix in pairs], grids)
-
-
-def _pad_before_shift(model: nn.Module, name: str) -> None:
-    """Has the blocks of a Swin pad their maps to whole windows before they shift them."""
-    from timm.models.swin_transformer import SwinTransformerBlock
-    from timm.models.swin_transformer_v2 import SwinTransformerV2Block
-
-    kinds = (SwinTransformerBlock, SwinTransformerV2Block)
-    blocks: list[Any] = [m for m in model.modules() if isinstance(m, kinds)]
-    if not blocks:
-        raise ValueError(
-            f"pad_windows='before_shift' is for Swin and SwinV2; {name} has no windows"
-        )
-    for block in blocks:
-        block._attn = partial(_attend_to_padded, block)  # unlike a method, it can be pickled
-
-
-def _attend_to_padded(block: Any, map_BhwD: Tensor) -> Tensor:
-    """Windowed attention of a Swin block, over zeros below and to the right of the map."""
-    height, width = map_BhwD.shape[1:3]
-    bottom, right = -height % block.window_size[0], -width % block.window_size[1]
-    padded = F.pad(map_BhwD, (0, 0, 0, right, 0, bottom))
-    return type(block)._attn(block, padded)[:, :height, :width]
 
 
 def _create(name: str, arguments: dict[str, Any]) -> Any:

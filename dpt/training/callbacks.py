@@ -11,13 +11,14 @@ from typing import Any, Self
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, RichProgressBar, WeightAveraging
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from dpt.data.loading import seconds_without_batch
 from dpt.objectives.teacher import ema
 from dpt.process import SIGNALS, Stopped, end_now, requeue
+from dpt.training.lightning_internals import ProgressBar, lift_minimum
 from dpt.training.task import Task
 from dpt.types import Batch
 from dpt.validation import Share
@@ -87,20 +88,9 @@ class ProgressLines(StepCallback):
             log.info("step %d: %s %.4f", trainer.global_step, name, scores[name])
 
 
-class Bar(RichProgressBar):
-    """Lightning's bar without the version of a logger and without a number of epochs."""
-
-    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Any:
-        return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
-
-    def _get_train_description(self, current_epoch: int) -> str:
-        done, total = self.trainer.global_step, self.trainer.estimated_stepping_batches
-        return f"epoch {current_epoch}, from step {done} of {total}"
-
-
 def make_progress() -> Callback:
     """A progress bar in a terminal, log lines elsewhere."""
-    return Bar(leave=False) if sys.stdout.isatty() else ProgressLines()
+    return ProgressBar(leave=False) if sys.stdout.isatty() else ProgressLines()
 
 
 class MovingAverage(WeightAveraging):
@@ -217,7 +207,7 @@ class StopOnSignal(StepCallback):
         if number:  # not self.received: other ranks do not know a signal that comes now
             self.agreed = self.received = signal.Signals(int(number))
             trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
-            trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+            lift_minimum(trainer)
         return seconds
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from dpt.atomic import replacing
 from dpt.files import DataError
 from dpt.training.callbacks import completes_step
+from dpt.training.lightning_internals import batch_index
 from dpt.types import Batch
 from dpt.validation import Count, Positive
 from dpt.weights.pickles import load_pickles
@@ -112,7 +113,7 @@ class RunCheckpoints(Checkpoint):
         if self.patience is not None and self.waited >= self.patience:
             trainer.should_stop = True
             log.info("stopping early: %s has not improved in %d validations", name, self.waited)
-        if self._is_between_steps(trainer, trainer.fit_loop.batch_idx) and ends_by_stop(trainer):
+        if self._is_between_steps(trainer, batch_index(trainer)) and ends_by_stop(trainer):
             self._save_last(trainer)  # this validation ends the run
 
     def _is_between_steps(self, trainer: L.Trainer, batch_idx: int) -> bool:

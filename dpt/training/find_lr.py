@@ -13,13 +13,13 @@ from typing import Any
 import lightning as L
 import numpy as np
 from scipy.signal import savgol_filter
-from torch.optim.lr_scheduler import LambdaLR
 
 from dpt.atomic import replacing
 from dpt.config.objects import check_arguments
 from dpt.config.run_keys import RunKeys
 from dpt.run_log import write_json
 from dpt.training.callbacks import StepCallback
+from dpt.training.optim import StepSchedule
 from dpt.training.task import Task
 from dpt.training.trainer import short_run
 from dpt.validation import Positive, validate
@@ -48,7 +48,7 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
         cfg,
         recorder,
         steps=len(rates),
-        schedule=lambda optimizer, total_steps: LambdaLR(
+        schedule=lambda optimizer, total_steps: StepSchedule(
             optimizer, lambda step: float(rates[min(step, last)]) / base
         ),
     )

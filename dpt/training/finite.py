@@ -11,15 +11,17 @@ import lightning as L
 import torch
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from dpt.run_log import as_text
+from dpt.torch_internals import skip_step_on_device, unscales_gradients
+from dpt.training.lightning_internals import loss_scaler
 
 log = logging.getLogger("dpt")
 
 Batches = list[tuple[Tensor, Sequence[str]]]  # loss and sample names of each batch of a step
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 CHECK_EVERY = 10  # steps after which the results of a fused optimiser are fetched
 
 
@@ -47,7 +49,7 @@ class StepGuard:
 
     def keep_statistics(self) -> None:
         """Copies BatchNorm's statistics; to be called when training starts, on its device."""
-        norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
+        norms = [m for m in self.model.modules() if isinstance(m, BATCH_NORMS)]
         self.buffers = [b for norm in norms for b in norm.buffers()]
         self.kept = [b.clone() for b in self.buffers]
 
@@ -70,9 +72,9 @@ class StepGuard:
 
         Returns the norm of all gradients before clipping, a scalar.
         """
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        scaler = loss_scaler(trainer)
         # Lightning neither unscales nor clips for fused optimisers, which unscale in their step
-        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+        if scaler is not None and unscales_gradients(optimizer):
             scaler.unscale_(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         by_norm = limit if limit and algorithm != "value" else math.inf
@@ -91,9 +93,7 @@ class StepGuard:
         elif limit and not sharded:
             clip_grads_with_norm_(parameters, limit, norm)
         step, self.batches = (trainer.global_step, norm, self.batches), []
-        if scaler is None and isinstance(optimizer, Adam) and optimizer.defaults["fused"]:
-            # The attribute that GradScaler sets: a fused step() changes nothing if it is 1.
-            optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        if scaler is None and skip_step_on_device(optimizer, finite):
             self.steps.append(step)
             if len(self.steps) >= min(CHECK_EVERY, self.limit):
                 self.fetch(trainer)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,6 +31,7 @@ from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
+from dpt.training.lightning_internals import kill_other_ranks
 from dpt.training.resume import RunState, checkpoint_of, restoring, step_of, without_weight_files
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer, validation_cost
@@ -109,9 +109,7 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
                 log.info("resume: the run's time is over; a longer trainer.max_time extends it")
             scores = finish(trainer, task, val_loader, folder)
         except Exception:
-            launcher: Any = trainer.strategy.launcher
-            if launcher is not None:  # the other ranks would wait for this one and hold their GPUs
-                launcher.kill(signal.SIGKILL)
+            kill_other_ranks(trainer)
             raise
         if dist.is_initialized():
             dist.destroy_process_group()

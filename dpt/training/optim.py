@@ -3,19 +3,19 @@
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field
 from timm.optim import NAdamW
 from timm.optim.muon import zeropower_via_newtonschulz
-from torch import nn
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.functional import has_bf16
+from dpt.nn import Encoder
 from dpt.validation import NonNegative, Share
 
 log = logging.getLogger("dpt")
@@ -23,6 +23,15 @@ log = logging.getLogger("dpt")
 Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps
 OPTIONS = {"adamw": ("betas", "fused"), "muon": ("momentum", "betas"), "sgd": ("momentum",)}
 """What each optimiser takes besides rates and decay."""
+LINEAR_MAPS = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 
 
 def make_optimizer(
@@ -62,38 +71,64 @@ def make_optimizer(
     for name in options.keys() - {*OPTIONS[kind]}:
         allowed = ", ".join(OPTIONS[kind])
         raise ValueError(f"optim.{name} has no effect on {kind}, which takes {allowed}: remove it")
-    encoder: Any = model.encoder
-    layers = {} if layer_decay is None else encoder.layer_ids()
-    top = max(layers.values(), default=0) + 1
-    tables = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
-    linear = {n for n, m in model.named_modules() if isinstance(m, (nn.Linear, _ConvNd))}
+    rates = rates_of_parameters(model, lr, encoder_lr, layer_decay)
+    decayed = decayed_parameters(model)
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        part, rate = "decoder", lr
-        if name.startswith("encoder."):
-            part, rate = "encoder", lr if encoder_lr is None else encoder_lr
-            if layer_decay is not None:
-                layer = layers[name.removeprefix("encoder.")]
-                part, rate = f"encoder_{layer}", rate * layer_decay ** (top - layer)
-        # the parent counts besides the shape: FSDP shows a flat piece of a weight
-        is_matrix = parameter.ndim > 1 or name.rpartition(".")[0] in linear
-        decayed = is_matrix and name.endswith("weight") and name not in tables
-        label = part if decayed else f"{part}_no_decay"
-        decay = weight_decay * decayed
-        empty = {"params": [], "lr": rate, "weight_decay": decay, "name": label, "kind": kind}
-        groups.setdefault(label, empty)["params"].append(parameter)
+        part, rate = rates[name]
+        label = part if name in decayed else f"{part}_no_decay"
+        if label not in groups:
+            decay = weight_decay if name in decayed else 0.0
+            groups[label] = {"params": [], "lr": rate, "weight_decay": decay}
+            groups[label] |= {"name": label, "kind": kind}
+        groups[label]["params"].append(parameter)
     if not groups:
         raise ValueError("callbacks.freeze.parts freezes all parameters: leave a part out")
     if kind == "sgd":
         return torch.optim.SGD(list(groups.values()), lr=lr, **options)
-    if kind == "muon":
-        momentum = options.pop("momentum", 0.95)
-        for label, group in groups.items():
-            group["momentum"] = None if label.endswith("no_decay") else momentum
-        return Muon(list(groups.values()), lr=lr, **options)
-    return torch.optim.AdamW(list(groups.values()), lr=lr, **options)
+    if kind == "adamw":
+        return torch.optim.AdamW(list(groups.values()), lr=lr, **options)
+    matrix_momentum = options.pop("momentum", 0.95)
+    for label, group in groups.items():
+        group["momentum"] = None if label.endswith("no_decay") else matrix_momentum
+    return Muon(list(groups.values()), lr=lr, **options)
+
+
+def rates_of_parameters(
+    model: nn.Module, lr: float, encoder_lr: float | None, layer_decay: float | None
+) -> dict[str, tuple[str, float]]:
+    """Returns the part of the model and the learning rate of each parameter, by its name; see
+    :func:`make_optimizer`."""
+    encoder = cast(Encoder, model.encoder)
+    layers = {} if layer_decay is None else encoder.layer_ids()
+    top = max(layers.values(), default=0) + 1
+    rates = {}
+    for name, _ in model.named_parameters():
+        if not name.startswith("encoder."):
+            rates[name] = ("decoder", lr)
+            continue
+        rate = lr if encoder_lr is None else encoder_lr
+        if layer_decay is None:
+            rates[name] = ("encoder", rate)
+        else:
+            layer = layers[name.removeprefix("encoder.")]
+            rates[name] = (f"encoder_{layer}", rate * layer_decay ** (top - layer))
+    return rates
+
+
+def decayed_parameters(model: nn.Module) -> set[str]:
+    """Returns the names of weight matrices and kernels, without tables of embeddings."""
+    modules = dict(model.named_modules())
+    names = set()
+    for name, parameter in model.named_parameters():
+        parent, _, leaf = name.rpartition(".")
+        # the parent counts besides the shape: FSDP shows a flat piece of a weight
+        is_matrix = parameter.ndim > 1 or isinstance(modules[parent], LINEAR_MAPS)
+        if is_matrix and leaf.endswith("weight") and not isinstance(modules[parent], nn.Embedding):
+            names.add(name)
+    return names
 
 
 NEWTON_SCHULZ = [
@@ -188,6 +223,33 @@ def orthogonalized(matrices: torch.Tensor) -> torch.Tensor:
     return wide.mT if is_tall else wide
 
 
+class StepSchedule(LRScheduler):
+    """Sets the rates as a function of the step alone: the configured rate times ``factor(step)``.
+
+    A resumed run sets the step, so this schedule has no state of its own. (torch's ``LambdaLR``
+    stores counts of its calls.)
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, factor: Callable[[int], float], *, step: int = 0
+    ) -> None:
+        self.factor = factor
+        super().__init__(optimizer, last_epoch=step - 1)  # and makes one step
+
+    def get_lr(self) -> list[float | Tensor]:
+        return [rate * self.factor(self.last_epoch) for rate in self.base_lrs]
+
+    def at(self, step: int) -> "StepSchedule":
+        """Returns the same schedule at another step."""
+        return StepSchedule(self.optimizer, self.factor, step=step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Does nothing: see :meth:`at`."""
+
+
 def warmup_then_decay(
     optimizer: Optimizer,
     *,
@@ -196,7 +258,7 @@ def warmup_then_decay(
     warmup: NonNegative = 0.05,
     power: NonNegative = 0.9,
     final: NonNegative = 0.0,
-) -> LambdaLR:
+) -> StepSchedule:
     """A linear warm-up, then a decay that ends at the last step.
 
     Args:
@@ -219,4 +281,4 @@ def warmup_then_decay(
         shape = (1 - t) ** power if decay == "poly" else 0.5 * (1 + math.cos(math.pi * t))
         return final + (1 - final) * shape
 
-    return LambdaLR(optimizer, factor)
+    return StepSchedule(optimizer, factor)

@@ -2,7 +2,6 @@
 
 import logging
 import random
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +16,22 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import FSDPStrategy
 from pydantic import Field
 from torch import Tensor
+from torch.optim import Optimizer
 
 from dpt.config.compose import MISTAKES, remove_run, save_config
 from dpt.data import EpochSampler
 from dpt.files import reason
 from dpt.process import lack_of_memory
 from dpt.training.checkpoints import read_checkpoint
+from dpt.training.lightning_internals import (
+    count_epoch_as_started,
+    discard_fetched_batch,
+    end_training_at,
+    optimizer_steps,
+    overfits_batches,
+    set_logged_step,
+)
+from dpt.training.optim import StepSchedule
 from dpt.training.task import OR_NEW_RUN
 from dpt.types import Batch
 from dpt.validation import validate
@@ -31,7 +40,6 @@ from dpt.weights.files import check_archive
 log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
-OPTIMIZERS = "epoch_loop.automatic_optimization.optim_progress"  # Lightning's counts
 Number = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # of a place in a run
 
 
@@ -40,6 +48,7 @@ class RunState(Callback):
     latter just before the first resumed step.
 
     Settings of the optimiser, such as the rate, are those configured now, not the checkpoint's.
+    The rate is a function of the step, see :class:`dpt.training.optim.StepSchedule`.
 
     Args:
         cfg: the run's configuration; saved when training starts, after all checks.
@@ -62,21 +71,9 @@ class RunState(Callback):
         if dist.is_initialized():
             ranks = [None] * trainer.world_size
             dist.all_gather_object(ranks, random_state())
-        # the format of Lightning's progress is private
-        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-        current = progress["current"]
-        if current["ready"] > current["processed"]:
-            # the next batch is fetched but not processed: the resumed run fetches it again
-            for scope in ("total", "current"):
-                progress[scope]["ready"] = progress[scope]["processed"]
-            progress["is_last_batch"] = False
+        batches = discard_fetched_batch(checkpoint)
         if not trainer.state.finished:
-            # count this epoch as started: Lightning may not, after resuming at an epoch's end
-            done = trainer.current_epoch
-            counts = {"ready": done + 1, "started": done + 1, "processed": done, "completed": done}
-            for scope in ("total", "current"):
-                checkpoint["loops"]["fit_loop"]["epoch_progress"][scope] |= counts
-        batches = current["processed"]
+            count_epoch_as_started(checkpoint, trainer.current_epoch)
         epoch_is_done = batches >= trainer.num_training_batches
         checkpoint[KEY] = {
             "epoch": trainer.current_epoch + epoch_is_done,
@@ -88,9 +85,31 @@ class RunState(Callback):
         }
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Sets the place to continue from; ValueError if the checkpoint does not fit the run."""
+        """Sets the position to continue from; ValueError if the checkpoint does not fit the run."""
         state = checkpoint[KEY]
-        if trainer.overfit_batches:  # Lightning replaces the sampler
+        self._require_same_batches(trainer, state)
+        if not isinstance(trainer.strategy, FSDPStrategy):
+            (saved,) = checkpoint["optimizer_states"]
+            require_same_parameters(saved, pl_module.optimizer_factory(pl_module.model))
+        step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
+        count = optimizer_steps(checkpoint)
+        if count != step:
+            raise ValueError(  # the run would be over at once, or never
+                f"resume: the .ckpt is of step {step}, but counts {count} steps of the optimiser: "
+                f"copy it again, {OR_NEW_RUN}"
+            )
+        if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:
+            end_training_at(trainer, step)
+            log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
+        # set here, because Lightning creates the loader's iterator before it sets the epoch
+        self.sampler.set_epoch(state["epoch"])
+        self.sampler.start = state["batches"] * self.batch_size
+        self.random_state = state["ranks"][trainer.global_rank]
+        self.resumed = True
+
+    def _require_same_batches(self, trainer: L.Trainer, state: Mapping[str, Any]) -> None:
+        """Raises ValueError if the epoch cannot be continued with the batches configured now."""
+        if overfits_batches(trainer):  # Lightning replaces the sampler
             raise ValueError("resume: a run with trainer.overfit_batches must be started again")
         for name, now in (("world_size", trainer.world_size), ("batch_size", self.batch_size)):
             if state[name] != now:
@@ -102,45 +121,9 @@ class RunState(Callback):
             log.warning(
                 "resume: the run had %d training samples and now has %d: the rest of this epoch is "
                 "in another order, some samples may occur twice and some not at all",
-                state["samples"], self.sampler.length,
-            )  # fmt: skip
-        if not isinstance(trainer.strategy, FSDPStrategy):
-            saved = checkpoint["optimizer_states"][0]["param_groups"]
-            new = pl_module.optimizer_factory(pl_module.model).param_groups
-            groups = [
-                [(g.get("name"), g.get("kind"), len(g["params"])) for g in each]
-                for each in (saved, new)
-            ]
-            moments = checkpoint["optimizer_states"][0]["state"]  # by parameter index
-            shapes = dict(enumerate(p.shape for g in new for p in g["params"]))
-            # a user's own optimiser has no kinds, and may keep tensors of other shapes
-            wrong = "kind" in new[0] and any(
-                v.shape != shapes.get(place)
-                for place, values in moments.items()
-                for v in values.values()
-                if isinstance(v, Tensor) and v.ndim  # too small, torch would read past its end
+                state["samples"],
+                self.sampler.length,
             )
-            if groups[0] != groups[1] or wrong:
-                raise ValueError(
-                    "resume: other parameters are trained, in other groups or by another "
-                    f"optimiser: restore optim and callbacks.freeze.parts, {OR_NEW_RUN}"
-                )
-        step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
-        optimizers = checkpoint["loops"]["fit_loop"][OPTIMIZERS]["optimizer"]
-        if (count := optimizers["step"]["total"]["completed"]) != step:
-            raise ValueError(  # the run would be over at once, or never
-                f"resume: the .ckpt is of step {step}, but counts {count} steps of the optimiser: "
-                f"copy it again, {OR_NEW_RUN}"
-            )
-        if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:
-            trainer.fit_loop.epoch_loop.max_steps = step  # ends training at once
-            log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
-        checkpoint["lr_schedulers"] = []  # see on_train_start
-        # set here, because Lightning creates the loader's iterator before it sets the epoch
-        self.sampler.set_epoch(state["epoch"])
-        self.sampler.start = state["batches"] * self.batch_size
-        self.random_state = state["ranks"][trainer.global_rank]
-        self.resumed = True
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         self.started = True
@@ -149,20 +132,26 @@ class RunState(Callback):
             if self.cfg["overwrite"] and not self.resumed:
                 remove_run(folder)
             save_config(self.cfg, folder)
-        if not self.resumed:
-            return
+        if self.resumed:
+            self._set_rates(trainer, pl_module)
+
+    def _set_rates(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Sets the optimiser's settings to those configured now, at the step of the checkpoint.
+
+        A schedule that is no function of the step continues from its own state, with the settings
+        of the checkpoint.
+        """
         (optimizer,), (config,) = trainer.optimizers, trainer.lr_scheduler_configs
-        for group, settings in zip(
-            optimizer.param_groups, pl_module.optimizer_settings, strict=True
-        ):
+        if not isinstance(config.scheduler, StepSchedule):
+            name = type(config.scheduler).__name__
+            log.info("resume: %s and the optimiser's settings are the checkpoint's", name)
+            return
+        settings_of_groups = pl_module.optimizer_settings
+        for group, settings in zip(optimizer.param_groups, settings_of_groups, strict=True):
             parameters = group["params"]
-            group.clear()  # also drops what the first schedule added
+            group.clear()
             group.update(settings, params=parameters)
-        config.scheduler = schedule = pl_module.make_schedule(optimizer)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*step.*before.*optimizer.step.*")
-            for _ in range(trainer.global_step):
-                schedule.step()
+        config.scheduler = pl_module.make_schedule(optimizer).at(trainer.global_step)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: Any, batch: Batch, batch_idx: int
@@ -170,8 +159,33 @@ class RunState(Callback):
         if self.random_state is not None:
             set_random_state(self.random_state)
             self.random_state = None
-            # loggers use this as their step; on resuming, Lightning may have added 1
-            trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+            set_logged_step(trainer, trainer.global_step)
+
+
+def require_same_parameters(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
+    """Raises ValueError if a checkpoint's optimiser state is of other parameters or another kind.
+
+    torch would read past the end of tensors that are too small.
+    """
+    groups = [
+        [(group.get("name"), group.get("kind"), len(group["params"])) for group in param_groups]
+        for param_groups in (saved["param_groups"], optimizer.param_groups)
+    ]
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    shapes = {index: parameter.shape for index, parameter in enumerate(parameters)}
+    # a user's own optimiser has no kinds, and may keep tensors of other shapes
+    is_own = "kind" not in optimizer.param_groups[0]
+    fits = is_own or all(
+        value.shape == shapes.get(index)
+        for index, moments in saved["state"].items()
+        for value in moments.values()
+        if isinstance(value, Tensor) and value.ndim
+    )
+    if groups[0] != groups[1] or not fits:
+        raise ValueError(
+            "resume: other parameters are trained, in other groups or by another optimiser: "
+            f"restore optim and callbacks.freeze.parts, {OR_NEW_RUN}"
+        )
 
 
 @contextmanager
@@ -237,7 +251,7 @@ def fault_of(path: Path) -> str | None:
             return "cannot be read"
         _ = values["state_dict"], values["skipped_steps"], int(values["global_step"])
         _ = values["optimizer_states"][0]["param_groups"]
-        _ = values["loops"]["fit_loop"]["epoch_progress"]
+        _ = optimizer_steps(values)
         place = {name: value for name, value in values[KEY].items() if name != "ranks"}
         validate(dict[str, Number], place, KEY)
         first, *others = values[KEY]["ranks"]

@@ -1,0 +1,93 @@
+"""Names of Lightning that are not in its documentation, each with the reason for its use.
+
+Tested with lightning 2.6.6. Everything else in the package uses Lightning's public names.
+"""
+
+import signal
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import RichProgressBar
+
+Checkpoint = dict[str, Any]
+"""The content of a checkpoint, as Lightning passes it to callbacks."""
+_OPTIMIZER_PROGRESS = "epoch_loop.automatic_optimization.optim_progress"
+
+
+class ProgressBar(RichProgressBar):
+    """Shows optimiser steps in place of epochs, which Lightning offers no public hook for."""
+
+    def get_metrics(
+        self, trainer: L.Trainer, pl_module: L.LightningModule
+    ) -> dict[str, int | str | float | dict[str, float]]:
+        metrics = super().get_metrics(trainer, pl_module)
+        return {name: value for name, value in metrics.items() if name != "v_num"}
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        done, total = self.trainer.global_step, self.trainer.estimated_stepping_batches
+        return f"epoch {current_epoch}, from step {done} of {total}"
+
+
+def discard_fetched_batch(checkpoint: Checkpoint) -> int:
+    """Counts a batch that is fetched but not processed as not fetched: a resumed run fetches it
+    again. Returns the number of batches that are processed in this epoch."""
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    if progress["current"]["ready"] > progress["current"]["processed"]:
+        for scope in ("total", "current"):
+            progress[scope]["ready"] = progress[scope]["processed"]
+        progress["is_last_batch"] = False
+    processed: int = progress["current"]["processed"]
+    return processed
+
+
+def count_epoch_as_started(checkpoint: Checkpoint, epoch: int) -> None:
+    """Counts the running epoch as started: after resuming at an epoch's end Lightning may not."""
+    counts = {"ready": epoch + 1, "started": epoch + 1, "processed": epoch, "completed": epoch}
+    for scope in ("total", "current"):
+        checkpoint["loops"]["fit_loop"]["epoch_progress"][scope] |= counts
+
+
+def optimizer_steps(checkpoint: Checkpoint) -> int:
+    """Returns the steps that Lightning resumes from, which a damaged file may contradict."""
+    progress = checkpoint["loops"]["fit_loop"][_OPTIMIZER_PROGRESS]["optimizer"]
+    steps: int = progress["step"]["total"]["completed"]
+    return steps
+
+
+def end_training_at(trainer: L.Trainer, step: int) -> None:
+    """Ends training at ``step``; ``Trainer.should_stop`` alone would train another step."""
+    trainer.fit_loop.epoch_loop.max_steps = step
+
+
+def lift_minimum(trainer: L.Trainer) -> None:
+    """Lets a stop take effect before ``min_epochs`` and ``min_steps`` are reached."""
+    trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+
+
+def set_logged_step(trainer: L.Trainer, step: int) -> None:
+    """Sets the step that loggers show: on resuming, Lightning may have added 1 to it."""
+    trainer.fit_loop.epoch_loop._batches_that_stepped = step
+
+
+def overfits_batches(trainer: L.Trainer) -> bool:
+    """Returns whether ``overfit_batches`` is set, which the trainer keeps without declaring it."""
+    return bool(vars(trainer)["overfit_batches"])
+
+
+def batch_index(trainer: L.Trainer) -> int:
+    """Returns the index of the latest training batch in its epoch, which validation hooks lack."""
+    return trainer.fit_loop.batch_idx
+
+
+def kill_other_ranks(trainer: L.Trainer) -> None:
+    """Kills the processes that this one has started: they would wait for it and hold their GPUs."""
+    launcher = trainer.strategy.launcher
+    if launcher is not None:
+        launcher.kill(signal.SIGKILL)
+
+
+def loss_scaler(trainer: L.Trainer) -> torch.amp.GradScaler | None:
+    """Returns the scaler of float16 losses; None in other precisions."""
+    scaler: torch.amp.GradScaler | None = getattr(trainer.precision_plugin, "scaler", None)
+    return scaler
