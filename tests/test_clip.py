@@ -7,8 +7,8 @@ from dpt.data import ImageTableDataset, ScenesDataset
 from dpt.data.scenes.dataset import caption_of
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.files import DataError
-from dpt.metrics import image as metrics_module
-from dpt.metrics.image import RetrievalMetrics
+from dpt.metrics import embeddings as metrics_module
+from dpt.metrics.embeddings import RetrievalMetrics
 from dpt.model import create_model
 from dpt.objectives.clip import ClipObjective, caption_ids
 
@@ -44,7 +44,7 @@ def test_captions_leave_small_objects_out():
 
 @pytest.mark.parametrize("table", [1, 2**20])
 def test_retrieval_counts_ranks(monkeypatch, table):
-    monkeypatch.setattr(metrics_module, "_TABLE", table)  # row by row, or all at once
+    monkeypatch.setattr(metrics_module, "_MAX_TABLE", table)  # row by row, or all at once
     metrics, images = RetrievalMetrics(), torch.eye(6)
     metrics.update(images[:4], images[:4], torch.arange(4))
     metrics.update(images[4:], 3 * images[[5, 4]], torch.arange(4, 6))  # two pairs exchanged
@@ -69,7 +69,7 @@ def test_equal_or_unknown_embeddings_are_not_found(value):
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
 def test_retrieval_without_pairs_is_unknown_and_their_number_is_bounded(monkeypatch):
-    monkeypatch.setattr(metrics_module, "_MAX_PAIRS", 3)
+    monkeypatch.setattr(metrics_module, "_MAX_KEPT", 3)
     metrics = RetrievalMetrics()
     assert all(value.isnan() for value in metrics.compute().values())
     metrics.reset()

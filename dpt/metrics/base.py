@@ -1,7 +1,7 @@
-"""The base class of metrics, a torchmetrics ``Metric`` of sums over images; their intervals."""
+"""The base class of metrics, and confidence intervals of their scores."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -11,6 +11,24 @@ from torch import Tensor
 from dpt.metrics.torchmetrics_internals import MovableMetric
 
 RESAMPLES = 1000
+
+Rescore = Callable[[np.ndarray], dict[str, float]]
+"""Scores by name, if image k counts ``times[k]`` times; ``times`` is (N,)."""
+
+
+class Interval(NamedTuple):
+    """A 95 % confidence interval."""
+
+    low: float
+    high: float
+
+
+class Confusion(NamedTuple):
+    """A confusion matrix."""
+
+    class_names: tuple[str, ...]
+    counts: np.ndarray
+    """int64 (K, K + 1): ground truth by row, prediction by column, the last one of no class."""
 
 
 class SumMetric(MovableMetric):
@@ -44,46 +62,38 @@ class SumMetric(MovableMetric):
         """Adds a state of int64 zeros that is summed over processes."""
         self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
 
+    def vector(self) -> Tensor:
+        """Returns all states of this process, concatenated: float64 (S,) on the CPU."""
+        states = [state.detach().cpu().double().flatten() for state in self._sums().values()]
+        return torch.cat(states)
+
     def _sums(self) -> dict[str, Tensor]:
-        """The states by name; those that are lists belong to metrics that ``by_image`` excludes."""
+        """Returns the states by name; lists of tensors occur only if ``by_image`` is False."""
         return cast(dict[str, Tensor], self.metric_state)
 
-    def vector(self) -> Tensor:
-        """All states of this process, concatenated: float64 (S,) on the CPU."""
-        states = [state.detach().flatten() for state in self._sums().values()]
-        return torch.cat([state.cpu().double() for state in states])
-
-    def states_of(self, vector: Tensor) -> dict[str, Tensor]:
-        """The states by name, from a vector as :meth:`vector` returns it."""
-        shapes = [state.shape for state in self._sums().values()]
-        pieces = vector.split([shape.numel() for shape in shapes])
-        views = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-        return dict(zip(self._sums(), views, strict=True))
-
     def scores_of(self, vector: Tensor) -> dict[str, float]:
-        """The result of :meth:`compute` for the states in ``vector``, without synchronisation.
+        """Returns the result of :meth:`compute` for other states, without synchronisation.
 
         Args:
             vector: (S,), of one image, of the sum over all images or over a resample of them.
         """
-        before = self._sums()
+        states = self._sums()
+        pieces = vector.split([state.numel() for state in states.values()])
         try:
-            for name, state in self.states_of(vector).items():
-                setattr(self, name, state)
+            for (name, state), piece in zip(states.items(), pieces, strict=True):
+                setattr(self, name, piece.view(state.shape))
             # the class's own method: torchmetrics wraps the instance's (cache, synchronisation)
             return {key: float(value) for key, value in type(self).compute(self).items()}
         finally:
-            for name, state in before.items():
+            for name, state in states.items():
                 setattr(self, name, state)
 
-    def state(self) -> Any:
-        """What images have left in this process since the last reset, to be pickled."""
+    def state(self) -> object:
+        """Returns what images have left in this process since the last reset, to be pickled."""
         return csr_array(self.vector().numpy()[None])
 
-    def resampler(self, states: Sequence[Any]) -> Callable[[np.ndarray], dict[str, float]]:
+    def resampler(self, states: Sequence[Any]) -> Rescore:
         """Returns a function that scores images without synchronisation.
-
-        Its argument, (N,), says how many times each image counts.
 
         Args:
             states: :meth:`state` of each image alone, in the order of the data set.
@@ -92,25 +102,18 @@ class SumMetric(MovableMetric):
         return lambda times: self.scores_of(torch.from_numpy(columns @ times))
 
     def scores(self) -> dict[str, float]:
-        """The result of :meth:`compute` for this process, without synchronisation."""
+        """Returns the result of :meth:`compute` for this process, without synchronisation."""
         return self.resampler([self.state()])(np.ones(1))
 
-    def total(self, states: Sequence[Any]) -> Tensor:
-        """The sum of the states of images, (S,)."""
-        return torch.from_numpy(vstack(states).sum(axis=0))
-
-    def confusion_of(self, states: Sequence[Any]) -> tuple[tuple[str, ...], np.ndarray] | None:
-        """Class names and the confusion matrix, int64 (K, K + 1), truth by row; None without one.
-
-        The last column counts predictions that are no class.
-        """
+    def confusion_of(self, states: Sequence[Any]) -> Confusion | None:
+        """Returns the confusion matrix of all images; None for metrics without one."""
         return None
 
 
 def confidence_intervals(
-    metric: SumMetric, states: Sequence[Any], blocks: np.ndarray | None = None
-) -> dict[str, tuple[float, float]]:
-    """95 % intervals of every score, by percentile bootstrap over images (Efron 1979).
+    metric: SumMetric, states: Sequence[object], blocks: np.ndarray | None = None
+) -> dict[str, Interval]:
+    """Returns intervals of every score, by percentile bootstrap over images (Efron 1979).
 
     Each resample draws as many blocks as there are, with replacement, and scores their images. The
     frames of a video are not independent images: let each video be a block (block bootstrap).
@@ -120,20 +123,36 @@ def confidence_intervals(
         blocks: the number of each image's block, int (N,), from 0; None: each image is one.
 
     Returns:
-        (low, high) by name. NaN with fewer than two images, or where most resamples have no score
+        Intervals by name. NaN with fewer than two blocks, or where most resamples have no score
         (a class that few images contain).
     """
     blocks = np.arange(len(states)) if blocks is None else blocks
-    count, score, random = blocks.max() + 1, metric.resampler(states), np.random.default_rng(0)
-    values: dict[str, list[float]] = {}
+    count = blocks.max() + 1
+    rescore = metric.resampler(states)
+    random = np.random.default_rng(0)
+    resamples = []
     for _ in range(RESAMPLES):
         times = np.bincount(random.integers(0, count, count), minlength=count)
-        for name, value in score(times[blocks]).items():
-            values.setdefault(name, []).append(value)
+        resamples.append(rescore(times[blocks]))
     intervals = {}
-    for name, resampled in values.items():
-        finite = np.array(resampled)[np.isfinite(resampled)]
-        enough = count > 1 and 2 * len(finite) >= RESAMPLES
-        low, high = np.quantile(finite, [0.025, 0.975]) if enough else (np.nan, np.nan)
-        intervals[name] = float(low), float(high)
+    for name in resamples[0]:
+        values = np.array([scores[name] for scores in resamples])
+        finite = values[np.isfinite(values)]
+        has_interval = count > 1 and 2 * len(finite) >= RESAMPLES
+        low, high = np.quantile(finite, [0.025, 0.975]) if has_interval else (np.nan, np.nan)
+        intervals[name] = Interval(float(low), float(high))
     return intervals
+
+
+def require_one_shape(**tensors: Tensor) -> None:
+    """Raises ValueError if the tensors, given by name, differ in shape."""
+    shapes = [tuple(tensor.shape) for tensor in tensors.values()]
+    if len(set(shapes)) > 1:
+        raise ValueError(f"{', '.join(tensors)} must have one shape, got {shapes}")
+
+
+def class_labels(class_names: Sequence[str], num_classes: int) -> tuple[str, ...]:
+    """Returns the names of the classes, or their ids if there are no names."""
+    if class_names and len(class_names) != num_classes:
+        raise ValueError(f"{len(class_names)} class_names for {num_classes} classes")
+    return tuple(class_names) or tuple(str(class_id) for class_id in range(num_classes))

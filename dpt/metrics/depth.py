@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,23 +14,22 @@ from dpt.depthmath import (
     valid_range,
 )
 from dpt.functional import sum_dtype
-from dpt.metrics.base import SumMetric
+from dpt.metrics.base import SumMetric, require_one_shape
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.validation import validate
 
-DEPTH_ERRORS = (
-    "abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog", "delta1", "delta2", "delta3",
-)  # fmt: skip
+_LOWER_IS_BETTER = ("abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog")
+DEPTH_ERRORS = (*_LOWER_IS_BETTER, "delta1", "delta2", "delta3")
 """The columns of :func:`depth_errors`."""
 
 
 def depth_errors(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-    """The nine errors of each image over its valid pixels (Eigen et al. 2014, section 4.3).
+    """Returns the nine errors of each image over its valid pixels (Eigen et al. 2014, section 4.3).
 
-    With p the prediction, t the truth and e = ln p - ln t: ``abs_rel`` mean |p - t| / t,
+    With p the prediction, t the ground truth and e = ln p - ln t: ``abs_rel`` mean |p - t| / t,
     ``sq_rel`` mean (p - t)² / t (metres), ``rmse`` sqrt(mean (p - t)²) (metres), ``rmse_log``
     sqrt(mean e²), ``log10`` mean |e| / ln 10, ``silog`` 100 · sqrt(mean e² - (mean e)²) (KITTI),
-    ``delta1..3`` share of pixels with max(p/t, t/p) < 1.25, 1.25², 1.25³.
+    ``delta1..3`` fraction of pixels with max(p/t, t/p) < 1.25, 1.25², 1.25³.
 
     Args:
         prediction: float (B, H, W), metres, positive.
@@ -59,7 +57,7 @@ class DepthMetrics(SumMetric):
     """
 
     lower_is_better = frozenset(
-        name + ending for name in DEPTH_ERRORS[:6] for ending in ("", "_pooled")
+        name + ending for name in _LOWER_IS_BETTER for ending in ("", "_pooled")
     )
     errors: Tensor
     pooled: Tensor
@@ -72,7 +70,7 @@ class DepthMetrics(SumMetric):
         *,
         prediction_kind: PredictionKind = "metric",
         all_pooled: bool = False,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         super().__init__()
         protocol = validate(Protocol, {**vars(protocol or Protocol()), **settings}, "protocol")
@@ -84,8 +82,8 @@ class DepthMetrics(SumMetric):
         usual = "none" if prediction_kind == "metric" else "scale_shift"
         self.protocol: Protocol = replace(protocol, alignment=protocol.alignment or usual)
         self.range = protocol.min_depth, protocol.max_depth or math.inf
-        inverse = prediction_kind == "relative" or self.protocol.space == "inverse_depth"
-        if inverse and self.protocol.alignment != "none" and self.range[1] == math.inf:
+        is_inverse = prediction_kind == "relative" or self.protocol.space == "inverse_depth"
+        if is_inverse and self.protocol.alignment != "none" and self.range[1] == math.inf:
             raise ValueError(
                 "predictions fitted in inverse depth have no largest depth, so that their errors "
                 "can be infinite: set data.max_depth or protocol.max_depth"
@@ -98,65 +96,72 @@ class DepthMetrics(SumMetric):
         self.add_count("pixels")
 
     def update(self, prediction: Tensor, target: Tensor, valid: Tensor) -> None:
-        """Args: prediction: float (B, H, W) or (H, W), of the ``prediction_kind``; target: the same
-        shape, metres; valid: bool, the same shape."""
-        if prediction.ndim not in (2, 3) or not prediction.shape == target.shape == valid.shape:
-            shapes = [tuple(t.shape) for t in (prediction, target, valid)]
-            raise ValueError(f"prediction, target and valid must have one shape, got {shapes}")
+        """Adds images.
+
+        Args:
+            prediction: float (B, H, W) or (H, W), of the ``prediction_kind``.
+            target: the same shape, metres.
+            valid: bool, the same shape.
+        """
+        require_one_shape(prediction=prediction, target=target, valid=valid)
         size = prediction.shape[-2:]
         prediction, target, valid = (t.reshape(-1, *size) for t in (prediction, target, valid))
-        depth, valid = self.in_metres(prediction, target, valid)
-        sums = _pixel_sums(depth, target, valid)
-        count = valid.sum((1, 2))
+        depth, counted = self.in_metres(prediction, target, valid)
+        sums = _pixel_sums(depth, target, counted)
+        count = counted.sum((1, 2))
         self.errors = self.errors + _errors_of(sums / count.clamp(min=1)[:, None]).sum(0)
         self.pooled = self.pooled + sums.sum(0)
         self.images = self.images + (count > 0).sum()
         self.pixels = self.pixels + count.sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Scalars by name, NaN if no valid pixel was seen."""
-        result = dict(zip(DEPTH_ERRORS, (self.errors / self.images).unbind(), strict=True))
-        of_pixels = _errors_of(self.pooled / self.pixels).unbind()
-        pooled = {f"{k}_pooled": v for k, v in zip(DEPTH_ERRORS, of_pixels, strict=True)}
-        return result | (pooled if self.all_pooled else {"rmse_pooled": pooled["rmse_pooled"]})
+        """Returns scalars by name, NaN if no valid pixel was seen."""
+        by_image = dict(zip(DEPTH_ERRORS, (self.errors / self.images).unbind(), strict=True))
+        over_pixels = _errors_of(self.pooled / self.pixels).unbind()
+        pooled = {f"{k}_pooled": v for k, v in zip(DEPTH_ERRORS, over_pixels, strict=True)}
+        return by_image | (pooled if self.all_pooled else {"rmse_pooled": pooled["rmse_pooled"]})
 
     def in_metres(self, prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """The prediction aligned and clamped, metres (B, H, W), and the pixels that count.
+        """Returns the prediction aligned and clamped, metres (B, H, W), and the pixels that count.
 
         Arguments as for :meth:`update`, with the batch axis.
         """
         prediction, target = at_least_float32(prediction), at_least_float32(target)
-        protocol, (low, high) = self.protocol, self.range
-        top, bottom, left, right = protocol.box(target.shape[-2], target.shape[-1])
-        inside = torch.zeros_like(valid)
-        inside[..., top:bottom, left:right] = True
-        valid = valid_range(target, valid & inside, min_depth=low, max_depth=high)
-        inverse = self.prediction_kind == "relative"
-        known = valid & prediction.isfinite()
-        if protocol.alignment != "none":
-            if protocol.space == "inverse_depth" and not inverse:
-                known &= prediction > 0
+        low, high = self.range
+        top, bottom, left, right = self.protocol.box(target.shape[-2], target.shape[-1])
+        is_inside = torch.zeros_like(valid)
+        is_inside[..., top:bottom, left:right] = True
+        counted = valid_range(target, valid & is_inside, min_depth=low, max_depth=high)
+        is_inverse = self.prediction_kind == "relative"
+        if self.protocol.alignment != "none":
+            fitted = counted & prediction.isfinite()
+            if self.protocol.space == "inverse_depth" and not is_inverse:
+                fitted &= prediction > 0
                 prediction = torch.where(prediction > 0, prediction, 0.0).reciprocal()
-                inverse = True
-            reference = inverse_depth(target, valid) if inverse else target
-            if protocol.alignment == "median":
-                scale = align_median(prediction, reference, known)
-                shift = torch.zeros_like(scale)
-            else:
-                scale, shift = align_scale_shift(prediction, reference, known)
-            prediction = prediction * scale[:, None, None] + shift[:, None, None]
-        if inverse:
+                is_inverse = True
+            reference = inverse_depth(target, counted) if is_inverse else target
+            prediction = self._align(prediction, reference, fitted)
+        if is_inverse:
             prediction = prediction.clamp(1 / high, 1 / low).reciprocal()
-        return prediction.nan_to_num(nan=low, posinf=high, neginf=low).clamp(low, high), valid
+        return prediction.nan_to_num(nan=low, posinf=high, neginf=low).clamp(low, high), counted
+
+    def _align(self, prediction: Tensor, reference: Tensor, valid: Tensor) -> Tensor:
+        if self.protocol.alignment == "median":
+            return prediction * align_median(prediction, reference, valid)[:, None, None]
+        scale, shift = align_scale_shift(prediction, reference, valid)
+        return prediction * scale[:, None, None] + shift[:, None, None]
 
 
 def _pixel_sums(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-    """Sums over each image's valid pixels (B, 9): |p - t| / t, (p - t)² / t, (p - t)², e², |e|, e
-    and the pixels below the three thresholds."""
+    """Returns sums over each image's valid pixels, (B, 9).
+
+    They are of |p - t| / t, (p - t)² / t, (p - t)², e², |e|, e and the three thresholds.
+    """
     # 1 where invalid: every term but the thresholds is 0 there
     p = torch.where(valid, at_least_float32(prediction), 1.0)
     t = torch.where(valid, at_least_float32(target), 1.0)
-    difference, log_error = p - t, p.log() - t.log()
+    difference = p - t
+    log_error = p.log() - t.log()
     square = difference.square()
     ratio = torch.where(valid, torch.maximum(p / t, t / p), torch.inf)
     terms = [difference.abs() / t, square / t, square]
@@ -167,10 +172,8 @@ def _pixel_sums(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
 
 
 def _errors_of(means: Tensor) -> Tensor:
-    """The nine errors (..., 9) from means over pixels, in the order of :func:`_pixel_sums`."""
+    """Returns the nine errors (..., 9) from means over pixels, in the order of `_pixel_sums`."""
     abs_rel, sq_rel, square, log_square, log_abs, log, *deltas = means.unbind(-1)
     variance = (log_square - log.square()).clamp(min=0)
-    rmse, rmse_log, silog = square.sqrt(), log_square.sqrt(), 100 * variance.sqrt()
-    return torch.stack(
-        [abs_rel, sq_rel, rmse, rmse_log, log_abs / math.log(10), silog, *deltas], dim=-1
-    )
+    roots = square.sqrt(), log_square.sqrt(), log_abs / math.log(10), 100 * variance.sqrt()
+    return torch.stack([abs_rel, sq_rel, *roots, *deltas], dim=-1)

@@ -1,7 +1,7 @@
 """Average precision of instance masks, as COCO defines it (Lin et al. 2014)."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from pycocotools import mask as coco
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
-from dpt.metrics.base import SumMetric
+from dpt.metrics.base import Rescore, SumMetric
 from dpt.segments import Segments
 from dpt.types import ObjectMask
 
@@ -17,11 +17,22 @@ THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
 AREAS = np.array([[0, 1e10], [0, 32**2], [32**2, 96**2], [96**2, 1e10]])
 """Smallest and largest area in pixels: of all objects, of small, medium and large ones."""
-MOST = 100
+MAX_PREDICTIONS = 100
 """The number of predictions of an image and class that are scored, those with the best scores."""
 _LIMITS = np.minimum(np.tile(THRESHOLDS, len(AREAS)), 1 - 1e-10)
 """The threshold of each pair of a range of area and a threshold."""
 _BITS = 1 << np.arange(len(_LIMITS))
+
+
+class RunLengths(TypedDict):
+    """A mask as pycocotools encodes it."""
+
+    size: list[int]
+    counts: bytes
+
+
+InstanceState = tuple[np.ndarray, np.ndarray]
+"""What an image leaves in the metric: its ``num_objects`` and its ``rows``."""
 
 
 class InstanceMetrics(SumMetric):
@@ -36,14 +47,14 @@ class InstanceMetrics(SumMetric):
     rows: list[Tensor]
     """int64 (N, 5): index of the image, class, bits of the float64 score, and for each of
     ``_LIMITS`` a bit that is 1 for true positives, and one that is 0 if ignored."""
-    truths: Tensor
+    num_objects: Tensor
     """int64 (K, ranges of area): the true objects, without crowds."""
 
     def __init__(self, class_names: Sequence[str]) -> None:
         super().__init__()
         self.class_names = tuple(class_names)
         self.add_state("rows", [], dist_reduce_fx="cat")
-        self.add_count("truths", len(class_names), len(AREAS))
+        self.add_count("num_objects", len(class_names), len(AREAS))
         self.reset()
 
     def reset(self) -> None:
@@ -56,7 +67,7 @@ class InstanceMetrics(SumMetric):
         masks: Tensor,
         classes: Tensor,
         scores: Tensor,
-        truth: Sequence[ObjectMask],
+        ground_truth: Sequence[ObjectMask],
         index: int = 0,
     ) -> None:
         """Adds an image.
@@ -64,140 +75,156 @@ class InstanceMetrics(SumMetric):
         Args:
             masks: bool (N, H, W), of predicted objects, which may overlap.
             classes, scores: (N,).
-            truth: the true objects, at the size (H, W).
+            ground_truth: the true objects, at the size (H, W).
             index: position of the image in the data set; predictions of equal score are ranked by
                 it.
         """
+        device = self.num_objects.device
         order = scores.argsort(descending=True, stable=True)
-        ids, values = classes[order].cpu().numpy(), scores[order].double().cpu().numpy()
-        codes, size = encode_masks(masks[order]), [*masks.shape[1:]]
-        for c in np.unique(ids):
-            places = np.flatnonzero(ids == c)[:MOST]
-            objects = [truth_object for truth_object in truth if truth_object.class_id == c]
-            bits = (flags @ _BITS for flags in _match([codes[k] for k in places], objects, size))
-            image_and_class = np.full((2, len(places)), [[index], [c]])
-            rows = np.stack([*image_and_class, values[places].view(np.int64), *bits], axis=1)
-            self.rows.append(torch.from_numpy(rows).to(self.truths.device))
-        truths = torch.zeros(self.truths.shape, dtype=torch.int64)
-        for class_id, _, is_crowd, area in truth:
-            truths[class_id] += torch.from_numpy(_in_ranges([area])[:, 0] & (not is_crowd))
-        self.truths = self.truths + truths.to(self.truths.device)
+        class_ids = classes[order].cpu().numpy()
+        score_bits = scores[order].double().cpu().numpy().view(np.int64)
+        encoded = encode_masks(masks[order])
+        size = [*masks.shape[1:]]
+        for class_id in np.unique(class_ids):
+            positions = np.flatnonzero(class_ids == class_id)[:MAX_PREDICTIONS]
+            objects = [true for true in ground_truth if true.class_id == class_id]
+            hits, counted = _match([encoded[k] for k in positions], objects, size)
+            columns = (score_bits[positions], hits @ _BITS, counted @ _BITS)
+            labels = np.full((2, len(positions)), [[index], [class_id]])
+            self.rows.append(torch.from_numpy(np.stack([*labels, *columns], axis=1)).to(device))
+        num_objects = torch.zeros(self.num_objects.shape, dtype=torch.int64)
+        for true in ground_truth:
+            if not true.is_crowd:
+                num_objects[true.class_id] += torch.from_numpy(_in_ranges([true.area])[:, 0])
+        self.num_objects = self.num_objects + num_objects.to(device)
 
     def compute(self) -> dict[str, Tensor]:
-        """Scalars in 0..1, means over the classes that occur: ``ap``, ``ap50``, ``ap75``,
-        ``ap_small``, ``ap_medium``, ``ap_large``, ``recall`` (mean over thresholds, of up to 100
-        predictions of an image and class), and ``ap/<name>``."""
-        values = self.scores().items()
-        return {name: torch.tensor(value, dtype=torch.float64) for name, value in values}
+        """Returns scalars in 0..1, means over the classes that occur.
 
-    def state(self) -> tuple[np.ndarray, np.ndarray]:
-        rows = dim_zero_cat(self.rows).cpu().numpy()
-        return self.truths.cpu().numpy(), rows[rows[:, 0].argsort(kind="stable")]
+        ``ap``, ``ap50``, ``ap75``, ``ap_small``, ``ap_medium``, ``ap_large``, ``recall`` (mean over
+        thresholds, of up to 100 predictions of an image and class), and ``ap/<name>``.
+        """
+        scores = self.scores().items()
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in scores}
 
-    def resampler(self, states: Sequence[Any]) -> Callable[[np.ndarray], dict[str, float]]:
-        truths = np.stack([truths for truths, _ in states])
+    def state(self) -> InstanceState:
+        rows: np.ndarray = dim_zero_cat(self.rows).cpu().numpy()
+        return self.num_objects.cpu().numpy(), rows[rows[:, 0].argsort(kind="stable")]
+
+    def resampler(self, states: Sequence[InstanceState]) -> Rescore:
+        num_objects = np.stack([numbers for numbers, _ in states])
         images = np.repeat(np.arange(len(states)), [len(rows) for _, rows in states])
         rows = np.concatenate([rows for _, rows in states])
         ranked = np.argsort(-rows[:, 2].copy().view(np.float64), kind="stable")
         classes = []
-        for c in range(len(self.class_names)):
-            ranks = ranked[rows[ranked, 1] == c]
+        for class_id in range(len(self.class_names)):
+            ranks = ranked[rows[ranked, 1] == class_id]
             hits, counted = ((rows[ranks, column] & _BITS[:, None]) != 0 for column in (3, 4))
-            places = np.flatnonzero(hits.any(axis=0))  # precision falls everywhere else
-            classes.append((images[ranks], places, hits[:, places], counted))
+            steps = np.flatnonzero(hits.any(axis=0))  # precision falls everywhere else
+            classes.append((images[ranks], steps, hits[:, steps], counted))
 
-        def scores(times: np.ndarray) -> dict[str, float]:
+        def rescore(times: np.ndarray) -> dict[str, float]:
             curves = []
-            numbers = np.tensordot(times, truths, 1).repeat(len(THRESHOLDS), axis=1)
-            for (image, places, hits, counted), number in zip(classes, numbers, strict=True):
+            numbers = np.tensordot(times, num_objects, 1).repeat(len(THRESHOLDS), axis=1)
+            for (image, steps, hits, counted), number in zip(classes, numbers, strict=True):
                 weights = times[image]
-                right = (hits * weights[places]).cumsum(axis=1)
-                curves.append(_curve(right, (counted * weights).cumsum(axis=1)[:, places], number))
+                num_hits = (hits * weights[steps]).cumsum(axis=1)
+                num_counted = (counted * weights).cumsum(axis=1)[:, steps]
+                curves.append(_curve(num_hits, num_counted, number))
             return self._summary(torch.from_numpy(np.array(curves)))
 
-        return scores
+        return rescore
 
     def _summary(self, curves: Tensor) -> dict[str, float]:
-        """The scores, from precision and recall (K, 2, ranges of area times thresholds)."""
+        """Returns the scores.
+
+        Args:
+            curves: precision and recall, (K, 2, ranges of area times thresholds).
+        """
         precision, recall = curves.unflatten(2, (len(AREAS), len(THRESHOLDS))).unbind(1)
-        by_class = precision[:, 0].mean(1)
-        ranges = ("ap", "ap_small", "ap_medium", "ap_large")
-        by_range = dict(zip(ranges, precision.mean(2).nanmean(0).tolist(), strict=True))
+        by_class = precision[:, 0].mean(1).tolist()
+        whole, small, medium, large = precision.mean(2).nanmean(0).tolist()
         return {
-            "ap": by_range.pop("ap"),
+            "ap": whole,
             "ap50": float(precision[:, 0, 0].nanmean()),
             "ap75": float(precision[:, 0, 5].nanmean()),
-            **by_range,
+            "ap_small": small,
+            "ap_medium": medium,
+            "ap_large": large,
             "recall": float(recall[:, 0].mean(1).nanmean()),
-            **{f"ap/{k}": v for k, v in zip(self.class_names, by_class.tolist(), strict=True)},
+            **{f"ap/{name}": ap for name, ap in zip(self.class_names, by_class, strict=True)},
         }
 
 
-def encode_masks(masks: Tensor) -> list[dict[str, Any]]:
-    """bool (N, H, W) as run lengths of pycocotools."""
+def encode_masks(masks: Tensor) -> list[RunLengths]:
+    """Returns bool (N, H, W) as run lengths of pycocotools."""
     pixels = masks.permute(1, 2, 0).to("cpu", torch.uint8).numpy()
-    return coco.encode(np.asfortranarray(pixels))
+    encoded: list[RunLengths] = coco.encode(np.asfortranarray(pixels))
+    return encoded
 
 
-def objects_of(truth: Segments) -> list[ObjectMask]:
-    """The segments of a map as objects; the crowds of one class are one crowd."""
-    crowd_classes = truth.crowds[truth.crowds >= 0].unique()
-    crowds = truth.crowds == crowd_classes[:, None, None]
-    codes = encode_masks(torch.cat([truth.masks, crowds]))
-    classes = torch.cat([truth.classes, crowd_classes]).tolist()
+def objects_of(ground_truth: Segments) -> list[ObjectMask]:
+    """Returns the segments of a map as objects; the crowds of one class are one crowd."""
+    crowd_classes = ground_truth.crowds[ground_truth.crowds >= 0].unique()
+    crowds = ground_truth.crowds == crowd_classes[:, None, None]
+    encoded = encode_masks(torch.cat([ground_truth.masks, crowds]))
+    classes = torch.cat([ground_truth.classes, crowd_classes]).tolist()
+    is_crowd = [False] * len(ground_truth.classes) + [True] * len(crowd_classes)
     return [
-        ObjectMask(c, code["counts"].decode(), k >= len(truth.classes), float(coco.area(code)))
-        for k, (c, code) in enumerate(zip(classes, codes, strict=True))
+        ObjectMask(class_id, code["counts"].decode(), crowd, float(coco.area(code)))
+        for class_id, code, crowd in zip(classes, encoded, is_crowd, strict=True)
     ]
 
 
 def _in_ranges(areas: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Whether each area is in each range: bool (ranges of area, N)."""
-    low, high = AREAS[..., None].swapaxes(0, 1)
-    return (low <= np.asarray(areas)) & (np.asarray(areas) <= high)
+    """Returns whether each area is in each range: bool (ranges of area, N)."""
+    values = np.asarray(areas)
+    is_inside: np.ndarray = (AREAS[:, :1] <= values) & (values <= AREAS[:, 1:])
+    return is_inside
 
 
 def _match(
-    predictions: Sequence[Any], truth: Sequence[ObjectMask], size: Sequence[int]
+    predictions: Sequence[RunLengths], ground_truth: Sequence[ObjectMask], size: list[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each prediction is a true positive, and whether it counts, in the order of
-    pycocotools: bool (N, ``_LIMITS``) each.
+    """Returns whether each prediction is a true positive, and whether it counts.
 
-    Predictions by descending score take the free object with the largest IoU, or else an ignored
-    one: out of the range of area, or a crowd, which many of them may take.
+    Both are bool (N, ``_LIMITS``), in the order of pycocotools. Predictions by descending score
+    take the free object with the largest IoU, and without one an ignored object: an object out of
+    the range of area, or a crowd, which many predictions may take.
     """
-    truth = truth[::-1]  # the last of equal objects is taken
-    crowd = np.array([False, *(o.is_crowd for o in truth)])  # the first column is of no object
-    ignored = crowd | ~_in_ranges([0.0, *(o.area for o in truth)]).repeat(len(THRESHOLDS), axis=0)
-    outside = ~_in_ranges(coco.area(predictions)).repeat(len(THRESHOLDS), axis=0).T
-    iou = np.full((len(predictions), len(crowd)), -1.0)
-    if truth:
-        masks = [{"size": size, "counts": o.counts.encode()} for o in truth]
-        iou[:, 1:] = coco.iou(predictions, masks, crowd[1:].astype(np.uint8))
-    free = np.ones(ignored.shape, bool)
+    objects = ground_truth[::-1]  # the last of equal objects is taken
+    is_crowd = np.array([False, *(o.is_crowd for o in objects)])  # the first column is of no object
+    in_range = _in_ranges([0.0, *(o.area for o in objects)]).repeat(len(THRESHOLDS), axis=0)
+    is_ignored = is_crowd | ~in_range
+    is_outside = ~_in_ranges(coco.area(predictions)).repeat(len(THRESHOLDS), axis=0).T
+    iou = np.full((len(predictions), len(is_crowd)), -1.0)
+    if objects:
+        masks = [{"size": size, "counts": o.counts.encode()} for o in objects]
+        iou[:, 1:] = coco.iou(predictions, masks, is_crowd[1:].astype(np.uint8))
+    is_free = np.ones(is_ignored.shape, bool)
     hits, counted = np.zeros((2, len(predictions), len(_LIMITS)), bool)
     for k, row in enumerate(iou):
-        fits = (row >= _LIMITS[:, None]) & (free | crowd)
-        value = np.where(fits, row + 2 * ~ignored, -1)  # of ignored objects at most 1
+        fits = (row >= _LIMITS[:, None]) & (is_free | is_crowd)
+        value = np.where(fits, row + 2 * ~is_ignored, -1)  # of ignored objects at most 1
         best = value.max(axis=1)
-        np.put_along_axis(free, value.argmax(axis=1)[:, None], best[:, None] < 0, axis=1)
+        np.put_along_axis(is_free, value.argmax(axis=1)[:, None], best[:, None] < 0, axis=1)
         hits[k] = best >= 2
-        counted[k] = hits[k] | ((best < 0) & ~outside[k])
+        counted[k] = hits[k] | ((best < 0) & ~is_outside[k])
     return hits, counted
 
 
-def _curve(hits: np.ndarray, counted: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Mean precision over ``RECALLS``, and recall: (2, ``_LIMITS``).
+def _curve(num_hits: np.ndarray, num_counted: np.ndarray, num_objects: np.ndarray) -> np.ndarray:
+    """Returns mean precision over ``RECALLS``, and recall: (2, ``_LIMITS``).
 
     Args:
-        hits, counted: sums to each prediction, by descending score: (``_LIMITS``, N).
-        numbers: of true objects, (``_LIMITS``,). Where there is none, the result is NaN.
+        num_hits, num_counted: sums to each prediction, by descending score: (``_LIMITS``, N).
+        num_objects: (``_LIMITS``,), of true objects. Where there is none, the result is NaN.
     """
-    result = np.full((2, len(numbers)), np.nan)
-    precision = np.pad(hits / np.maximum(counted, 1), ((0, 0), (0, 1)))  # 0 beyond all recalls
+    result = np.full((2, len(num_objects)), np.nan)
+    precision = np.pad(num_hits / np.maximum(num_counted, 1), ((0, 0), (0, 1)))  # 0 at the end
     precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    for k in np.flatnonzero(numbers):
-        recall = hits[k] / numbers[k]
-        places = np.searchsorted(recall, RECALLS)
-        result[:, k] = precision[k, places].mean(), recall.max(initial=0)
+    for k in np.flatnonzero(num_objects):
+        recall = num_hits[k] / num_objects[k]
+        positions = np.searchsorted(recall, RECALLS)
+        result[:, k] = precision[k, positions].mean(), recall.max(initial=0)
     return result

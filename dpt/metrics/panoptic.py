@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dpt.functional import sum_dtype
-from dpt.metrics.base import SumMetric
+from dpt.metrics.base import SumMetric, class_labels
 from dpt.segments import NO_SEGMENT, SegmentMap, Segments
 
 
@@ -30,54 +30,55 @@ class PanopticMetrics(SumMetric):
     def __init__(self, things: Sequence[bool], class_names: Sequence[str] = ()) -> None:
         super().__init__()
         self.things = tuple(things)
-        self.class_names = tuple(class_names) or tuple(str(c) for c in range(len(things)))
-        if len(self.class_names) != len(things):
-            raise ValueError(f"{len(self.class_names)} class_names for {len(things)} classes")
+        self.class_names = class_labels(class_names, len(things))
         self.add_sum("iou", len(things))
         for name in ("true_positives", "false_positives", "false_negatives"):
             self.add_count(name, len(things))
 
-    def update(self, prediction: SegmentMap, truth: Segments) -> None:
-        """Adds an image; prediction and truth have the same size."""
-        found, true = 1 + len(prediction.classes), 1 + len(truth.classes)
+    def update(self, prediction: SegmentMap, ground_truth: Segments) -> None:
+        """Adds an image, whose prediction and ground truth have the same size."""
+        num_predicted = 1 + len(prediction.classes)
+        num_true = 1 + len(ground_truth.classes)
         # row 0 and column 0 are of pixels without a segment
-        rows, columns = prediction.ids - NO_SEGMENT, truth.map.ids - NO_SEGMENT
-        labelled = truth.known | (truth.crowds >= 0)
-        counts = torch.bincount((rows * true + columns)[labelled], minlength=found * true)
-        counts = counts.view(found, true).to(sum_dtype(rows.device))
-        shared, known_areas = counts[1:, 1:], counts[1:].sum(1)
-        areas = torch.bincount(rows.flatten(), minlength=found)[1:]
-        union = known_areas[:, None] + counts[:, 1:].sum(0) - shared
-        iou = shared / union.clamp(min=1)
-        matched = (iou > 0.5) & (prediction.classes[:, None] == truth.classes)
-        classes = torch.cat([prediction.classes.new_zeros(1), prediction.classes])[rows]
-        crowds = torch.bincount(rows[classes == truth.crowds], minlength=found)[1:]
-        ignored = 2 * (known_areas - crowds) < areas
-        unmatched = prediction.classes[~matched.any(1) & ~ignored]
-        classes = truth.classes.expand_as(matched)[matched]
-        self.iou = self.iou.index_add(0, classes, iou[matched].to(self.iou.dtype))
-        self.true_positives = self.true_positives + self._count(classes)
+        rows = prediction.ids - NO_SEGMENT
+        columns = ground_truth.map.ids - NO_SEGMENT
+        is_labelled = ground_truth.known | (ground_truth.crowds >= 0)
+        pairs = (rows * num_true + columns)[is_labelled]
+        counts = torch.bincount(pairs, minlength=num_predicted * num_true)
+        counts = counts.view(num_predicted, num_true).to(sum_dtype(rows.device))
+        intersection = counts[1:, 1:]
+        labelled_areas = counts[1:].sum(1)
+        areas = torch.bincount(rows.flatten(), minlength=num_predicted)[1:]
+        union = labelled_areas[:, None] + counts[:, 1:].sum(0) - intersection
+        iou = intersection / union.clamp(min=1)
+        is_match = (iou > 0.5) & (prediction.classes[:, None] == ground_truth.classes)
+        predicted_classes = torch.cat([prediction.classes.new_zeros(1), prediction.classes])[rows]
+        in_crowd = predicted_classes == ground_truth.crowds
+        crowd_areas = torch.bincount(rows[in_crowd], minlength=num_predicted)[1:]
+        is_ignored = 2 * (labelled_areas - crowd_areas) < areas
+        matched = ground_truth.classes.expand_as(is_match)[is_match]
+        unmatched = prediction.classes[~is_match.any(1) & ~is_ignored]
+        missed = ground_truth.classes[~is_match.any(0)]
+        self.iou = self.iou.index_add(0, matched, iou[is_match].to(self.iou.dtype))
+        self.true_positives = self.true_positives + self._count(matched)
         self.false_positives = self.false_positives + self._count(unmatched)
-        self.false_negatives = self.false_negatives + self._count(truth.classes[~matched.any(0)])
+        self.false_negatives = self.false_negatives + self._count(missed)
 
     def _count(self, classes: Tensor) -> Tensor:
         return torch.bincount(classes, minlength=len(self.things))
 
     def compute(self) -> dict[str, Tensor]:
-        """Scalars in 0..1; NaN where no class was seen or predicted.
+        """Returns scalars in 0..1; NaN where no class was seen or predicted.
 
         ``pq``, ``sq`` and ``rq`` are means over the classes that occur, ``pq_things`` and
         ``pq_stuff`` over things and stuff among them; ``pq/<name>`` is that of a class.
         """
-        true_positives = self.true_positives.to(self.iou.dtype)
-        total = (
-            true_positives
-            + (self.false_positives + self.false_negatives).to(true_positives.dtype) / 2
-        )
+        hits = self.true_positives.to(self.iou.dtype)
+        total = hits + (self.false_positives + self.false_negatives).to(hits.dtype) / 2
         occurs = total > 0
         quality = torch.where(occurs, self.iou / total, torch.nan)
-        segmentation = torch.where(occurs, self.iou / true_positives.clamp(min=1), torch.nan)
-        recognition = torch.where(occurs, true_positives / total, torch.nan)
+        segmentation = torch.where(occurs, self.iou / hits.clamp(min=1), torch.nan)
+        recognition = torch.where(occurs, hits / total, torch.nan)
         things = torch.tensor(self.things, device=quality.device)
         return {
             "pq": quality.nanmean(),

@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict
 
 from dpt.types import OutputResize
 from dpt.validation import Metres
@@ -10,13 +12,15 @@ from dpt.validation import Metres
 Crop = Literal["none", "eigen_nyu", "eigen_kitti", "garg"]
 Box = tuple[int, int, int, int]
 PredictionKind = Literal["metric", "relative"]
+Note = str | float | bool
+"""A fact in ``metrics.json`` about how scores were computed."""
 
 _COLUMNS = (0.03594771, 0.96405229)
-_SHARES: dict[Crop, tuple[tuple[float, float], tuple[float, float]]] = {
+_FRACTIONS: dict[Crop, tuple[tuple[float, float], tuple[float, float]]] = {
     "garg": ((0.40810811, 0.99189189), _COLUMNS),
     "eigen_kitti": ((0.3324324, 0.91351351), _COLUMNS),
 }
-"""Rows and columns as shares of height and width, as in the BTS evaluation (Lee et al. 2019)."""
+"""Rows and columns as fractions of height and width, as in the BTS evaluation (Lee et al. 2019)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +34,12 @@ class Protocol:
     Attributes:
         min_depth: metres, > 0.
         max_depth: metres; None for the data's.
-        crop: ``none``; ``garg`` (Garg et al. 2016) and ``eigen_kitti`` (Eigen et al. 2014), shares
-            of the map's sides; ``eigen_nyu``, rows 45:471 and columns 41:601 of 480 × 640; or a
-            box [top, bottom, left, right] in pixels of the truth, ends excluded.
-        alignment: fit of each prediction to its truth. ``none``; ``median``: a factor that makes
-            the medians equal; ``scale_shift``: least squares. None is ``none`` for metric and
+        crop: ``none``; ``garg`` (Garg et al. 2016) and ``eigen_kitti`` (Eigen et al. 2014),
+            fractions of the map's sides; ``eigen_nyu``, rows 45:471 and columns 41:601 of
+            480 × 640; or a box [top, bottom, left, right] in pixels of the ground truth, ends
+            excluded.
+        alignment: fit of each prediction to its ground truth. ``none``; ``median``: a factor that
+            makes the medians equal; ``scale_shift``: least squares. None is ``none`` for metric and
             ``scale_shift`` for relative predictions.
         space: of the fit; None for the space of the prediction (depth for metric predictions,
             inverse depth for relative ones).
@@ -47,7 +52,7 @@ class Protocol:
         flip, scales, window, stride: test-time augmentation, see :func:`dpt.nn.tta.augmented`.
     """
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid"}
 
     name: str = ""
     min_depth: Metres = 1e-3
@@ -76,40 +81,40 @@ class Protocol:
             )
 
     def box(self, height: int, width: int) -> Box:
-        """(top, bottom, left, right) of the pixels that count, ends excluded.
+        """Returns (top, bottom, left, right) of the pixels that count, ends excluded.
 
         Raises:
             ValueError: the crop is for maps of another size.
         """
-        crop, size = self.crop, f"{height}x{width}"
+        crop = self.crop
         if crop == "none":
             return 0, height, 0, width
         if crop == "eigen_nyu":
             if (height, width) != (480, 640):
                 raise ValueError(
                     "crop=eigen_nyu is for maps of 480x640 pixels (height x width), but one has "
-                    f"{size}: choose another protocol or protocol.crop"
+                    f"{height}x{width}: choose another protocol or protocol.crop"
                 )
             return 45, 471, 41, 601
         if isinstance(crop, str):
-            (top, bottom), (left, right) = _SHARES[crop]
+            (top, bottom), (left, right) = _FRACTIONS[crop]
             return int(top * height), int(bottom * height), int(left * width), int(right * width)
         if crop[1] > height or crop[3] > width:
             raise ValueError(
                 f"crop {list(crop)} ([top, bottom, left, right]) reaches beyond a map of "
-                f"{size} pixels (height x width)"
+                f"{height}x{width} pixels (height x width)"
             )
         return crop
 
-    def depth_notes(self) -> dict[str, Any]:
-        """How depth is scored, as ``protocol/<key>`` for ``metrics.json``."""
+    def depth_notes(self) -> dict[str, Note]:
+        """Returns how depth is scored, as ``protocol/<key>`` for ``metrics.json``."""
         return self._notes("min_depth", "max_depth", "crop", "alignment", "space")
 
-    def view_notes(self) -> dict[str, Any]:
-        """How the model is run, as ``protocol/<key>`` for ``metrics.json``."""
+    def view_notes(self) -> dict[str, Note]:
+        """Returns how the model is run, as ``protocol/<key>`` for ``metrics.json``."""
         return self._notes("resize", "flip", "scales", "window", "stride")
 
-    def _notes(self, *keys: str) -> dict[str, Any]:
+    def _notes(self, *keys: str) -> dict[str, Note]:
         values = {f"protocol/{key}": getattr(self, key) for key in keys}
         return {
             key: str(list(value)) if isinstance(value, tuple) else value

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dpt.losses.contrastive import contrastive_loss
-from dpt.metrics.image import RetrievalMetrics
+from dpt.metrics.embeddings import RetrievalMetrics
 from dpt.nn.text import ClipHeadConfig
 from dpt.objectives.base import Objective, Outputs
 from dpt.types import Batch, Sample
