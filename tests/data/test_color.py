@@ -1,11 +1,13 @@
-"""Colour changes against torchvision's, where that clips nothing; hue by what it must keep."""
+"""Colour changes against torchvision's, where that clips nothing; hue by what it must keep;
+pixel transforms of albumentations (``augment.extra``)."""
 
 import numpy as np
 import pytest
 import torch
 from torchvision.transforms.v2 import functional as peer
 
-from dpt.data.transforms import LUMA, change_colors, draw_colors
+from dpt.data import TrainTransform
+from dpt.data.colors import LUMA, change_colors, draw_colors
 
 SAME = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
 
@@ -63,3 +65,52 @@ def test_strength_bounds_the_draw():
         off = np.array([draw[what] for draw in draws]) - SAME[what]
         assert 0.9 * most < np.abs(off).max() <= most
     assert draw_colors(random, 0.0) == SAME
+
+
+FOG = {"_target_": "albumentations.RandomFog", "p": 0.5}
+NOISE = {"_target_": "albumentations.SaltAndPepper", "p": 0.5}
+
+
+def changed(*extra, seed):
+    sample = {"image": picture(), "labels": np.zeros((20, 30), np.uint8)}
+    return TrainTransform(image_size=[20, 30], hflip=0, extra=extra)(sample, seed=seed)
+
+
+def test_extra_changes_the_image_alone_as_the_seed_says():
+    outs = [changed(FOG, NOISE, seed=seed) for seed in range(12)]
+    again = [changed(FOG, NOISE, seed=seed) for seed in reversed(range(12))][::-1]
+    assert all(np.array_equal(a["image"], b["image"]) for a, b in zip(outs, again, strict=True))
+    assert len({out["image"].tobytes() for out in outs}) > 6
+    assert not any(out["labels"].any() for out in outs)
+
+
+def test_extra_steps_are_drawn_independently():
+    brighten, darken = (
+        {"_target_": "albumentations.RandomGamma", "gamma_limit": (g, g), "p": 0.5}
+        for g in (40, 250)
+    )
+    means = [changed(brighten, darken, seed=seed)["image"].mean() for seed in range(60)]
+    kinds = np.unique(np.round(means), return_counts=True)[1]
+    assert len(kinds) >= 3  # neither, one, the other (both is near neither)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"_target_": "albumentations.Affine"},
+        {"_target_": "albumentations.CoarseDropout"},
+        {"_target_": "albumentations.Normalize"},  # not 8 bits
+        {"_target_": "albumentations.FDA"},  # needs other images
+        {"_target_": "albumentations.RandomFog", "fog": 1},
+        {"_target_": "albumentations.Compose"},
+        {"_target_": "albumentations.core.utils.os"},
+        {"_target_": "os.system"},
+        {"p": 1.0},
+    ],
+    ids=str,
+)
+def test_extra_refuses_all_but_pixel_transforms(settings):
+    with pytest.raises(ValueError, match=r"^augment\.extra\.1\._target_=[^\n]*$") as caught:
+        TrainTransform(image_size=[20, 30], extra=[FOG, settings])
+    if "Affine" in str(settings):
+        assert "augment.rotate" in str(caught.value)

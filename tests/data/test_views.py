@@ -5,7 +5,7 @@ import pytest
 
 from dpt.config.objects import check_arguments
 from dpt.data import TrainTransform, collate_train
-from dpt.data.transforms import random_view
+from dpt.data.transforms import draw_recolored_crop
 
 SIZE = (32, 48)
 
@@ -56,7 +56,7 @@ def test_the_area_of_views(area):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpt.data.transforms.strongly_changed", lambda image, *_: image)
         for _ in range(50):
-            view = random_view(photo, random, (50, 50), area).astype(float)
+            view = draw_recolored_crop(photo, random, (50, 50), area).astype(float)
             w, h = (np.ptp(view[..., k]) / 120 for k in (0, 1))
             found.append(w * h)
             assert 0.6 < w / h < 1.67  # 3/4 to 4/3, and what two pixels make of it

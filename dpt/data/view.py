@@ -1,0 +1,109 @@
+"""Applies the geometry of a crop (:class:`dpt.geometry.View`) to images, maps and whole samples."""
+
+from typing import Literal
+
+import cv2
+import numpy as np
+
+from dpt.data.resize import resize_image, resize_map
+from dpt.geometry import View, Window
+from dpt.types import IGNORE_INDEX, Sample
+
+GREY = 128
+"""The value of pixels of a view that lie outside the image."""
+MapName = Literal["labels", "objects", "depth", "valid"]
+_FILLS: dict[MapName, float] = {"labels": IGNORE_INDEX, "objects": 0, "depth": 0, "valid": False}
+"""The values of the maps outside the image."""
+
+
+def view_sample(sample: Sample, view: View) -> Sample:
+    """Returns a view of a sample's image and of every map that it has; copies of the rest."""
+    out = sample.copy()
+    out["image"] = view_image(sample["image"], view)
+    for name, fill in _FILLS.items():
+        if name in sample:
+            out[name] = view_map(sample[name], view, fill)
+    return out
+
+
+def view_image(image: np.ndarray, view: View) -> np.ndarray:
+    """Returns a view of an image, uint8 RGB (H, W, 3), grey outside it and without aliasing."""
+    if view.window is not None:
+        return _resized_window(image, view, view.window, GREY)
+    if view.shrinks_by >= 2:
+        image, view = _reduced(image, view, factor=int(view.shrinks_by))
+    return _warp(image, view, GREY, cv2.INTER_LINEAR)
+
+
+def view_map(values: np.ndarray, view: View, fill: float) -> np.ndarray:
+    """Returns a view of labels, objects, depth or a mask (H, W), by nearest neighbour.
+
+    Args:
+        fill: the value outside the map.
+    """
+    plain = values.view(np.uint8) if values.dtype == bool else values
+    if view.window is not None:
+        out = _resized_window(plain, view, view.window, fill)
+    else:
+        out = _warp(plain, view, fill, cv2.INTER_NEAREST)
+    return out.view(values.dtype)
+
+
+def _warp(array: np.ndarray, view: View, fill: float, interpolation: int) -> np.ndarray:
+    return cv2.warpAffine(
+        array,
+        view.matrix,
+        view.size[::-1],
+        flags=interpolation,
+        borderMode=cv2.BORDER_CONSTANT,
+        borderValue=(fill, fill, fill),
+    )
+
+
+def _reduced(image: np.ndarray, view: View, factor: int) -> tuple[np.ndarray, View]:
+    """Averages squares of ``factor`` pixels of the part that a view shows.
+
+    Returns:
+        The smaller image, and the view of it that shows the same as ``view`` of ``image``.
+    """
+    corners, size = view.corners(), np.array(image.shape[1::-1])
+    start = np.clip(corners.min(axis=0) - factor, 0, size - 1).astype(int) // factor * factor
+    stop = np.clip(corners.max(axis=0) + factor, start + 1, size).astype(int)
+    stop = np.minimum(-(-stop // factor) * factor, size)  # whole squares, but at the image's edge
+    (left, top), (right, bottom) = start.tolist(), stop.tolist()
+    window = Window(top, left, bottom - top, right - left)
+    size_reduced = (-(-window.height // factor), -(-window.width // factor))
+    reducing = View.of_window(window, size_reduced)
+    part = image[top:bottom, left:right]
+    small = cv2.resize(part, size_reduced[::-1], interpolation=cv2.INTER_AREA)
+    return small, reducing.inverse(image.shape[:2]).then(view)
+
+
+def _resized_window(array: np.ndarray, view: View, window: Window, fill: float) -> np.ndarray:
+    """Cuts the window of a view, resizes it and mirrors it: the same as a warp, but faster."""
+    inside: list[slice] = []
+    target: list[slice] = []
+    for start, side, length, result in zip(
+        window[:2], window[2:], array.shape[:2], view.size, strict=True
+    ):
+        first = min(max(start, 0), length)
+        last = max(first, min(start + side, length))
+        ratio = result / side
+        low = min(round((first - start) * ratio), result - 1)
+        inside.append(slice(first, last))
+        target.append(slice(low, max(low + 1, round((last - start) * ratio))))
+    part = array[*inside]
+    shape = (target[0].stop - target[0].start, target[1].stop - target[1].start)
+    if part.size and shape == view.size:
+        out = _resized(part, shape)
+    else:
+        out = np.full((*view.size, *array.shape[2:]), fill, array.dtype)
+        if part.size:
+            out[*target] = _resized(part, shape)
+    if view.matrix[0, 0] < 0:
+        return cv2.flip(out, 1)
+    return out.copy() if np.may_share_memory(out, array) else out
+
+
+def _resized(array: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    return resize_image(array, size) if array.ndim == 3 else resize_map(array, size)

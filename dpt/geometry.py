@@ -1,0 +1,98 @@
+"""The geometry of crops: affine maps between the pixels of an image and of a view of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+_TOLERANCE = 1e-6  # pixels, far above the error of float64 and far below what can be seen
+
+
+class Window(NamedTuple):
+    """A rectangle of whole source pixels, which may reach beyond the image."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The geometry of one crop: an affine map from a source image to a result of a fixed size.
+
+    Pixel centres are at whole numbers, x points right and y down. The edge of an image is therefore
+    at -0.5, and shrinking by s maps x to (x + 0.5) / s - 0.5.
+
+    Attributes:
+        matrix: float64 (2, 3), maps a point (x, y, 1) of the source to (x, y) in the result.
+        size: (H, W) of the result in pixels.
+    """
+
+    matrix: np.ndarray
+    size: tuple[int, int]
+
+    @classmethod
+    def of_window(cls, window: Window, size: tuple[int, int]) -> View:
+        """Returns the view that resizes a window of the source to ``size`` (H, W)."""
+        scale_x, scale_y = size[1] / window.width, size[0] / window.height
+        shift_x = scale_x * (0.5 - window.left) - 0.5
+        shift_y = scale_y * (0.5 - window.top) - 0.5
+        return cls(np.array([[scale_x, 0, shift_x], [0, scale_y, shift_y]]), size)
+
+    def then(self, other: View) -> View:
+        """Returns the view that takes ``other`` of this view's result."""
+        matrix = other.matrix[:, :2] @ self.matrix
+        matrix[:, 2] += other.matrix[:, 2]
+        return View(matrix, other.size)
+
+    def inverse(self, size: tuple[int, int]) -> View:
+        """Returns the view that maps the result back to a source of ``size`` (H, W)."""
+        linear = np.linalg.inv(self.matrix[:, :2])
+        return View(np.column_stack([linear, -linear @ self.matrix[:, 2]]), size)
+
+    def flipped(self) -> View:
+        """Returns this view, mirrored left to right."""
+        mirror = np.array([[-1.0, 0, self.size[1] - 1], [0, 1, 0]])
+        return self.then(View(mirror, self.size))
+
+    def rotated(self, degrees: float) -> View:
+        """Returns this view, turned counterclockwise about the centre of the result."""
+        angle, centre = np.radians(degrees), (np.array(self.size[::-1]) - 1) / 2
+        turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        shift = centre - turn @ centre
+        return self.then(View(np.column_stack([turn, shift]), self.size))
+
+    def map_points(self, points: np.ndarray) -> np.ndarray:
+        """Maps points (N, 2), x and y in source pixels, to result pixels."""
+        return points @ self.matrix[:, :2].T + self.matrix[:, 2]
+
+    @property
+    def shrinks_by(self) -> float:
+        """The number of source pixels along the side of a result pixel."""
+        return float(abs(np.linalg.det(self.matrix[:, :2])) ** -0.5)
+
+    def corners(self) -> np.ndarray:
+        """Returns the result's four corners in source pixels, (4, 2) of x and y."""
+        height, width = self.size
+        edges = [[x, y] for x in (-0.5, width - 0.5) for y in (-0.5, height - 0.5)]
+        return self.inverse(self.size).map_points(np.array(edges))
+
+    @cached_property
+    def window(self) -> Window | None:
+        """The source pixels that the view shows if it only cuts a window, resizes it and mirrors it
+        left to right; None if it rotates or cuts pixels apart."""
+        (scale_x, skew_x, shift_x), (skew_y, scale_y, shift_y) = self.matrix.tolist()
+        if abs(skew_x) + abs(skew_y) > 1e-12 or scale_y <= 0 or scale_x == 0:
+            return None
+        x_edges = sorted((edge - shift_x) / scale_x + 0.5 for edge in (-0.5, self.size[1] - 0.5))
+        y_edges = [(edge - shift_y) / scale_y + 0.5 for edge in (-0.5, self.size[0] - 0.5)]
+        edges = [*x_edges, *y_edges]
+        left, right, top, bottom = whole = [round(edge) for edge in edges]
+        if any(abs(a - b) > _TOLERANCE for a, b in zip(edges, whole, strict=True)):
+            return None
+        is_empty = left >= right or top >= bottom
+        return None if is_empty else Window(top, left, bottom - top, right - left)

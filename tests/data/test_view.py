@@ -1,0 +1,122 @@
+"""The geometry of crops: points, images, labels, objects and depth are mapped alike."""
+
+import numpy as np
+import pytest
+
+from dpt.data.resize import resize_image, resize_map
+from dpt.data.view import GREY, view_image, view_map, view_sample
+from dpt.geometry import View, Window
+from dpt.types import IGNORE_INDEX
+
+H, W = 120, 160
+ROWS, COLUMNS = np.mgrid[:H, :W]
+
+
+def coordinates():
+    """A sample in which the image, the depth, and labels with objects tell row and column."""
+    return {
+        "image": np.dstack([ROWS, COLUMNS, np.full((H, W), 200)]).astype(np.uint8),
+        "labels": ROWS.astype(np.uint8),
+        "objects": (COLUMNS + 1).astype(np.uint16),
+        "depth": (1 + ROWS + COLUMNS / 1000).astype(np.float32),
+        "valid": np.ones((H, W), bool),
+    }
+
+
+def random_view(seed: int) -> View:
+    """A random window with zoom; half of the views mirrored, two thirds rotated."""
+    random = np.random.default_rng(seed)
+    size = tuple(random.integers(20, 150, 2).tolist())
+    height, width = random.integers(10, 200, 2).tolist()
+    top, left = random.integers(-20, 40, 2).tolist()
+    view = View.of_window(Window(top, left, height, width), size)
+    view = view.flipped() if random.random() < 0.5 else view
+    return view.rotated(random.uniform(-180, 180)) if seed % 3 else view
+
+
+@pytest.mark.parametrize("first_seed", range(0, 300, 50))
+def test_view_random_points_labels_and_depth_agree_to_a_pixel(first_seed):
+    for seed in range(first_seed, first_seed + 50):
+        view, sample = random_view(seed), coordinates()
+        out = view_sample(sample, view)
+        assert all(array.shape[:2] == view.size for array in out.values())
+        pixels = np.argwhere(np.ones(view.size))[:, ::-1]
+        sources = view.inverse((H, W)).map_points(pixels).reshape(*view.size, 2)
+        # a resized part of the image begins and ends at whole pixels of the result
+        tolerance = 0.51
+        if view.window is not None:
+            tolerance += 0.51 / np.diag(abs(view.matrix)).min()
+
+        inside = out["valid"]
+        rows, columns = out["labels"][inside], out["objects"][inside].astype(int) - 1
+        assert np.abs(columns - sources[inside][:, 0]).max(initial=0) <= tolerance
+        assert np.abs(rows - sources[inside][:, 1]).max(initial=0) <= tolerance
+        assert np.array_equal(out["depth"][inside], sample["depth"][rows, columns])
+        for name, fill in (("labels", IGNORE_INDEX), ("objects", 0), ("depth", 0)):
+            assert (out[name][~inside] == fill).all()
+
+        margin = 1 + 2 * max(1, view.shrinks_by)
+        distance = np.minimum(sources, np.array([W - 1, H - 1]) - sources).min(axis=-1)
+        inner, outer = distance > margin, distance < -margin
+        assert inside[inner].all()
+        assert not inside[outer].any()
+        assert (out["image"][outer] == GREY).all()
+        difference = out["image"][inner][:, 1::-1] - sources[inner]
+        assert np.abs(difference).max(initial=0) <= tolerance + 0.5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_view_then_inverse_is_the_identity(seed):
+    view = random_view(seed)
+    points = np.random.default_rng(seed).uniform(-50, 200, (30, 2))
+    there_and_back = view.then(view.inverse((H, W)))
+    np.testing.assert_allclose(there_and_back.matrix, np.eye(2, 3), atol=1e-9)
+    mapped = view.inverse((H, W)).map_points(view.map_points(points))
+    np.testing.assert_allclose(mapped, points, atol=1e-9)
+    assert there_and_back.window == Window(0, 0, H, W)
+    assert np.array_equal(
+        view_image(coordinates()["image"], there_and_back), coordinates()["image"]
+    )
+
+
+def test_view_of_window_is_a_slice_and_a_resize():
+    sample, window = coordinates(), Window(11, 20, 60, 90)
+    view = View.of_window(window, (40, 50))
+    part = np.s_[11:71, 20:110]
+    assert view.window == view.flipped().window == window
+    image = resize_image(sample["image"][part], (40, 50))
+    assert np.array_equal(view_image(sample["image"], view), image)
+    assert np.array_equal(view_image(sample["image"], view.flipped()), image[:, ::-1])
+    labels = resize_map(sample["labels"][part], (40, 50))
+    assert np.array_equal(view_map(sample["labels"], view, 0), labels)
+
+
+def test_view_copies_what_it_does_not_resize():
+    sample = coordinates()
+    out = view_sample(sample, View.of_window(Window(0, 0, H, W), (H, W)))
+    for name, array in sample.items():
+        assert np.array_equal(out[name], array)
+        assert not np.shares_memory(out[name], array)
+
+
+@pytest.mark.parametrize("degrees", [0.0, 0.01], ids=["resize", "warp"])
+def test_view_averages_when_it_shrinks(degrees):
+    stripes = np.zeros((240, 320, 3), np.uint8)
+    stripes[:, ::2] = 200
+    view = View.of_window(Window(0, 0, 240, 320), (60, 80)).rotated(degrees)
+    assert np.abs(view_image(stripes, view)[2:-2, 2:-2].astype(int) - 100).max() <= 2
+
+
+@pytest.mark.parametrize("degrees", [0.0, 30.0])
+def test_view_beside_the_image_is_empty(degrees):
+    view = View.of_window(Window(500, -300, 40, 40), (20, 20)).rotated(degrees)
+    out = view_sample(coordinates(), view)
+    assert (out["image"] == GREY).all()
+    assert not out["valid"].any()
+
+
+def test_view_rotates_counterclockwise():
+    view = View.of_window(Window(0, 0, 9, 9), (9, 9)).rotated(90)
+    np.testing.assert_allclose(view.map_points(np.array([[8.0, 4.0]])), [[4, 0]], atol=1e-9)
+    image = np.arange(81, dtype=np.uint8).reshape(9, 9)
+    assert np.array_equal(view_map(image, view, 0), np.rot90(image))
